@@ -1,0 +1,1 @@
+//! Measurements: perftest-like operations, link floors, reports.

@@ -1,0 +1,2 @@
+//! The `urnic` command.
+fn main() {}

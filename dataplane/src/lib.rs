@@ -1,0 +1,1 @@
+//! DPDK: environment, ports, mbufs, hugepage memory, clock.

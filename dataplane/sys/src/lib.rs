@@ -1,0 +1,1 @@
+//! Raw bindings to the distribution's DPDK.

@@ -1,0 +1,1 @@
+//! CRC32C, copy and checksum kernels.

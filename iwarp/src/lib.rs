@@ -1,0 +1,1 @@
+//! Sans-IO MPA, DDP and RDMAP.

@@ -1,0 +1,1 @@
+//! Virtual clock and the one impairment model of urnic.

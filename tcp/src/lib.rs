@@ -1,0 +1,1 @@
+//! Sans-IO TCP/IP stack of one core.

@@ -1,0 +1,1 @@
+//! The RNIC: engine, memory, queues, connection manager, Rust verbs API.
