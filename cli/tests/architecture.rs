@@ -1,0 +1,177 @@
+//! The shape of the house: who may use whom, where `unsafe` may be, how long a file may get.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, PackageId};
+
+/// The arrows of docs/architecture.md: each crate and those of ours that it may use.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("urnic-config", &[]),
+    ("urnic-tcp", &[]),
+    ("urnic-sim", &[]),
+    ("urnic-crc", &[]),
+    ("urnic-iwarp", &["urnic-crc"]),
+    ("dpdk-sys", &[]),
+    ("urnic-dataplane", &["dpdk-sys", "urnic-config"]),
+    ("urnic", &["urnic-config", "urnic-tcp", "urnic-sim", "urnic-iwarp", "urnic-crc", "urnic-dataplane"]),
+    ("urnic-bench", &["urnic", "urnic-dataplane", "urnic-config"]),
+    ("urnic-cli", &["urnic", "urnic-dataplane", "urnic-bench", "urnic-config"]),
+];
+
+/// Test code may lean on these besides: the impairment model drives both ends of the protocol crates.
+const TEST_ARROWS: &[(&str, &[&str])] =
+    &[("urnic-tcp", &["urnic-sim"]), ("urnic-iwarp", &["urnic-sim"]), ("urnic", &["urnic-sim"])];
+
+/// Crates whose code is safe Rust throughout.
+const SAFE: &[&str] = &["config", "tcp", "tcp/sim", "iwarp"];
+
+const MAX_LINES: usize = 800;
+
+fn metadata() -> Metadata {
+    // Without the filter cargo would fetch crates that only other platforms need.
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    MetadataCommand::new()
+        .manifest_path(root().join("Cargo.toml"))
+        .other_options(["--filter-platform".to_owned(), platform])
+        .exec()
+        .expect("cargo metadata")
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_path_buf()
+}
+
+fn allowed(table: &[(&str, &'static [&'static str])], package: &str) -> &'static [&'static str] {
+    table.iter().find(|(name, _)| *name == package).map_or(&[], |(_, uses)| *uses)
+}
+
+#[test]
+fn crates_use_only_those_below_them() {
+    let metadata = metadata();
+    let ours: BTreeSet<&str> = metadata.workspace_packages().iter().map(|p| p.name.as_str()).collect();
+    let known: BTreeSet<&str> = ARROWS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(ours, known, "ARROWS names every crate of the workspace");
+
+    for package in metadata.workspace_packages() {
+        for dependency in package.dependencies.iter().filter(|d| ours.contains(d.name.as_str())) {
+            let name = package.name.as_str();
+            let uses = dependency.name.as_str();
+            let lawful = allowed(ARROWS, name).contains(&uses)
+                || (dependency.kind == DependencyKind::Development
+                    && allowed(TEST_ARROWS, name).contains(&uses));
+            assert!(lawful, "{name} must not use {uses} ({:?})", dependency.kind);
+        }
+    }
+}
+
+/// Whoever has no DPDK can still work on the protocols.
+#[test]
+fn protocol_crates_build_without_dpdk() {
+    let metadata = metadata();
+    let resolve = metadata.resolve.as_ref().expect("a resolved graph");
+    let edges: BTreeMap<&PackageId, Vec<&PackageId>> =
+        resolve.nodes.iter().map(|n| (&n.id, n.dependencies.iter().collect())).collect();
+    let name = |id: &PackageId| metadata[id].name.to_string();
+
+    for start in ["urnic-tcp", "urnic-sim", "urnic-iwarp", "urnic-crc", "urnic-config"] {
+        let first = metadata.workspace_packages().into_iter().find(|p| p.name == start).expect("a member");
+        let mut seen = BTreeSet::new();
+        let mut open = vec![&first.id];
+        while let Some(id) = open.pop() {
+            if seen.insert(id) {
+                open.extend(edges.get(id).into_iter().flatten());
+            }
+        }
+        assert!(!seen.iter().any(|id| name(id) == "dpdk-sys"), "{start} depends on DPDK");
+    }
+}
+
+#[test]
+fn safe_crates_forbid_unsafe_code() {
+    for krate in SAFE {
+        let lib = fs::read_to_string(root().join(krate).join("src/lib.rs")).expect("lib.rs");
+        assert!(lib.contains("#![forbid(unsafe_code)]"), "{krate} must forbid unsafe code");
+    }
+}
+
+/// Every source file of ours, build output excluded.
+fn sources() -> Vec<PathBuf> {
+    fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).expect("a readable folder") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+            if path.is_dir() && name != "target" && !name.starts_with('.') {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&root(), &mut found);
+    assert!(found.len() > 10, "sources are where this test looks for them");
+    found
+}
+
+#[test]
+fn files_stay_readable() {
+    for path in sources() {
+        let lines = fs::read_to_string(&path).expect("a source").lines().count();
+        assert!(lines <= MAX_LINES, "{} has {lines} lines; split it by idea", path.display());
+    }
+}
+
+/// The line numbers (from 1) of `unsafe` blocks and impls that no SAFETY comment precedes.
+///
+/// A comment counts where it stands between the start of the statement and the block, which is taken as: on the
+/// same line, or on the lines above up to the first that is blank, or ends a statement or block.
+fn unexplained(source: &str) -> Vec<usize> {
+    let lines: Vec<&str> = source.lines().collect();
+    let code = |line: &str| line.split("//").next().unwrap_or("").trim_end().to_owned();
+    let opens = |line: &str| {
+        let code = code(line);
+        code.contains("unsafe {") || code.trim_start().starts_with("unsafe impl") || code.ends_with("unsafe")
+    };
+    let explained = |at: usize| {
+        if lines[at].contains("SAFETY:") {
+            return true;
+        }
+        for line in lines[..at].iter().rev() {
+            if line.contains("SAFETY:") {
+                return true;
+            }
+            let code = code(line);
+            let comment = line.trim_start().starts_with("//");
+            if !comment && (code.is_empty() || code.ends_with([';', '}'])) {
+                return false;
+            }
+        }
+        false
+    };
+    (0..lines.len()).filter(|&at| opens(lines[at]) && !explained(at)).map(|at| at + 1).collect()
+}
+
+#[test]
+fn every_unsafe_block_says_why_it_is_sound() {
+    for path in sources() {
+        let found = unexplained(&fs::read_to_string(&path).expect("a source"));
+        // This file quotes the keyword in strings.
+        if !path.ends_with("cli/tests/architecture.rs") {
+            assert!(found.is_empty(), "{}: unsafe without a SAFETY line at {found:?}", path.display());
+        }
+    }
+}
+
+#[test]
+fn an_unexplained_unsafe_block_is_found() {
+    assert_eq!(unexplained("let a = 1;\nlet b = unsafe { f() };\n"), [2]);
+    assert_eq!(unexplained("// SAFETY: old\nlet a = 1;\n\nunsafe impl Send for A {}\n"), [4]);
+    assert!(unexplained("// SAFETY: f has no preconditions\nlet b = unsafe { f() };\n").is_empty());
+    assert!(
+        unexplained("// SAFETY: ok,\n// really\nlet b = g(\n    1,\n    unsafe { f() },\n);\n").is_empty()
+    );
+}
