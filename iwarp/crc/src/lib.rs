@@ -1,1 +1,87 @@
-//! CRC32C, copy and checksum kernels.
+//! CRC32C, copy and Internet checksum in as few passes over the data as possible.
+//!
+//! Every FPDU that urnic sends is copied into a frame, covered by a CRC32C (RFC 5044 §4.4) and by the Internet
+//! checksum of TCP (RFC 1071); every FPDU that it receives is covered by a CRC and then placed. The functions here
+//! do this work with the best kernel of the processor ([`Kernel`]), chosen once: a call costs one indirect jump and
+//! no feature test.
+//!
+//! The raw-pointer functions exist because registered memory may be written by the application or a peer at any
+//! time, so no Rust reference to it may exist. They read each source byte exactly once: what is stored is what the
+//! CRC covers, even when the source changes meanwhile.
+//!
+//! ```
+//! let crc = urnic_crc::finish(urnic_crc::crc32c(urnic_crc::INIT, b"123456789"));
+//! assert_eq!(crc, 0xe306_9283);
+//! ```
+
+mod dispatch;
+mod portable;
+mod sum;
+
+pub use dispatch::{Kernel, force_kernel, kernel};
+pub use sum::combine;
+
+/// The CRC register before the first byte.
+pub const INIT: u32 = 0xffff_ffff;
+
+/// Turns the running register into the CRC, which goes onto the wire in little-endian order (RFC 5044 §4.4).
+#[inline]
+pub const fn finish(state: u32) -> u32 {
+    !state
+}
+
+/// Runs `data` through the CRC register. Start with [`INIT`], end with [`finish`]; calls may be chained at any
+/// split of the data.
+#[inline]
+pub fn crc32c(state: u32, data: &[u8]) -> u32 {
+    // SAFETY: a slice is readable for its length.
+    unsafe { (dispatch::table().crc)(data.as_ptr(), data.len(), state) }
+}
+
+/// One's-complement sum of `data` (RFC 1071) as a number of network-order 16-bit words, folded and not complemented.
+/// The first byte counts as the high byte of a word; an odd last byte counts as if a zero followed it.
+#[inline]
+pub fn sum(data: &[u8]) -> u16 {
+    // SAFETY: a slice is readable for its length.
+    unsafe { (dispatch::table().sum)(data.as_ptr(), data.len()) }
+}
+
+/// Copies `len` bytes and runs them through the CRC register, in one pass.
+///
+/// The order of the stores is not defined.
+///
+/// # Safety
+/// `src` must be readable and `dst` writable for `len` bytes, and the two ranges must not overlap. Other threads or
+/// processes may write `src` meanwhile; nobody else may access `dst`.
+#[inline]
+pub unsafe fn copy_crc(dst: *mut u8, src: *const u8, len: usize, state: u32) -> u32 {
+    // SAFETY: the caller's promise is the kernel's.
+    unsafe { (dispatch::table().copy_crc)(dst, src, len, state) }
+}
+
+/// As [`copy_crc`], and also returns the [`sum`] of the bytes copied.
+///
+/// # Safety
+/// As [`copy_crc`].
+#[inline]
+pub unsafe fn copy_crc_sum(dst: *mut u8, src: *const u8, len: usize, state: u32) -> (u32, u16) {
+    // SAFETY: the caller's promise is the kernel's.
+    unsafe { (dispatch::table().copy_crc_sum)(dst, src, len, state) }
+}
+
+/// Copies `len` bytes in ascending order. The store that holds the last byte comes last and has release ordering:
+/// who sees it (with acquire ordering) sees all the others. This is what programs that spin on the last byte of a
+/// buffer rely on. That last store is the largest naturally aligned word, up to eight bytes, that ends there, so an
+/// aligned eight-byte value changes at once.
+///
+/// # Safety
+/// `src` must be readable and `dst` writable for `len` bytes, and the two ranges must not overlap. Other threads or
+/// processes may access `dst` meanwhile.
+#[inline]
+pub unsafe fn place(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the caller's promise is the kernel's.
+    unsafe { (dispatch::table().place)(dst, src, len) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! The choice of a kernel: a table of functions, found at the first call and kept.
+
+use crate::portable;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// An implementation of this crate's functions. All give the same results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// Tables; every processor.
+    Portable,
+    /// The CRC32 instruction of SSE4.2 in three interleaved streams, joined by PCLMULQDQ.
+    Sse42,
+    /// Carry-less multiplication of 64-byte vectors (AVX-512 with VPCLMULQDQ).
+    Vpclmul,
+}
+
+impl Kernel {
+    /// All kernels, the slowest first.
+    pub const ALL: [Kernel; 3] = [Kernel::Portable, Kernel::Sse42, Kernel::Vpclmul];
+
+    /// Whether this processor can run it.
+    pub fn available(self) -> bool {
+        self.table().is_some()
+    }
+
+    /// A word for messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kernel::Portable => "portable",
+            Kernel::Sse42 => "sse4.2",
+            Kernel::Vpclmul => "vpclmul",
+        }
+    }
+
+    fn table(self) -> Option<&'static Table> {
+        match self {
+            Kernel::Portable => Some(&portable::TABLE),
+            _ => None,
+        }
+    }
+}
+
+/// The functions of a kernel. Their contracts are those of the public functions.
+pub(crate) struct Table {
+    pub kernel: Kernel,
+    pub crc: unsafe fn(*const u8, usize, u32) -> u32,
+    pub sum: unsafe fn(*const u8, usize) -> u16,
+    pub copy_crc: unsafe fn(*mut u8, *const u8, usize, u32) -> u32,
+    pub copy_crc_sum: unsafe fn(*mut u8, *const u8, usize, u32) -> (u32, u16),
+    pub place: unsafe fn(*mut u8, *const u8, usize),
+}
+
+static ACTIVE: AtomicPtr<Table> = AtomicPtr::new(ptr::from_ref(&FIRST_CALL).cast_mut());
+
+#[inline(always)]
+pub(crate) fn table() -> &'static Table {
+    // SAFETY: ACTIVE only ever points to immutable statics, so no ordering is needed either.
+    unsafe { &*ACTIVE.load(Ordering::Relaxed) }
+}
+
+/// The kernel in use.
+pub fn kernel() -> Kernel {
+    match ptr::eq(table(), &FIRST_CALL) {
+        true => choose().kernel,
+        false => table().kernel,
+    }
+}
+
+/// Uses `kernel` from now on, in the whole process; for tests and measurements. False, and no change, if this
+/// processor cannot run it.
+pub fn force_kernel(kernel: Kernel) -> bool {
+    kernel.table().map(activate).is_some()
+}
+
+fn activate(table: &'static Table) {
+    ACTIVE.store(ptr::from_ref(table).cast_mut(), Ordering::Relaxed);
+}
+
+/// Finds the best kernel and keeps it, unless [`force_kernel`] came first.
+#[cold]
+fn choose() -> &'static Table {
+    let best = Kernel::ALL.iter().rev().find_map(|k| k.table()).unwrap_or(&portable::TABLE);
+    let first = ptr::from_ref(&FIRST_CALL).cast_mut();
+    let best_ptr = ptr::from_ref(best).cast_mut();
+    match ACTIVE.compare_exchange(first, best_ptr, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => best,
+        // SAFETY: as in `table`.
+        Err(other) => unsafe { &*other },
+    }
+}
+
+/// What the table holds until the first call: functions that choose, then do the work.
+static FIRST_CALL: Table = Table {
+    kernel: Kernel::Portable,
+    // SAFETY: the caller's promise is the kernel's.
+    crc: |src, len, state| unsafe { (choose().crc)(src, len, state) },
+    // SAFETY: the caller's promise is the kernel's.
+    sum: |src, len| unsafe { (choose().sum)(src, len) },
+    // SAFETY: the caller's promise is the kernel's.
+    copy_crc: |dst, src, len, state| unsafe { (choose().copy_crc)(dst, src, len, state) },
+    // SAFETY: the caller's promise is the kernel's.
+    copy_crc_sum: |dst, src, len, state| unsafe { (choose().copy_crc_sum)(dst, src, len, state) },
+    // SAFETY: the caller's promise is the kernel's.
+    place: |dst, src, len| unsafe { (choose().place)(dst, src, len) },
+};
