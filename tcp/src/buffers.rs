@@ -1,0 +1,175 @@
+//! What the stack needs from its owner: frames it receives, payloads it sends, a way out, and a listener for
+//! what happens.
+
+use crate::sum;
+use core::fmt;
+use core::net::SocketAddrV4;
+use core::ops::Range;
+
+/// The most payload pieces of one frame.
+pub const MAX_PIECES: usize = 8;
+
+/// The two buffer types that a stack is generic over.
+pub trait Buffers {
+    /// A received Ethernet frame.
+    type Frame: Frame;
+    /// Bytes queued for sending.
+    type Payload: Payload;
+}
+
+/// One received Ethernet frame: linear, without FCS, owned by whoever holds it.
+pub trait Frame {
+    /// The frame's octets, from the destination MAC address on. Must not change while the stack holds it.
+    fn bytes(&self) -> &[u8];
+
+    /// The link vouches for the IP header's and the transport's checksums, so they are not computed.
+    fn checksum_trusted(&self) -> bool {
+        false
+    }
+
+    /// One's-complement sum of `range` of the frame, folded, not complemented, as if it started at an even
+    /// offset. `range` lies inside `bytes()`.
+    fn sum(&self, range: Range<usize>) -> u16 {
+        sum::sum(self.bytes().get(range).unwrap_or(&[]))
+    }
+}
+
+/// Immutable bytes queued for sending. A clone shares them; retransmission hands out clones of the same bytes.
+pub trait Payload: Clone {
+    /// Octets.
+    fn len(&self) -> usize;
+
+    /// True if there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One's-complement sum of `range`, folded, not complemented, as if it started at an even offset.
+    fn sum(&self, range: Range<usize>) -> u16;
+}
+
+/// A part of a payload.
+#[derive(Debug)]
+pub struct Piece<'a, P> {
+    /// The payload; clone it to keep it.
+    pub payload: &'a P,
+    /// The octets of it that belong to the frame.
+    pub range: Range<usize>,
+}
+
+impl<P> Clone for Piece<'_, P> {
+    fn clone(&self) -> Self {
+        Piece { payload: self.payload, range: self.range.clone() }
+    }
+}
+
+/// A frame to send: headers, then the pieces.
+#[derive(Debug)]
+pub struct Emit<'a, P> {
+    /// Ethernet, IP and TCP headers, or a whole ARP or ICMP frame. All checksums are in place.
+    pub headers: &'a [u8],
+    /// At most [`MAX_PIECES`].
+    pub payload: &'a [Piece<'a, P>],
+    /// The destination is our own address: give the frame back to `Stack::receive` instead of a port.
+    pub loopback: bool,
+    /// Some octets of the payload were sent before.
+    pub retransmit: bool,
+    /// The TCP checksum field holds the pseudo-header's sum only; the port adds the rest.
+    pub tcp_checksum_offload: bool,
+}
+
+/// Where frames leave.
+pub trait Transmit<P> {
+    /// How many frames `emit` takes now.
+    fn room(&self) -> usize;
+
+    /// Takes a frame. Called at most `room()` times in a row; never when that is zero.
+    fn emit(&mut self, frame: Emit<'_, P>);
+}
+
+/// Names a connection. Ids of closed connections are refused quietly wherever they are used.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ConnId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl fmt::Debug for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "conn {}.{}", self.index, self.generation)
+    }
+}
+
+/// Names a listener.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ListenerId {
+    pub(crate) port: u16,
+    pub(crate) generation: u32,
+}
+
+impl ListenerId {
+    /// The port it listens on.
+    pub fn port(self) -> u16 {
+        self.port
+    }
+}
+
+impl fmt::Debug for ListenerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "listener {}.{}", self.port, self.generation)
+    }
+}
+
+/// Why a connection is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// Both directions were closed by FIN and all was acknowledged.
+    Graceful,
+    /// The peer sent a RST.
+    Reset,
+    /// The peer did not answer: retransmissions, keep-alives, the user timeout or the wait for the peer's FIN.
+    TimedOut,
+    /// The peer refused the connection.
+    Refused,
+    /// The network or host cannot be reached.
+    Unreachable,
+    /// `Stack::abort` was called.
+    Aborted,
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CloseReason::Graceful => "closed by both ends",
+            CloseReason::Reset => "reset by the peer",
+            CloseReason::TimedOut => "timed out",
+            CloseReason::Refused => "refused by the peer",
+            CloseReason::Unreachable => "peer unreachable",
+            CloseReason::Aborted => "aborted",
+        })
+    }
+}
+
+/// Told of what happens to connections, from inside `Stack::receive`, `advance`, `flush` and `abort`. It cannot
+/// call the stack; it notes what it wants to do and does it afterwards.
+pub trait Handler<F> {
+    /// A passive open finished. The connection's tag is zero until `Stack::set_tag`.
+    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddrV4);
+
+    /// An active (or simultaneous) open finished.
+    fn connected(&mut self, conn: ConnId, tag: u64);
+
+    /// The next octets of the stream: `range` of `frame`, which passes to the handler. Each octet comes exactly
+    /// once and in order.
+    fn data(&mut self, conn: ConnId, tag: u64, frame: F, range: Range<usize>);
+
+    /// `bytes` more octets of what was sent are acknowledged. Also called with zero when `Stack::room` may have
+    /// grown for another reason.
+    fn acked(&mut self, conn: ConnId, tag: u64, bytes: u64);
+
+    /// The peer will send no more; all its data has been delivered.
+    fn finished(&mut self, conn: ConnId, tag: u64);
+
+    /// The connection is gone and the id is dead.
+    fn closed(&mut self, conn: ConnId, tag: u64, reason: CloseReason);
+}

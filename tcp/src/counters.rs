@@ -1,0 +1,54 @@
+//! What a stack has seen and done since it was made.
+
+/// Plain counts; they wrap at 2⁶⁴.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Counters {
+    // Frames in.
+    pub frames_in: u64,
+    pub not_for_us: u64,
+    pub malformed: u64,
+    pub bad_ip_checksum: u64,
+    pub bad_tcp_checksum: u64,
+    pub fragments: u64,
+    pub unknown_protocol: u64,
+    pub no_connection: u64,
+    pub no_listener: u64,
+    // Frames out.
+    pub segments_out: u64,
+    pub bytes_out: u64,
+    pub retransmitted_segments: u64,
+    pub retransmitted_bytes: u64,
+    pub acks_out: u64,
+    pub resets_out: u64,
+    pub tx_full: u64,
+    // Connections.
+    pub active_opens: u64,
+    pub passive_opens: u64,
+    pub syn_backlog_full: u64,
+    pub resets_in: u64,
+    pub timeouts: u64,
+    // Segments in.
+    pub segments_in: u64,
+    pub bytes_in: u64,
+    pub out_of_order: u64,
+    pub out_of_order_dropped: u64,
+    pub duplicate: u64,
+    pub unacceptable: u64,
+    pub paws_dropped: u64,
+    pub duplicate_acks: u64,
+    pub challenge_acks: u64,
+    pub limited: u64,
+    // Loss.
+    pub fast_recoveries: u64,
+    pub rto_recoveries: u64,
+    pub window_probes: u64,
+    pub keepalive_probes: u64,
+    pub sws_overrides: u64,
+    // ARP and ICMP.
+    pub arp_requests_out: u64,
+    pub arp_replies_out: u64,
+    pub arp_failures: u64,
+    pub echo_replies: u64,
+    pub unreachables_in: u64,
+}

@@ -1,0 +1,82 @@
+//! Numbers that an attacker cannot guess: initial sequence numbers, ports, timestamp offsets and hash keys.
+
+use core::net::SocketAddrV4;
+
+/// A key and a counter for a keyed pseudo-random function.
+#[derive(Clone, Debug)]
+pub struct Secret {
+    k0: u64,
+    k1: u64,
+    counter: u64,
+}
+
+impl Secret {
+    /// Derives everything from `seed`.
+    pub fn new(seed: u64) -> Self {
+        let k0 = siphash(seed, 0x6b65_7920_6f6e_6521, &[1]);
+        let k1 = siphash(seed, 0x6b65_7920_7477_6f21, &[2]);
+        Secret { k0, k1, counter: 0 }
+    }
+
+    /// The next number of an unpredictable sequence.
+    pub fn random(&mut self) -> u64 {
+        self.counter = self.counter.wrapping_add(1);
+        siphash(self.k0, self.k1, &[0, self.counter])
+    }
+
+    /// A number below `n`, or zero if `n` is zero.
+    pub fn below(&mut self, n: u32) -> u32 {
+        ((u128::from(self.random()) * u128::from(n)) >> 64) as u32
+    }
+
+    /// A number that depends on both ends of a connection and on `purpose`: F() of RFC 6528 §3.
+    pub(crate) fn of_connection(&self, local: SocketAddrV4, remote: SocketAddrV4, purpose: Purpose) -> u64 {
+        let addresses = u64::from(local.ip().to_bits()) << 32 | u64::from(remote.ip().to_bits());
+        let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
+        siphash(self.k0, self.k1, &[purpose as u64, addresses, ports])
+    }
+}
+
+/// Separates the uses of one key.
+#[derive(Clone, Copy)]
+pub(crate) enum Purpose {
+    InitialSequence = 1,
+    TimestampOffset = 2,
+}
+
+/// SipHash-2-4 of whole words.
+fn siphash(k0: u64, k1: u64, words: &[u64]) -> u64 {
+    let mut v = [
+        k0 ^ 0x736f_6d65_7073_6575,
+        k1 ^ 0x646f_7261_6e64_6f6d,
+        k0 ^ 0x6c79_6765_6e65_7261,
+        k1 ^ 0x7465_6462_7974_6573,
+    ];
+    for &m in words.iter().chain(core::iter::once(&((words.len() as u64) << 59))) {
+        v[3] ^= m;
+        round(&mut v);
+        round(&mut v);
+        v[0] ^= m;
+    }
+    v[2] ^= 0xff;
+    for _ in 0..4 {
+        round(&mut v);
+    }
+    v[0] ^ v[1] ^ v[2] ^ v[3]
+}
+
+fn round(v: &mut [u64; 4]) {
+    v[0] = v[0].wrapping_add(v[1]);
+    v[1] = v[1].rotate_left(13) ^ v[0];
+    v[0] = v[0].rotate_left(32);
+    v[2] = v[2].wrapping_add(v[3]);
+    v[3] = v[3].rotate_left(16) ^ v[2];
+    v[0] = v[0].wrapping_add(v[3]);
+    v[3] = v[3].rotate_left(21) ^ v[0];
+    v[2] = v[2].wrapping_add(v[1]);
+    v[1] = v[1].rotate_left(17) ^ v[2];
+    v[2] = v[2].rotate_left(32);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! TCP sequence numbers: 32 bits that wrap (RFC 9293 §3.4).
+
+use core::ops::{Add, AddAssign, Sub};
+
+/// A sequence number. Ordering is circular and only means something for numbers less than 2³¹ apart, which
+/// every window here guarantees; that is why it is not `Ord`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Seq(pub u32);
+
+impl Seq {
+    /// `self` comes before `other`.
+    #[inline]
+    pub const fn lt(self, other: Seq) -> bool {
+        (self.0.wrapping_sub(other.0) as i32) < 0
+    }
+
+    /// `self` comes before `other` or is the same.
+    #[inline]
+    pub const fn le(self, other: Seq) -> bool {
+        (self.0.wrapping_sub(other.0) as i32) <= 0
+    }
+
+    /// `self` comes after `other`.
+    #[inline]
+    pub const fn gt(self, other: Seq) -> bool {
+        other.lt(self)
+    }
+
+    /// `self` comes after `other` or is the same.
+    #[inline]
+    pub const fn ge(self, other: Seq) -> bool {
+        other.le(self)
+    }
+
+    /// The later of the two.
+    #[inline]
+    pub const fn max(self, other: Seq) -> Seq {
+        if self.lt(other) { other } else { self }
+    }
+
+    /// The earlier of the two.
+    #[inline]
+    pub const fn min(self, other: Seq) -> Seq {
+        if self.lt(other) { self } else { other }
+    }
+
+    /// Octets from `earlier` up to `self`; zero if `self` comes first.
+    #[inline]
+    pub const fn since(self, earlier: Seq) -> u32 {
+        if self.lt(earlier) { 0 } else { self.0.wrapping_sub(earlier.0) }
+    }
+}
+
+impl Add<u32> for Seq {
+    type Output = Seq;
+
+    #[inline]
+    fn add(self, n: u32) -> Seq {
+        Seq(self.0.wrapping_add(n))
+    }
+}
+
+impl AddAssign<u32> for Seq {
+    #[inline]
+    fn add_assign(&mut self, n: u32) {
+        self.0 = self.0.wrapping_add(n);
+    }
+}
+
+impl Sub<u32> for Seq {
+    type Output = Seq;
+
+    #[inline]
+    fn sub(self, n: u32) -> Seq {
+        Seq(self.0.wrapping_sub(n))
+    }
+}
+
+/// The circular distance from `rhs` to `self`.
+impl Sub for Seq {
+    type Output = u32;
+
+    #[inline]
+    fn sub(self, rhs: Seq) -> u32 {
+        self.0.wrapping_sub(rhs.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! Finds a connection by its addresses: an open-addressed table with a keyed hash.
+//!
+//! All connections of a stack share one local address, so remote address, remote port and local port fit one
+//! word. Keys are secret: peers choose addresses and ports, and must not be able to aim them at one bucket.
+
+/// Remote address, remote port and local port, packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key(pub u64);
+
+impl Key {
+    #[inline]
+    pub fn new(remote_ip: u32, remote_port: u16, local_port: u16) -> Self {
+        Key(u64::from(remote_ip) << 32 | u64::from(remote_port) << 16 | u64::from(local_port))
+    }
+
+    pub fn remote(self) -> core::net::SocketAddrV4 {
+        core::net::SocketAddrV4::new(((self.0 >> 32) as u32).into(), (self.0 >> 16) as u16)
+    }
+
+    pub fn local_port(self) -> u16 {
+        self.0 as u16
+    }
+}
+
+const EMPTY: u32 = u32::MAX;
+
+#[derive(Clone, Copy)]
+struct Entry {
+    key: Key,
+    value: u32,
+}
+
+/// A map from [`Key`] to `u32` (never `u32::MAX`) with linear probing, at most half full.
+pub(crate) struct Table {
+    entries: Box<[Entry]>,
+    len: usize,
+    k0: u64,
+    k1: u64,
+}
+
+impl Table {
+    pub fn new(k0: u64, k1: u64) -> Self {
+        Table { entries: vacant(64), len: 0, k0, k1: k1 | 1 }
+    }
+
+    #[inline]
+    fn bucket(&self, key: Key) -> usize {
+        let wide = u128::from(key.0 ^ self.k0) * u128::from(self.k1);
+        let folded = (wide as u64) ^ ((wide >> 64) as u64);
+        let wide = u128::from(folded ^ self.k1) * u128::from(self.k0 | 1);
+        ((wide as u64) ^ ((wide >> 64) as u64)) as usize & (self.entries.len() - 1)
+    }
+
+    #[inline]
+    fn next(&self, i: usize) -> usize {
+        (i + 1) & (self.entries.len() - 1)
+    }
+
+    /// Where `key` is, or the vacant place where it would go.
+    #[inline]
+    fn find(&self, key: Key) -> usize {
+        let mut i = self.bucket(key);
+        loop {
+            let e = &self.entries[i];
+            if e.value == EMPTY || e.key == key {
+                return i;
+            }
+            i = self.next(i);
+        }
+    }
+
+    #[inline]
+    pub fn get(&self, key: Key) -> Option<u32> {
+        let v = self.entries[self.find(key)].value;
+        (v != EMPTY).then_some(v)
+    }
+
+    /// Adds or replaces.
+    pub fn insert(&mut self, key: Key, value: u32) {
+        debug_assert_ne!(value, EMPTY);
+        if (self.len + 1) * 2 > self.entries.len() {
+            self.grow();
+        }
+        let i = self.find(key);
+        self.len += usize::from(self.entries[i].value == EMPTY);
+        self.entries[i] = Entry { key, value };
+    }
+
+    /// Removes `key`; later entries of its run move up, so lookups never meet a gap.
+    pub fn remove(&mut self, key: Key) -> Option<u32> {
+        let mut hole = self.find(key);
+        let value = self.entries[hole].value;
+        if value == EMPTY {
+            return None;
+        }
+        let mask = self.entries.len() - 1;
+        let mut i = self.next(hole);
+        while self.entries[i].value != EMPTY {
+            let home = self.bucket(self.entries[i].key);
+            if i.wrapping_sub(home) & mask >= i.wrapping_sub(hole) & mask {
+                self.entries[hole] = self.entries[i];
+                hole = i;
+            }
+            i = self.next(i);
+        }
+        self.entries[hole].value = EMPTY;
+        self.len -= 1;
+        Some(value)
+    }
+
+    fn grow(&mut self) {
+        let bigger = vacant(self.entries.len() * 2);
+        let old = core::mem::replace(&mut self.entries, bigger);
+        for e in old.iter().filter(|e| e.value != EMPTY) {
+            let i = self.find(e.key);
+            self.entries[i] = *e;
+        }
+    }
+}
+
+fn vacant(n: usize) -> Box<[Entry]> {
+    vec![Entry { key: Key(0), value: EMPTY }; n].into_boxed_slice()
+}
+
+#[cfg(test)]
+mod tests;
