@@ -1,0 +1,102 @@
+//! CUBIC (RFC 9438): the window is a cubic function of the time since the last loss, and never below what Reno would
+//! have reached.
+
+use super::Ack;
+use crate::time::Time;
+use core::time::Duration;
+
+/// Multiplicative decrease.
+const BETA: f64 = 0.7;
+/// Segments per cubic second.
+const C: f64 = 0.4;
+/// Additive increase that gives the average window of Reno with [`BETA`] (§4.3): 3·(1-β)/(1+β).
+const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+
+/// One stage of congestion avoidance, between two losses.
+#[derive(Clone, Debug)]
+struct Epoch {
+    /// t = 0; moves along while the window is not used (§5.8).
+    start: Time,
+    /// Seconds to the plateau.
+    k: f64,
+    /// Height of the plateau, in segments.
+    origin: f64,
+    /// The window that Reno would have, in segments (§4.3).
+    w_est: f64,
+    /// When this was last looked at.
+    seen: Time,
+}
+
+/// State of CUBIC; windows in segments.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cubic {
+    /// Window before the last reduction, after fast convergence; 0 before any.
+    w_max: f64,
+    /// Window when the threshold was last set.
+    cwnd_prior: f64,
+    epoch: Option<Epoch>,
+    /// Growth of less than an octet, carried over.
+    fraction: f64,
+    /// The next stage is the first after a timeout: K = 0 (§4.8).
+    timed_out: bool,
+}
+
+impl Cubic {
+    /// Octets by which the window grows for an ACK in congestion avoidance (§4.2-4.5).
+    pub(super) fn growth(&mut self, cwnd: u32, mss: u32, ack: Ack, used: bool) -> u32 {
+        let mss = f64::from(mss);
+        let window = f64::from(cwnd) / mss;
+        let epoch = self.epoch.get_or_insert_with(|| {
+            let below = self.w_max - window;
+            let (k, origin) =
+                if below > 0.0 && !self.timed_out { ((below / C).cbrt(), self.w_max) } else { (0.0, window) };
+            self.timed_out = false;
+            Epoch { start: ack.now, k, origin, w_est: window, seen: ack.now }
+        });
+        if !used {
+            epoch.start += ack.now - epoch.seen;
+            epoch.seen = ack.now;
+            return 0;
+        }
+        epoch.seen = ack.now;
+        let segments_acked = f64::from(ack.acked) / mss;
+        let alpha = if epoch.w_est < self.cwnd_prior { ALPHA } else { 1.0 };
+        epoch.w_est += alpha * segments_acked / window;
+
+        let cubic = |t: Duration| epoch.origin + C * (t.as_secs_f64() - epoch.k).powi(3);
+        let t = ack.now - epoch.start;
+        let growth = if cubic(t) < epoch.w_est {
+            epoch.w_est - window
+        } else {
+            let target = cubic(t + ack.srtt.unwrap_or_default()).clamp(window, 1.5 * window);
+            (target - window) / window * segments_acked
+        };
+        let octets = growth.max(0.0) * mss + self.fraction;
+        self.fraction = octets.fract();
+        octets as u32
+    }
+
+    /// The new threshold in octets (§4.6), remembering the window that was too much (§4.7).
+    pub(super) fn reduce(&mut self, cwnd: u32, mss: u32, flight: u32) -> u32 {
+        let window = f64::from(cwnd) / f64::from(mss);
+        self.w_max = if window < self.w_max { window * (1.0 + BETA) / 2.0 } else { window };
+        self.cwnd_prior = window;
+        self.epoch = None;
+        self.fraction = 0.0;
+        self.timed_out = false;
+        (f64::from(flight) * BETA) as u32
+    }
+
+    /// The reduction was for a timeout.
+    pub(super) fn on_timeout(&mut self) {
+        self.timed_out = true;
+    }
+
+    /// Leaves an idle period out of the time that the window is a function of (§4.2).
+    pub(super) fn skip(&mut self, idle: Duration) {
+        if let Some(epoch) = &mut self.epoch {
+            epoch.start += idle;
+            epoch.seen += idle;
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Congestion control: how much may be in flight (RFC 5681, RFC 6582, RFC 6928, RFC 3465, RFC 9438).
+//!
+//! [`Controller`] holds what all algorithms share: the window, slow start, and the shape of every reduction. An
+//! algorithm decides two things: by how much a loss reduces, and how congestion avoidance grows.
+
+mod cubic;
+mod reno;
+#[cfg(test)]
+mod tests;
+
+use crate::time::Time;
+use core::time::Duration;
+use cubic::Cubic;
+use reno::Reno;
+
+/// Which algorithm a connection uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Congestion {
+    /// Additive increase, halving (RFC 5681).
+    Reno,
+    /// CUBIC (RFC 9438).
+    #[default]
+    Cubic,
+}
+
+/// Segments of the default initial window (RFC 6928).
+pub const INITIAL_WINDOW: u32 = 10;
+
+/// No window grows beyond this (the largest that window scaling can advertise, RFC 7323 §2.3).
+const MAX_WINDOW: u32 = 1 << 30;
+
+/// What an ACK of new data outside of loss recovery tells the algorithm.
+#[derive(Clone, Copy, Debug)]
+pub struct Ack {
+    /// The present.
+    pub now: Time,
+    /// Octets that this ACK newly acknowledges.
+    pub acked: u32,
+    /// Octets that were outstanding before this ACK.
+    pub flight: u32,
+    /// Smoothed round-trip time, if one was measured.
+    pub srtt: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+enum Algorithm {
+    Reno(Reno),
+    Cubic(Cubic),
+}
+
+/// The congestion state of one connection. Windows are in octets.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    cwnd: u32,
+    ssthresh: u32,
+    mss: u32,
+    initial_segments: u32,
+    /// Slow start after a timeout counts at most one segment per ACK (RFC 3465 §2.3).
+    after_timeout: bool,
+    algorithm: Algorithm,
+}
+
+impl Controller {
+    /// A controller at the initial window of `initial_segments` segments (normally [`INITIAL_WINDOW`]) of `mss` octets.
+    pub fn new(congestion: Congestion, mss: u32, initial_segments: u32) -> Self {
+        let mut c = Controller {
+            cwnd: 0,
+            ssthresh: MAX_WINDOW,
+            mss: mss.clamp(1, 1 << 16),
+            initial_segments: initial_segments.max(1),
+            after_timeout: false,
+            algorithm: match congestion {
+                Congestion::Reno => Algorithm::Reno(Reno::default()),
+                Congestion::Cubic => Algorithm::Cubic(Cubic::default()),
+            },
+        };
+        c.cwnd = c.initial_window();
+        c
+    }
+
+    /// min(N·MSS, max(2·MSS, N·1460)) (RFC 6928 §2, where N is 10).
+    fn initial_window(&self) -> u32 {
+        let n = self.initial_segments;
+        n.saturating_mul(self.mss).min((2 * self.mss).max(n.saturating_mul(1460))).min(MAX_WINDOW)
+    }
+
+    /// The handshake fixed the segment size. To be called before any data is sent.
+    pub fn set_mss(&mut self, mss: u32) {
+        self.mss = mss.clamp(1, 1 << 16);
+        self.cwnd = self.initial_window();
+    }
+
+    /// A SYN or SYN-ACK had to be repeated: begin with one segment (RFC 5681 §3.1).
+    pub fn on_syn_lost(&mut self) {
+        self.cwnd = self.mss;
+    }
+
+    /// The congestion window.
+    pub fn cwnd(&self) -> u32 {
+        self.cwnd
+    }
+
+    /// The slow start threshold.
+    pub fn ssthresh(&self) -> u32 {
+        self.ssthresh
+    }
+
+    /// Below the slow start threshold.
+    pub fn in_slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+
+    /// New data was ACKed, and the connection is not in fast recovery.
+    pub fn on_ack(&mut self, ack: &Ack) {
+        if ack.acked == 0 {
+            return;
+        }
+        // A window that was not used says nothing about the path (RFC 9438 §5.8). In slow start half of it must have
+        // been in flight, since it doubles per round trip; later nearly all of it.
+        let used = if self.in_slow_start() {
+            ack.flight.saturating_mul(2) >= self.cwnd
+        } else {
+            ack.flight.saturating_add(2 * self.mss) >= self.cwnd
+        };
+        let mut acked = ack.acked;
+        if used && self.in_slow_start() {
+            let limit = if self.after_timeout { self.mss } else { 2 * self.mss };
+            let growth = acked.min(limit).min(self.ssthresh - self.cwnd);
+            self.grow(growth);
+            if self.in_slow_start() {
+                return;
+            }
+            self.after_timeout = false;
+            acked = acked.saturating_sub(growth);
+        }
+        let growth = match &mut self.algorithm {
+            Algorithm::Reno(a) => a.growth(self.cwnd, self.mss, if used { acked } else { 0 }),
+            Algorithm::Cubic(a) => a.growth(self.cwnd, self.mss, Ack { acked, ..*ack }, used),
+        };
+        self.grow(growth);
+    }
+
+    fn grow(&mut self, by: u32) {
+        self.cwnd = self.cwnd.saturating_add(by).min(MAX_WINDOW);
+    }
+
+    /// Loss was found by duplicate ACKs or SACK with `flight` octets outstanding (without what limited transmit
+    /// sent): reduces both windows (RFC 5681 §3.2 step 2, RFC 6675 §5 (4.2), RFC 9438 §4.6).
+    ///
+    /// Without SACK, [`inflate`](Self::inflate) by three segments next.
+    pub fn on_enter_recovery(&mut self, flight: u32) {
+        self.reduce(flight);
+        self.cwnd = self.ssthresh;
+    }
+
+    /// NewReno: a further duplicate ACK says that `octets` left the network (RFC 5681 §3.2 step 4).
+    pub fn inflate(&mut self, octets: u32) {
+        self.grow(octets);
+    }
+
+    /// NewReno: a partial ACK of `acked` octets deflates the window, less one segment for the retransmission that it
+    /// causes (RFC 6582 §3.2 step 3).
+    pub fn on_partial_ack(&mut self, acked: u32) {
+        self.cwnd = self.cwnd.saturating_sub(acked).max(self.mss);
+        if acked >= self.mss {
+            self.grow(self.mss);
+        }
+    }
+
+    /// Recovery is over and `flight` octets remain outstanding. `limit_burst` (NewReno) keeps the window near what is in
+    /// flight, so that its opening sends no burst (RFC 6582 §3.2 step 3, option 1); a SACK sender's pipe does that already.
+    pub fn on_recovery_exit(&mut self, flight: u32, limit_burst: bool) {
+        self.cwnd = self.ssthresh;
+        if limit_burst {
+            self.cwnd = self.cwnd.min(flight.max(self.mss).saturating_add(self.mss));
+        }
+    }
+
+    /// The retransmission timer expired with `flight` octets outstanding (RFC 5681 §3.1, RFC 9438 §4.8). The
+    /// threshold stays as it is when the segment had been retransmitted by the timer before (`!first`).
+    pub fn on_rto(&mut self, flight: u32, first: bool) {
+        if first {
+            self.reduce(flight);
+            if let Algorithm::Cubic(a) = &mut self.algorithm {
+                a.on_timeout();
+            }
+        }
+        self.cwnd = self.mss;
+        self.after_timeout = true;
+    }
+
+    /// Nothing was sent for `idle`, longer than the RTO: the window restarts no larger than the initial one
+    /// (RFC 5681 §4.1). Call before sending again.
+    pub fn on_idle(&mut self, idle: Duration) {
+        self.cwnd = self.cwnd.min(self.initial_window());
+        if let Algorithm::Cubic(a) = &mut self.algorithm {
+            a.skip(idle);
+        }
+    }
+
+    fn reduce(&mut self, flight: u32) {
+        let reduced = match &mut self.algorithm {
+            Algorithm::Reno(a) => a.reduce(flight),
+            Algorithm::Cubic(a) => a.reduce(self.cwnd, self.mss, flight),
+        };
+        self.ssthresh = reduced.max(2 * self.mss);
+    }
+}

@@ -1,0 +1,25 @@
+//! Reno: one segment more per window, half on loss (RFC 5681), counting octets (RFC 3465).
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reno {
+    /// Octets ACKed since the window last grew.
+    counted: u32,
+}
+
+impl Reno {
+    /// One segment per window of ACKed octets (RFC 3465 §2.1).
+    pub(super) fn growth(&mut self, cwnd: u32, mss: u32, acked: u32) -> u32 {
+        self.counted = self.counted.saturating_add(acked.min(cwnd));
+        if self.counted < cwnd {
+            return 0;
+        }
+        self.counted -= cwnd;
+        mss
+    }
+
+    /// Half of what is in flight (RFC 5681 equation 4).
+    pub(super) fn reduce(&mut self, flight: u32) -> u32 {
+        self.counted = 0;
+        flight / 2
+    }
+}

@@ -1,0 +1,129 @@
+//! Round-trip time and retransmission timeout (RFC 6298).
+
+use core::time::Duration;
+
+#[cfg(test)]
+mod tests;
+
+/// Limits and start values of the estimator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RttConfig {
+    /// RTO before the first measurement (RFC 6298 (2.1): 1 s).
+    pub initial: Duration,
+    /// Least RTO. RFC 6298 (2.4) says 1 s; data centre networks use far less.
+    pub min: Duration,
+    /// Greatest RTO, also after backing off; (2.5): at least 60 s.
+    pub max: Duration,
+}
+
+impl Default for RttConfig {
+    fn default() -> Self {
+        RttConfig {
+            initial: Duration::from_secs(1),
+            min: Duration::from_millis(200),
+            max: Duration::from_secs(60),
+        }
+    }
+}
+
+/// The G of RFC 6298: the clock's step, here the wheel's tick.
+const GRANULARITY: u64 = 1 << 14;
+/// Beyond this a measurement is nonsense, and arithmetic on it stays far from overflow.
+const LONGEST: u64 = 1 << 42;
+
+/// SRTT, RTTVAR and the RTO with its backing off. 40 bytes; times in nanoseconds.
+///
+/// Karn's rule (RFC 6298 §3) is the caller's: never [`sample`](Self::sample) a segment that was sent twice, unless
+/// by the timestamp that its ACK echoes.
+#[derive(Clone, Debug)]
+pub struct RttEstimator {
+    srtt: u64,
+    rttvar: u64,
+    /// Before backing off.
+    rto: u64,
+    min: u64,
+    max: u64,
+    backoff: u8,
+    measured: bool,
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX).min(LONGEST)
+}
+
+impl RttEstimator {
+    /// An estimator that has measured nothing.
+    pub fn new(config: &RttConfig) -> Self {
+        let min = nanos(config.min).max(1);
+        let max = nanos(config.max).max(min);
+        RttEstimator {
+            srtt: 0,
+            rttvar: 0,
+            rto: nanos(config.initial).clamp(min, max),
+            min,
+            max,
+            backoff: 0,
+            measured: false,
+        }
+    }
+
+    /// One measurement R' (RFC 6298 (2.2), (2.3)); ends backing off (§5, after (5.7)).
+    ///
+    /// `per_window` is how many measurements one round trip brings: 1 when one segment is timed per round trip, about
+    /// half the segments in flight with timestamps, so that the estimators keep a memory of round trips and not of
+    /// ACKs (RFC 7323 appendix G).
+    pub fn sample(&mut self, rtt: Duration, per_window: u32) {
+        let r = nanos(rtt).max(1);
+        if self.measured {
+            let n = u64::from(per_window.clamp(1, 1 << 16));
+            // Move by 1/8 (1/4) of the distance, divided among the samples of the window.
+            let toward = |from: u64, to: u64, weight: u64| {
+                if to >= from { from + (to - from) / weight } else { from - (from - to) / weight }
+            };
+            self.rttvar = toward(self.rttvar, self.srtt.abs_diff(r), 4 * n);
+            self.srtt = toward(self.srtt, r, 8 * n);
+        } else {
+            self.srtt = r;
+            self.rttvar = r / 2;
+            self.measured = true;
+        }
+        self.rto = (self.srtt + GRANULARITY.max(4 * self.rttvar)).clamp(self.min, self.max);
+        self.backoff = 0;
+    }
+
+    /// The current retransmission timeout, backed off.
+    pub fn rto(&self) -> Duration {
+        Duration::from_nanos((self.rto << self.backoff).min(self.max))
+    }
+
+    /// The timer expired: doubles the timeout (RFC 6298 (5.5)), up to the maximum.
+    pub fn back_off(&mut self) {
+        if (self.rto << self.backoff) < self.max {
+            self.backoff += 1;
+        }
+    }
+
+    /// How often the timeout has been doubled since the last measurement.
+    pub fn backoff(&self) -> u8 {
+        self.backoff
+    }
+
+    /// The handshake is done but its SYN had to be repeated: data starts with an RTO of 3 s (RFC 6298 (5.7)), or the
+    /// configured initial one where that is longer. Without effect after a measurement.
+    pub fn syn_was_lost(&mut self) {
+        if !self.measured {
+            self.rto = self.rto.max(3_000_000_000).min(self.max);
+            self.backoff = 0;
+        }
+    }
+
+    /// The smoothed round-trip time, once measured.
+    pub fn srtt(&self) -> Option<Duration> {
+        self.measured.then(|| Duration::from_nanos(self.srtt))
+    }
+
+    /// The variation RTTVAR; zero before the first measurement.
+    pub fn rttvar(&self) -> Duration {
+        Duration::from_nanos(self.rttvar)
+    }
+}
