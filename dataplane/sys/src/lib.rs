@@ -1,1 +1,19 @@
-//! Raw bindings to the distribution's DPDK.
+//! Raw bindings to the distribution's DPDK (22.11 or newer), made at build time.
+//!
+//! Nothing here is safe to call; `urnic-dataplane` is the interface. Flags that DPDK writes as casts and shifts, which
+//! bindgen cannot evaluate, are written out below with their names of DPDK.
+
+#![allow(missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals)]
+#![allow(clippy::all, clippy::undocumented_unsafe_blocks, unsafe_op_in_unsafe_fn, unnecessary_transmutes)]
+
+include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+
+pub const RTE_ETH_TX_OFFLOAD_TCP_CKSUM: u64 = 1 << 3;
+pub const RTE_ETH_TX_OFFLOAD_MULTI_SEGS: u64 = 1 << 15;
+pub const RTE_ETH_RX_OFFLOAD_TCP_CKSUM: u64 = 1 << 3;
+
+pub const RTE_MBUF_F_RX_L4_CKSUM_MASK: u64 = (1 << 3) | (1 << 8);
+pub const RTE_MBUF_F_RX_L4_CKSUM_GOOD: u64 = 1 << 8;
+pub const RTE_MBUF_F_RX_L4_CKSUM_NONE: u64 = (1 << 3) | (1 << 8);
+pub const RTE_MBUF_F_TX_TCP_CKSUM: u64 = 1 << 52;
+pub const RTE_MBUF_F_TX_IPV4: u64 = 1 << 55;

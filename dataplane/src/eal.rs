@@ -1,0 +1,281 @@
+//! The environment abstraction layer: started once per process, from our own settings, in a thread of its own.
+//!
+//! `rte_eal_init` pins the thread that calls it and starts threads that inherit its signal mask, and the control calls
+//! of the virtio drivers write to sockets whose peer may be dead. All of that happens on one private thread with every
+//! signal blocked, so that the program around us keeps its signals, its affinity and its SIGPIPE disposition.
+
+use std::ffi::{CStr, CString, c_char};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+
+use dpdk_sys as sys;
+use nix::sys::signal::SigSet;
+
+use crate::affinity;
+use crate::hugepages;
+use crate::log;
+
+/// Whether EAL may, must or must not take hugepages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hugepages {
+    /// Take them when enough are free, else ordinary pages and one warning.
+    #[default]
+    Auto,
+    /// Ordinary pages only.
+    Off,
+    /// Refuse to start without them.
+    Required,
+}
+
+/// Settings of [`Eal::start`].
+#[derive(Clone, Debug)]
+pub struct EalConfig {
+    /// Memory to take at start, in MiB. With hugepages EAL grows beyond it while pages are free; with ordinary pages
+    /// it is all there will ever be.
+    pub memory_mb: u32,
+    /// Whether to take hugepages.
+    pub hugepages: Hugepages,
+    /// Further EAL arguments, as DPDK's manual writes them.
+    pub extra_args: Vec<String>,
+}
+
+impl Default for EalConfig {
+    fn default() -> Self {
+        Self { memory_mb: 128, hugepages: Hugepages::Auto, extra_args: Vec::new() }
+    }
+}
+
+/// Why EAL could not start.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum EalError {
+    /// Hugepages are required and there are not enough.
+    #[error(
+        "hugepages are required: {needed_mb} MiB wanted, {free_mb} MiB free ({cause}); reserve some as root with \
+         `echo {pages} > /proc/sys/vm/nr_hugepages`, or set memory.hugepages to \"auto\""
+    )]
+    NoHugepages {
+        /// What was asked for.
+        needed_mb: u32,
+        /// What the kernel has to give.
+        free_mb: u64,
+        /// How many pages the request comes to.
+        pages: u64,
+        /// What the kernel said.
+        cause: String,
+    },
+    /// An argument holds a NUL byte.
+    #[error("EAL argument {0:?} holds a NUL byte")]
+    Argument(String),
+    /// The child of a process that has started EAL cannot use it.
+    #[error("this process was forked from one that had opened a urnic device; open the device after fork() only")]
+    Forked,
+    /// `rte_eal_init` failed.
+    #[error("DPDK did not start: {reason}{}", log::appendix(.log))]
+    Init {
+        /// The error in words.
+        reason: String,
+        /// The last errors that DPDK logged.
+        log: Vec<String>,
+    },
+    /// The private thread could not be created.
+    #[error("cannot create the thread that runs DPDK's control calls: {0}")]
+    Thread(String),
+}
+
+/// Which memory EAL runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// Hugepages.
+    Hugepages,
+    /// Ordinary pages.
+    Ordinary,
+    /// EAL was started by the program around us.
+    Foreign,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// EAL, running. There is one per process; it lives until the process ends, as EAL cannot start twice.
+#[derive(Debug)]
+pub struct Eal {
+    jobs: mpsc::Sender<Job>,
+    memory: MemoryKind,
+    pid: u32,
+}
+
+static STARTED: Mutex<Option<Result<Arc<Eal>, EalError>>> = Mutex::new(None);
+
+impl Eal {
+    /// Starts EAL, or joins the one that already runs in this process: the settings of the first start hold.
+    ///
+    /// A failure is final for the process, because EAL can be tried only once.
+    pub fn start(config: &EalConfig) -> Result<Arc<Self>, EalError> {
+        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(result) = started.as_ref() {
+            let eal = result.clone()?;
+            return if eal.pid == std::process::id() { Ok(eal) } else { Err(EalError::Forked) };
+        }
+        let (memory, args) = arguments(config)?;
+        let result = Self::launch(memory, args);
+        *started = Some(result.clone());
+        result
+    }
+
+    fn launch(memory: MemoryKind, args: Vec<CString>) -> Result<Arc<Self>, EalError> {
+        let (jobs, inbox) = mpsc::channel::<Job>();
+        let (answer, outcome) = mpsc::channel();
+        let body = move || {
+            // The thread, and all that EAL starts from it, must never run the program's signal handlers.
+            if let Err(e) = SigSet::all().thread_block() {
+                let _ = answer.send(Err(EalError::Thread(e.to_string())));
+                return;
+            }
+            let allowed = affinity::allowed_cores();
+            let result = init(&args);
+            // EAL pins the thread; its work here is rare and may run anywhere.
+            affinity::set_current_thread(&allowed);
+            let alive = result.is_ok();
+            if answer.send(result).is_err() || !alive {
+                return;
+            }
+            while let Ok(job) = inbox.recv() {
+                job();
+            }
+        };
+        thread::Builder::new()
+            .name("urnic-eal".into())
+            .spawn(body)
+            .map_err(|e| EalError::Thread(e.to_string()))?;
+        let own = outcome.recv().map_err(|_| EalError::Thread("it ended at once".into()))??;
+        let memory = if own { memory } else { MemoryKind::Foreign };
+        Ok(Arc::new(Self { jobs, memory, pid: std::process::id() }))
+    }
+
+    /// Runs a control call on the private thread and waits for its answer.
+    ///
+    /// # Panics
+    /// Resumes a panic of `job`.
+    pub fn control<T: Send>(&self, job: impl FnOnce() -> T + Send) -> T {
+        let (answer, outcome) = mpsc::sync_channel(1);
+        let task = move || {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+            let _ = answer.send(result);
+        };
+        let task: Box<dyn FnOnce() + Send + '_> = Box::new(task);
+        // SAFETY: only the lifetime is changed. The task ends before this function returns, because the receive below
+        // waits for the answer, which is the last thing that the task does, or for the task to be dropped.
+        let task: Job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Job>(task) };
+        assert!(self.jobs.send(task).is_ok(), "the EAL thread lives as long as the process");
+        match outcome.recv() {
+            Ok(Ok(value)) => value,
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(_) => unreachable!("every job answers"),
+        }
+    }
+
+    /// What memory EAL runs on.
+    pub fn memory(&self) -> MemoryKind {
+        self.memory
+    }
+
+    /// Bytes of the EAL heap: (total, free).
+    pub fn heap(&self) -> (usize, usize) {
+        let mut total = 0;
+        let mut free = 0;
+        for socket in 0..sys::RTE_MAX_NUMA_NODES as i32 {
+            let mut stats = sys::rte_malloc_socket_stats::default();
+            // SAFETY: EAL runs; `stats` is ours.
+            if unsafe { sys::rte_malloc_get_socket_stats(socket, &raw mut stats) } == 0 {
+                total += stats.heap_totalsz_bytes;
+                free += stats.heap_freesz_bytes;
+            }
+        }
+        (total, free)
+    }
+
+    /// DPDK's version, as it names itself.
+    pub fn version() -> &'static str {
+        // SAFETY: returns a static string.
+        unsafe { CStr::from_ptr(sys::rte_version()) }.to_str().unwrap_or("DPDK")
+    }
+}
+
+/// Chooses the memory and writes the command line.
+fn arguments(config: &EalConfig) -> Result<(MemoryKind, Vec<CString>), EalError> {
+    let cores: Vec<String> = affinity::allowed_cores().iter().map(usize::to_string).collect();
+    let mut args: Vec<String> = ["urnic", "--no-pci", "--no-telemetry", "--iova-mode=va"].map(String::from).into();
+    args.extend([format!("--log-level={}", log::eal_level()), "-m".into(), config.memory_mb.to_string()]);
+    if !cores.is_empty() {
+        // One logical core that may run anywhere: it only serves control calls.
+        args.push(format!("--lcores=0@({})", cores.join(",")));
+    }
+    let memory = match config.hugepages {
+        Hugepages::Off => MemoryKind::Ordinary,
+        wish => match hugepages::reservable(config.memory_mb) {
+            Ok(()) => MemoryKind::Hugepages,
+            Err(cause) if wish == Hugepages::Required => {
+                let status = hugepages::status();
+                return Err(EalError::NoHugepages {
+                    needed_mb: config.memory_mb,
+                    free_mb: status.free * status.page_bytes / (1 << 20),
+                    pages: hugepages::pages_for(config.memory_mb),
+                    cause,
+                });
+            }
+            Err(cause) => {
+                tracing::warn!(
+                    "no hugepages for {} MiB ({cause}): running on ordinary pages, which is slower; as root, \
+                     `echo {} > /proc/sys/vm/nr_hugepages` reserves them",
+                    config.memory_mb,
+                    hugepages::pages_for(config.memory_mb)
+                );
+                MemoryKind::Ordinary
+            }
+        },
+    };
+    if memory == MemoryKind::Hugepages {
+        // One file per segment list: a vhost-user peer maps at most eight regions.
+        args.extend(["--in-memory", "--single-file-segments"].map(String::from));
+    } else {
+        args.extend(["--no-huge".into(), "--no-shconf".into(), format!("--file-prefix=urnic{}", std::process::id())]);
+    }
+    args.extend(config.extra_args.iter().cloned());
+    let args = args.into_iter().map(|a| CString::new(a.clone()).map_err(|_| EalError::Argument(a)));
+    Ok((memory, args.collect::<Result<_, _>>()?))
+}
+
+/// Calls `rte_eal_init`: `Ok(true)` if it started, `Ok(false)` if one ran already.
+fn init(args: &[CString]) -> Result<bool, EalError> {
+    log::capture();
+    // EAL may keep pointers into its arguments and permutes the vector: both are given to it for good.
+    let argv: Vec<*mut c_char> = args.iter().map(|a| a.clone().into_raw()).chain([std::ptr::null_mut()]).collect();
+    let argv = Box::leak(argv.into_boxed_slice());
+    // SAFETY: argv holds args.len() NUL-terminated strings and a null, all of which live for ever.
+    let status = unsafe { sys::rte_eal_init(args.len() as i32, argv.as_mut_ptr()) };
+    if status >= 0 {
+        // EAL makes a runtime directory even where it then keeps nothing in it.
+        // SAFETY: EAL runs; the string is static.
+        let dir = unsafe { CStr::from_ptr(sys::rte_eal_get_runtime_dir()) };
+        if let Ok(dir) = dir.to_str() {
+            let _ = std::fs::remove_dir(dir);
+        }
+        return Ok(true);
+    }
+    let errno = errno();
+    if errno == libc::EALREADY {
+        return Ok(false);
+    }
+    Err(EalError::Init { reason: strerror(errno), log: log::recent_errors() })
+}
+
+/// The calling thread's `rte_errno`.
+pub(crate) fn errno() -> i32 {
+    // SAFETY: reads a thread-local variable.
+    unsafe { sys::dpdk_sys_errno() }
+}
+
+/// An error number, of either sign, in words.
+pub(crate) fn strerror(errno: i32) -> String {
+    // SAFETY: returns a per-thread buffer that is copied at once.
+    unsafe { CStr::from_ptr(sys::rte_strerror(errno.abs())) }.to_string_lossy().into_owned()
+}

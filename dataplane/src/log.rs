@@ -1,0 +1,76 @@
+//! What DPDK logs, handed to `tracing` under the target `dpdk`.
+//!
+//! The level that a subscriber admits when EAL starts is the level that DPDK is started with, so `dpdk=debug` in the
+//! filter shows everything and the default shows errors. The last errors are kept for our own error messages.
+
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_void};
+use std::sync::{Mutex, PoisonError};
+
+use dpdk_sys as sys;
+use tracing::level_filters::LevelFilter;
+
+const KEPT: usize = 4;
+
+static ERRORS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+
+/// EAL's `--log-level` for the subscriber's maximum level.
+pub(crate) fn eal_level() -> &'static str {
+    match LevelFilter::current() {
+        LevelFilter::TRACE => "debug",
+        LevelFilter::DEBUG => "info",
+        LevelFilter::INFO => "notice",
+        _ => "error",
+    }
+}
+
+/// Routes DPDK's log here. Called once, before EAL starts.
+pub(crate) fn capture() {
+    // SAFETY: the callback is valid for ever; the stream is given to DPDK for ever.
+    unsafe {
+        let stream = sys::dpdk_sys_log_stream(Some(write));
+        if !stream.is_null() {
+            sys::rte_openlog_stream(stream);
+        }
+    }
+}
+
+unsafe extern "C" fn write(_: *mut c_void, text: *const c_char, len: usize) -> isize {
+    // A panic (say, of a subscriber) must not cross into C.
+    let _ = std::panic::catch_unwind(|| {
+        // SAFETY: stdio passes `len` readable bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
+        // SAFETY: reads thread-local state of the logger.
+        let level = unsafe { sys::rte_log_cur_msg_loglevel() } as u32;
+        for line in String::from_utf8_lossy(bytes).lines().map(str::trim).filter(|l| !l.is_empty()) {
+            emit(level, line);
+        }
+    });
+    len as isize
+}
+
+fn emit(level: u32, line: &str) {
+    if level <= sys::RTE_LOG_ERR {
+        let mut errors = ERRORS.lock().unwrap_or_else(PoisonError::into_inner);
+        if errors.len() == KEPT {
+            errors.pop_front();
+        }
+        errors.push_back(line.to_owned());
+    }
+    match level {
+        0..=sys::RTE_LOG_ERR => tracing::warn!(target: "dpdk", "{line}"),
+        sys::RTE_LOG_WARNING | sys::RTE_LOG_NOTICE => tracing::info!(target: "dpdk", "{line}"),
+        sys::RTE_LOG_INFO => tracing::debug!(target: "dpdk", "{line}"),
+        _ => tracing::trace!(target: "dpdk", "{line}"),
+    }
+}
+
+/// Takes the last errors that DPDK logged, oldest first.
+pub(crate) fn recent_errors() -> Vec<String> {
+    ERRORS.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+}
+
+/// The lines as the end of an error message.
+pub(crate) fn appendix(log: &[String]) -> String {
+    if log.is_empty() { String::new() } else { format!(" (DPDK says: {})", log.join("; ")) }
+}
