@@ -1,1 +1,3 @@
-//! Measurements: perftest-like operations, link floors, reports.
+//! Measurements: perftest-like operations between two urnic nodes, and the floor of the link below them.
+
+pub mod perf;

@@ -1,0 +1,132 @@
+//! What to measure.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// The RDMA operation that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Op {
+    /// RDMA Write.
+    Write,
+    /// RDMA Read.
+    Read,
+    /// Send into a posted receive.
+    Send,
+}
+
+/// What of it is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Latency of one message at a time.
+    Lat,
+    /// Bandwidth with a window of messages outstanding.
+    Bw,
+    /// Messages per second: one request per call, every 64th signalled.
+    Rate,
+}
+
+/// How an end waits for completions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wait {
+    /// Polls the completion queue.
+    #[default]
+    Poll,
+    /// Sleeps on a completion channel.
+    Event,
+}
+
+/// How long a measurement lasts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Amount {
+    /// This many messages (ping-pongs in `lat`), over all queue pairs.
+    Iters(u64),
+    /// This many seconds.
+    Seconds(f64),
+}
+
+/// The parameters of one measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PerfOptions {
+    /// The operation.
+    pub op: Op,
+    /// What of it is measured.
+    pub mode: Mode,
+    /// Bytes of a message, 0 to 1 GiB.
+    pub size: usize,
+    /// How long.
+    pub amount: Amount,
+    /// Queue pairs that the messages are spread over.
+    pub qps: usize,
+    /// How both ends wait.
+    pub wait: Wait,
+    /// Fill every message with a pattern of its own and check every byte where it arrives.
+    pub verify: bool,
+    /// Requests outstanding per queue pair in `bw` and `rate`; None chooses by the number of queue pairs.
+    pub window: Option<usize>,
+    /// Pins the calling thread to this core.
+    pub core: Option<usize>,
+}
+
+impl PerfOptions {
+    /// A measurement of `op` with the usual amount of messages for its size, on one polled queue pair.
+    pub fn new(op: Op, mode: Mode, size: usize) -> Self {
+        Self {
+            op,
+            mode,
+            size,
+            amount: Amount::Iters(Self::usual_iters(mode, size)),
+            qps: 1,
+            wait: Wait::Poll,
+            verify: false,
+            window: None,
+            core: None,
+        }
+    }
+
+    /// As many messages as take about a second or less at the speed of a memory link.
+    pub fn usual_iters(mode: Mode, size: usize) -> u64 {
+        let bytes = size.max(1) as u64;
+        match mode {
+            Mode::Lat => ((1 << 30) / bytes).clamp(200, 100_000),
+            Mode::Bw => ((4 << 30) / bytes).clamp(500, 1_000_000),
+            Mode::Rate => ((4 << 30) / bytes).clamp(500, 3_000_000),
+        }
+    }
+}
+
+/// A word that names no variant.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("`{given}` is none of {known}")]
+pub struct UnknownWord {
+    given: String,
+    known: &'static str,
+}
+
+macro_rules! words {
+    ($type:ident: $known:literal, $($word:literal => $variant:ident),+) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $word),+ })
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = UnknownWord;
+
+            fn from_str(word: &str) -> Result<Self, UnknownWord> {
+                match word {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(UnknownWord { given: word.to_owned(), known: $known }),
+                }
+            }
+        }
+    };
+}
+
+words!(Op: "write, read, send", "write" => Write, "read" => Read, "send" => Send);
+words!(Mode: "lat, bw, rate", "lat" => Lat, "bw" => Bw, "rate" => Rate);
+words!(Wait: "poll, event", "poll" => Poll, "event" => Event);

@@ -1,0 +1,52 @@
+//! The bytes of a verified message: a function of queue pair, message number and offset.
+//!
+//! The last byte of a message is the low byte of its number, so that consecutive messages always differ in the byte
+//! that a receiver spins on.
+
+/// What distinguishes the contents of one message from all others of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    /// Queue pair index, and the direction where both ends send.
+    pub stream: u32,
+    /// Number of the message in its stream.
+    pub number: u64,
+    /// Bytes in the message.
+    pub len: usize,
+}
+
+impl Message {
+    /// The bytes `offset ..` of the message.
+    pub(super) fn fill(self, offset: usize, out: &mut [u8]) {
+        let seed = mix(u64::from(self.stream) << 40 ^ self.number);
+        let mut at = offset;
+        let mut rest = &mut *out;
+        while !rest.is_empty() {
+            let word = mix(seed.wrapping_add((at / 8) as u64)).to_le_bytes();
+            let skip = at % 8;
+            let take = rest.len().min(8 - skip);
+            let (head, tail) = rest.split_at_mut(take);
+            head.copy_from_slice(&word[skip..skip + take]);
+            at += take;
+            rest = tail;
+        }
+        if let Some(last) = self.len.checked_sub(1 + offset).and_then(|at| out.get_mut(at)) {
+            *last = self.last_byte();
+        }
+    }
+
+    /// The byte that arrives last.
+    pub(super) fn last_byte(self) -> u8 {
+        self.number as u8
+    }
+}
+
+/// The finaliser of SplitMix64: every input bit reaches every output bit.
+fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! What was measured, for people and for programs.
+
+use comfy_table::{CellAlignment, Table, presets};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// Percentiles of a latency, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Latency {
+    pub min: f64,
+    pub p50: f64,
+    pub p99: f64,
+    pub p999: f64,
+    pub max: f64,
+}
+
+impl Latency {
+    /// The percentiles of a histogram of nanoseconds; None if it is empty.
+    pub fn of(histogram: &Histogram<u64>) -> Option<Self> {
+        let us = |ns: u64| ns as f64 / 1e3;
+        (!histogram.is_empty()).then(|| Self {
+            min: us(histogram.min()),
+            p50: us(histogram.value_at_quantile(0.5)),
+            p99: us(histogram.value_at_quantile(0.99)),
+            p999: us(histogram.value_at_quantile(0.999)),
+            max: us(histogram.max()),
+        })
+    }
+
+    /// Half of each, which is the way there where a round trip is two equal ways.
+    pub fn half(self) -> Self {
+        Self {
+            min: self.min / 2.0,
+            p50: self.p50 / 2.0,
+            p99: self.p99 / 2.0,
+            p999: self.p999 / 2.0,
+            max: self.max / 2.0,
+        }
+    }
+}
+
+/// The result of one measurement; its JSON form is a contract with scripts. What was not measured is null.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PerfReport {
+    /// `write`, `read`, `send`; `floor` for the raw link.
+    pub op: String,
+    /// `lat`, `bw`, `rate`.
+    pub mode: String,
+    /// Bytes of a message; of a floor: of a frame without FCS.
+    pub size: u64,
+    /// MTU of the IP layer, bytes; null for a floor.
+    pub mtu: Option<u64>,
+    /// Whether FPDUs carry a CRC; null for a floor.
+    pub crc: Option<bool>,
+    /// Queue pairs used; null for a floor.
+    pub qps: Option<u64>,
+    /// Who drives the engine: `inline`, `dedicated`, `adaptive`; null for a floor.
+    pub progress: Option<String>,
+    /// Kind of port.
+    pub port: String,
+    /// Messages (ping-pongs in `lat`) measured.
+    pub iters: u64,
+    /// Whether every byte was checked where it arrived (and was right, or there would be no report).
+    pub verified: bool,
+    /// Round trip, us.
+    pub rtt_us: Option<Latency>,
+    /// Half a round trip, us; null where the way back differs from the way there (Read).
+    pub half_rtt_us: Option<Latency>,
+    /// Gbit/s of message payload; of a floor: of frames.
+    pub gbit_s: Option<f64>,
+    /// Million messages per second.
+    pub mmsg_s: Option<f64>,
+    /// CPU time of the measuring process per message, ns.
+    pub cpu_ns_per_msg: Option<f64>,
+}
+
+impl PerfReport {
+    /// The report as one line of JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain data with string keys serialises")
+    }
+}
+
+/// A table with one row per report.
+pub fn table(reports: &[PerfReport]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED);
+    table.set_header([
+        "op",
+        "mode",
+        "size",
+        "mtu",
+        "crc",
+        "qps",
+        "progress",
+        "port",
+        "RTT p50\nus",
+        "p99\nus",
+        "half RTT\nus",
+        "Gbit/s",
+        "Mmsg/s",
+        "CPU\nns/msg",
+        "verified",
+    ]);
+    for column in [2, 3, 5, 8, 9, 10, 11, 12, 13] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for r in reports {
+        let words = |w: Option<String>| w.unwrap_or_else(|| "-".to_owned());
+        let number = |n: Option<f64>| words(n.map(|n| format!("{n:.2}")));
+        table.add_row([
+            r.op.clone(),
+            r.mode.clone(),
+            bytes(r.size),
+            words(r.mtu.map(|n| n.to_string())),
+            words(r.crc.map(|on| if on { "on" } else { "off" }.to_owned())),
+            words(r.qps.map(|n| n.to_string())),
+            words(r.progress.clone()),
+            r.port.clone(),
+            number(r.rtt_us.map(|l| l.p50)),
+            number(r.rtt_us.map(|l| l.p99)),
+            number(r.half_rtt_us.map(|l| l.p50)),
+            number(r.gbit_s),
+            number(r.mmsg_s),
+            number(r.cpu_ns_per_msg),
+            if r.verified { "yes" } else { "-" }.to_owned(),
+        ]);
+    }
+    table.to_string()
+}
+
+/// A size in the largest unit that divides it.
+fn bytes(n: u64) -> String {
+    match n {
+        n if n >= 1 << 20 && n % (1 << 20) == 0 => format!("{} MiB", n >> 20),
+        n if n >= 1 << 10 && n % (1 << 10) == 0 => format!("{} KiB", n >> 10),
+        n => format!("{n} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests;
