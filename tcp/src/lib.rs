@@ -29,8 +29,10 @@ mod slab;
 mod table;
 
 pub mod congestion;
+pub mod reassembly;
 pub mod rtt;
 pub mod sabotage;
+pub mod scoreboard;
 pub mod sum;
 pub mod time;
 pub mod timer;
