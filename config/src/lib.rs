@@ -1,1 +1,262 @@
 //! Typed settings of urnic.
+//!
+//! A [`Config`] is made of layers: defaults, then a TOML file, then `URNIC_*` variables of the environment, then
+//! options of a command line; each overrides the ones before ([`Config::load`]). Every mistake is reported with the
+//! place where it was made, the key, what is wrong and what to write instead ([`ConfigError`]).
+//!
+//! `docs/urnic.toml` in the repository describes every key and its default.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod net;
+mod port;
+mod units;
+
+pub use error::{ConfigError, Origin};
+pub use net::{Cidr, Mac};
+pub use port::{MemifRole, PortSpec};
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+/// Everything that can be set. Fields are public: programs may also fill a `Config` themselves.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    /// The port below the stack.
+    pub port: PortConfig,
+    /// Addresses.
+    pub ip: IpConfig,
+    /// Cores and progress of the engine.
+    pub engine: EngineConfig,
+    /// TCP.
+    pub tcp: TcpConfig,
+    /// What is offered at the start of an iWARP connection.
+    pub mpa: MpaConfig,
+    /// Memory of the process.
+    pub memory: MemoryConfig,
+}
+
+/// Smallest MTU accepted: what every IPv4 host must take (RFC 791).
+pub const MTU_MIN: u16 = 576;
+/// Largest MTU accepted.
+pub const MTU_MAX: u16 = 9000;
+
+/// Section `[port]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortConfig {
+    /// What to open; needed before a device can be opened.
+    pub spec: Option<PortSpec>,
+    /// Largest IP packet, in bytes, from [`MTU_MIN`] to [`MTU_MAX`].
+    pub mtu: u16,
+    /// Ethernet address; without one it is derived from the IP address.
+    pub mac: Option<Mac>,
+    /// Faults to inject at the port, as the impairment model writes them (`loss=0.01,seed=7`).
+    pub fault: Option<String>,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        PortConfig { spec: None, mtu: 1500, mac: None, fault: None }
+    }
+}
+
+/// Section `[ip]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct IpConfig {
+    /// Our address and the length of its network's prefix; needed before a device can be opened.
+    pub address: Option<Cidr>,
+    /// Where packets for other networks go.
+    pub gateway: Option<Ipv4Addr>,
+}
+
+/// Section `[engine]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EngineConfig {
+    /// Cores for engine threads, by number; none: any core.
+    pub cores: Vec<usize>,
+    /// Who drives the engine.
+    pub progress: Progress,
+    /// Which implementation of the CRC is used.
+    pub crc_kernel: CrcKernel,
+}
+
+/// Who drives an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Progress {
+    /// Only the application, by polling completion queues and by control calls.
+    Inline,
+    /// A thread of its own that never sleeps.
+    Dedicated,
+    /// Whoever polls; a thread that naps takes over when nobody does.
+    #[default]
+    Adaptive,
+}
+
+/// Choice of the CRC implementation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CrcKernel {
+    /// The fastest that the processor can run.
+    #[default]
+    Auto,
+    /// Tables.
+    Portable,
+    /// The CRC32 instruction.
+    Sse42,
+    /// AVX-512 with VPCLMULQDQ.
+    Vpclmul,
+}
+
+/// Section `[tcp]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TcpConfig {
+    /// Floor of the retransmission time-out (RFC 6298).
+    pub rto_min: Duration,
+    /// Receive window of a connection, in bytes.
+    pub recv_window: u32,
+    /// Offer selective acknowledgements (RFC 2018).
+    pub sack: bool,
+    /// Offer timestamps (RFC 7323).
+    pub timestamps: bool,
+    /// Offer window scaling (RFC 7323); without it a window is at most 65,535 bytes.
+    pub window_scale: bool,
+    /// Congestion control.
+    pub congestion: Congestion,
+    /// Keep-alive probes; none: a dead peer goes unnoticed while nothing is sent.
+    pub keepalive: Option<Keepalive>,
+    /// How long data may stay unacknowledged before the connection is given up (RFC 9293 §3.8.3); none: as long as
+    /// retransmissions go on.
+    pub user_timeout: Option<Duration>,
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        TcpConfig {
+            rto_min: Duration::from_millis(200),
+            recv_window: 1 << 20,
+            sack: true,
+            timestamps: true,
+            window_scale: true,
+            congestion: Congestion::Cubic,
+            keepalive: Some(Keepalive::default()),
+            user_timeout: Some(Duration::from_secs(30)),
+        }
+    }
+}
+
+/// Keep-alive (RFC 9293 §3.8.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Silence after which probing starts.
+    pub idle: Duration,
+    /// Time between probes.
+    pub interval: Duration,
+    /// Unanswered probes after which the peer counts as dead.
+    pub count: u8,
+}
+
+impl Default for Keepalive {
+    fn default() -> Self {
+        Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 5 }
+    }
+}
+
+/// Congestion control of a TCP sender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Congestion {
+    /// NewReno (RFC 5681, RFC 6582).
+    Reno,
+    /// CUBIC (RFC 9438).
+    #[default]
+    Cubic,
+}
+
+/// Section `[mpa]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MpaConfig {
+    /// Revision that a connecting side offers: 1 (RFC 5044) or 2 (RFC 6581).
+    pub rev: u8,
+    /// Ask for CRC32C; a connection uses it when either side asks (RFC 5044 §7.1).
+    pub crc: bool,
+    /// Default number of inbound RDMA Reads served at once per connection.
+    pub ird: u16,
+    /// Default number of outbound RDMA Reads in flight per connection.
+    pub ord: u16,
+    /// How long the start-up exchange may take.
+    pub startup_timeout: Duration,
+}
+
+/// Most RDMA Reads at once that revision 2 can negotiate (RFC 6581 §9.1: 14 bits, all ones excluded).
+pub const IRD_ORD_MAX: u16 = 0x3ffe;
+
+impl Default for MpaConfig {
+    fn default() -> Self {
+        MpaConfig { rev: 2, crc: true, ird: 32, ord: 32, startup_timeout: Duration::from_secs(5) }
+    }
+}
+
+/// Section `[memory]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MemoryConfig {
+    /// MiB for packet buffers and the built-in allocator; none: as much as the MTU asks for ([`Config::memory_mb`]).
+    pub mb: Option<u32>,
+    /// Whether to use hugepages.
+    pub hugepages: Hugepages,
+}
+
+/// Use of hugepages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hugepages {
+    /// When there are enough of them; otherwise ordinary pages with one warning.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// Or fail.
+    Required,
+}
+
+impl Config {
+    /// Memory for this process in MiB: what was set, or 128, or 256 with jumbo frames.
+    pub fn memory_mb(&self) -> u32 {
+        self.memory.mb.unwrap_or(if self.port.mtu > 1500 { 256 } else { 128 })
+    }
+}
+
+/// The words that stand for the values of an enum, in files, in the environment and on the command line.
+pub trait Choice: Copy + PartialEq + Sized + 'static {
+    /// Each value with its word.
+    const WORDS: &'static [(Self, &'static str)];
+
+    /// The value that a word stands for.
+    fn from_word(word: &str) -> Option<Self> {
+        Self::WORDS.iter().find(|(_, w)| *w == word).map(|(value, _)| *value)
+    }
+
+    /// The word of this value.
+    fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(value, _)| *value == self).map_or("", |(_, word)| *word)
+    }
+}
+
+macro_rules! choices {
+    ($($name:ident { $($value:ident = $word:literal),+ })+) => {$(
+        impl Choice for $name {
+            const WORDS: &'static [(Self, &'static str)] = &[$(($name::$value, $word)),+];
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.word())
+            }
+        }
+    )+};
+}
+
+choices! {
+    Progress { Inline = "inline", Dedicated = "dedicated", Adaptive = "adaptive" }
+    CrcKernel { Auto = "auto", Portable = "portable", Sse42 = "sse4.2", Vpclmul = "vpclmul" }
+    Congestion { Reno = "reno", Cubic = "cubic" }
+    Hugepages { Auto = "auto", Off = "off", Required = "required" }
+    MemifRole { Server = "server", Client = "client" }
+}

@@ -1,0 +1,48 @@
+//! What is wrong with a setting, where, and what to write instead.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Where a setting came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A line of a file, counted from 1.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The line; none: the file as a whole.
+        line: Option<usize>,
+    },
+    /// A variable of the environment.
+    Env(String),
+    /// An option of the command line, as typed (`--mtu`).
+    Option(String),
+    /// The built-in default.
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File { path, line: Some(line) } => write!(f, "{}:{line}", path.display()),
+            Origin::File { path, line: None } => write!(f, "{}", path.display()),
+            Origin::Env(name) => write!(f, "environment variable {name}"),
+            Origin::Option(name) => write!(f, "option {name}"),
+            Origin::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// A setting that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{origin}: {}{problem}; {remedy}", key.as_ref().map(|k| format!("{k}: ")).unwrap_or_default())]
+pub struct ConfigError {
+    /// Where it was set.
+    pub origin: Origin,
+    /// The key as `section.key`, if it is about one.
+    pub key: Option<String>,
+    /// What is wrong.
+    pub problem: String,
+    /// What to do.
+    pub remedy: String,
+}

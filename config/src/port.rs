@@ -1,0 +1,245 @@
+//! The port below the stack, as `KIND:ARG[,key=value...]`.
+
+use crate::Choice;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// A port: what carries Ethernet frames.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PortSpec {
+    /// `virtio_user:PATH`: one end of a link between two processes; the other is `vhost:PATH`.
+    VirtioUser {
+        /// Path of the Unix socket.
+        path: PathBuf,
+        /// Whether this side creates the socket (`server=yes`, the default) or connects to it. Exactly one side
+        /// must; with the defaults both sides may restart in any order.
+        server: bool,
+        /// Descriptors per ring, a power of two from 64 to 4096.
+        queue_size: u16,
+        /// Use packed rings.
+        packed: bool,
+    },
+    /// `vhost:PATH`: the other end of a `virtio_user` link.
+    Vhost {
+        /// Path of the Unix socket.
+        path: PathBuf,
+        /// Whether this side connects to the socket (`server=no`, the default) or creates it.
+        server: bool,
+    },
+    /// `memif:PATH`: a link between two processes over a shared memory interface.
+    Memif {
+        /// Path of the Unix socket.
+        path: PathBuf,
+        /// Which side of the socket.
+        role: MemifRole,
+        /// Interface number, the same on both sides; several links may share a socket.
+        id: u32,
+        /// Descriptors per ring, a power of two from 64 to 4096.
+        queue_size: u16,
+    },
+    /// `ring:NAME`: a link between two devices in one process; the first to open the name is one end, the second the
+    /// other.
+    Ring {
+        /// Name of the link.
+        name: String,
+    },
+}
+
+/// Side of a memif socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MemifRole {
+    /// Creates the socket.
+    Server,
+    /// Connects to it.
+    Client,
+}
+
+/// The longest path that fits the address of a Unix socket with its final zero.
+const PATH_MAX: usize = 107;
+const QUEUE_DEFAULT: u16 = 1024;
+
+impl PortSpec {
+    /// Names of the kinds, as written before the colon.
+    pub const KINDS: [&'static str; 4] = ["virtio_user", "vhost", "memif", "ring"];
+
+    /// The name of this port's kind.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            PortSpec::VirtioUser { .. } => "virtio_user",
+            PortSpec::Vhost { .. } => "vhost",
+            PortSpec::Memif { .. } => "memif",
+            PortSpec::Ring { .. } => "ring",
+        }
+    }
+
+    /// The path of its socket, if it has one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            PortSpec::VirtioUser { path, .. }
+            | PortSpec::Vhost { path, .. }
+            | PortSpec::Memif { path, .. } => Some(path),
+            PortSpec::Ring { .. } => None,
+        }
+    }
+
+    /// The port that the other end of the same link opens.
+    pub fn peer(&self) -> PortSpec {
+        match self.clone() {
+            PortSpec::VirtioUser { path, server, .. } => PortSpec::Vhost { path, server: !server },
+            PortSpec::Vhost { path, server } => {
+                PortSpec::VirtioUser { path, server: !server, queue_size: QUEUE_DEFAULT, packed: false }
+            }
+            PortSpec::Memif { path, role, id, queue_size } => {
+                let role = if role == MemifRole::Server { MemifRole::Client } else { MemifRole::Server };
+                PortSpec::Memif { path, role, id, queue_size }
+            }
+            ring @ PortSpec::Ring { .. } => ring,
+        }
+    }
+}
+
+/// The `key=value` list behind the argument. What is not taken is an error.
+struct Options<'a> {
+    kind: &'a str,
+    given: Vec<(&'a str, &'a str)>,
+    known: Vec<&'static str>,
+}
+
+impl<'a> Options<'a> {
+    fn new(kind: &'a str, text: Option<&'a str>) -> Result<Self, String> {
+        let mut given: Vec<(&str, &str)> = Vec::new();
+        for option in text.into_iter().flat_map(|t| t.split(',')) {
+            let (key, value) = option
+                .split_once('=')
+                .ok_or_else(|| format!("the port option {option:?} is not of the form key=value"))?;
+            if given.iter().any(|(k, _)| *k == key) {
+                return Err(format!("the port option {key:?} is given twice"));
+            }
+            given.push((key, value));
+        }
+        Ok(Options { kind, given, known: Vec::new() })
+    }
+
+    fn take<T>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        expects: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, String> {
+        self.known.push(key);
+        let Some(at) = self.given.iter().position(|(k, _)| *k == key) else { return Ok(default) };
+        let (_, value) = self.given.swap_remove(at);
+        parse(value).ok_or_else(|| format!("the port option {key}={value} is not {expects}"))
+    }
+
+    fn flag(&mut self, key: &'static str, default: bool) -> Result<bool, String> {
+        self.take(key, default, "yes or no", |v| match v {
+            "yes" | "on" | "true" | "1" => Some(true),
+            "no" | "off" | "false" | "0" => Some(false),
+            _ => None,
+        })
+    }
+
+    fn queue_size(&mut self) -> Result<u16, String> {
+        self.take("queue_size", QUEUE_DEFAULT, "a power of two from 64 to 4096", |v| {
+            v.parse().ok().filter(|n: &u16| n.is_power_of_two() && (64..=4096).contains(n))
+        })
+    }
+
+    fn end(self) -> Result<(), String> {
+        let Some((key, _)) = self.given.first() else { return Ok(()) };
+        let kind = self.kind;
+        Err(match self.known.is_empty() {
+            true => format!("a {kind} port has no options, so not {key:?} either"),
+            false => {
+                format!("a {kind} port has no option {key:?}; its options are {}", self.known.join(", "))
+            }
+        })
+    }
+}
+
+fn socket(kind: &str, arg: &str) -> Result<PathBuf, String> {
+    match arg.len() {
+        0 => Err(format!("a {kind} port needs the path of a socket")),
+        1..=PATH_MAX => Ok(PathBuf::from(arg)),
+        n => Err(format!("the socket path has {n} bytes, and {PATH_MAX} is the most that the system takes")),
+    }
+}
+
+impl FromStr for PortSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.bytes().any(|b| b.is_ascii_control()) {
+            return Err("the port contains a control character".to_string());
+        }
+        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+        let (arg, options) = match rest.split_once(',') {
+            Some((arg, options)) => (arg, Some(options)),
+            None => (rest, None),
+        };
+        let mut options = Options::new(kind, options)?;
+        let spec = match kind {
+            "virtio_user" => PortSpec::VirtioUser {
+                path: socket(kind, arg)?,
+                server: options.flag("server", true)?,
+                queue_size: options.queue_size()?,
+                packed: options.flag("packed", false)?,
+            },
+            "vhost" => PortSpec::Vhost { path: socket(kind, arg)?, server: options.flag("server", false)? },
+            "memif" => PortSpec::Memif {
+                path: socket(kind, arg)?,
+                role: options.take("role", MemifRole::Client, "server or client", MemifRole::from_word)?,
+                id: options.take("id", 0, "a number", |v| v.parse().ok())?,
+                queue_size: options.queue_size()?,
+            },
+            "ring" if arg.is_empty() => return Err("a ring port needs a name".to_string()),
+            "ring" => PortSpec::Ring { name: arg.to_string() },
+            _ => return Err(format!("there is no kind of port {kind:?}")),
+        };
+        options.end()?;
+        Ok(spec)
+    }
+}
+
+impl fmt::Display for PortSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.kind())?;
+        match self {
+            PortSpec::VirtioUser { path, server, queue_size, packed } => {
+                write!(f, "{}", path.display())?;
+                if !server {
+                    f.write_str(",server=no")?;
+                }
+                if *queue_size != QUEUE_DEFAULT {
+                    write!(f, ",queue_size={queue_size}")?;
+                }
+                if *packed {
+                    f.write_str(",packed=yes")?;
+                }
+            }
+            PortSpec::Vhost { path, server } => {
+                write!(f, "{}", path.display())?;
+                if *server {
+                    f.write_str(",server=yes")?;
+                }
+            }
+            PortSpec::Memif { path, role, id, queue_size } => {
+                write!(f, "{},role={role}", path.display())?;
+                if *id != 0 {
+                    write!(f, ",id={id}")?;
+                }
+                if *queue_size != QUEUE_DEFAULT {
+                    write!(f, ",queue_size={queue_size}")?;
+                }
+            }
+            PortSpec::Ring { name } => f.write_str(name)?,
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
