@@ -1,1 +1,40 @@
-//! Sans-IO MPA, DDP and RDMAP.
+//! Sans-IO iWARP: MPA (RFC 5044, RFC 6581), DDP (RFC 5041) and RDMAP (RFC 5040).
+//!
+//! In: octets of one TCP stream. Out: placements into the memory that a [`Sink`] offers, completed messages
+//! ([`Delivery`]), FPDUs to send ([`Outgoing`], [`Fpdu`]), and [`Fault`]s that carry the [`Terminate`] they cause.
+//! No I/O, no clock, no unsafe; nothing here knows TCP.
+//!
+//! A connection lives in two phases: [`startup`] exchanges the MPA Request and Reply and ends in a [`Negotiated`];
+//! a [`Stream`] made from it is the Full Operation phase.
+#![forbid(unsafe_code)]
+
+mod fault;
+mod header;
+mod outgoing;
+pub mod sabotage;
+mod sink;
+pub mod startup;
+mod stream;
+mod terminate;
+
+pub use fault::{BeginError, Cause, Fault};
+pub use outgoing::{Fpdu, HEADER_MAX, Outgoing};
+pub use sink::{
+    AccessFault, CannotInvalidate, Chunk, Delivery, ReadFault, RecvFault, Sink, TaggedFault, TaggedOp,
+};
+pub use startup::{Negotiated, Role, Rtr};
+pub use stream::{Op, ReadRequest, Stream, StreamLimits};
+pub use terminate::{Terminate, TerminatedHeader};
+
+/// Smallest MULPDU that MPA may report, in octets (RFC 5044 §3).
+pub const MULPDU_MIN: usize = 128;
+/// Largest MULPDU, in octets (RFC 5044 §3).
+pub const MULPDU_MAX: usize = 64768;
+
+/// Octets of one ULPDU whose FPDU fills one TCP segment of `emss` payload octets (RFC 5044 §4.5, MPA-38).
+///
+/// The result is always within [`MULPDU_MIN`]..=[`MULPDU_MAX`] (MPA-5, MPA-41): with a smaller `emss` FPDUs span segments.
+pub fn mulpdu(emss: usize, markers: bool) -> usize {
+    let markers = if markers { 4 * emss.div_ceil(512) } else { 0 };
+    emss.saturating_sub(6 + markers + emss % 4).clamp(MULPDU_MIN, MULPDU_MAX)
+}

@@ -1,0 +1,132 @@
+//! Errors of a stream: what the peer is told and what the local user is told.
+
+use crate::{AccessFault, TaggedOp, Terminate};
+
+/// A fatal error of the inbound half. Nothing that arrives later has any effect (MPA-82, DDP-54).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{cause}")]
+pub struct Fault {
+    /// The Terminate to send before closing; `None`: close without one.
+    pub terminate: Option<Terminate>,
+    /// What is wrong, for the local user.
+    pub cause: Cause,
+}
+
+/// What was wrong with an inbound FPDU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// CRC32C mismatch (RFC 5044 §8 code 2).
+    #[error("MPA CRC error")]
+    Crc,
+    /// The ULPDU is shorter than its DDP header.
+    #[error("a DDP segment of {0} octets is shorter than its header")]
+    ShortSegment(u16),
+    /// DV is not 1.
+    #[error("DDP version {0} is not the negotiated one")]
+    DdpVersion(u8),
+    /// RV is not 1.
+    #[error("RDMAP version {0} is not the negotiated one")]
+    RdmapVersion(u8),
+    /// Opcode unknown, not supported, or wrong for its queue or inside its message.
+    #[error("unexpected RDMAP opcode {0:#x}")]
+    Opcode(u8),
+    /// A Write or Read Response cannot be placed.
+    #[error("{op:?} of {len} octets to STag {stag:#010x}, TO {to:#x}: {fault}")]
+    Tagged {
+        /// Which message.
+        op: TaggedOp,
+        /// Why.
+        fault: AccessFault,
+        /// STag of the segment.
+        stag: u32,
+        /// TO of the segment.
+        to: u64,
+        /// Payload octets of the segment.
+        len: u32,
+    },
+    /// No such untagged queue.
+    #[error("invalid queue number {0}")]
+    QueueNumber(u32),
+    /// Not the next message of its queue.
+    #[error("MSN {got} on queue {qn} where {expected} is next")]
+    Msn {
+        /// Queue number.
+        qn: u32,
+        /// The MSN due.
+        expected: u32,
+        /// The MSN received.
+        got: u32,
+    },
+    /// A Send arrived and no receive request was posted.
+    #[error("no receive request is posted for an incoming Send")]
+    NoReceive,
+    /// The message offset is beyond the receive request's memory.
+    #[error("message offset {mo} is beyond the receive request's {capacity} octets")]
+    MessageOffset {
+        /// Message offset of the segment.
+        mo: u32,
+        /// Octets that the receive request holds.
+        capacity: u32,
+    },
+    /// The message is longer than the receive request. Its completion is a local length error.
+    #[error("an incoming Send of at least {needed} octets exceeds the receive request's {capacity}")]
+    MessageTooLong {
+        /// Octets needed up to this segment.
+        needed: u64,
+        /// Octets that the receive request holds.
+        capacity: u32,
+    },
+    /// The receive request's scatter list is not usable. Its completion is a local protection error.
+    #[error("the receive request's own memory is not usable")]
+    ReceiveMemory,
+    /// Send with Invalidate names an STag that must not be invalidated.
+    #[error("STag {0:#010x} cannot be invalidated")]
+    CannotInvalidate(u32),
+    /// More Read Requests than IRD.
+    #[error("the peer has more than {ird} RDMA Reads outstanding")]
+    ReadLimit {
+        /// Inbound reads that were negotiated.
+        ird: u16,
+    },
+    /// A Read Request names memory that cannot be read.
+    #[error("RDMA Read of {len} octets from STag {stag:#010x}, TO {to:#x}: {fault}")]
+    ReadSource {
+        /// Why.
+        fault: AccessFault,
+        /// Source STag.
+        stag: u32,
+        /// Source TO.
+        to: u64,
+        /// Octets wanted.
+        len: u32,
+    },
+    /// A Read Request that is not one segment of 28 octets.
+    #[error("malformed RDMA Read Request")]
+    ReadRequestForm,
+    /// A Read Response although no Read is outstanding.
+    #[error("an RDMA Read Response that nobody asked for")]
+    UnexpectedReadResponse,
+    /// A Read Response that is not the next octets of the oldest outstanding Read.
+    #[error("an RDMA Read Response does not match its request")]
+    ReadResponseMismatch,
+    /// A Terminate that cannot be read. The stream is over all the same.
+    #[error("malformed Terminate")]
+    MalformedTerminate,
+}
+
+/// Why a message cannot be started now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BeginError {
+    /// A Responder must wait for the Initiator's first FPDU (MPA-70). Try again after [`crate::Delivery::FirstFpdu`].
+    #[error("the initiator's first FPDU has not arrived")]
+    NotYet,
+    /// ORD Reads are outstanding (RDMAP-69). Try again after [`crate::Delivery::ReadDone`].
+    #[error("as many RDMA Reads are outstanding as were negotiated")]
+    OrdReached,
+    /// ORD is 0: no Read is ever possible on this stream.
+    #[error("the negotiated ORD is 0")]
+    NoReads,
+    /// A Terminate was sent or received, or a fault was met: only a Terminate of our own may still go, once.
+    #[error("the stream has ended")]
+    Ended,
+}

@@ -1,0 +1,127 @@
+//! Cutting a message into FPDUs.
+
+use crate::header::{LAST, TAGGED, UNTAGGED_LEN};
+use crate::sabotage::{Rule, broken};
+use crate::terminate::TERMINATE_MAX;
+use crate::{MULPDU_MAX, MULPDU_MIN};
+use std::ops::Range;
+
+/// Most octets in front of an FPDU's payload: ULPDU_Length, DDP header, RDMAP header.
+pub const HEADER_MAX: usize = 2 + UNTAGGED_LEN + TERMINATE_MAX;
+
+/// A message that is being sent. Holds no reference to its stream; keep it and continue when there is room.
+///
+/// Finish one message before the next one of the same stream is begun: messages go out in order (DDP-34).
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing {
+    /// Header of the first segment, ULPDU_Length and L not yet filled in.
+    header: [u8; HEADER_MAX],
+    header_len: u8,
+    crc: bool,
+    done: bool,
+    /// Payload octets cut so far.
+    sent: u32,
+    /// Payload octets of the message.
+    len: u32,
+}
+
+/// One FPDU to send: the caller writes header, payload, `pad` zero octets and the CRC field.
+#[derive(Clone, Debug)]
+pub struct Fpdu {
+    header: [u8; HEADER_MAX],
+    header_len: u8,
+    /// Octets of the message that are this FPDU's payload.
+    pub payload: Range<u32>,
+    /// Zero octets between payload and CRC.
+    pub pad: u8,
+    /// Whether the CRC field holds a CRC32C over all before it; zero otherwise (MPA-15).
+    pub crc: bool,
+    /// The last FPDU of its message.
+    pub last: bool,
+}
+
+impl Fpdu {
+    /// Octets in front of the payload.
+    pub fn header(&self) -> &[u8] {
+        // header_len never exceeds HEADER_MAX; the fallback keeps a panic out of the hot path.
+        self.header.get(..usize::from(self.header_len)).unwrap_or(&self.header)
+    }
+
+    /// Octets of the payload.
+    pub fn payload_len(&self) -> usize {
+        (self.payload.end - self.payload.start) as usize
+    }
+
+    /// Octets of the whole FPDU: header, payload, pad and CRC field.
+    pub fn size(&self) -> usize {
+        usize::from(self.header_len) + self.payload_len() + usize::from(self.pad) + 4
+    }
+}
+
+impl Outgoing {
+    /// `ddp` is the DDP header with everything but L, TO or MO of later segments; `rdma` follows it and excludes payload.
+    pub(crate) fn new(ddp: &[u8], rdma: &[u8], len: u32, crc: bool) -> Outgoing {
+        debug_assert!(rdma.is_empty() || len == 0);
+        let mut header = [0; HEADER_MAX];
+        let end = 2 + ddp.len();
+        header[2..end].copy_from_slice(ddp);
+        header[end..end + rdma.len()].copy_from_slice(rdma);
+        Outgoing { header, header_len: (end + rdma.len()) as u8, crc, done: false, sent: 0, len }
+    }
+
+    /// Cuts the next FPDU with a ULPDU of at most `mulpdu` octets (DDP-27); `None` when the message is out.
+    /// `mulpdu` is taken within the limits of RFC 5044 §3 and may change from call to call.
+    pub fn next(&mut self, mulpdu: usize) -> Option<Fpdu> {
+        if self.done {
+            return None;
+        }
+        let ddp_len = usize::from(self.header_len) - 2;
+        let room = mulpdu.clamp(MULPDU_MIN, MULPDU_MAX) - ddp_len;
+        let payload = (self.len - self.sent).min(room as u32);
+        let start = self.sent;
+        self.sent += payload;
+        self.done = self.sent == self.len;
+
+        let ulpdu = ddp_len + payload as usize;
+        let mut header = self.header;
+        header[0..2].copy_from_slice(&(ulpdu as u16).to_be_bytes());
+        if self.done || broken(Rule::LastOnEverySegment) {
+            header[2] |= LAST;
+        }
+        self.move_on(payload);
+        Some(Fpdu {
+            header,
+            header_len: self.header_len,
+            payload: start..self.sent,
+            pad: pad(ulpdu) as u8,
+            crc: self.crc,
+            last: self.done,
+        })
+    }
+
+    /// The next segment lies right behind one of `payload` octets: TO or MO of the header moves on (DDP-20, DDP-25).
+    fn move_on(&mut self, payload: u32) {
+        let h = &mut self.header;
+        if h[2] & TAGGED != 0 {
+            let to = u64::from_be_bytes([h[8], h[9], h[10], h[11], h[12], h[13], h[14], h[15]]);
+            h[8..16].copy_from_slice(&to.wrapping_add(payload.into()).to_be_bytes());
+        } else {
+            h[16..20].copy_from_slice(&self.sent.to_be_bytes());
+        }
+    }
+
+    /// Whether every FPDU was cut.
+    pub fn done(&self) -> bool {
+        self.done
+    }
+
+    /// Payload octets not yet cut.
+    pub fn remaining(&self) -> u32 {
+        self.len - self.sent
+    }
+}
+
+/// PAD octets behind a ULPDU of `len` octets (RFC 5044 §4.1).
+pub(crate) fn pad(len: usize) -> usize {
+    (2 + len).wrapping_neg() & 3
+}

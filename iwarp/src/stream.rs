@@ -1,0 +1,315 @@
+//! Full Operation of one connection: FPDUs in and out (RFC 5044 §4, RFC 5041, RFC 5040).
+
+mod assembly;
+mod inbound;
+mod outbound;
+#[cfg(test)]
+mod tests;
+
+use crate::sabotage::{Rule, broken};
+use crate::{
+    BeginError, Cause, Chunk, Delivery, Fault, Negotiated, Outgoing, ReadFault, Role, Sink, Terminate,
+    TerminatedHeader,
+};
+use assembly::{Assembly, Gathered};
+use inbound::{Inbound, Segment};
+use outbound::Outbound;
+
+/// Bounds of what a stream keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamLimits {
+    /// Chunks held while an FPDU is incomplete. Beyond that their octets are copied and the chunks released.
+    pub max_held_frames: usize,
+}
+
+impl Default for StreamLimits {
+    fn default() -> Self {
+        StreamLimits { max_held_frames: 8 }
+    }
+}
+
+/// A message to send.
+#[derive(Clone, Copy, Debug)]
+pub enum Op {
+    /// RDMA Write.
+    Write {
+        /// The peer's STag.
+        stag: u32,
+        /// Tagged offset of the first octet.
+        to: u64,
+    },
+    /// Send, with Solicited Event and with Invalidate as wanted.
+    Send {
+        /// With Solicited Event.
+        solicited: bool,
+        /// The peer's STag to invalidate.
+        invalidate: Option<u32>,
+    },
+    /// RDMA Read Request; the length given to [`Stream::begin`] is what is wanted.
+    Read {
+        /// Our STag that takes the data.
+        sink_stag: u32,
+        /// Tagged offset there.
+        sink_to: u64,
+        /// The peer's STag that is read.
+        src_stag: u32,
+        /// Tagged offset there.
+        src_to: u64,
+    },
+    /// The answer to a Read Request of the peer; its length is the request's.
+    ReadResponse(ReadRequest),
+    /// The last message of the stream.
+    Terminate(Terminate),
+}
+
+/// A Read Request of the peer, to be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// STag of the peer that takes the data; not ours to interpret (RDMAP-14).
+    pub sink_stag: u32,
+    /// Tagged offset there.
+    pub sink_to: u64,
+    /// Octets wanted.
+    pub len: u32,
+    /// Our STag to read. Not to be looked at when `len` is 0 (RDMAP-34).
+    pub src_stag: u32,
+    /// Tagged offset there.
+    pub src_to: u64,
+    /// DDP header as received, for a Terminate.
+    ddp: [u8; crate::header::UNTAGGED_LEN],
+}
+
+impl ReadRequest {
+    /// The Terminate for a source that cannot be read any more, after `done` octets of the response (RDMAP-21).
+    pub fn terminate(&self, fault: ReadFault, done: u32) -> Terminate {
+        let rest = crate::header::ReadHeader {
+            sink_stag: self.sink_stag,
+            sink_to: self.sink_to.wrapping_add(done.into()),
+            len: self.len.saturating_sub(done),
+            src_stag: self.src_stag,
+            src_to: self.src_to.wrapping_add(done.into()),
+        };
+        Terminate {
+            segment_len: Some((self.ddp.len() + crate::header::READ_REQUEST_LEN) as u16),
+            ddp: Some(TerminatedHeader::Untagged(self.ddp)),
+            rdma: Some(rest.octets()),
+            ..Terminate::read_source(fault)
+        }
+    }
+}
+
+/// One stream in Full Operation.
+///
+/// Inbound octets go to [`Stream::receive`]. Outbound messages start with [`Stream::begin`], which assigns their
+/// sequence numbers: finish the [`Outgoing`] of one before beginning the next.
+#[derive(Debug)]
+pub struct Stream<C> {
+    assembly: Assembly<C>,
+    inbound: Inbound,
+    outbound: Outbound,
+    crc: bool,
+    role: Role,
+    /// A valid FPDU has arrived.
+    heard: bool,
+    /// A fault or a Terminate ended the inbound half.
+    deaf: bool,
+}
+
+impl<C: Chunk> Stream<C> {
+    /// Enters Full Operation with what start-up negotiated.
+    pub fn new(negotiated: &Negotiated, limits: StreamLimits) -> Self {
+        Stream {
+            assembly: Assembly::new(limits.max_held_frames),
+            inbound: Inbound::new(negotiated.ird),
+            outbound: Outbound::new(negotiated.ord, negotiated.crc),
+            crc: negotiated.crc,
+            role: negotiated.role,
+            heard: false,
+            deaf: false,
+        }
+    }
+
+    /// Takes the next octets of the stream; any split is fine (MPA-44). Chunks of an incomplete FPDU are kept, within
+    /// [`StreamLimits`], and dropped when it is complete.
+    ///
+    /// A [`Fault`] is returned once; whatever arrives after it, or after a Terminate, is ignored (DDP-54).
+    pub fn receive<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<(), Fault> {
+        if self.deaf && !broken(Rule::ReceiveAfterFault) {
+            return Ok(());
+        }
+        let result = self.take(chunk, sink);
+        if result.is_err() {
+            self.deaf = true;
+        }
+        if self.deaf {
+            self.assembly.clear();
+        }
+        result
+    }
+
+    fn take<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<(), Fault> {
+        let bytes = chunk.bytes();
+        let mut at = 0;
+        if !self.assembly.is_empty() {
+            let Some(end) = self.assembly.completed_by(bytes) else {
+                self.assembly.hold(chunk, 0);
+                return Ok(());
+            };
+            let gathered = self.assembly.gathered(&bytes[..end]);
+            let mut rx =
+                Receiver::of(&mut self.inbound, &mut self.outbound, self.crc, self.role, &mut self.heard);
+            let over = rx.spread(&gathered, sink)?;
+            self.assembly.clear();
+            if over {
+                self.deaf = true;
+                return Ok(());
+            }
+            at = end;
+        }
+        let mut rx =
+            Receiver::of(&mut self.inbound, &mut self.outbound, self.crc, self.role, &mut self.heard);
+        while let Some((fpdu, ulpdu)) = assembly::whole(&bytes[at..]) {
+            if rx.whole(fpdu, ulpdu, sink)? {
+                self.deaf = true;
+                return Ok(());
+            }
+            at += fpdu.len();
+        }
+        if at < bytes.len() {
+            self.assembly.hold(chunk, at);
+        }
+        Ok(())
+    }
+
+    /// Whether FPDUs may be sent: a Responder waits for the Initiator's first valid one (MPA-70).
+    pub fn may_send(&self) -> bool {
+        self.heard || self.role == Role::Initiator || broken(Rule::ResponderTalksFirst)
+    }
+
+    /// Starts a message of `len` octets (for [`Op::Read`]: octets wanted; ignored for [`Op::ReadResponse`] and
+    /// [`Op::Terminate`], which have lengths of their own).
+    ///
+    /// A refusal changes nothing; see [`BeginError`] for when to try again.
+    pub fn begin(&mut self, op: Op, len: u32) -> Result<Outgoing, BeginError> {
+        if !self.may_send() {
+            return Err(BeginError::NotYet);
+        }
+        if self.deaf && !matches!(op, Op::Terminate(_)) {
+            return Err(BeginError::Ended);
+        }
+        self.outbound.begin(op, len)
+    }
+
+    /// Reads of ours that are not complete.
+    pub fn reads_outstanding(&self) -> usize {
+        self.outbound.reads.len()
+    }
+
+    /// How many Reads of ours may be outstanding at once.
+    pub fn ord(&self) -> u16 {
+        self.outbound.ord
+    }
+
+    /// The oldest Read Request of the peer that was not taken yet. Serve them in this order (RDMAP-65).
+    pub fn next_response(&mut self) -> Option<ReadRequest> {
+        self.inbound.pending.pop_front()
+    }
+
+    /// Read Requests of the peer that wait for [`Stream::next_response`].
+    pub fn responses_pending(&self) -> usize {
+        self.inbound.pending.len()
+    }
+
+    /// Whether octets of an incomplete FPDU are kept: a FIN now cuts it short.
+    pub fn mid_fpdu(&self) -> bool {
+        !self.assembly.is_empty()
+    }
+
+    /// Whether the inbound half has ended by a fault or by the peer's Terminate.
+    pub fn ended(&self) -> bool {
+        self.deaf
+    }
+}
+
+/// The parts of a stream that an FPDU changes, apart from the assembly that its octets may lie in.
+struct Receiver<'a> {
+    inbound: &'a mut Inbound,
+    outbound: &'a mut Outbound,
+    crc: bool,
+    role: Role,
+    heard: &'a mut bool,
+}
+
+impl<'a> Receiver<'a> {
+    fn of(
+        inbound: &'a mut Inbound,
+        outbound: &'a mut Outbound,
+        crc: bool,
+        role: Role,
+        heard: &'a mut bool,
+    ) -> Self {
+        Receiver { inbound, outbound, crc, role, heard }
+    }
+
+    /// Handles an FPDU that lies in one piece. `true`: it was a Terminate.
+    fn whole<S: Sink>(&mut self, fpdu: &[u8], ulpdu_len: u16, sink: &mut S) -> Result<bool, Fault> {
+        let Some((covered, crc)) = fpdu.split_last_chunk::<4>() else { return Ok(false) };
+        let ulpdu = covered.get(2..2 + usize::from(ulpdu_len)).unwrap_or_default();
+        let segment = Segment { head: ulpdu, len: ulpdu_len };
+        let place = |sink: &mut S, target: S::Target, header_len: usize| {
+            sink.place(target, 0, ulpdu.get(header_len..).unwrap_or_default());
+        };
+        if broken(Rule::PlaceBeforeCrc) {
+            self.inbound.segment(self.outbound, &segment, sink, place)?;
+        }
+        self.check(*crc, sink, || urnic_crc::crc32c(urnic_crc::INIT, covered))?;
+        if broken(Rule::PlaceBeforeCrc) {
+            return Ok(false);
+        }
+        self.inbound.segment(self.outbound, &segment, sink, place)
+    }
+
+    /// Handles an FPDU whose octets are spread over several pieces.
+    fn spread<C: Chunk, S: Sink>(&mut self, fpdu: &Gathered<'_, C>, sink: &mut S) -> Result<bool, Fault> {
+        let covered = fpdu.len() - 4;
+        let mut crc = [0; 4];
+        fpdu.copy(covered, &mut crc);
+        self.check(crc, sink, || {
+            let mut state = urnic_crc::INIT;
+            fpdu.pieces(0..covered, |_, piece| state = urnic_crc::crc32c(state, piece));
+            state
+        })?;
+        let mut length = [0; 2];
+        fpdu.copy(0, &mut length);
+        let ulpdu_len = u16::from_be_bytes(length);
+        let mut head = [0; inbound::HEAD_MAX];
+        let head_len = fpdu.copy(2, &mut head).min(ulpdu_len.into());
+        let segment = Segment { head: &head[..head_len], len: ulpdu_len };
+        self.inbound.segment(self.outbound, &segment, sink, |sink, target, header_len| {
+            fpdu.pieces(2 + header_len..2 + usize::from(ulpdu_len), |at, piece| {
+                sink.place(target, at as u32, piece);
+            });
+        })
+    }
+
+    /// Verifies the CRC and notes the first valid FPDU.
+    fn check<S: Sink>(
+        &mut self,
+        received: [u8; 4],
+        sink: &mut S,
+        register: impl FnOnce() -> u32,
+    ) -> Result<(), Fault> {
+        // Unchecked when both ends declined CRCs (MPA-16, MPA-34).
+        if self.crc && !broken(Rule::SkipCrc) && urnic_crc::finish(register()) != u32::from_le_bytes(received)
+        {
+            // A Responder that has validated no FPDU may send none, not even a Terminate (MPA-92).
+            let terminate = (*self.heard || self.role == Role::Initiator).then_some(Terminate::CRC);
+            return Err(Fault { terminate, cause: Cause::Crc });
+        }
+        if !*self.heard {
+            *self.heard = true;
+            sink.deliver(Delivery::FirstFpdu);
+        }
+        Ok(())
+    }
+}

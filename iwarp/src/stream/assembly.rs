@@ -1,0 +1,134 @@
+//! Finding FPDUs in chunks (RFC 5044 §6): by ULPDU_Length, in order, whatever the split.
+
+use crate::Chunk;
+use crate::outgoing::pad;
+use std::ops::Range;
+
+/// A held chunk is worth its frame when it holds at least this many octets on average; otherwise a peer that
+/// dribbles would pin a frame per octet.
+const WORTH_HOLDING: usize = 256;
+
+/// Size in octets of an FPDU by its ULPDU_Length.
+fn fpdu_size(ulpdu: u16) -> usize {
+    let ulpdu = usize::from(ulpdu);
+    2 + ulpdu + pad(ulpdu) + 4
+}
+
+/// The FPDU at the start of `bytes`, if all of it is there, and its ULPDU_Length.
+pub(super) fn whole(bytes: &[u8]) -> Option<(&[u8], u16)> {
+    let ulpdu = u16::from_be_bytes(*bytes.first_chunk()?);
+    Some((bytes.get(..fpdu_size(ulpdu))?, ulpdu))
+}
+
+/// Octets of one incomplete FPDU: a copied beginning, then chunks.
+#[derive(Debug)]
+pub(super) struct Assembly<C> {
+    /// Copied octets. Grows as octets arrive, never beyond one FPDU; freed with the FPDU.
+    staged: Vec<u8>,
+    /// Chunks behind the staged octets.
+    held: Vec<C>,
+    /// Octets of the first held chunk that belong to earlier FPDUs.
+    skip: usize,
+    /// Octets here, staged and held.
+    len: usize,
+    max_held: usize,
+}
+
+impl<C: Chunk> Assembly<C> {
+    pub(super) fn new(max_held: usize) -> Self {
+        Assembly { staged: Vec::new(), held: Vec::new(), skip: 0, len: 0, max_held }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Forgets the FPDU. The list of chunks keeps its few words of room, staging memory is freed.
+    pub(super) fn clear(&mut self) {
+        self.staged = Vec::new();
+        self.held.clear();
+        self.skip = 0;
+        self.len = 0;
+    }
+
+    /// How many octets of `next` complete the FPDU; `None` if it stays incomplete.
+    pub(super) fn completed_by(&self, next: &[u8]) -> Option<usize> {
+        let so_far = Gathered { assembly: self, tail: next };
+        let mut length = [0; 2];
+        if so_far.copy(0, &mut length) < 2 {
+            return None;
+        }
+        let missing = fpdu_size(u16::from_be_bytes(length)) - self.len;
+        (missing <= next.len()).then_some(missing)
+    }
+
+    /// Keeps `chunk` from `from` on. Its octets must leave the FPDU incomplete.
+    pub(super) fn hold(&mut self, chunk: C, from: usize) {
+        if self.held.is_empty() {
+            self.skip = from;
+        }
+        self.len += chunk.bytes().len() - from;
+        self.held.push(chunk);
+        let held = self.len - self.staged.len();
+        if self.held.len() > self.max_held || held < WORTH_HOLDING * self.held.len() {
+            self.stage();
+        }
+    }
+
+    /// Copies what is held and releases the chunks.
+    fn stage(&mut self) {
+        for chunk in self.held.drain(..) {
+            self.staged.extend_from_slice(&chunk.bytes()[self.skip..]);
+            self.skip = 0;
+        }
+    }
+
+    /// The FPDU that `tail` completes.
+    pub(super) fn gathered<'a>(&'a self, tail: &'a [u8]) -> Gathered<'a, C> {
+        Gathered { assembly: self, tail }
+    }
+}
+
+/// An FPDU in pieces: the assembly's octets and then `tail`.
+pub(super) struct Gathered<'a, C> {
+    assembly: &'a Assembly<C>,
+    tail: &'a [u8],
+}
+
+impl<C: Chunk> Gathered<'_, C> {
+    pub(super) fn len(&self) -> usize {
+        self.assembly.len + self.tail.len()
+    }
+
+    /// Calls `f` with the octets in `range`, piece by piece, and where each piece starts within the range.
+    pub(super) fn pieces(&self, range: Range<usize>, mut f: impl FnMut(usize, &[u8])) {
+        let mut skip = self.assembly.skip;
+        let held = self.assembly.held.iter().map(|chunk| {
+            let bytes = &chunk.bytes()[skip..];
+            skip = 0;
+            bytes
+        });
+        let mut start = 0; // of the piece within the FPDU
+        for piece in std::iter::once(&self.assembly.staged[..]).chain(held).chain([self.tail]) {
+            let end = start + piece.len();
+            let (from, to) = (range.start.max(start), range.end.min(end));
+            if from < to {
+                f(from - range.start, &piece[from - start..to - start]);
+            }
+            start = end;
+            if start >= range.end {
+                break;
+            }
+        }
+    }
+
+    /// Copies octets from `at` on; returns how many there were.
+    pub(super) fn copy(&self, at: usize, out: &mut [u8]) -> usize {
+        let mut copied = 0;
+        self.pieces(at..at + out.len(), |to, piece| {
+            out[to..to + piece.len()].copy_from_slice(piece);
+            copied += piece.len();
+        });
+        copied
+    }
+}

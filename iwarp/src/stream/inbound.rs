@@ -1,0 +1,314 @@
+//! The inbound half: checks of one DDP segment, its placement, and what it completes (RFC 5041 §7, RFC 5040 §7).
+//!
+//! Checks go in the order: length, DDP version, queue, RDMAP version and opcode, MSN, then whatever needs the user's
+//! resources (receive request, STag, read queue). Nothing of the user's is taken for a segment that is malformed.
+
+use super::ReadRequest;
+use super::outbound::Outbound;
+use crate::header::{
+    Control, READ_REQUEST_LEN, ReadHeader, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, VERSION, opcode, queue,
+};
+use crate::sabotage::{Rule, broken};
+use crate::terminate::TERMINATE_MAX;
+use crate::{AccessFault, Cause, Delivery, Fault, Sink, TaggedOp, Terminate};
+use std::collections::VecDeque;
+
+/// Octets of a ULPDU that must lie in one piece to be understood.
+pub(super) const HEAD_MAX: usize = UNTAGGED_LEN + TERMINATE_MAX;
+
+/// A DDP segment whose CRC is good.
+pub(super) struct Segment<'a> {
+    /// Its beginning: all of it, or at least [`HEAD_MAX`] octets.
+    pub(super) head: &'a [u8],
+    /// ULPDU_Length.
+    pub(super) len: u16,
+}
+
+impl Segment<'_> {
+    /// A fault that this segment is to blame for.
+    fn fault(&self, terminate: Terminate, cause: Cause) -> Fault {
+        Fault { terminate: Some(terminate.blaming(self.head, self.len)), cause }
+    }
+
+    fn opcode(&self, opcode: u8) -> Fault {
+        self.fault(Terminate::new(0, 2, 0x06), Cause::Opcode(opcode))
+    }
+
+    fn untagged(&self, code: u8, cause: Cause) -> Fault {
+        self.fault(Terminate::new(1, 2, code), cause)
+    }
+}
+
+/// A Send that has begun to arrive.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    opcode: u8,
+    invalidate: u32,
+    /// Octets that its receive request holds.
+    capacity: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Inbound {
+    /// Next MSN of queue 0 and queue 1.
+    pub(super) send_msn: u32,
+    pub(super) read_msn: u32,
+    message: Option<Message>,
+    /// Read Requests not yet taken, oldest first; at most `ird`. No memory until the first one.
+    pub(super) pending: VecDeque<ReadRequest>,
+    ird: u16,
+}
+
+impl Inbound {
+    pub(super) fn new(ird: u16) -> Self {
+        Inbound { send_msn: 1, read_msn: 1, message: None, pending: VecDeque::new(), ird }
+    }
+
+    /// Checks and places one segment. `place` copies the payload behind a header of the given length. `true`: the
+    /// segment was a Terminate and the stream is over.
+    pub(super) fn segment<S: Sink>(
+        &mut self,
+        outbound: &mut Outbound,
+        s: &Segment<'_>,
+        sink: &mut S,
+        place: impl FnOnce(&mut S, S::Target, usize),
+    ) -> Result<bool, Fault> {
+        let &[ddp, rdmap, ..] = s.head else { return Err(short(s)) };
+        let control = Control::parse(ddp, rdmap);
+        if control.tagged {
+            let header = s.head.first_chunk::<TAGGED_LEN>().ok_or_else(|| short(s))?;
+            self.tagged(outbound, s, control, Tagged::parse(header), sink, place)?;
+            return Ok(false);
+        }
+        let header = s.head.first_chunk::<UNTAGGED_LEN>().ok_or_else(|| short(s))?;
+        let h = Untagged::parse(header);
+        if control.ddp_version != VERSION {
+            return Err(s.untagged(0x06, Cause::DdpVersion(control.ddp_version)));
+        }
+        if !matches!(h.qn, queue::SEND | queue::READ_REQUEST | queue::TERMINATE) {
+            return Err(s.untagged(0x01, Cause::QueueNumber(h.qn)));
+        }
+        rdmap_version(s, control)?;
+        match (h.qn, control.opcode) {
+            (
+                queue::SEND,
+                opcode::SEND | opcode::SEND_INVALIDATE | opcode::SEND_SE | opcode::SEND_SE_INVALIDATE,
+            ) => self.send(s, control, h, sink, place)?,
+            (queue::READ_REQUEST, opcode::READ_REQUEST) => {
+                self.read_request(s, control, h, *header, sink)?;
+            }
+            (queue::TERMINATE, opcode::TERMINATE) => return terminate(s, control, h, sink),
+            _ => return Err(s.opcode(control.opcode)),
+        }
+        Ok(false)
+    }
+
+    fn tagged<S: Sink>(
+        &mut self,
+        outbound: &mut Outbound,
+        s: &Segment<'_>,
+        control: Control,
+        h: Tagged,
+        sink: &mut S,
+        place: impl FnOnce(&mut S, S::Target, usize),
+    ) -> Result<(), Fault> {
+        if control.ddp_version != VERSION {
+            return Err(s.fault(Terminate::new(1, 1, 0x04), Cause::DdpVersion(control.ddp_version)));
+        }
+        rdmap_version(s, control)?;
+        let op = match control.opcode {
+            opcode::WRITE => TaggedOp::Write,
+            opcode::READ_RESPONSE => TaggedOp::ReadResponse,
+            other => return Err(s.opcode(other)),
+        };
+        let len = u32::from(s.len) - TAGGED_LEN as u32;
+        if op == TaggedOp::ReadResponse {
+            match_read(outbound, s, control, h, len)?;
+        }
+        // STag and TO of an empty segment mean nothing (DDP-32).
+        if len > 0 {
+            let target =
+                h.to.checked_add(len.into()).ok_or(AccessFault::Wrap).and_then(|_| {
+                    sink.tagged(op, h.stag, h.to, if broken(Rule::SkipBounds) { 1 } else { len })
+                });
+            match target {
+                Ok(target) => place(sink, target, TAGGED_LEN),
+                Err(_) if broken(Rule::IgnoreTaggedFault) => {}
+                Err(fault) => {
+                    let cause = Cause::Tagged { op, fault, stag: h.stag, to: h.to, len };
+                    return Err(s.fault(Terminate::tagged(fault), cause));
+                }
+            }
+        }
+        if op == TaggedOp::ReadResponse
+            && let Some(read) = outbound.reads.front_mut()
+        {
+            read.placed = read.placed.saturating_add(len);
+            if control.last || broken(Rule::ReadDoneEarly) {
+                let done = Delivery::ReadDone { msn: read.msn, len: read.len };
+                outbound.reads.pop_front();
+                sink.deliver(done);
+            }
+        }
+        Ok(())
+    }
+
+    fn send<S: Sink>(
+        &mut self,
+        s: &Segment<'_>,
+        control: Control,
+        h: Untagged,
+        sink: &mut S,
+        place: impl FnOnce(&mut S, S::Target, usize),
+    ) -> Result<(), Fault> {
+        if h.msn != self.send_msn && !broken(Rule::IgnoreMsn) {
+            let cause = Cause::Msn { qn: h.qn, expected: self.send_msn, got: h.msn };
+            return Err(s.untagged(0x03, cause));
+        }
+        let message = match self.message {
+            Some(message) if message.opcode != control.opcode => return Err(s.opcode(control.opcode)),
+            Some(message) => message,
+            // An empty message takes a receive request, too (RDMAP-84).
+            None => {
+                let capacity = sink.receive_buffer().ok_or_else(|| s.untagged(0x02, Cause::NoReceive))?;
+                let message = Message { opcode: control.opcode, invalidate: h.invalidate, capacity };
+                *self.message.insert(message)
+            }
+        };
+        let capacity = message.capacity;
+        if h.mo > capacity {
+            return Err(s.untagged(0x04, Cause::MessageOffset { mo: h.mo, capacity }));
+        }
+        let len = u32::from(s.len) - UNTAGGED_LEN as u32;
+        // A step back or a gap inside the buffer is no error (DDP-65).
+        let end = match h.mo.checked_add(len) {
+            Some(end) if end <= capacity => end,
+            _ => {
+                let needed = u64::from(h.mo) + u64::from(len);
+                return Err(s.untagged(0x05, Cause::MessageTooLong { needed, capacity }));
+            }
+        };
+        if len > 0 {
+            match sink.untagged_target(h.mo, len) {
+                Ok(target) => place(sink, target, UNTAGGED_LEN),
+                Err(_) => {
+                    let terminate = Some(Terminate::STREAM_CATASTROPHIC);
+                    return Err(Fault { terminate, cause: Cause::ReceiveMemory });
+                }
+            }
+        }
+        let invalidates = matches!(message.opcode, opcode::SEND_INVALIDATE | opcode::SEND_SE_INVALIDATE);
+        let invalidated = invalidates.then_some(message.invalidate);
+        if control.last {
+            if let Some(stag) = invalidated
+                && sink.invalidate(stag).is_err()
+            {
+                return Err(s.fault(Terminate::new(0, 1, 0x09), Cause::CannotInvalidate(stag)));
+            }
+            self.message = None;
+            self.send_msn = self.send_msn.wrapping_add(1);
+        }
+        if if broken(Rule::DeliverEarly) { h.mo == 0 } else { control.last } {
+            let solicited = matches!(message.opcode, opcode::SEND_SE | opcode::SEND_SE_INVALIDATE);
+            // The length is where the L segment ends (DDP-40).
+            sink.deliver(Delivery::Received { len: end, solicited, invalidated });
+        }
+        Ok(())
+    }
+
+    fn read_request<S: Sink>(
+        &mut self,
+        s: &Segment<'_>,
+        control: Control,
+        h: Untagged,
+        ddp: [u8; UNTAGGED_LEN],
+        sink: &mut S,
+    ) -> Result<(), Fault> {
+        if h.msn != self.read_msn {
+            let cause = Cause::Msn { qn: h.qn, expected: self.read_msn, got: h.msn };
+            return Err(s.untagged(0x03, cause));
+        }
+        if self.pending.len() >= self.ird.into() && !broken(Rule::IgnoreIrd) {
+            return Err(s.untagged(0x02, Cause::ReadLimit { ird: self.ird }));
+        }
+        let rdma = s.head.get(UNTAGGED_LEN..).and_then(|rest| rest.first_chunk::<READ_REQUEST_LEN>());
+        let (Some(rdma), true, 0, true) =
+            (rdma, usize::from(s.len) == UNTAGGED_LEN + READ_REQUEST_LEN, h.mo, control.last)
+        else {
+            return Err(s.fault(Terminate::new(0, 2, 0xFF), Cause::ReadRequestForm));
+        };
+        let r = ReadHeader::parse(rdma);
+        // The source of an empty Read is not looked at (RDMAP-34).
+        if r.len > 0 {
+            let checked = r.src_to.checked_add(r.len.into()).ok_or(AccessFault::Wrap);
+            if let Err(fault) = checked.and_then(|_| sink.read_source(r.src_stag, r.src_to, r.len)) {
+                let mut t = Terminate::read_source(fault).blaming(s.head, s.len);
+                t.rdma = Some(*rdma);
+                let cause = Cause::ReadSource { fault, stag: r.src_stag, to: r.src_to, len: r.len };
+                return Err(Fault { terminate: Some(t), cause });
+            }
+        }
+        self.read_msn = self.read_msn.wrapping_add(1);
+        self.pending.push_back(ReadRequest {
+            sink_stag: r.sink_stag,
+            sink_to: r.sink_to,
+            len: r.len,
+            src_stag: r.src_stag,
+            src_to: r.src_to,
+            ddp,
+        });
+        sink.deliver(Delivery::ReadRequested);
+        Ok(())
+    }
+}
+
+/// ERR-27: without a whole header there is nothing to blame.
+fn short(s: &Segment<'_>) -> Fault {
+    Fault { terminate: Some(Terminate::new(1, 0, 0)), cause: Cause::ShortSegment(s.len) }
+}
+
+fn rdmap_version(s: &Segment<'_>, control: Control) -> Result<(), Fault> {
+    if control.rdmap_version != VERSION {
+        return Err(s.fault(Terminate::new(0, 2, 0x05), Cause::RdmapVersion(control.rdmap_version)));
+    }
+    Ok(())
+}
+
+/// A Read Response segment must be the next octets of the oldest outstanding Read (RDMAP-39, ERR-38).
+fn match_read(
+    outbound: &Outbound,
+    s: &Segment<'_>,
+    control: Control,
+    h: Tagged,
+    len: u32,
+) -> Result<(), Fault> {
+    let Some(read) = outbound.reads.front() else {
+        return Err(s.fault(Terminate::new(0, 2, 0x06), Cause::UnexpectedReadResponse));
+    };
+    if broken(Rule::AcceptAnyReadResponse) {
+        return Ok(());
+    }
+    let mismatch = |fault| Err(s.fault(Terminate::tagged(fault), Cause::ReadResponseMismatch));
+    if len > 0 && h.stag != read.sink_stag {
+        return mismatch(AccessFault::InvalidStag);
+    }
+    let left = read.len - read.placed;
+    let elsewhere = len > 0 && h.to != read.sink_to.wrapping_add(read.placed.into());
+    if elsewhere || len > left || control.last && len != left {
+        return mismatch(AccessFault::Bounds);
+    }
+    Ok(())
+}
+
+fn terminate<S: Sink>(s: &Segment<'_>, control: Control, h: Untagged, sink: &mut S) -> Result<bool, Fault> {
+    let whole = h.msn == 1 && h.mo == 0 && control.last;
+    let content = s.head.get(UNTAGGED_LEN..).filter(|_| whole);
+    match content.and_then(Terminate::decode) {
+        Some(t) => {
+            sink.deliver(Delivery::Terminated(t));
+            Ok(true)
+        }
+        // No answer to a Terminate, not even to a broken one (ERR-47).
+        None => Err(Fault { terminate: None, cause: Cause::MalformedTerminate }),
+    }
+}
