@@ -31,7 +31,7 @@ struct Epoch {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cubic {
     /// Window before the last reduction, after fast convergence; 0 before any.
-    w_max: f64,
+    pub(super) w_max: f64,
     /// Window when the threshold was last set.
     cwnd_prior: f64,
     epoch: Option<Epoch>,
@@ -43,7 +43,7 @@ pub(super) struct Cubic {
 
 impl Cubic {
     /// Octets by which the window grows for an ACK in congestion avoidance (§4.2-4.5).
-    pub(super) fn growth(&mut self, cwnd: u32, mss: u32, ack: Ack, used: bool) -> u32 {
+    pub(super) fn growth(&mut self, cwnd: u32, mss: u32, ack: &Ack) -> u32 {
         let mss = f64::from(mss);
         let window = f64::from(cwnd) / mss;
         let epoch = self.epoch.get_or_insert_with(|| {
@@ -53,7 +53,7 @@ impl Cubic {
             self.timed_out = false;
             Epoch { start: ack.now, k, origin, w_est: window, seen: ack.now }
         });
-        if !used {
+        if !ack.limited {
             epoch.start += ack.now - epoch.seen;
             epoch.seen = ack.now;
             return 0;

@@ -36,8 +36,9 @@ pub struct Ack {
     pub now: Time,
     /// Octets that this ACK newly acknowledges.
     pub acked: u32,
-    /// Octets that were outstanding before this ACK.
-    pub flight: u32,
+    /// The congestion window, and nothing else, ended the last transmission: a window that is not used says nothing
+    /// about the path and does not grow (RFC 9438 §5.8).
+    pub limited: bool,
     /// Smoothed round-trip time, if one was measured.
     pub srtt: Option<Duration>,
 }
@@ -84,7 +85,8 @@ impl Controller {
         n.saturating_mul(self.mss).min((2 * self.mss).max(n.saturating_mul(1460))).min(MAX_WINDOW)
     }
 
-    /// The handshake fixed the segment size. To be called before any data is sent.
+    /// The handshake fixed the segment size: back to the initial window. To be called before any data is sent, and
+    /// before [`on_syn_lost`](Self::on_syn_lost).
     pub fn set_mss(&mut self, mss: u32) {
         self.mss = mss.clamp(1, 1 << 16);
         self.cwnd = self.initial_window();
@@ -115,15 +117,11 @@ impl Controller {
         if ack.acked == 0 {
             return;
         }
-        // A window that was not used says nothing about the path (RFC 9438 §5.8). In slow start half of it must have
-        // been in flight, since it doubles per round trip; later nearly all of it.
-        let used = if self.in_slow_start() {
-            ack.flight.saturating_mul(2) >= self.cwnd
-        } else {
-            ack.flight.saturating_add(2 * self.mss) >= self.cwnd
-        };
         let mut acked = ack.acked;
-        if used && self.in_slow_start() {
+        if self.in_slow_start() {
+            if !ack.limited {
+                return;
+            }
             let limit = if self.after_timeout { self.mss } else { 2 * self.mss };
             let growth = acked.min(limit).min(self.ssthresh - self.cwnd);
             self.grow(growth);
@@ -134,8 +132,8 @@ impl Controller {
             acked = acked.saturating_sub(growth);
         }
         let growth = match &mut self.algorithm {
-            Algorithm::Reno(a) => a.growth(self.cwnd, self.mss, if used { acked } else { 0 }),
-            Algorithm::Cubic(a) => a.growth(self.cwnd, self.mss, Ack { acked, ..*ack }, used),
+            Algorithm::Reno(a) => a.growth(self.cwnd, self.mss, if ack.limited { acked } else { 0 }),
+            Algorithm::Cubic(a) => a.growth(self.cwnd, self.mss, &Ack { acked, ..*ack }),
         };
         self.grow(growth);
     }
@@ -203,6 +201,6 @@ impl Controller {
             Algorithm::Reno(a) => a.reduce(flight),
             Algorithm::Cubic(a) => a.reduce(self.cwnd, self.mss, flight),
         };
-        self.ssthresh = reduced.max(2 * self.mss);
+        self.ssthresh = reduced.clamp(2 * self.mss, MAX_WINDOW);
     }
 }
