@@ -9,11 +9,16 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod keys;
+mod load;
 mod net;
 mod port;
+mod suggest;
 mod units;
+mod value;
 
 pub use error::{ConfigError, Origin};
+pub use load::{Setting, Sources};
 pub use net::{Cidr, Mac};
 pub use port::{MemifRole, PortSpec};
 
@@ -123,8 +128,13 @@ pub struct TcpConfig {
     pub window_scale: bool,
     /// Congestion control.
     pub congestion: Congestion,
-    /// Keep-alive probes; none: a dead peer goes unnoticed while nothing is sent.
-    pub keepalive: Option<Keepalive>,
+    /// Silence after which keep-alive probes start (RFC 9293 §3.8.4); none: a dead peer goes unnoticed while nothing
+    /// is sent.
+    pub keepalive_idle: Option<Duration>,
+    /// Time between keep-alive probes.
+    pub keepalive_interval: Duration,
+    /// Unanswered keep-alive probes after which the peer counts as dead.
+    pub keepalive_count: u8,
     /// How long data may stay unacknowledged before the connection is given up (RFC 9293 §3.8.3); none: as long as
     /// retransmissions go on.
     pub user_timeout: Option<Duration>,
@@ -139,26 +149,11 @@ impl Default for TcpConfig {
             timestamps: true,
             window_scale: true,
             congestion: Congestion::Cubic,
-            keepalive: Some(Keepalive::default()),
+            keepalive_idle: Some(Duration::from_secs(10)),
+            keepalive_interval: Duration::from_secs(1),
+            keepalive_count: 5,
             user_timeout: Some(Duration::from_secs(30)),
         }
-    }
-}
-
-/// Keep-alive (RFC 9293 §3.8.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keepalive {
-    /// Silence after which probing starts.
-    pub idle: Duration,
-    /// Time between probes.
-    pub interval: Duration,
-    /// Unanswered probes after which the peer counts as dead.
-    pub count: u8,
-}
-
-impl Default for Keepalive {
-    fn default() -> Self {
-        Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 5 }
     }
 }
 

@@ -1,0 +1,232 @@
+//! The keys: name, variable of the environment, what is expected, and where the value goes.
+
+use crate::value::{Value, Wrong};
+use crate::{Config, IRD_ORD_MAX, MTU_MAX, MTU_MIN};
+use std::time::Duration;
+
+/// A setting that files, the environment and the command line know by the same name.
+pub(crate) struct Key {
+    pub section: &'static str,
+    pub name: &'static str,
+    pub env: &'static str,
+    /// What to write; the remedy of every mistake.
+    pub write: &'static str,
+    pub set: fn(&mut Config, &Value) -> Result<(), Wrong>,
+}
+
+impl Key {
+    /// `section.name`.
+    pub fn path(&self) -> String {
+        format!("{}.{}", self.section, self.name)
+    }
+}
+
+/// The names of the sections.
+pub(crate) const SECTIONS: [&str; 6] = ["port", "ip", "engine", "tcp", "mpa", "memory"];
+
+/// The key of a name in a section.
+pub(crate) fn find(section: &str, name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.section == section && key.name == name)
+}
+
+const MS: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn put<T>(place: &mut T, value: Result<T, Wrong>) -> Result<(), Wrong> {
+    *place = value?;
+    Ok(())
+}
+
+/// None if a word says so, otherwise the value.
+fn unless<T>(none: bool, value: impl FnOnce() -> Result<T, Wrong>) -> Result<Option<T>, Wrong> {
+    if none { Ok(None) } else { value().map(Some) }
+}
+
+/// All keys.
+pub(crate) static KEYS: [Key; 26] = [
+    Key {
+        section: "port",
+        name: "port",
+        env: "URNIC_PORT",
+        write: "write KIND:ARG[,key=value...], where the kinds are virtio_user:PATH, vhost:PATH, memif:PATH and \
+                ring:NAME",
+        set: |c, v| put(&mut c.port.spec, v.parsed("a port").map(Some)),
+    },
+    Key {
+        section: "port",
+        name: "mtu",
+        env: "URNIC_MTU",
+        write: "write the largest IP packet in bytes, a number from 576 to 9000",
+        set: |c, v| put(&mut c.port.mtu, v.number(MTU_MIN..=MTU_MAX)),
+    },
+    Key {
+        section: "port",
+        name: "mac",
+        env: "URNIC_MAC",
+        write: "write six octets such as \"02:00:00:00:00:01\", or leave the key out to derive it from the IP address",
+        set: |c, v| put(&mut c.port.mac, v.parsed("an Ethernet address").map(Some)),
+    },
+    Key {
+        section: "port",
+        name: "fault",
+        env: "URNIC_FAULT",
+        write: "write the faults to inject, such as \"loss=0.01,seed=7\"",
+        set: |c, v| {
+            put(&mut c.port.fault, v.string("a list of faults").map(|f| Some(f).filter(|f| !f.is_empty())))
+        },
+    },
+    Key {
+        section: "ip",
+        name: "ip",
+        env: "URNIC_IP",
+        write: "write one address of a host with its prefix length, such as \"10.0.0.1/24\"",
+        set: |c, v| put(&mut c.ip.address, v.cidr().map(Some)),
+    },
+    Key {
+        section: "ip",
+        name: "gateway",
+        env: "URNIC_GATEWAY",
+        write: "write the router's address in our own network, such as \"10.0.0.254\"",
+        set: |c, v| put(&mut c.ip.gateway, v.ipv4().map(Some)),
+    },
+    Key {
+        section: "engine",
+        name: "cores",
+        env: "URNIC_CORES",
+        write: "write core numbers from 0 to 1023, such as [2, 3] in a file or 2,3 elsewhere",
+        set: |c, v| put(&mut c.engine.cores, v.cores()),
+    },
+    Key {
+        section: "engine",
+        name: "progress",
+        env: "URNIC_PROGRESS",
+        write: "write \"inline\", \"dedicated\" or \"adaptive\"",
+        set: |c, v| put(&mut c.engine.progress, v.choice()),
+    },
+    Key {
+        section: "engine",
+        name: "crc_kernel",
+        env: "URNIC_CRC_KERNEL",
+        write: "write \"auto\", \"portable\", \"sse4.2\" or \"vpclmul\"",
+        set: |c, v| put(&mut c.engine.crc_kernel, v.choice()),
+    },
+    Key {
+        section: "tcp",
+        name: "rto_min",
+        env: "URNIC_TCP_RTO_MIN",
+        write: "write a time from 1ms to 60s, such as \"200ms\"",
+        set: |c, v| put(&mut c.tcp.rto_min, v.duration(MS..=Duration::from_secs(60))),
+    },
+    Key {
+        section: "tcp",
+        name: "recv_window",
+        env: "URNIC_TCP_RECV_WINDOW",
+        write: "write a number of bytes from 8KiB to 1GiB, such as 1048576 or \"1MiB\"",
+        set: |c, v| put(&mut c.tcp.recv_window, v.bytes(8 << 10..=1u32 << 30)),
+    },
+    Key {
+        section: "tcp",
+        name: "sack",
+        env: "URNIC_TCP_SACK",
+        write: "write true or false",
+        set: |c, v| put(&mut c.tcp.sack, v.boolean()),
+    },
+    Key {
+        section: "tcp",
+        name: "timestamps",
+        env: "URNIC_TCP_TIMESTAMPS",
+        write: "write true or false",
+        set: |c, v| put(&mut c.tcp.timestamps, v.boolean()),
+    },
+    Key {
+        section: "tcp",
+        name: "window_scale",
+        env: "URNIC_TCP_WINDOW_SCALE",
+        write: "write true or false",
+        set: |c, v| put(&mut c.tcp.window_scale, v.boolean()),
+    },
+    Key {
+        section: "tcp",
+        name: "congestion",
+        env: "URNIC_TCP_CONGESTION",
+        write: "write \"cubic\" or \"reno\"",
+        set: |c, v| put(&mut c.tcp.congestion, v.choice()),
+    },
+    Key {
+        section: "tcp",
+        name: "keepalive_idle",
+        env: "URNIC_TCP_KEEPALIVE_IDLE",
+        write: "write a time from 10ms to 24h, such as \"10s\", or \"off\"",
+        set: |c, v| put(&mut c.tcp.keepalive_idle, unless(v.is_off(), || v.duration(10 * MS..=24 * HOUR))),
+    },
+    Key {
+        section: "tcp",
+        name: "keepalive_interval",
+        env: "URNIC_TCP_KEEPALIVE_INTERVAL",
+        write: "write a time from 10ms to 24h, such as \"1s\"",
+        set: |c, v| put(&mut c.tcp.keepalive_interval, v.duration(10 * MS..=24 * HOUR)),
+    },
+    Key {
+        section: "tcp",
+        name: "keepalive_count",
+        env: "URNIC_TCP_KEEPALIVE_COUNT",
+        write: "write the number of unanswered probes, from 1 to 100",
+        set: |c, v| put(&mut c.tcp.keepalive_count, v.number(1..=100u8)),
+    },
+    Key {
+        section: "tcp",
+        name: "user_timeout",
+        env: "URNIC_TCP_USER_TIMEOUT",
+        write: "write a time from 10ms to 24h, such as \"30s\", or \"off\"",
+        set: |c, v| put(&mut c.tcp.user_timeout, unless(v.is_off(), || v.duration(10 * MS..=24 * HOUR))),
+    },
+    Key {
+        section: "mpa",
+        name: "rev",
+        env: "URNIC_MPA_REV",
+        write: "write 1 (RFC 5044) or 2 (RFC 6581)",
+        set: |c, v| put(&mut c.mpa.rev, v.number(1..=2u8)),
+    },
+    Key {
+        section: "mpa",
+        name: "crc",
+        env: "URNIC_MPA_CRC",
+        write: "write true or false",
+        set: |c, v| put(&mut c.mpa.crc, v.boolean()),
+    },
+    Key {
+        section: "mpa",
+        name: "ird",
+        env: "URNIC_MPA_IRD",
+        write: "write a number of RDMA Reads from 0 to 16382",
+        set: |c, v| put(&mut c.mpa.ird, v.number(0..=IRD_ORD_MAX)),
+    },
+    Key {
+        section: "mpa",
+        name: "ord",
+        env: "URNIC_MPA_ORD",
+        write: "write a number of RDMA Reads from 0 to 16382",
+        set: |c, v| put(&mut c.mpa.ord, v.number(0..=IRD_ORD_MAX)),
+    },
+    Key {
+        section: "mpa",
+        name: "startup_timeout",
+        env: "URNIC_MPA_STARTUP_TIMEOUT",
+        write: "write a time from 10ms to 1h, such as \"5s\"",
+        set: |c, v| put(&mut c.mpa.startup_timeout, v.duration(10 * MS..=HOUR)),
+    },
+    Key {
+        section: "memory",
+        name: "mb",
+        env: "URNIC_MEMORY_MB",
+        write: "write a number of MiB from 32 to 1048576, or \"auto\"",
+        set: |c, v| put(&mut c.memory.mb, unless(v.is_auto(), || v.number(32..=1u32 << 20))),
+    },
+    Key {
+        section: "memory",
+        name: "hugepages",
+        env: "URNIC_MEMORY_HUGEPAGES",
+        write: "write \"auto\", \"off\" or \"required\"",
+        set: |c, v| put(&mut c.memory.hugepages, v.choice()),
+    },
+];

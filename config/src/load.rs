@@ -1,0 +1,273 @@
+//! The layers: defaults, file, environment, command line.
+
+use crate::error::{ConfigError, Origin};
+use crate::keys::{self, KEYS, Key, SECTIONS};
+use crate::suggest;
+use crate::value::Value;
+use crate::{Config, Mac};
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Where settings come from, besides the defaults.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// A TOML file; if none, the one that `URNIC_CONFIG` names.
+    pub file: Option<PathBuf>,
+    /// The environment; only `URNIC_*` matters.
+    pub env: Vec<(String, String)>,
+    /// Settings from a command line.
+    pub options: Vec<Setting>,
+}
+
+/// One setting of a command line.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// The option as typed, for messages: `--mtu`.
+    pub option: String,
+    /// The key: `port.mtu`.
+    pub key: &'static str,
+    /// Its value.
+    pub value: String,
+}
+
+/// The variable that names the file.
+const FILE_VARIABLE: &str = "URNIC_CONFIG";
+/// Variables that are not settings.
+const OTHER_VARIABLES: [&str; 2] = [FILE_VARIABLE, "URNIC_LOG"];
+/// Larger files are refused: nobody writes them.
+const FILE_MAX: u64 = 1 << 20;
+
+impl Sources {
+    /// The environment of this process and nothing else.
+    pub fn process() -> Sources {
+        let env = std::env::vars_os()
+            .filter_map(|(name, value)| {
+                let name = name.into_string().ok().filter(|n| n.starts_with("URNIC_"))?;
+                Some((name, value.to_string_lossy().into_owned()))
+            })
+            .collect();
+        Sources { env, ..Sources::default() }
+    }
+}
+
+/// A configuration in the making: what is set, and where each key was set last.
+struct Layers {
+    config: Config,
+    origins: HashMap<String, Origin>,
+}
+
+impl Config {
+    /// Puts the layers together: defaults, then the file, then the environment, then options.
+    ///
+    /// # Errors
+    /// The first mistake found: a file that cannot be read or is no TOML, an unknown section, key or variable, a value
+    /// of the wrong type or outside its range, or settings that contradict each other.
+    pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
+        let mut layers = Layers { config: Config::default(), origins: HashMap::new() };
+        let variable = sources.env.iter().find(|(name, value)| name == FILE_VARIABLE && !value.is_empty());
+        if let Some(path) = sources.file.as_deref().or(variable.map(|(_, value)| Path::new(value))) {
+            layers.file(path, &read(path)?)?;
+        }
+        layers.environment(&sources.env)?;
+        for Setting { option, key, value } in &sources.options {
+            let origin = Origin::Option(option.clone());
+            let key = key.split_once('.').and_then(|(section, name)| keys::find(section, name));
+            let key = key.ok_or_else(|| ConfigError {
+                origin: origin.clone(),
+                key: None,
+                problem: "it belongs to no key".to_string(),
+                remedy: "name a key as section.key".to_string(),
+            })?;
+            layers.set(key, &Value::Text(value.clone()), origin)?;
+        }
+        layers.finish()
+    }
+
+    /// Reads the text of a configuration file, over the defaults. `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
+        let mut layers = Layers { config: Config::default(), origins: HashMap::new() };
+        layers.file(path, text)?;
+        layers.finish()
+    }
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    let wrong = |problem: String, remedy: &str| ConfigError {
+        origin: Origin::File { path: path.to_path_buf(), line: None },
+        key: None,
+        problem,
+        remedy: remedy.to_string(),
+    };
+    let readable = "name a readable file with --config or URNIC_CONFIG";
+    let meta = fs::metadata(path).map_err(|e| wrong(format!("cannot be read: {e}"), readable))?;
+    if !meta.is_file() {
+        return Err(wrong("is not a file".to_string(), readable));
+    }
+    if meta.len() > FILE_MAX {
+        return Err(wrong(format!("has {} bytes", meta.len()), "a configuration has at most 1 MiB"));
+    }
+    let bytes = fs::read(path).map_err(|e| wrong(format!("cannot be read: {e}"), readable))?;
+    String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8 text".to_string(), "save it as UTF-8"))
+}
+
+impl Layers {
+    fn set(&mut self, key: &'static Key, value: &Value, origin: Origin) -> Result<(), ConfigError> {
+        match (key.set)(&mut self.config, value) {
+            Ok(()) => {
+                self.origins.insert(key.path(), origin);
+                Ok(())
+            }
+            Err(problem) => {
+                Err(ConfigError { origin, key: Some(key.path()), problem, remedy: key.write.to_string() })
+            }
+        }
+    }
+
+    fn file(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
+        let at = |offset: usize| Origin::File {
+            path: path.to_path_buf(),
+            line: Some(text.bytes().take(offset).filter(|b| *b == b'\n').count() + 1),
+        };
+        let document = DeTable::parse(text).map_err(|e| ConfigError {
+            origin: at(e.span().map_or(0, |span| span.start)),
+            key: None,
+            problem: format!("not valid TOML: {}", e.message().lines().next().unwrap_or("")),
+            remedy: "correct the line; strings need quotes, sections look like [port]".to_string(),
+        })?;
+        // In the order of the text, so that the first mistake is the one reported.
+        for (name, content) in in_order(document.get_ref()) {
+            let (section, here) = (name.get_ref().as_ref(), at(name.span().start));
+            let DeValue::Table(table) = content.get_ref() else {
+                return Err(outside(section, here));
+            };
+            if !SECTIONS.contains(&section) {
+                return Err(ConfigError {
+                    origin: here,
+                    key: None,
+                    problem: format!("there is no section [{section}]"),
+                    remedy: suggest::remedy(section, SECTIONS.iter().copied(), "the sections are"),
+                });
+            }
+            for (name, value) in in_order(table) {
+                let here = at(name.span().start);
+                let Some(key) = keys::find(section, name.get_ref()) else {
+                    return Err(unknown(section, name.get_ref(), here));
+                };
+                self.set(key, &toml_value(value.get_ref()), here)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn environment(&mut self, env: &[(String, String)]) -> Result<(), ConfigError> {
+        let mut env: Vec<_> = env.iter().filter(|(name, _)| name.starts_with("URNIC_")).collect();
+        env.sort();
+        for (name, value) in env {
+            if let Some(key) = KEYS.iter().find(|key| key.env == name) {
+                self.set(key, &Value::Text(value.clone()), Origin::Env(name.clone()))?;
+            } else if !OTHER_VARIABLES.contains(&name.as_str()) {
+                // Other programs may have variables of that prefix; a near miss is a typing error.
+                if let Some(near) = suggest::nearest(name, KEYS.iter().map(|key| key.env)) {
+                    return Err(ConfigError {
+                        origin: Origin::Env(name.clone()),
+                        key: None,
+                        problem: "there is no such setting".to_string(),
+                        remedy: format!("did you mean {near}?"),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what concerns more than one key.
+    fn finish(self) -> Result<Config, ConfigError> {
+        let Layers { config, origins } = self;
+        let origin = |key: &str| origins.get(key).cloned().unwrap_or(Origin::Default);
+        if let (Some(gateway), Some(ip)) = (config.ip.gateway, config.ip.address)
+            && (!ip.contains(gateway) || gateway == ip.address)
+        {
+            let problem = match gateway == ip.address {
+                true => format!("{gateway} is our own address"),
+                false => format!("{gateway} is not in the network of {ip}"),
+            };
+            return Err(ConfigError {
+                origin: origin("ip.gateway"),
+                key: Some("ip.gateway".to_string()),
+                problem,
+                remedy: "write the address of a router in the network of ip.ip, or leave it out".to_string(),
+            });
+        }
+        Ok(config)
+    }
+}
+
+/// The entries of a table in the order of the text.
+fn in_order<'a, 'i>(
+    table: &'a DeTable<'i>,
+) -> Vec<(&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>)> {
+    let mut entries: Vec<_> = table.iter().collect();
+    entries.sort_by_key(|(name, _)| name.span().start);
+    entries
+}
+
+fn toml_value(value: &DeValue<'_>) -> Value {
+    match value {
+        DeValue::String(text) => Value::Str(text.to_string()),
+        DeValue::Integer(n) => match i64::from_str_radix(n.as_str(), n.radix()) {
+            Ok(n) => Value::Int(n),
+            Err(_) => Value::Other("a number of more than 64 bits"),
+        },
+        DeValue::Boolean(b) => Value::Bool(*b),
+        DeValue::Array(list) => Value::List(list.iter().map(|v| toml_value(v.get_ref())).collect()),
+        DeValue::Float(_) => Value::Other("a number with a fraction"),
+        DeValue::Datetime(_) => Value::Other("a date"),
+        DeValue::Table(_) => Value::Other("a table"),
+    }
+}
+
+/// A key before the first section.
+fn outside(name: &str, origin: Origin) -> ConfigError {
+    let homes: Vec<_> = KEYS.iter().filter(|key| key.name == name).map(|key| key.section).collect();
+    let remedy = match homes.as_slice() {
+        [section, ..] => format!("put it under [{section}]"),
+        [] => format!("put keys into a section; the sections are {}", SECTIONS.join(", ")),
+    };
+    ConfigError {
+        origin,
+        key: Some(name.to_string()),
+        problem: "the key is in no section".to_string(),
+        remedy,
+    }
+}
+
+/// A key that the section does not have.
+fn unknown(section: &str, name: &str, origin: Origin) -> ConfigError {
+    let elsewhere = KEYS.iter().find(|key| key.name == name).map(|key| key.section);
+    let own = KEYS.iter().filter(|key| key.section == section).map(|key| key.name);
+    ConfigError {
+        origin,
+        key: Some(format!("{section}.{name}")),
+        problem: "there is no such key".to_string(),
+        remedy: match elsewhere {
+            Some(section) => format!("it belongs under [{section}]"),
+            None => suggest::remedy(name, own, &format!("the keys of [{section}] are")),
+        },
+    }
+}
+
+impl Config {
+    /// The Ethernet address: the one set, or one derived from the IP address.
+    pub fn mac(&self) -> Option<Mac> {
+        self.port.mac.or_else(|| self.ip.address.map(|ip| Mac::for_address(ip.address)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

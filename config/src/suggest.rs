@@ -1,0 +1,67 @@
+//! Did you mean ...?
+
+/// The candidate that `word` most likely was meant to be, if one is close enough.
+pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    // Beyond this length a word is no misspelt key, and the distance would cost time.
+    if word.len() > 64 {
+        return None;
+    }
+    candidates
+        .map(|c| (distance(word, c), c))
+        .filter(|(d, c)| *d <= 1 + c.len() / 5)
+        .min_by_key(|(d, _)| *d)
+        .map(|(_, c)| c)
+}
+
+/// A remedy for an unknown word: the nearest candidate, or all of them.
+pub(crate) fn remedy<'a>(
+    word: &str,
+    candidates: impl Iterator<Item = &'a str> + Clone,
+    intro: &str,
+) -> String {
+    match nearest(word, candidates.clone()) {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("{intro} {}", candidates.collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// Edits (insertions, deletions, replacements of a character) between two words; `-` counts as `_`.
+fn distance(a: &str, b: &str) -> usize {
+    let letters = |s: &str| -> Vec<char> { s.replace('-', "_").chars().collect() };
+    let (a, b) = (letters(a), letters(b));
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances() {
+        for (a, b, d) in
+            [("", "", 0), ("", "abc", 3), ("mtu", "mtu", 0), ("mut", "mtu", 2), ("rto-min", "rto_min", 0)]
+        {
+            assert_eq!(distance(a, b), d, "{a} {b}");
+            assert_eq!(distance(b, a), d, "{b} {a}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_close_is_suggested() {
+        let keys = ["mtu", "mac", "port", "recv_window"];
+        assert_eq!(nearest("mtuu", keys.into_iter()), Some("mtu"));
+        assert_eq!(nearest("recv_windwo", keys.into_iter()), Some("recv_window"));
+        assert_eq!(nearest("banana", keys.into_iter()), None);
+        assert_eq!(nearest(&"m".repeat(100_000), keys.into_iter()), None);
+    }
+}

@@ -1,0 +1,204 @@
+//! A value as it was written, and its conversion to what a key wants.
+
+use crate::units;
+use crate::{Choice, Cidr};
+use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A value before it has the type of its key.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    /// From the environment or the command line, where everything is text.
+    Text(String),
+    /// A TOML string.
+    Str(String),
+    /// A TOML integer.
+    Int(i64),
+    /// A TOML boolean.
+    Bool(bool),
+    /// A TOML array.
+    List(Vec<Value>),
+    /// Another TOML value, by the name of its type.
+    Other(&'static str),
+}
+
+/// Why a value does not fit: the problem, in words that follow the name of the key. The remedy comes from the key.
+pub(crate) type Wrong = String;
+
+impl Value {
+    fn wrong_type(&self, wanted: &str) -> Wrong {
+        let found = match self {
+            Value::Text(text) => return format!("{text:?} is not {wanted}"),
+            Value::Str(text) => format!("the string {text:?}"),
+            Value::Int(n) => format!("the number {n}"),
+            Value::Bool(b) => format!("the boolean {b}"),
+            Value::List(_) => "an array".to_string(),
+            Value::Other(kind) => (*kind).to_string(),
+        };
+        format!("{found} is not {wanted}")
+    }
+
+    fn text(&self, wanted: &str) -> Result<&str, Wrong> {
+        match self {
+            Value::Text(text) | Value::Str(text) => Ok(text),
+            _ => Err(self.wrong_type(wanted)),
+        }
+    }
+
+    /// `true` or `false`.
+    pub fn boolean(&self) -> Result<bool, Wrong> {
+        match self {
+            Value::Bool(b) => Ok(*b),
+            Value::Text(text) => match text.as_str() {
+                "true" | "yes" | "on" | "1" => Ok(true),
+                "false" | "no" | "off" | "0" => Ok(false),
+                _ => Err(self.wrong_type("true or false")),
+            },
+            _ => Err(self.wrong_type("true or false")),
+        }
+    }
+
+    /// A whole number within a range.
+    pub fn number<T: TryFrom<u64> + Into<u64> + Copy>(&self, range: RangeInclusive<T>) -> Result<T, Wrong> {
+        let n = match self {
+            Value::Int(n) => u64::try_from(*n).ok(),
+            Value::Text(text) => match text.parse::<i128>() {
+                Ok(n) => u64::try_from(n).ok(),
+                Err(_) => return Err(self.wrong_type("a whole number")),
+            },
+            _ => return Err(self.wrong_type("a whole number")),
+        };
+        within(n, &range).ok_or_else(|| self.out_of(&range))
+    }
+
+    /// A number of bytes within a range: a whole number, or one with a unit.
+    pub fn bytes<T: TryFrom<u64> + Into<u64> + Copy>(&self, range: RangeInclusive<T>) -> Result<T, Wrong> {
+        let n = match self {
+            Value::Int(n) => u64::try_from(*n).ok(),
+            _ => {
+                let text = self.text("a number of bytes")?;
+                Some(units::bytes(text).ok_or_else(|| self.wrong_type("a number of bytes"))?)
+            }
+        };
+        within(n, &range).ok_or_else(|| self.out_of(&range))
+    }
+
+    fn out_of<T: Into<u64> + Copy>(&self, range: &RangeInclusive<T>) -> Wrong {
+        let shown = match self {
+            Value::Int(n) => n.to_string(),
+            Value::Text(text) | Value::Str(text) => text.clone(),
+            _ => String::new(),
+        };
+        format!("{shown} is outside {} to {}", (*range.start()).into(), (*range.end()).into())
+    }
+
+    /// A time with a unit, within a range.
+    pub fn duration(&self, range: RangeInclusive<Duration>) -> Result<Duration, Wrong> {
+        let text = self.text("a time with a unit")?;
+        let time = units::duration(text).ok_or_else(|| self.wrong_type("a time with a unit"))?;
+        if !range.contains(&time) {
+            return Err(format!("{text:?} is outside {:?} to {:?}", range.start(), range.end()));
+        }
+        Ok(time)
+    }
+
+    /// Whether it says `off`: the string, or `false`.
+    pub fn is_off(&self) -> bool {
+        match self {
+            Value::Text(text) | Value::Str(text) => text == "off",
+            Value::Bool(b) => !b,
+            _ => false,
+        }
+    }
+
+    /// Whether it is the string `auto`.
+    pub fn is_auto(&self) -> bool {
+        matches!(self, Value::Text(text) | Value::Str(text) if text == "auto")
+    }
+
+    /// One of the words of an enum.
+    pub fn choice<T: Choice>(&self) -> Result<T, Wrong> {
+        let words: Vec<_> = T::WORDS.iter().map(|(_, word)| *word).collect();
+        let wanted = format!("one of {}", words.join(", "));
+        let text = self.text(&wanted)?;
+        T::from_word(text).ok_or_else(|| self.wrong_type(&wanted))
+    }
+
+    /// A string that a type parses itself.
+    pub fn parsed<T: FromStr<Err = String>>(&self, wanted: &str) -> Result<T, Wrong> {
+        self.text(wanted)?.parse()
+    }
+
+    /// A string, taken as it is.
+    pub fn string(&self, wanted: &str) -> Result<String, Wrong> {
+        self.text(wanted).map(str::to_string)
+    }
+
+    /// An IPv4 address.
+    pub fn ipv4(&self) -> Result<Ipv4Addr, Wrong> {
+        let wanted = "an IPv4 address";
+        self.text(wanted)?.parse().map_err(|_| self.wrong_type(wanted))
+    }
+
+    /// An address with a prefix length. Several may be listed once the stack has a use for them; now exactly one.
+    pub fn cidr(&self) -> Result<Cidr, Wrong> {
+        let wanted = "an address with a prefix length";
+        match self {
+            Value::List(list) => match list.as_slice() {
+                [one] => one.parsed(wanted),
+                _ => Err(format!("{} addresses are given, and one is supported", list.len())),
+            },
+            Value::Text(text) if text.contains(',') => {
+                Err(format!("{} addresses are given, and one is supported", text.split(',').count()))
+            }
+            _ => self.parsed(wanted),
+        }
+    }
+
+    /// Numbers of cores: an array of integers, or text such as `0,2-3`.
+    pub fn cores(&self) -> Result<Vec<usize>, Wrong> {
+        let wanted = "a list of core numbers";
+        let mut cores = Vec::new();
+        match self {
+            Value::Int(_) => cores.push(self.core()?),
+            Value::List(list) => {
+                for item in list {
+                    cores.push(item.core()?);
+                }
+            }
+            _ => {
+                let text = self.text(wanted)?;
+                for part in text.split(',').filter(|_| !text.is_empty()) {
+                    let (first, last) = part.split_once('-').unwrap_or((part, part));
+                    let first = Value::Text(first.to_string()).core()?;
+                    let last = Value::Text(last.to_string()).core()?;
+                    cores.extend(first..=last);
+                }
+            }
+        }
+        let mut sorted = cores.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        if sorted.len() != cores.len() {
+            return Err("a core is listed twice".to_string());
+        }
+        Ok(cores)
+    }
+
+    fn core(&self) -> Result<usize, Wrong> {
+        self.number(0..=1023u16).map(usize::from)
+    }
+}
+
+fn within<T: TryFrom<u64> + Into<u64> + Copy>(n: Option<u64>, range: &RangeInclusive<T>) -> Option<T> {
+    let n = n?;
+    if n < (*range.start()).into() || n > (*range.end()).into() {
+        return None;
+    }
+    T::try_from(n).ok()
+}
+
+#[cfg(test)]
+mod tests;
