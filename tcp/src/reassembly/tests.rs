@@ -1,1 +1,220 @@
+use super::*;
+use proptest::prelude::*;
 
+/// A frame that knows its bytes; the byte of sequence number s is a function of s and the frame's version.
+type Bytes = Vec<u8>;
+
+fn blocks(q: &mut Reassembly<Bytes>, max: usize) -> Vec<(u32, u32)> {
+    q.sack_blocks(max).iter().map(|b| (b.start.0, b.end.0)).collect()
+}
+
+fn put(q: &mut Reassembly<Bytes>, start: u32, end: u32) -> Inserted {
+    let len = end.wrapping_sub(start) as usize;
+    // Something in front, as headers are.
+    q.insert(Seq(start), vec![0; 54 + len], 54..54 + len)
+}
+
+#[test]
+fn nothing_held_is_small() {
+    assert!(size_of::<Reassembly<Bytes>>() <= 40);
+}
+
+#[test]
+fn a_hole_is_filled() {
+    let mut q = Reassembly::new(16);
+    assert_eq!(put(&mut q, 200, 300), Inserted::Held);
+    assert_eq!(put(&mut q, 400, 500), Inserted::Held);
+    assert!(q.pop(Seq(100)).is_none());
+    // 100..250 arrived in order, overlapping what is held.
+    assert_eq!(q.pop(Seq(250)).map(|(_, at)| at), Some(54 + 50..154));
+    assert!(q.pop(Seq(300)).is_none());
+    assert_eq!(blocks(&mut q, 4), [(400, 500)]);
+    assert_eq!(q.pop(Seq(400)).map(|(_, at)| at), Some(54..154));
+    assert!(q.is_empty() && q.octets() == 0);
+    assert!(!q.has_sack());
+}
+
+#[test]
+fn rfc_2018_section_5_case_2() {
+    // The first of eight segments of 500 octets is lost.
+    let mut q = Reassembly::new(16);
+    for i in 1..8 {
+        put(&mut q, 5000 + 500 * i, 5500 + 500 * i);
+        assert_eq!(blocks(&mut q, 3), [(5500, 5500 + 500 * i)]);
+    }
+}
+
+#[test]
+fn rfc_2018_section_5_case_3() {
+    // The 2nd, 4th, 6th and 8th of eight are lost; then the 4th arrives, then the 2nd.
+    let mut q = Reassembly::new(16);
+    put(&mut q, 6000, 6500);
+    assert_eq!(blocks(&mut q, 3), [(6000, 6500)]);
+    put(&mut q, 7000, 7500);
+    assert_eq!(blocks(&mut q, 3), [(7000, 7500), (6000, 6500)]);
+    put(&mut q, 8000, 8500);
+    assert_eq!(blocks(&mut q, 3), [(8000, 8500), (7000, 7500), (6000, 6500)]);
+    put(&mut q, 6500, 7000);
+    assert_eq!(blocks(&mut q, 3), [(6000, 7500), (8000, 8500)]);
+    assert!(q.pop(Seq(6000)).is_some());
+    assert!(q.pop(Seq(6500)).is_some());
+    assert!(q.pop(Seq(7000)).is_some());
+    assert_eq!(blocks(&mut q, 3), [(8000, 8500)]);
+}
+
+#[test]
+fn rfc_2883_duplicates_come_first_and_once() {
+    let mut q = Reassembly::new(16);
+    // §4.1.1: a segment below RCV.NXT.
+    q.note_duplicate(Block::new(Seq(3000), Seq(3500)));
+    assert_eq!(blocks(&mut q, 4), [(3000, 3500)]);
+    assert_eq!(blocks(&mut q, 4), []);
+    // §4.1.3: a duplicate of what is held out of order.
+    put(&mut q, 4500, 5000);
+    put(&mut q, 5000, 5500);
+    assert_eq!(put(&mut q, 5000, 5500), Inserted::Duplicate);
+    assert_eq!(blocks(&mut q, 4), [(5000, 5500), (4500, 5500)]);
+    assert_eq!(blocks(&mut q, 4), [(4500, 5500)]);
+    // §4.2.2: a part of a segment is a duplicate.
+    put(&mut q, 5250, 6000);
+    assert_eq!(blocks(&mut q, 4), [(5250, 5500), (4500, 6000)]);
+}
+
+#[test]
+fn a_duplicate_moves_its_run_to_the_front() {
+    let mut q = Reassembly::new(16);
+    put(&mut q, 100, 200);
+    put(&mut q, 300, 400);
+    put(&mut q, 500, 600);
+    put(&mut q, 150, 180);
+    assert_eq!(blocks(&mut q, 4), [(150, 180), (100, 200), (500, 600), (300, 400)]);
+}
+
+#[test]
+fn a_larger_segment_supersedes_smaller_ones() {
+    let mut q = Reassembly::new(3);
+    put(&mut q, 200, 210);
+    put(&mut q, 220, 230);
+    put(&mut q, 190, 240);
+    assert_eq!((q.len(), q.octets()), (1, 50));
+    assert_eq!(q.pop(Seq(190)).map(|(_, at)| at), Some(54..104));
+}
+
+#[test]
+fn full_keeps_what_is_nearest_to_the_hole() {
+    let mut q = Reassembly::new(2);
+    put(&mut q, 300, 400);
+    put(&mut q, 500, 600);
+    assert_eq!(put(&mut q, 700, 800), Inserted::Full);
+    assert_eq!(put(&mut q, 100, 200), Inserted::Held);
+    assert_eq!(blocks(&mut q, 4), [(100, 200), (300, 400)]);
+    assert_eq!(put(&mut Reassembly::new(0), 1, 2), Inserted::Full);
+}
+
+#[test]
+fn pressure_drops_the_highest_first() {
+    let mut q = Reassembly::new(8);
+    put(&mut q, 100, 200);
+    put(&mut q, 300, 400);
+    put(&mut q, 400, 500);
+    assert!(q.drop_newest());
+    assert_eq!(blocks(&mut q, 4), [(300, 400), (100, 200)]);
+    assert!(q.drop_newest() && q.drop_newest() && !q.drop_newest());
+    assert!(q.is_empty());
+}
+
+/// What the model knows of one octet: held, by which arrival.
+#[derive(Clone, Debug)]
+enum Step {
+    Arrive { at: u32, len: u32 },
+    Pressure,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        20 => (0u32..400, 0u32..60).prop_map(|(at, len)| Step::Arrive { at, len }),
+        1 => Just(Step::Pressure),
+    ]
+}
+
+proptest! {
+    /// Against one flag per octet, across the wrap of sequence numbers.
+    #[test]
+    fn agrees_with_a_map_of_octets(base in prop_oneof![any::<u32>(), Just(u32::MAX - 200)], steps in prop::collection::vec(step(), 1..120)) {
+        const N: usize = 512;
+        let byte = |i: usize| (i * 7 + i / 256) as u8;
+        let mut q: Reassembly<Bytes> = Reassembly::new(1000);
+        let mut held = [false; N];
+        let mut nxt = 0usize;
+        for step in steps {
+            match step {
+                Step::Pressure => {
+                    let before = q.octets();
+                    if q.drop_newest() {
+                        // The highest held octets are gone, a contiguous piece of them.
+                        let mut gone = before - q.octets();
+                        for h in held.iter_mut().rev().skip_while(|h| !**h).collect::<Vec<_>>() {
+                            if gone > 0 {
+                                prop_assert!(*h);
+                                *h = false;
+                                gone -= 1;
+                            }
+                        }
+                        prop_assert_eq!(gone, 0);
+                    }
+                }
+                Step::Arrive { at, len } => {
+                    let (from, to) = (at as usize, (at + len) as usize);
+                    let frame: Bytes = (from..to).map(byte).collect();
+                    if from > nxt {
+                        let new = (from..to).any(|i| !held[i]);
+                        let before: Vec<_> = held.to_vec();
+                        let outcome = q.insert(Seq(base.wrapping_add(at)), frame, 0..len as usize);
+                        prop_assert_eq!(outcome == Inserted::Held, new);
+                        held[from..to].fill(true);
+                        // RFC 2018 §4: the run that holds this segment is first, after a duplicate.
+                        let dup = (from..to).any(|i| before[i]);
+                        let sack = q.sack_blocks(4);
+                        if len > 0 {
+                            let run = sack[usize::from(dup)];
+                            prop_assert!(run.start.le(Seq(base.wrapping_add(at))));
+                            prop_assert!(run.end.ge(Seq(base.wrapping_add(at + len))));
+                        }
+                        if dup {
+                            let d = sack[0];
+                            let (a, b) = ((d.start.0.wrapping_sub(base)) as usize, (d.end.0.wrapping_sub(base)) as usize);
+                            prop_assert!(a < b && a >= from && b <= to && before[a..b].iter().all(|h| *h));
+                        }
+                        for run in &sack[usize::from(dup)..] {
+                            let (a, b) = ((run.start.0.wrapping_sub(base)) as usize, (run.end.0.wrapping_sub(base)) as usize);
+                            prop_assert!(a < b && held[a..b].iter().all(|h| *h));
+                            prop_assert!(!held[a - 1] && !held[b], "blocks are whole runs");
+                        }
+                    } else if to > nxt {
+                        // In order: goes to the user directly, then what follows.
+                        held[nxt..to].fill(false);
+                        nxt = to;
+                        while let Some((frame, at)) = q.pop(Seq(base.wrapping_add(nxt as u32))) {
+                            prop_assert!(!at.is_empty());
+                            for &b in &frame[at] {
+                                prop_assert!(held[nxt]);
+                                prop_assert_eq!(b, byte(nxt));
+                                held[nxt] = false;
+                                nxt += 1;
+                            }
+                        }
+                    }
+                }
+            }
+            prop_assert!(!held[nxt]);
+            prop_assert_eq!(q.octets(), held.iter().filter(|h| **h).count());
+            prop_assert_eq!(q.is_empty(), !held.iter().any(|h| *h));
+            let mut runs = 0;
+            for i in 1..N {
+                runs += usize::from(held[i] && !held[i - 1]);
+            }
+            q.duplicate = None;
+            prop_assert_eq!(q.sack_blocks(4).len(), runs.min(4));
+        }
+    }
+}
