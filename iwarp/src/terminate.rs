@@ -129,6 +129,11 @@ impl Terminate {
         at
     }
 
+    /// What the error code means, in words.
+    pub fn meaning(&self) -> &'static str {
+        words(self.layer, self.etype, self.code).unwrap_or("unknown error")
+    }
+
     /// Reads a Terminate header; `None` if it is cut short. Octets behind it and reserved bits are ignored (RDMAP-16).
     ///
     /// The Linux siw sends the control word with both nibbles and the header bits in host order; that form is
@@ -208,7 +213,6 @@ impl fmt::Display for Terminate {
             2 => "MPA",
             _ => "unknown layer",
         };
-        let words = words(self.layer, self.etype, self.code).unwrap_or("unknown error");
-        write!(f, "{layer} {words} ({:x}{:x} {:02x})", self.layer, self.etype, self.code)
+        write!(f, "{layer} {} ({:x}{:x} {:02x})", self.meaning(), self.layer, self.etype, self.code)
     }
 }
