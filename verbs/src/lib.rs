@@ -1,1 +1,37 @@
 //! The RNIC: engine, memory, queues, connection manager, Rust verbs API.
+//!
+//! A [`Device`] is an RNIC in this process. From it come protection domains ([`Pd`]), and from those memory
+//! regions ([`Mr`]) and queue pairs ([`Qp`]); completion queues ([`Cq`]) tell what became of posted work,
+//! completion channels ([`CompChannel`]) when to look; an [`EventChannel`] makes connections.
+//!
+//! Whoever polls drives the engine; the engine's own thread steps in when nobody does (unless `progress`
+//! says otherwise). All objects can be shared among threads.
+
+mod channel;
+mod cm;
+mod cq;
+mod device;
+mod error;
+mod eventfd;
+mod memory;
+mod pd;
+mod qp;
+mod queue;
+mod shard;
+mod sync;
+mod wc;
+mod wr;
+
+pub use channel::CompChannel;
+pub use cm::{
+    CmEvent, ConnParam, ConnRequest, ConnectFailure, Connection, DisconnectReason, EventChannel, Listener,
+    MAX_PRIVATE_DATA,
+};
+pub use cq::Cq;
+pub use device::{Device, DeviceAttr};
+pub use error::{Error, PostError, PostListError, Result};
+pub use memory::{Access, Mr};
+pub use pd::Pd;
+pub use qp::{Qp, QpInit, QpState, TerminateInfo};
+pub use wc::{Wc, WcFlags, WcOpcode, WcStatus};
+pub use wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};

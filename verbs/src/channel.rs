@@ -1,0 +1,66 @@
+//! Completion channels: a file descriptor that tells of armed completion queues.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crossbeam_queue::SegQueue;
+
+use crate::cq::{Cq, CqShared};
+use crate::device::DeviceShared;
+use crate::error::Result;
+use crate::eventfd::EventFd;
+
+/// A channel as engine and application share it. Queues wait in it at most once each.
+pub(crate) struct ChannelShared {
+    announced: SegQueue<Weak<CqShared>>,
+    fd: EventFd,
+}
+
+impl ChannelShared {
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { announced: SegQueue::new(), fd: EventFd::new()? }))
+    }
+
+    /// Engine: an armed queue has a completion.
+    pub(crate) fn announce(&self, cq: &CqShared, handle: &Weak<CqShared>) {
+        if !cq.announced.swap(true, Ordering::AcqRel) {
+            self.announced.push(handle.clone());
+            self.fd.signal();
+        }
+    }
+
+    /// The next announced queue that still exists.
+    fn take(&self) -> Option<Cq> {
+        while self.fd.take() {
+            if let Some(shared) = self.announced.pop()?.upgrade() {
+                // A swap, so that whoever polls now sees what an announcement left out because of `true` tells of.
+                shared.announced.swap(false, Ordering::AcqRel);
+                return Some(Cq { shared });
+            }
+        }
+        None
+    }
+}
+
+/// A completion channel. Its descriptor ([`AsFd`]) is readable while events wait.
+#[derive(Clone)]
+pub struct CompChannel {
+    pub(crate) shared: Arc<ChannelShared>,
+    pub(crate) device: Arc<DeviceShared>,
+}
+
+impl CompChannel {
+    /// Waits for the next armed queue that got a completion; at most `timeout`, or without limit.
+    /// Meanwhile the engine's own thread drives the engine, or this call if there is no such thread.
+    pub fn get_event(&self, timeout: Option<Duration>) -> Option<Cq> {
+        self.device.shard.wait(&self.shared.fd, timeout, || self.shared.take())
+    }
+}
+
+impl AsFd for CompChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.fd.as_fd()
+    }
+}

@@ -1,0 +1,357 @@
+//! Connections: listening, connecting, and the events that tell of both.
+
+use std::fmt;
+use std::net::SocketAddrV4;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_queue::SegQueue;
+
+use crate::device::DeviceShared;
+use crate::error::{Error, Result};
+use crate::eventfd::EventFd;
+use crate::qp::Qp;
+use crate::shard::{ListenId, RequestId};
+
+/// Most private data of a connection request or answer, in bytes (RFC 5044 §7.1.1).
+pub const MAX_PRIVATE_DATA: usize = 512;
+
+/// What one side brings to a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnParam {
+    /// Bytes for the peer's application; at most [`MAX_PRIVATE_DATA`].
+    pub private_data: Vec<u8>,
+    /// Reads of the peer that may be outstanding here.
+    pub ird: u16,
+    /// Reads that may be outstanding at the peer.
+    pub ord: u16,
+    /// How long the peer may take to answer.
+    pub timeout: Duration,
+}
+
+impl Default for ConnParam {
+    fn default() -> Self {
+        Self { private_data: Vec::new(), ird: 16, ord: 16, timeout: Duration::from_secs(10) }
+    }
+}
+
+impl ConnParam {
+    fn check(&self) -> Result<()> {
+        check_private_data(&self.private_data)
+    }
+}
+
+fn check_private_data(data: &[u8]) -> Result<()> {
+    if data.len() > MAX_PRIVATE_DATA {
+        return Err(Error::Invalid("more than 512 bytes of private data"));
+    }
+    Ok(())
+}
+
+/// Why a connection could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectFailure {
+    /// Nobody listens there.
+    #[error("connection refused: nobody listens on that port")]
+    Refused,
+    /// The address cannot be reached.
+    #[error("host unreachable: no answer to ARP, or no route")]
+    Unreachable,
+    /// No answer in time.
+    #[error("timed out: the peer did not answer")]
+    TimedOut,
+    /// The peer reset the connection during the start-up.
+    #[error("the peer closed the connection during the MPA start-up")]
+    Reset,
+    /// The peer does not speak MPA, or not a version of it that we do.
+    #[error("the peer is no iWARP node: its answer is no MPA start-up frame")]
+    NotIwarp,
+    /// The peer's terms cannot be met.
+    #[error("the peer's IRD, ORD or RTR terms cannot be met")]
+    Terms,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DisconnectReason {
+    /// This side closed it.
+    #[error("closed by this side")]
+    Local,
+    /// The peer closed it.
+    #[error("closed by the peer")]
+    Peer,
+    /// The peer reset it.
+    #[error("reset by the peer")]
+    Reset,
+    /// The peer does not answer any more.
+    #[error("the peer does not answer")]
+    TimedOut,
+    /// An error was told to the peer by a Terminate message.
+    #[error("terminated by this side")]
+    TerminateSent,
+    /// The peer told of an error by a Terminate message.
+    #[error("terminated by the peer")]
+    TerminateReceived,
+    /// This side gave it up, by [`Qp::to_error`](crate::Qp::to_error) or because of a local error.
+    #[error("aborted by this side")]
+    Aborted,
+}
+
+/// What happened to connections.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CmEvent {
+    /// A peer asks for a connection; it waits for [`ConnRequest::accept`] or [`ConnRequest::reject`].
+    ConnectRequest(ConnRequest),
+    /// The connection stands: work is sent from now on.
+    Established {
+        /// The queue pair.
+        qpn: u32,
+        /// The other end.
+        peer: SocketAddrV4,
+        /// What the peer said, at the side that asked for the connection.
+        private_data: Vec<u8>,
+        /// Reads of the peer that may be outstanding here.
+        ird: u16,
+        /// Reads that may be outstanding at the peer.
+        ord: u16,
+    },
+    /// The peer rejected the connection; the queue pair is in the error state.
+    Rejected {
+        /// The queue pair.
+        qpn: u32,
+        /// What the peer said.
+        private_data: Vec<u8>,
+    },
+    /// The connection could not be made; the queue pair is in the error state.
+    ConnectError {
+        /// The queue pair.
+        qpn: u32,
+        /// Why.
+        reason: ConnectFailure,
+    },
+    /// The connection ended.
+    Disconnected {
+        /// The queue pair.
+        qpn: u32,
+        /// Why.
+        reason: DisconnectReason,
+    },
+}
+
+/// Events on their way from the engine to the application.
+pub(crate) struct EventQueue {
+    events: SegQueue<CmEvent>,
+    fd: EventFd,
+}
+
+impl EventQueue {
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { events: SegQueue::new(), fd: EventFd::new()? }))
+    }
+
+    /// Engine: tells of an event.
+    pub(crate) fn push(&self, event: CmEvent) {
+        self.events.push(event);
+        self.fd.signal();
+    }
+
+    /// The next event.
+    pub(crate) fn take(&self) -> Option<CmEvent> {
+        if self.fd.take() { self.events.pop() } else { None }
+    }
+}
+
+/// A channel for connection events. Its descriptor ([`AsFd`]) is readable while events wait.
+///
+/// Dropping it rejects the requests that it still holds.
+pub struct EventChannel {
+    queue: Arc<EventQueue>,
+    device: Arc<DeviceShared>,
+}
+
+impl EventChannel {
+    pub(crate) fn new(device: &Arc<DeviceShared>) -> Result<Self> {
+        Ok(Self { queue: EventQueue::new()?, device: device.clone() })
+    }
+
+    /// Listens for connection requests on a TCP port.
+    ///
+    /// # Errors
+    /// [`Error::PortInUse`], [`Error::Exhausted`].
+    pub fn listen(&self, port: u16, backlog: u32) -> Result<Listener> {
+        let events = self.queue.clone();
+        let id = self.device.shard.control(|engine| engine.listen(port, backlog, events))?;
+        Ok(Listener { id, port, device: self.device.clone() })
+    }
+
+    /// Starts to connect an idle queue pair. An event tells how that went.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for too much private data, [`Error::QpState`] if the queue pair is not idle,
+    /// [`Error::NoRoute`], [`Error::Exhausted`].
+    pub fn connect(&self, qp: &Qp, to: SocketAddrV4, param: &ConnParam) -> Result<Connection> {
+        param.check()?;
+        let qpn = qp.qpn();
+        let events = self.queue.clone();
+        self.device.shard.control(|engine| engine.connect(qpn, to, param, events))?;
+        Ok(Connection { qpn, device: self.device.clone() })
+    }
+
+    /// The next event, if there is one. Drives the engine unless its own thread is dedicated to that.
+    pub fn poll(&self) -> Option<CmEvent> {
+        if let Some(event) = self.take() {
+            return Some(event);
+        }
+        self.device.shard.poll_pass();
+        self.take()
+    }
+
+    /// Waits for the next event, at most `timeout`.
+    pub fn wait(&self, timeout: Duration) -> Option<CmEvent> {
+        self.device.shard.wait(&self.queue.fd, Some(timeout), || self.take())
+    }
+
+    fn take(&self) -> Option<CmEvent> {
+        let mut event = self.queue.take()?;
+        if let CmEvent::ConnectRequest(request) = &mut event {
+            request.device = Some(self.device.clone());
+        }
+        Some(event)
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.fd.as_fd()
+    }
+}
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        while self.take().is_some() {}
+    }
+}
+
+/// A listening port; dropping it ends that.
+pub struct Listener {
+    id: ListenId,
+    port: u16,
+    device: Arc<DeviceShared>,
+}
+
+impl Listener {
+    /// The TCP port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = self.device.shard.control(|engine| {
+            engine.unlisten(self.id);
+            Ok(())
+        });
+    }
+}
+
+/// A peer's wish for a connection. Dropping it without an answer rejects it.
+pub struct ConnRequest {
+    id: RequestId,
+    peer: SocketAddrV4,
+    private_data: Vec<u8>,
+    ird: u16,
+    ord: u16,
+    /// Set on delivery, taken by the answer.
+    device: Option<Arc<DeviceShared>>,
+}
+
+impl ConnRequest {
+    /// Engine: a request; `ird` and `ord` are the peer's.
+    pub(crate) fn new(id: RequestId, peer: SocketAddrV4, private_data: Vec<u8>, ird: u16, ord: u16) -> Self {
+        Self { id, peer, private_data, ird, ord, device: None }
+    }
+
+    /// Who asks.
+    pub fn peer(&self) -> SocketAddrV4 {
+        self.peer
+    }
+
+    /// What the peer said.
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Reads that may be outstanding at the peer.
+    pub fn ird(&self) -> u16 {
+        self.ird
+    }
+
+    /// Reads that the peer would like to have outstanding here.
+    pub fn ord(&self) -> u16 {
+        self.ord
+    }
+
+    /// Accepts with an idle queue pair. [`CmEvent::Established`] follows.
+    ///
+    /// # Errors
+    /// [`Error::RequestGone`] if the peer gave up, [`Error::QpState`] if the queue pair is not idle,
+    /// [`Error::Invalid`] for too much private data. The request is rejected then.
+    pub fn accept(mut self, qp: &Qp, param: &ConnParam) -> Result<Connection> {
+        param.check()?;
+        let device = self.device.as_ref().ok_or(Error::RequestGone)?;
+        device.shard.control(|engine| engine.accept(self.id, qp.qpn(), param))?;
+        let device = self.device.take().ok_or(Error::RequestGone)?;
+        Ok(Connection { qpn: qp.qpn(), device })
+    }
+
+    /// Refuses, with a message for the peer's application.
+    ///
+    /// # Errors
+    /// [`Error::RequestGone`] if the peer gave up, [`Error::Invalid`] for too much private data.
+    pub fn reject(mut self, private_data: &[u8]) -> Result<()> {
+        check_private_data(private_data)?;
+        let device = self.device.take().ok_or(Error::RequestGone)?;
+        device.shard.control(|engine| engine.reject(self.id, private_data))
+    }
+}
+
+impl Drop for ConnRequest {
+    fn drop(&mut self) {
+        if let Some(device) = self.device.take() {
+            let _ = device.shard.control(|engine| engine.reject(self.id, &[]));
+        }
+    }
+}
+
+impl fmt::Debug for ConnRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnRequest").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// A connection, standing or on its way. The queue pair owns it: dropping this handle does nothing.
+#[derive(Clone)]
+pub struct Connection {
+    qpn: u32,
+    device: Arc<DeviceShared>,
+}
+
+impl Connection {
+    /// The number of the queue pair.
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// Closes gracefully: what was posted is sent, then the connection ends.
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`].
+    pub fn disconnect(&self) -> Result<()> {
+        self.device.shard.control(|engine| engine.disconnect(self.qpn))
+    }
+}

@@ -1,0 +1,178 @@
+//! The device.
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::channel::{ChannelShared, CompChannel};
+use crate::cm::EventChannel;
+use crate::cq::{Cq, CqShared};
+use crate::error::{Error, Result};
+use crate::memory::{Allocate, Regions};
+use crate::pd::{Pd, PdId, PdShared};
+use crate::shard::{Doorbells, EngineOps, Progress, Shard, linger_at_exit};
+
+/// Most queue pairs of a device.
+pub(crate) const MAX_QPS: u32 = 1 << 14;
+/// Most work requests of a queue.
+pub(crate) const MAX_WR: u32 = 1 << 15;
+/// Most scatter-gather elements of a work request.
+pub(crate) const MAX_SGE: u8 = 32;
+/// Most inline bytes of a work request.
+pub(crate) const MAX_INLINE: u32 = 4096;
+/// Most entries of a completion queue.
+pub(crate) const MAX_CQE: u32 = 1 << 22;
+
+/// What all objects of a device share.
+pub(crate) struct DeviceShared {
+    pub(crate) shard: Arc<Shard>,
+    pub(crate) memory: Arc<dyn Allocate>,
+    pub(crate) qpns: Numbers,
+    pds: AtomicU32,
+}
+
+impl Drop for DeviceShared {
+    fn drop(&mut self) {
+        // The thread first: it keeps the shard alive.
+        self.shard.stop();
+        self.shard.linger();
+    }
+}
+
+/// Numbers from 1, each in use once; one that was given back rests as long as possible.
+pub(crate) struct Numbers {
+    state: Mutex<(u32, VecDeque<u32>)>,
+    limit: u32,
+}
+
+impl Numbers {
+    fn new(limit: u32) -> Self {
+        Self { state: Mutex::new((0, VecDeque::new())), limit }
+    }
+
+    pub(crate) fn take(&self) -> Option<u32> {
+        let (last, free) = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last < self.limit {
+            *last += 1;
+            Some(*last)
+        } else {
+            free.pop_front()
+        }
+    }
+
+    pub(crate) fn give_back(&self, number: u32) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).1.push_back(number);
+    }
+}
+
+/// Facts and limits of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceAttr {
+    /// Ethernet address.
+    pub mac: [u8; 6],
+    /// IPv4 address.
+    pub ip: Ipv4Addr,
+    /// Bits of the network's part of it.
+    pub prefix_len: u8,
+    /// Bytes of an IP packet.
+    pub mtu: u16,
+    /// Kind of port, as in the configuration.
+    pub port: String,
+    /// Whether the link is up.
+    pub link_up: bool,
+    /// Queue pairs.
+    pub max_qp: u32,
+    /// Work requests of a queue.
+    pub max_qp_wr: u32,
+    /// Scatter-gather elements of a work request.
+    pub max_sge: u8,
+    /// Inline bytes of a work request.
+    pub max_inline: u32,
+    /// Entries of a completion queue.
+    pub max_cqe: u32,
+    /// Memory regions.
+    pub max_mr: u32,
+    /// Counters of the engine, by name.
+    pub counters: Vec<(&'static str, u64)>,
+}
+
+/// An RNIC. Clones are handles to the same device; it lives as long as anything made from it, and ends
+/// its connections gracefully, within five seconds, when the last is dropped or the process exits.
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) shared: Arc<DeviceShared>,
+}
+
+impl Device {
+    /// A device on any engine.
+    pub(crate) fn from_engine(
+        engine: Box<dyn EngineOps>,
+        doorbells: Arc<Doorbells>,
+        memory: Arc<dyn Allocate>,
+        progress: Progress,
+    ) -> Result<Self> {
+        let shard = Shard::new(engine, doorbells, progress)?;
+        linger_at_exit(&shard);
+        let qpns = Numbers::new(MAX_QPS);
+        Ok(Self { shared: Arc::new(DeviceShared { shard, memory, qpns, pds: AtomicU32::new(0) }) })
+    }
+
+    /// Facts and limits.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn attributes(&self) -> Result<DeviceAttr> {
+        let engine = self.shared.shard.control(|engine| Ok(engine.attributes()))?;
+        Ok(DeviceAttr {
+            mac: engine.mac,
+            ip: engine.ip,
+            prefix_len: engine.prefix_len,
+            mtu: engine.mtu,
+            port: engine.port,
+            link_up: engine.link_up,
+            max_qp: MAX_QPS,
+            max_qp_wr: MAX_WR,
+            max_sge: MAX_SGE,
+            max_inline: MAX_INLINE,
+            max_cqe: MAX_CQE,
+            max_mr: crate::memory::MAX_REGIONS as u32,
+            counters: engine.counters,
+        })
+    }
+
+    /// Creates a protection domain.
+    pub fn alloc_pd(&self) -> Pd {
+        let id = PdId(self.shared.pds.fetch_add(1, Ordering::Relaxed));
+        Pd { shared: Arc::new(PdShared { id, regions: Regions::default(), device: self.shared.clone() }) }
+    }
+
+    /// Creates a completion channel.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if there is no file descriptor left.
+    pub fn create_comp_channel(&self) -> Result<CompChannel> {
+        Ok(CompChannel { shared: ChannelShared::new()?, device: self.shared.clone() })
+    }
+
+    /// Creates a completion queue for at least `depth` completions, with a channel for its events if wanted.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a depth of 0 or beyond the device's limit.
+    pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq> {
+        if depth == 0 || depth > MAX_CQE {
+            return Err(Error::Invalid("the depth of the completion queue"));
+        }
+        let channel = channel.map(|channel| channel.shared.clone());
+        Ok(Cq { shared: CqShared::new(depth, channel, self.shared.clone()) })
+    }
+
+    /// Creates a channel for connection events.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if there is no file descriptor left.
+    pub fn create_event_channel(&self) -> Result<EventChannel> {
+        EventChannel::new(&self.shared)
+    }
+}

@@ -1,0 +1,119 @@
+//! Errors of the verbs.
+
+use std::io;
+
+/// What a control verb can answer.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a control verb failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument is outside what the device or the protocol allows.
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// A limit of the device is reached.
+    #[error("no room left: {0}")]
+    Exhausted(&'static str),
+    /// The memory to register is not mapped, or not with the rights asked for.
+    #[error("memory at {addr:#x} (+{len}) cannot be accessed as asked: {source}")]
+    Fault {
+        /// First byte.
+        addr: u64,
+        /// Length in bytes.
+        len: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// An access outside a memory region.
+    #[error("{len} bytes at offset {offset} are outside the region of {region} bytes")]
+    OutOfBounds {
+        /// First byte of the access.
+        offset: u64,
+        /// Bytes of the access.
+        len: u64,
+        /// Size of the region.
+        region: u64,
+    },
+    /// The key names no region.
+    #[error("no memory region has the key {0:#010x}")]
+    UnknownKey(u32),
+    /// The queue pair is not in a state that allows this.
+    #[error("queue pair {qpn} is in state {state:?}")]
+    QpState {
+        /// Its number.
+        qpn: u32,
+        /// Its state.
+        state: crate::qp::QpState,
+    },
+    /// The queue pair is not known to the engine.
+    #[error("there is no queue pair {0}")]
+    UnknownQp(u32),
+    /// The connection request is gone: answered, timed out, or its peer went away.
+    #[error("the connection request is no longer there")]
+    RequestGone,
+    /// There is no connection.
+    #[error("the queue pair is not connected")]
+    NotConnected,
+    /// Somebody listens there already.
+    #[error("port {0} is in use")]
+    PortInUse(u16),
+    /// No way to the address.
+    #[error("no route to {0}")]
+    NoRoute(std::net::Ipv4Addr),
+    /// The device was opened by the parent process and cannot be used after fork.
+    #[error("the device belongs to the parent process; open it anew after exec")]
+    Forked,
+    /// The device could not be opened.
+    #[error("cannot open the device: {0}")]
+    Open(String),
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// An [`Error::Os`] from `errno`.
+    pub(crate) fn last_os(what: &'static str) -> Self {
+        Self::Os { what, source: io::Error::last_os_error() }
+    }
+}
+
+/// Why a work request was not accepted. Nothing was queued for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The queue is full.
+    #[error("the work queue is full")]
+    QueueFull,
+    /// More scatter-gather elements than the queue or the operation takes.
+    #[error("too many scatter-gather elements")]
+    TooManySges,
+    /// More than 2^32 - 1 bytes.
+    #[error("the message is longer than 2^32 - 1 bytes")]
+    TooLong,
+    /// More inline bytes than the queue takes.
+    #[error("too many inline bytes")]
+    InlineTooLong,
+    /// A Read cannot be inline.
+    #[error("a Read cannot be inline")]
+    InlineRead,
+    /// Inline data lies outside the region of its key, or the key is unknown in the protection domain.
+    #[error("inline data is not in a registered region")]
+    InlineAccess,
+}
+
+/// A list of work requests was posted in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("work request {posted} was refused: {error}")]
+pub struct PostListError {
+    /// How many, from the start of the list, were posted.
+    pub posted: usize,
+    /// Why the next one was not.
+    pub error: PostError,
+}

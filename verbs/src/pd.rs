@@ -1,0 +1,66 @@
+//! Protection domains.
+
+use std::sync::Arc;
+
+use crate::cq::Cq;
+use crate::device::DeviceShared;
+use crate::error::{Error, Result};
+use crate::memory::{Access, Mr, Regions};
+use crate::qp::{Qp, QpInit};
+
+/// The number of a protection domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PdId(pub(crate) u32);
+
+pub(crate) struct PdShared {
+    pub(crate) id: PdId,
+    pub(crate) regions: Regions,
+    pub(crate) device: Arc<DeviceShared>,
+}
+
+/// A protection domain: its queue pairs can use its memory regions and no others. Clones are handles to
+/// the same domain; it lives as long as anything made from it.
+#[derive(Clone)]
+pub struct Pd {
+    pub(crate) shared: Arc<PdShared>,
+}
+
+impl Pd {
+    /// Registers `len` bytes of memory that the application has.
+    ///
+    /// The pages are faulted in first, for reading or, if `access` has a right to write, for writing.
+    ///
+    /// # Errors
+    /// [`Error::Fault`] if the memory is not mapped as needed, [`Error::Invalid`] for an empty or wrapping range
+    /// or rights that contradict each other, [`Error::Exhausted`] if there are too many regions.
+    ///
+    /// # Safety
+    /// Until the region is dropped, the memory must stay mapped, and nothing may hold a Rust reference
+    /// to it that the device's accesses (by the rights given, at any time) would violate.
+    pub unsafe fn reg_mr(&self, ptr: *mut u8, len: usize, access: Access) -> Result<Mr> {
+        // SAFETY: the caller's promise.
+        unsafe { Mr::register(self, ptr, len, access) }
+    }
+
+    /// Allocates `len` bytes, zeroed, from the device's memory and registers them. This is the memory that
+    /// every port can send from without copying.
+    ///
+    /// # Errors
+    /// As for [`reg_mr`](Self::reg_mr), and [`Error::Os`] if there is no memory.
+    pub fn alloc_mr(&self, len: usize, access: Access) -> Result<Mr> {
+        Mr::allocate(self, len, access)
+    }
+
+    /// Creates a queue pair.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for sizes beyond the limits of the device or completion queues of another device,
+    /// [`Error::Exhausted`] if there are too many queue pairs.
+    pub fn create_qp(&self, init: &QpInit<'_>) -> Result<Qp> {
+        let of_device = |cq: &Cq| Arc::ptr_eq(&cq.shared.device, &self.shared.device);
+        if !of_device(init.send_cq) || !of_device(init.recv_cq) {
+            return Err(Error::Invalid("the completion queue belongs to another device"));
+        }
+        Qp::create(self, init)
+    }
+}

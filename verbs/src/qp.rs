@@ -1,0 +1,317 @@
+//! Queue pairs.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::cq::{Cq, CqShared};
+use crate::device::{MAX_INLINE, MAX_SGE, MAX_WR};
+use crate::error::{Error, PostError, PostListError, Result};
+use crate::pd::{Pd, PdId};
+use crate::queue::{Payload, RecvQueue, SendQueue};
+use crate::wr::{RecvWr, SendWr};
+
+/// The state of a queue pair (verbs §6.2).
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpState {
+    /// Not connected. Posted work waits.
+    Idle = 0,
+    /// Connected: ready to send.
+    Rts,
+    /// Closing gracefully.
+    Closing,
+    /// An error is being told to the peer, or was by it.
+    Terminate,
+    /// Work is flushed.
+    Error,
+}
+
+impl QpState {
+    fn from_u8(value: u8) -> Self {
+        match value {
+            0 => Self::Idle,
+            1 => Self::Rts,
+            2 => Self::Closing,
+            3 => Self::Terminate,
+            _ => Self::Error,
+        }
+    }
+}
+
+/// The Terminate message that ended a connection (RFC 5040 §4.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TerminateInfo {
+    /// We sent it; otherwise the peer did.
+    pub sent: bool,
+    /// Layer: 0 RDMAP, 1 DDP, 2 MPA.
+    pub layer: u8,
+    /// Error type within the layer.
+    pub etype: u8,
+    /// Error code within the type.
+    pub code: u8,
+    /// What the codes mean, in words.
+    pub meaning: &'static str,
+}
+
+impl fmt::Display for TerminateInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let who = if self.sent { "sent" } else { "received" };
+        write!(f, "Terminate {who}: {} ({:x}{:x} {:02x})", self.meaning, self.layer, self.etype, self.code)
+    }
+}
+
+/// A queue pair as engine and application share it.
+pub(crate) struct QpShared {
+    pub(crate) qpn: u32,
+    pub(crate) pd: PdId,
+    pub(crate) send: SendQueue,
+    pub(crate) recv: RecvQueue,
+    pub(crate) send_cq: Arc<CqShared>,
+    pub(crate) recv_cq: Arc<CqShared>,
+    pub(crate) state: AtomicU8,
+    /// The QP's number is in the shard's doorbells, or about to be.
+    pub(crate) scheduled: AtomicBool,
+    /// Every send request is reported.
+    pub(crate) signal_all: bool,
+    pub(crate) terminate: Mutex<Option<TerminateInfo>>,
+}
+
+impl QpShared {
+    pub(crate) fn state(&self) -> QpState {
+        QpState::from_u8(self.state.load(Ordering::Acquire))
+    }
+
+    /// Engine: the new state. Queues must be looked at after this, not before: who posts after it rings.
+    pub(crate) fn set_state(&self, state: QpState) {
+        self.state.store(state as u8, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Engine: takes back the doorbell; to be called before looking at the queues. A post that the look then
+    /// misses rings again.
+    pub(crate) fn answer_doorbell(&self) {
+        self.scheduled.swap(false, Ordering::AcqRel);
+    }
+
+    /// Engine: why the connection ends; the first reason stays.
+    pub(crate) fn set_terminate(&self, info: TerminateInfo) {
+        self.terminate.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(info);
+    }
+}
+
+/// What a new queue pair is like.
+#[derive(Clone, Copy)]
+pub struct QpInit<'a> {
+    /// Where send requests complete.
+    pub send_cq: &'a Cq,
+    /// Where receives complete.
+    pub recv_cq: &'a Cq,
+    /// Send requests that can be outstanding; rounded up to a power of two.
+    pub max_send_wr: u32,
+    /// Receives that can be outstanding; rounded up to a power of two.
+    pub max_recv_wr: u32,
+    /// Scatter-gather elements of a send request.
+    pub max_send_sge: u8,
+    /// Scatter-gather elements of a receive.
+    pub max_recv_sge: u8,
+    /// Inline bytes of a send request.
+    pub max_inline: u32,
+    /// Report every send request, not only those marked [`SendFlags::SIGNALED`].
+    pub signal_all: bool,
+}
+
+/// A queue pair. Dropping it destroys it: its connection, if any, ends, and nothing completes any more.
+pub struct Qp {
+    pub(crate) shared: Arc<QpShared>,
+    pd: Pd,
+}
+
+impl Qp {
+    pub(crate) fn create(pd: &Pd, init: &QpInit<'_>) -> Result<Self> {
+        if init.max_send_wr > MAX_WR || init.max_recv_wr > MAX_WR {
+            return Err(Error::Invalid("too many work requests"));
+        }
+        if init.max_send_sge > MAX_SGE || init.max_recv_sge > MAX_SGE {
+            return Err(Error::Invalid("too many scatter-gather elements"));
+        }
+        if init.max_inline > MAX_INLINE {
+            return Err(Error::Invalid("too many inline bytes"));
+        }
+        let device = &pd.shared.device;
+        let qpn = device.qpns.take().ok_or(Error::Exhausted("queue pairs"))?;
+        let shared = Arc::new(QpShared {
+            qpn,
+            pd: pd.shared.id,
+            send: SendQueue::new(init.max_send_wr, init.max_send_sge, init.max_inline),
+            recv: RecvQueue::new(init.max_recv_wr, init.max_recv_sge),
+            send_cq: init.send_cq.shared.clone(),
+            recv_cq: init.recv_cq.shared.clone(),
+            state: AtomicU8::new(QpState::Idle as u8),
+            scheduled: AtomicBool::new(false),
+            signal_all: init.signal_all,
+            terminate: Mutex::new(None),
+        });
+        match device.shard.control(|engine| engine.attach_qp(shared.clone())) {
+            Ok(()) => Ok(Self { shared, pd: pd.clone() }),
+            Err(error) => {
+                device.qpns.give_back(qpn);
+                Err(error)
+            }
+        }
+    }
+
+    /// The number of this queue pair.
+    pub fn qpn(&self) -> u32 {
+        self.shared.qpn
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// Its state at this moment.
+    pub fn state(&self) -> QpState {
+        self.shared.state()
+    }
+
+    /// The Terminate message that ended the connection, if one did.
+    pub fn terminate(&self) -> Option<TerminateInfo> {
+        *self.shared.terminate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Send requests that fit the queue.
+    pub fn max_send_wr(&self) -> u32 {
+        self.shared.send.capacity()
+    }
+
+    /// Receives that fit the queue.
+    pub fn max_recv_wr(&self) -> u32 {
+        self.shared.recv.capacity()
+    }
+
+    /// Scatter-gather elements of a send request.
+    pub fn max_send_sge(&self) -> u8 {
+        self.shared.send.max_sge()
+    }
+
+    /// Scatter-gather elements of a receive.
+    pub fn max_recv_sge(&self) -> u8 {
+        self.shared.recv.max_sge()
+    }
+
+    /// Inline bytes of a send request.
+    pub fn max_inline(&self) -> u32 {
+        self.shared.send.max_inline()
+    }
+
+    /// Posts a send request. In the error state it completes as flushed.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was queued then.
+    #[inline]
+    pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.shared.send.poster().push(wr, Payload::Listed(&self.pd.shared.regions))?;
+        self.ring();
+        Ok(())
+    }
+
+    /// Posts send requests in order, up to the first that is refused.
+    ///
+    /// # Errors
+    /// [`PostListError`] says how many were posted.
+    pub fn post_send_list(&self, wrs: &[SendWr<'_>]) -> Result<(), PostListError> {
+        let mut poster = self.shared.send.poster();
+        let payload = Payload::Listed(&self.pd.shared.regions);
+        let refused = wrs.iter().enumerate().find_map(|(posted, wr)| {
+            poster.push(wr, payload).err().map(|error| PostListError { posted, error })
+        });
+        drop(poster);
+        if !wrs.is_empty() {
+            self.ring();
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// Posts a Send or Write of these bytes, which need no registration. The request's own list is not looked
+    /// at, and [`SendFlags::INLINE`] is implied.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was queued then.
+    pub fn post_send_inline(&self, wr: &SendWr<'_>, bytes: &[u8]) -> Result<(), PostError> {
+        self.shared.send.poster().push(wr, Payload::Bytes(bytes))?;
+        self.ring();
+        Ok(())
+    }
+
+    /// Posts a receive. In the error state it completes as flushed.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was queued then.
+    #[inline]
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.shared.recv.poster().push(wr)?;
+        self.ring_if_ended();
+        Ok(())
+    }
+
+    /// Posts receives in order, up to the first that is refused.
+    ///
+    /// # Errors
+    /// [`PostListError`] says how many were posted.
+    pub fn post_recv_list(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
+        let mut poster = self.shared.recv.poster();
+        let refused = wrs
+            .iter()
+            .enumerate()
+            .find_map(|(posted, wr)| poster.push(wr).err().map(|error| PostListError { posted, error }));
+        drop(poster);
+        self.ring_if_ended();
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// Moves the queue pair to the error state: the connection is reset, outstanding work is flushed.
+    pub fn to_error(&self) {
+        let _ = self.pd.shared.device.shard.control(|engine| {
+            engine.modify_to_error(self.shared.qpn);
+            Ok(())
+        });
+    }
+
+    /// Tells the engine that there is work. The swap also orders the posted entry before the engine's look.
+    #[inline]
+    fn ring(&self) {
+        if !self.shared.scheduled.swap(true, Ordering::AcqRel) {
+            self.pd.shared.device.shard.ring(self.shared.qpn);
+        }
+    }
+
+    /// A receive needs the engine only if it is to be flushed. Pairs with the fence of `set_state`: either
+    /// this sees the state, or the engine's flush sees the receive.
+    #[inline]
+    fn ring_if_ended(&self) {
+        fence(Ordering::SeqCst);
+        if self.shared.state.load(Ordering::Relaxed) > QpState::Rts as u8 {
+            self.ring();
+        }
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        let device = &self.pd.shared.device;
+        let _ = device.shard.control(|engine| {
+            engine.detach_qp(self.shared.qpn);
+            device.shard.doorbells.forget(self.shared.qpn);
+            Ok(())
+        });
+        device.qpns.give_back(self.shared.qpn);
+    }
+}
+
+impl fmt::Debug for Qp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Qp").field("qpn", &self.qpn()).field("state", &self.state()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,265 @@
+//! The engine's own thread.
+
+use std::os::unix::thread::JoinHandleExt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::{Pass, Shard};
+use crate::error::{Error, Result};
+
+/// A nap while there was work a moment ago.
+pub(super) const SHORTEST_NAP: Duration = Duration::from_micros(50);
+/// A nap when nothing has happened for long: the delay that a sleeping application's peer sees at most.
+pub(super) const LONGEST_NAP: Duration = Duration::from_millis(1);
+/// A nap while somebody polls: how soon it is noticed that he stopped.
+const WATCHING_NAP: Duration = Duration::from_micros(500);
+/// How long the thread keeps passing after the last work before it naps.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// Who drives an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Callers only.
+    Inline,
+    /// A thread that never naps, pinned to this core if one is named.
+    Dedicated {
+        /// Number of the core.
+        core: Option<usize>,
+    },
+    /// Callers while they poll, else a thread.
+    Adaptive {
+        /// Number of the core.
+        core: Option<usize>,
+    },
+}
+
+/// Whether and why the thread sleeps.
+mod sleep {
+    pub(super) const NO: u8 = 0;
+    /// Somebody polls.
+    pub(super) const WATCHING: u8 = 1;
+    /// Nothing happens.
+    pub(super) const IDLE: u8 = 2;
+}
+
+/// Hand-over between callers and the thread.
+pub(super) struct Driver {
+    progress: Progress,
+    /// Counts wake-ups; the thread sleeps on it (futex).
+    wakes: AtomicU32,
+    sleeping: AtomicU8,
+    /// A caller is about to sleep: take over whether or not somebody polled a moment ago.
+    handed_over: AtomicBool,
+    stopping: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Driver {
+    pub(super) fn new(progress: Progress) -> Self {
+        Self {
+            progress,
+            wakes: AtomicU32::new(0),
+            sleeping: AtomicU8::new(sleep::NO),
+            handed_over: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            thread: Mutex::new(None),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_dedicated(&self) -> bool {
+        matches!(self.progress, Progress::Dedicated { .. }) && !self.stopping.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn has_thread(&self) -> bool {
+        self.progress != Progress::Inline && !self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Starts the thread, with all signals blocked: they are the application's.
+    pub(super) fn start(shard: &Arc<Shard>) -> Result<()> {
+        let driver = &shard.driver;
+        let (core, run): (_, fn(&Weak<Shard>)) = match driver.progress {
+            Progress::Inline => return Ok(()),
+            Progress::Dedicated { core } => (core, dedicated),
+            Progress::Adaptive { core } => (core, adaptive),
+        };
+        let weak = Arc::downgrade(shard);
+        let before = block_signals();
+        let thread = thread::Builder::new().name("urnic-engine".into()).spawn(move || {
+            settle(core);
+            run(&weak);
+        });
+        restore_signals(&before);
+        let thread = thread.map_err(|source| Error::Os { what: "the engine's thread", source })?;
+        *driver.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(())
+    }
+
+    /// There is work: wakes the thread if it sleeps and nobody polls.
+    #[inline]
+    pub(super) fn nudge(&self) {
+        if self.sleeping.load(Ordering::Relaxed) == sleep::IDLE {
+            self.wake();
+        }
+    }
+
+    /// The caller is about to sleep.
+    pub(super) fn hand_over(&self) {
+        if matches!(self.progress, Progress::Adaptive { .. }) {
+            self.handed_over.store(true, Ordering::Release);
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        self.wakes.fetch_add(1, Ordering::SeqCst);
+        if self.sleeping.swap(sleep::NO, Ordering::SeqCst) != sleep::NO {
+            // SAFETY: the word lives as long as `self`.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    self.wakes.as_ptr(),
+                    libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+                    1,
+                );
+            }
+        }
+    }
+
+    /// The thread: sleeps until the time is over or a wake-up after the one counted as `seen`.
+    fn nap(&self, seen: u32, why: u8, time: Duration) {
+        let limit = libc::timespec { tv_sec: 0, tv_nsec: time.min(LONGEST_NAP).subsec_nanos().into() };
+        self.sleeping.store(why, Ordering::SeqCst);
+        // SAFETY: the word lives as long as `self`, the time through the call.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.wakes.as_ptr(),
+                libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+                seen,
+                &limit,
+            );
+        }
+        self.sleeping.store(sleep::NO, Ordering::SeqCst);
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.wake();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // The last owner of the device may be the thread itself, for the moment of a pass.
+            // SAFETY: asks who we are.
+            if thread.as_pthread_t() != unsafe { libc::pthread_self() } {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// Passes without pause.
+fn dedicated(shard: &Weak<Shard>) {
+    let Some(shard) = shard.upgrade() else { return };
+    while !shard.driver.stopping.load(Ordering::Relaxed) {
+        step_aside(&shard);
+        if let Some(mut engine) = shard.try_lock() {
+            engine.pass();
+        }
+    }
+}
+
+/// Watches while others poll, drives when they do not.
+fn adaptive(shard: &Weak<Shard>) {
+    let Some(shard) = shard.upgrade() else { return };
+    let driver = &shard.driver;
+    let mut polls = shard.hot.polls.load(Ordering::Relaxed);
+    let mut nap = SHORTEST_NAP;
+    while !driver.stopping.load(Ordering::Relaxed) {
+        let seen = driver.wakes.load(Ordering::SeqCst);
+        let polled = std::mem::replace(&mut polls, shard.hot.polls.load(Ordering::Relaxed)) != polls;
+        if driver.handed_over.swap(false, Ordering::AcqRel) {
+            nap = SHORTEST_NAP;
+        } else if polled {
+            driver.nap(seen, sleep::WATCHING, nap);
+            nap = (nap * 2).min(WATCHING_NAP);
+            continue;
+        }
+        let pass = drive(&shard, polls);
+        if pass.worked {
+            nap = SHORTEST_NAP;
+        }
+        let time = pass.next_deadline.map_or(nap, |d| d.min(nap));
+        driver.nap(seen, sleep::IDLE, time);
+        nap = (nap * 2).min(LONGEST_NAP);
+    }
+}
+
+/// Passes until there was no work for a while or somebody polls. Answers the last pass, as "worked" if any did.
+fn drive(shard: &Shard, polls: u32) -> Pass {
+    let mut worked = false;
+    let mut end = None;
+    loop {
+        step_aside(shard);
+        let Some(mut engine) = shard.try_lock() else {
+            return Pass { worked, next_deadline: None };
+        };
+        let pass = engine.pass();
+        drop(engine);
+        worked |= pass.worked;
+        if pass.worked {
+            end = None;
+            continue;
+        }
+        // Only a thread that has just worked spins: an idle one would burn its core.
+        let now = Instant::now();
+        let over = !worked || now >= *end.get_or_insert(now + SPIN);
+        let stop = shard.driver.stopping.load(Ordering::Relaxed);
+        if over || stop || shard.hot.polls.load(Ordering::Relaxed) != polls {
+            return Pass { worked, ..pass };
+        }
+        thread::yield_now();
+    }
+}
+
+/// Lets control verbs have the lock first.
+fn step_aside(shard: &Shard) {
+    while shard.is_wanted() {
+        thread::yield_now();
+    }
+}
+
+/// Pins the thread, if asked to, and makes its naps as short as they say.
+fn settle(core: Option<usize>) {
+    if let Some(core) = core {
+        // SAFETY: a set of our own, valid through the call; the macro ignores cores beyond its size.
+        let pinned = unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(core.min(libc::CPU_SETSIZE as usize - 1), &mut set);
+            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) == 0
+        };
+        if !pinned {
+            tracing::warn!("the engine's thread cannot be pinned to core {core}");
+        }
+    }
+    // SAFETY: concerns this thread's timers only.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000u64) };
+}
+
+fn block_signals() -> libc::sigset_t {
+    // SAFETY: sets of our own, valid through the calls.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        before
+    }
+}
+
+fn restore_signals(before: &libc::sigset_t) {
+    // SAFETY: a set that pthread_sigmask gave.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
+}

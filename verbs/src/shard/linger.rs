@@ -1,0 +1,47 @@
+//! The ends of a process: exit, and fork.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+
+use super::Shard;
+
+static SHARDS: Mutex<Vec<Weak<Shard>>> = Mutex::new(Vec::new());
+static HOOKS: Once = Once::new();
+/// This process is a forked child of one that opened a device.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the devices of this process image belong to the parent process.
+#[inline]
+pub(super) fn forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
+/// Drives the shard's engine at a normal exit of the process until all is acknowledged and closed, so that
+/// a completed Send arrives.
+pub(crate) fn linger_at_exit(shard: &Arc<Shard>) {
+    HOOKS.call_once(|| {
+        // SAFETY: the functions are there as long as the program, and take nothing.
+        unsafe {
+            libc::atexit(at_exit);
+            libc::pthread_atfork(None, None, Some(in_child));
+        }
+    });
+    let mut shards = SHARDS.lock().unwrap_or_else(PoisonError::into_inner);
+    shards.retain(|shard| shard.strong_count() > 0);
+    shards.push(Arc::downgrade(shard));
+}
+
+extern "C" fn at_exit() {
+    if forked() {
+        return;
+    }
+    let shards = std::mem::take(&mut *SHARDS.lock().unwrap_or_else(PoisonError::into_inner));
+    for shard in shards.iter().filter_map(Weak::upgrade) {
+        shard.stop();
+        shard.linger();
+    }
+}
+
+extern "C" fn in_child() {
+    FORKED.store(true, Ordering::Relaxed);
+}

@@ -1,0 +1,266 @@
+//! The engine lock, and who drives the engine: whoever polls tries the lock, the winner runs a pass; control
+//! verbs take it in turn; the engine's own thread steps in when nobody polls.
+
+mod doorbell;
+mod driver;
+mod linger;
+mod ops;
+
+use std::cell::UnsafeCell;
+use std::hint;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub(crate) use doorbell::Doorbells;
+pub(crate) use driver::Progress;
+pub(crate) use linger::linger_at_exit;
+pub(crate) use ops::{EngineAttr, EngineOps, ListenId, Pass, RequestId};
+
+use crate::error::{Error, Result};
+use crate::eventfd::EventFd;
+use crate::sync::Line;
+use driver::Driver;
+
+/// Looks at a taken lock before the looker offers its core to the holder.
+const SPINS: u32 = 64;
+/// How long a graceful end may take (exit, drop of the device).
+const LINGER: Duration = Duration::from_secs(5);
+
+/// What came of an attempt to run a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Polled {
+    /// The pass found work.
+    Worked,
+    /// The pass found none.
+    Idle,
+    /// Somebody else drives the engine, or it is not for pollers to drive.
+    Skipped,
+}
+
+/// The words that pollers touch.
+#[derive(Default)]
+struct Hot {
+    locked: AtomicBool,
+    /// Passes run by pollers; written under the lock. The engine's thread sees by it that somebody polls.
+    polls: AtomicU32,
+}
+
+/// One engine with its lock and its driver.
+pub(crate) struct Shard {
+    hot: Line<Hot>,
+    /// Control verbs that wait for the lock; pollers and the engine's thread step aside for them.
+    want: Line<AtomicU32>,
+    engine: UnsafeCell<Box<dyn EngineOps>>,
+    pub(crate) doorbells: Arc<Doorbells>,
+    driver: Driver,
+    /// The process that opened the device; a forked child must leave it alone.
+    process: u32,
+}
+
+// SAFETY: the engine is Send and only accessed by the holder of the lock; everything else is Sync.
+unsafe impl Sync for Shard {}
+
+impl Shard {
+    /// A shard whose engine takes its doorbells from `doorbells`; starts the engine's thread if `progress` has one.
+    pub(crate) fn new(
+        engine: Box<dyn EngineOps>,
+        doorbells: Arc<Doorbells>,
+        progress: Progress,
+    ) -> Result<Arc<Self>> {
+        let shard = Arc::new(Self {
+            hot: Line::default(),
+            want: Line::default(),
+            engine: UnsafeCell::new(engine),
+            doorbells,
+            driver: Driver::new(progress),
+            process: std::process::id(),
+        });
+        Driver::start(&shard)?;
+        Ok(shard)
+    }
+
+    /// Runs a pass if nobody else drives the engine just now.
+    #[inline]
+    pub(crate) fn try_pass(&self) -> Polled {
+        self.attempt(false)
+    }
+
+    /// The same for a thread that will poll again soon, so that the engine's thread may sleep.
+    #[inline]
+    pub(crate) fn poll_pass(&self) -> Polled {
+        self.attempt(true)
+    }
+
+    #[inline]
+    fn attempt(&self, stays: bool) -> Polled {
+        if self.driver.is_dedicated() || self.want.load(Ordering::Relaxed) > 0 || linger::forked() {
+            return Polled::Skipped;
+        }
+        let Some(mut engine) = self.try_lock() else { return Polled::Skipped };
+        if stays {
+            // Under the lock, so no read-modify-write is needed.
+            let polls = self.hot.polls.load(Ordering::Relaxed);
+            self.hot.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
+        }
+        if engine.pass().worked { Polled::Worked } else { Polled::Idle }
+    }
+
+    /// Runs `verb` between passes, and a pass afterwards.
+    pub(crate) fn control<R>(&self, verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>) -> Result<R> {
+        if linger::forked() {
+            return Err(Error::Forked);
+        }
+        let answer = {
+            let mut engine = self.lock();
+            let answer = verb(&mut **engine);
+            engine.pass();
+            answer
+        };
+        self.driver.nudge();
+        answer
+    }
+
+    /// A QP has work: enters its doorbell and wakes the engine's thread if that sleeps because nobody polled.
+    #[inline]
+    pub(crate) fn ring(&self, qpn: u32) {
+        self.doorbells.ring(qpn);
+        self.driver.nudge();
+    }
+
+    /// The caller is about to sleep: the engine's thread takes over now.
+    pub(crate) fn hand_over(&self) {
+        self.driver.hand_over();
+    }
+
+    /// Waits until `take` answers, which `fd` tells of; at most `timeout`. Without an engine thread this drives
+    /// the engine meanwhile.
+    pub(crate) fn wait<R>(
+        &self,
+        fd: &EventFd,
+        timeout: Option<Duration>,
+        take: impl Fn() -> Option<R>,
+    ) -> Option<R> {
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        let mut nap = driver::SHORTEST_NAP;
+        loop {
+            if let Some(found) = take() {
+                return Some(found);
+            }
+            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            let limit = if self.driver.has_thread() {
+                self.hand_over();
+                left
+            } else {
+                match self.try_pass() {
+                    Polled::Worked => nap = driver::SHORTEST_NAP,
+                    _ => nap = (nap * 2).min(driver::LONGEST_NAP),
+                }
+                if let Some(found) = take() {
+                    return Some(found);
+                }
+                Some(left.map_or(nap, |l| l.min(nap)))
+            };
+            if left.is_some_and(|l| l.is_zero()) {
+                return None;
+            }
+            // An interruption by a signal is only a reason to look again.
+            let _ = fd.wait(limit);
+        }
+    }
+
+    /// Ends all connections gracefully and drives the engine until their data is acknowledged; bounded.
+    pub(crate) fn linger(&self) {
+        if linger::forked() {
+            return;
+        }
+        let end = Instant::now() + LINGER;
+        self.lock().shutdown();
+        loop {
+            let pass = {
+                let mut engine = self.lock();
+                let pass = engine.pass();
+                if engine.drained() {
+                    return;
+                }
+                pass
+            };
+            if Instant::now() >= end {
+                tracing::warn!("not everything was acknowledged within {LINGER:?}");
+                return;
+            }
+            if !pass.worked {
+                thread::sleep(driver::SHORTEST_NAP);
+            }
+        }
+    }
+
+    /// Stops the engine's thread; from then on only callers drive the engine.
+    pub(crate) fn stop(&self) {
+        self.driver.stop();
+    }
+
+    #[inline]
+    fn try_lock(&self) -> Option<EngineGuard<'_>> {
+        if self.hot.locked.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.hot
+            .locked
+            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then_some(EngineGuard { shard: self })
+    }
+
+    /// The lock, ahead of all pollers.
+    fn lock(&self) -> EngineGuard<'_> {
+        self.want.fetch_add(1, Ordering::Relaxed);
+        let mut spins = 0;
+        let guard = loop {
+            if let Some(guard) = self.try_lock() {
+                break guard;
+            }
+            if spins < SPINS {
+                spins += 1;
+                hint::spin_loop();
+            } else {
+                thread::yield_now();
+            }
+        };
+        self.want.fetch_sub(1, Ordering::Relaxed);
+        guard
+    }
+
+    /// Whether a control verb waits.
+    fn is_wanted(&self) -> bool {
+        self.want.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// The right to use the engine.
+struct EngineGuard<'a> {
+    shard: &'a Shard,
+}
+
+impl Deref for EngineGuard<'_> {
+    type Target = Box<dyn EngineOps>;
+    fn deref(&self) -> &Self::Target {
+        // SAFETY: this guard holds the lock.
+        unsafe { &*self.shard.engine.get() }
+    }
+}
+
+impl DerefMut for EngineGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        // SAFETY: this guard holds the lock and is borrowed mutably.
+        unsafe { &mut *self.shard.engine.get() }
+    }
+}
+
+impl Drop for EngineGuard<'_> {
+    fn drop(&mut self) {
+        self.shard.hot.locked.store(false, Ordering::Release);
+    }
+}

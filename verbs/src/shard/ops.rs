@@ -1,0 +1,84 @@
+//! What the shard and the control verbs need of an engine.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cm::{ConnParam, EventQueue};
+use crate::error::Result;
+use crate::memory::MrTable;
+use crate::qp::QpShared;
+
+/// What a pass was like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pass {
+    /// Something was received, sent or completed.
+    pub(crate) worked: bool,
+    /// When the engine wants a pass even if nothing happens, from now.
+    pub(crate) next_deadline: Option<Duration>,
+}
+
+/// A listener of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ListenId(pub(crate) u64);
+
+/// A connection request that waits for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RequestId(pub(crate) u64);
+
+/// Facts about an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EngineAttr {
+    pub(crate) mac: [u8; 6],
+    pub(crate) ip: Ipv4Addr,
+    pub(crate) prefix_len: u8,
+    /// Bytes of an IP packet.
+    pub(crate) mtu: u16,
+    /// Kind of port, as in the configuration.
+    pub(crate) port: String,
+    pub(crate) link_up: bool,
+    /// Names and values, in the order to show them.
+    pub(crate) counters: Vec<(&'static str, u64)>,
+}
+
+/// An engine, used by the holder of its shard's lock.
+pub(crate) trait EngineOps: Send {
+    /// One bounded pass.
+    fn pass(&mut self) -> Pass;
+    /// The memory regions.
+    fn table(&mut self) -> &mut MrTable;
+
+    /// Takes a new QP, in the idle state.
+    fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<()>;
+    /// Destroys a QP: ends its connection if any; no completions of it follow.
+    fn detach_qp(&mut self, qpn: u32);
+    /// Resets the connection if any and flushes.
+    fn modify_to_error(&mut self, qpn: u32);
+
+    /// Starts to listen on a TCP port.
+    fn listen(&mut self, port: u16, backlog: u32, events: Arc<EventQueue>) -> Result<ListenId>;
+    /// Stops listening; requests without an answer are rejected.
+    fn unlisten(&mut self, id: ListenId);
+    /// Starts to connect an idle QP; the outcome is an event.
+    fn connect(
+        &mut self,
+        qpn: u32,
+        to: SocketAddrV4,
+        param: &ConnParam,
+        events: Arc<EventQueue>,
+    ) -> Result<()>;
+    /// Accepts a request with an idle QP; an event follows when the connection stands.
+    fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<()>;
+    /// Refuses a request.
+    fn reject(&mut self, request: RequestId, private_data: &[u8]) -> Result<()>;
+    /// Closes a connection gracefully; an event follows when it is closed.
+    fn disconnect(&mut self, qpn: u32) -> Result<()>;
+
+    /// Everything sent is acknowledged and every connection is closed.
+    fn drained(&self) -> bool;
+    /// Starts to close all connections gracefully.
+    fn shutdown(&mut self);
+
+    /// Facts to show.
+    fn attributes(&self) -> EngineAttr;
+}
