@@ -7,8 +7,6 @@
 mod frame;
 mod initiator;
 mod responder;
-#[cfg(test)]
-mod tests;
 
 pub use initiator::{Initiator, Outcome, Progress};
 pub use responder::{Request, Responder};

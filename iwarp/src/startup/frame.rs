@@ -99,14 +99,8 @@ impl Collector {
         let fixed = self.fill(input, FIXED_LEN);
         let key = self.octets.len().min(self.key.len());
         if self.octets[..key] != self.key[..key] {
-            return Err(if self.octets.starts_with(REQUEST_KEY) {
-                StartupError::BothInitiators
-            } else if REQUEST_KEY.starts_with(&self.octets[..key]) && key < REQUEST_KEY.len() {
-                // Still open whether this is a Request or garbage: the keys differ in one octet only.
-                return Ok((fixed, None));
-            } else {
-                StartupError::NotMpa
-            });
+            let request = REQUEST_KEY.starts_with(&self.octets[..key]);
+            return Err(if request { StartupError::BothInitiators } else { StartupError::NotMpa });
         }
         let Some(&[.., flags, rev, pd_high, pd_low]) = self.octets.first_chunk::<FIXED_LEN>() else {
             return Ok((fixed, None));

@@ -8,6 +8,12 @@ use std::ops::Range;
 /// dribbles would pin a frame per octet.
 const WORTH_HOLDING: usize = 256;
 
+/// The largest FPDU: more is never staged.
+const FPDU_MAX: usize = 65544;
+
+/// Octets that staging starts with.
+const STAGE_MIN: usize = 256;
+
 /// Size in octets of an FPDU by its ULPDU_Length.
 fn fpdu_size(ulpdu: u16) -> usize {
     let ulpdu = usize::from(ulpdu);
@@ -77,6 +83,10 @@ impl<C: Chunk> Assembly<C> {
 
     /// Copies what is held and releases the chunks.
     fn stage(&mut self) {
+        if self.staged.capacity() < self.len {
+            let room = self.len.max(2 * self.staged.capacity()).clamp(STAGE_MIN, FPDU_MAX);
+            self.staged.reserve_exact(room - self.staged.len());
+        }
         for chunk in self.held.drain(..) {
             self.staged.extend_from_slice(&chunk.bytes()[self.skip..]);
             self.skip = 0;

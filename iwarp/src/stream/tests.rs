@@ -1,1 +1,87 @@
+//! What needs a look inside: sequence numbers at their end, memory.
 
+use super::*;
+use crate::{CannotInvalidate, Fpdu, RecvFault, TaggedFault, TaggedOp};
+
+impl Chunk for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
+/// Takes everything, remembers events only.
+#[derive(Default)]
+struct Events(Vec<Delivery>);
+
+impl Sink for Events {
+    type Target = ();
+    fn tagged(&mut self, _: TaggedOp, _: u32, _: u64, _: u32) -> Result<(), TaggedFault> {
+        Ok(())
+    }
+    fn receive_buffer(&mut self) -> Option<u32> {
+        Some(u32::MAX)
+    }
+    fn untagged_target(&mut self, _: u32, _: u32) -> Result<(), RecvFault> {
+        Ok(())
+    }
+    fn place(&mut self, _: (), _: u32, _: &[u8]) {}
+    fn invalidate(&mut self, _: u32) -> Result<(), CannotInvalidate> {
+        Ok(())
+    }
+    fn read_source(&mut self, _: u32, _: u64, _: u32) -> Result<(), ReadFault> {
+        Ok(())
+    }
+    fn deliver(&mut self, event: Delivery) {
+        self.0.push(event);
+    }
+}
+
+fn stream(role: Role) -> Stream<Vec<u8>> {
+    let n = Negotiated {
+        role,
+        rev: 1,
+        crc: false,
+        tx_markers: false,
+        rx_markers: false,
+        ird: 4,
+        ord: 4,
+        rtr: None,
+    };
+    Stream::new(&n, StreamLimits::default())
+}
+
+/// The single FPDU of a message without payload.
+fn octets(outgoing: Outgoing) -> Vec<u8> {
+    let mut outgoing = outgoing;
+    let fpdu = outgoing.next(1454).unwrap();
+    assert!(fpdu.last && outgoing.next(1454).is_none());
+    let mut octets = fpdu.header().to_vec();
+    octets.resize(fpdu.size(), 0);
+    octets
+}
+
+/// DDP-24: MSN FFFFFFFF is followed by 0 on queue 0 and queue 1, at both ends.
+#[test]
+fn sequence_numbers_wrap() {
+    let (mut a, mut b) = (stream(Role::Initiator), stream(Role::Responder));
+    (a.outbound.send_msn, a.outbound.read_msn) = (u32::MAX, u32::MAX);
+    (b.inbound.send_msn, b.inbound.read_msn) = (u32::MAX, u32::MAX);
+    let mut sink = Events::default();
+    for msn in [u32::MAX, 0, 1] {
+        let send = octets(a.begin(Op::Send { solicited: false, invalidate: None }, 0).unwrap());
+        assert_eq!(send[12..16], msn.to_be_bytes());
+        let read = Op::Read { sink_stag: 1, sink_to: 0, src_stag: 1, src_to: 0 };
+        let read = octets(a.begin(read, 9).unwrap());
+        assert_eq!(read[12..16], msn.to_be_bytes());
+        b.receive([send, read].concat(), &mut sink).unwrap();
+    }
+    assert_eq!(sink.0.len(), 1 + 6);
+    assert_eq!(b.responses_pending(), 3);
+}
+
+/// An idle stream is small and owns no memory beyond itself.
+#[test]
+fn idle_streams_are_small() {
+    assert!(size_of::<Stream<[usize; 4]>>() <= 256, "{}", size_of::<Stream<[usize; 4]>>());
+    assert!(size_of::<Outgoing>() <= 96 && size_of::<Fpdu>() <= 96);
+}

@@ -1,0 +1,511 @@
+//! What bad segments cause: the Terminate, octet by octet, and nothing else (RFC 5040 §7, RFC 5041 §7).
+
+mod support;
+
+use support::*;
+use urnic_iwarp::*;
+
+const STAG: u32 = 0x1234_5678;
+const BASE: u64 = 0x1000;
+const LEN: usize = 64;
+
+/// A Responder with one region of 64 octets and a receive request of 32.
+fn node() -> Node {
+    let mut node = Node::responder();
+    node.memory.add(STAG, BASE, LEN);
+    node.memory.post_receive(32);
+    node
+}
+
+/// Feeds a ULPDU that must be refused with a Terminate that starts with `octets` (type, code, HdrCt). Checks that
+/// the Terminate blames this very segment, and that good segments afterwards have no effect.
+#[track_caller]
+fn refused(node: &mut Node, ulpdu: &[u8], octets: [u8; 3]) -> Cause {
+    let placed = node.memory.placements;
+    let fault = node.receive(&fpdu(ulpdu)).unwrap_err();
+    let t = fault.terminate.expect("a Terminate");
+    assert_eq!(octets_of(&t), octets, "{t} for {fault}");
+    if octets[2] & 0x40 != 0 {
+        let header_len = if ulpdu[0] & 0x80 != 0 { 14 } else { 18 };
+        assert_eq!(t.segment_len, Some(ulpdu.len() as u16)); // DDP-53, RDMAP-18
+        assert_eq!(t.ddp.unwrap().octets(), &ulpdu[..header_len]); // RDMAP-19
+    }
+    assert_eq!(t.rdma.map(|r| r.to_vec()), (octets[2] & 0x20 != 0).then(|| ulpdu[18..].to_vec()));
+    assert_eq!(node.memory.placements, placed, "nothing of the segment is placed (DDP-52)");
+
+    // DDP-54, MPA-82: later segments are dropped in silence.
+    let events = node.memory.events.len();
+    node.memory.post_receive(32);
+    node.receive(&fpdu(&tagged(0xC1, 0x40, STAG, BASE, &[9; 8]))).unwrap();
+    node.receive(&fpdu(&untagged(0x41, 0x43, 0, 1, 0, &[9; 8]))).unwrap();
+    node.receive(&[0; 7]).unwrap();
+    assert_eq!((node.memory.placements, node.memory.events.len()), (placed, events));
+    assert!(node.stream.ended() && !node.stream.mid_fpdu() && node.live.get() == 0);
+    assert!(node.memory.guards_intact());
+
+    // Only the Terminate may go, once (RDMAP-51).
+    let write = Op::Write { stag: 1, to: 0 };
+    assert_eq!(node.stream.begin(write, 0).unwrap_err(), BeginError::Ended);
+    node.send(Op::Terminate(t), &[], 1454).unwrap();
+    assert_eq!(node.stream.begin(Op::Terminate(t), 0).unwrap_err(), BeginError::Ended);
+    fault.cause
+}
+
+#[track_caller]
+fn fresh(ulpdu: &[u8], octets: [u8; 3]) -> Cause {
+    refused(&mut node(), ulpdu, octets)
+}
+
+#[track_caller]
+fn accepted(node: &mut Node, ulpdu: &[u8]) {
+    node.receive(&fpdu(ulpdu)).unwrap();
+    assert!(node.memory.guards_intact());
+}
+
+fn write(stag: u32, to: u64, len: usize) -> Vec<u8> {
+    tagged(0xC1, 0x40, stag, to, &vec![7; len])
+}
+
+fn send(msn: u32, mo: u32, len: usize) -> Vec<u8> {
+    untagged(0x41, 0x43, 0, msn, mo, &vec![7; len])
+}
+
+fn read(msn: u32, len: u32, stag: u32, to: u64) -> Vec<u8> {
+    untagged(0x41, 0x41, 1, msn, 0, &read_header((9, 0), len, (stag, to)))
+}
+
+/// ERR-1, MPA-37: any flipped bit of a 44-octet FPDU is found; nothing is placed.
+#[test]
+fn err_1_crc() {
+    let good = fpdu(&write(STAG, BASE, 24));
+    for bit in 16..good.len() * 8 {
+        let mut bad = good.clone();
+        bad[bit / 8] ^= 0x80 >> (bit % 8);
+        let mut node = node();
+        accepted(&mut node, &write(STAG, BASE, 0));
+        let fault = node.receive(&bad).unwrap_err();
+        assert_eq!(fault.cause, Cause::Crc, "bit {bit}");
+        assert_eq!(octets_of(&fault.terminate.unwrap()), [0x20, 0x02, 0x00]);
+        assert_eq!(node.memory.placements, 0);
+        node.receive(&good).unwrap(); // MPA-82
+        assert_eq!(node.memory.placements, 0);
+    }
+}
+
+/// ERR-1 in the length field: shorter is found at once, longer when as many octets have come.
+#[test]
+fn err_1_crc_of_the_length() {
+    for bit in 0..16 {
+        let mut bad = fpdu(&write(STAG, BASE, 24));
+        bad[bit / 8] ^= 0x80 >> (bit % 8);
+        bad.resize(bad.len() + 0x10000, 0);
+        let fault = Node::initiator().receive(&bad).unwrap_err();
+        assert_eq!(fault.cause, Cause::Crc, "bit {bit}");
+    }
+}
+
+/// MPA-92: a Responder whose first FPDU is bad closes without a Terminate, an Initiator sends one. MPA-70: such an
+/// FPDU does not let the Responder speak.
+#[test]
+fn err_1_crc_of_the_first_fpdu() {
+    let mut bad = fpdu(&write(STAG, BASE, 24));
+    bad[9] ^= 1;
+    let mut responder = node();
+    assert_eq!(responder.receive(&bad).unwrap_err(), Fault { terminate: None, cause: Cause::Crc });
+    assert!(!responder.stream.may_send());
+    let t = Op::Terminate(Terminate::CRC);
+    assert_eq!(responder.stream.begin(t, 0).unwrap_err(), BeginError::NotYet);
+    assert_eq!(Node::initiator().receive(&bad).unwrap_err().terminate, Some(Terminate::CRC));
+}
+
+/// A first FPDU whose CRC is good lets a Responder speak, if only to say what is wrong with it.
+#[test]
+fn first_fpdu_may_be_refused_with_a_terminate() {
+    let mut node = node();
+    refused(&mut node, &write(1, 0, 1), [0x11, 0x00, 0xC0]);
+    assert_eq!(node.memory.events, [Delivery::FirstFpdu]);
+}
+
+#[test]
+fn err_10_tagged_version() {
+    for dv in [0, 2, 3] {
+        let mut ulpdu = write(STAG, BASE, 4);
+        ulpdu[0] = 0xC0 | dv;
+        assert_eq!(fresh(&ulpdu, [0x11, 0x04, 0xC0]), Cause::DdpVersion(dv));
+        // DDP-64: of an empty segment the control octets still count.
+        let mut ulpdu = write(STAG, BASE, 0);
+        ulpdu[0] = 0xC0 | dv;
+        fresh(&ulpdu, [0x11, 0x04, 0xC0]);
+    }
+}
+
+/// ERR-11..15 and DDP-51: STag, stream, bounds, wrap, right.
+#[test]
+fn err_11_to_15_tagged_access() {
+    fresh(&write(0x999, BASE, 4), [0x11, 0x00, 0xC0]);
+    let mut n = node();
+    n.memory.region_mut(STAG).valid = false;
+    refused(&mut n, &write(STAG, BASE, 4), [0x11, 0x00, 0xC0]);
+    let mut n = node();
+    n.memory.region_mut(STAG).ours = false;
+    refused(&mut n, &write(STAG, BASE, 4), [0x11, 0x02, 0xC0]);
+    let mut n = node();
+    n.memory.region_mut(STAG).write = false;
+    let cause = refused(&mut n, &write(STAG, BASE, 4), [0x11, 0x00, 0xC0]);
+    let (op, fault) = (TaggedOp::Write, AccessFault::NoRight);
+    assert_eq!(cause, Cause::Tagged { op, fault, stag: STAG, to: BASE, len: 4 });
+    // One octet below, one above, straddling (SEC-4).
+    for (to, len) in [(BASE - 1, 1), (BASE + 64, 1), (BASE - 1, 66), (BASE + 60, 5), (0, 4), (1 << 63, 4)] {
+        fresh(&write(STAG, to, len), [0x11, 0x01, 0xC0]);
+    }
+    for (to, len) in [(u64::MAX, 1), (u64::MAX - 3, 8), (u64::MAX - 7, 8)] {
+        fresh(&write(STAG, to, len), [0x11, 0x03, 0xC0]);
+    }
+    // The whole region and its last octet are fine.
+    accepted(&mut node(), &write(STAG, BASE, 64));
+    accepted(&mut node(), &write(STAG, BASE + 63, 1));
+}
+
+/// ERR-16, DDP-32: STag and TO of an empty Write mean nothing.
+#[test]
+fn err_16_empty_write() {
+    let mut n = node();
+    accepted(&mut n, &write(0xDEAD, u64::MAX, 0));
+    accepted(&mut n, &write(0, 0, 0));
+    assert_eq!(n.events(), []);
+}
+
+#[test]
+fn err_20_untagged_version() {
+    for dv in [0, 2, 3] {
+        for (rdmap, qn, payload) in [(0x43, 0, 0), (0x41, 1, 28), (0x47, 2, 4)] {
+            let ulpdu = untagged(0x40 | dv, rdmap, qn, 1, 0, &vec![0; payload]);
+            fresh(&ulpdu, [0x12, 0x06, 0xC0]);
+        }
+    }
+}
+
+#[test]
+fn err_21_queue_number() {
+    for qn in [3, 4, 0x100, u32::MAX] {
+        assert_eq!(fresh(&untagged(0x41, 0x43, qn, 1, 0, &[]), [0x12, 0x01, 0xC0]), Cause::QueueNumber(qn));
+    }
+}
+
+/// ERR-22, RDMAP-84: no receive request, for empty messages too.
+#[test]
+fn err_22_no_receive() {
+    for len in [0, 1, 32] {
+        let mut n = node();
+        n.memory.receives.clear();
+        assert_eq!(refused(&mut n, &send(1, 0, len), [0x12, 0x02, 0xC0]), Cause::NoReceive);
+    }
+}
+
+#[test]
+fn err_23_msn() {
+    for msn in [0, 2, 3, 1000, u32::MAX] {
+        let cause = Cause::Msn { qn: 0, expected: 1, got: msn };
+        assert_eq!(fresh(&send(msn, 0, 4), [0x12, 0x03, 0xC0]), cause);
+        let cause = Cause::Msn { qn: 1, expected: 1, got: msn };
+        assert_eq!(fresh(&read(msn, 4, STAG, BASE), [0x12, 0x03, 0xC0]), cause);
+    }
+    // A repeat after delivery.
+    let mut n = node();
+    accepted(&mut n, &send(1, 0, 4));
+    refused(&mut n, &send(1, 0, 4), [0x12, 0x03, 0xC0]);
+}
+
+#[test]
+fn err_24_message_offset() {
+    let cause = Cause::MessageOffset { mo: 33, capacity: 32 };
+    assert_eq!(fresh(&send(1, 33, 4), [0x12, 0x04, 0xC0]), cause);
+    fresh(&send(1, u32::MAX, 4), [0x12, 0x04, 0xC0]);
+    fresh(&send(1, 33, 0), [0x12, 0x04, 0xC0]);
+}
+
+#[test]
+fn err_25_message_too_long() {
+    let cause = Cause::MessageTooLong { needed: 33, capacity: 32 };
+    assert_eq!(fresh(&send(1, 0, 33), [0x12, 0x05, 0xC0]), cause);
+    fresh(&send(1, 32, 1), [0x12, 0x05, 0xC0]);
+    accepted(&mut node(), &send(1, 0, 32));
+    accepted(&mut node(), &send(1, 32, 0));
+    // In a later segment.
+    let mut n = node();
+    accepted(&mut n, &untagged(0x01, 0x43, 0, 1, 0, &[1; 32]));
+    let placed = n.memory.placements;
+    assert_eq!(placed, 32);
+    refused(&mut n, &send(1, 32, 1), [0x12, 0x05, 0xC0]);
+}
+
+/// ERR-26, RDMAP-70, RDMAP-36: IRD Requests are taken, one more is not; IRD 0 takes none.
+#[test]
+fn err_26_reads_beyond_ird() {
+    for ird in [0, 1, 4] {
+        let mut n = Node::new(&negotiated(Role::Responder, ird, 0));
+        n.memory.add(STAG, BASE, LEN);
+        n.memory.post_receive(32);
+        for i in 0..ird {
+            accepted(&mut n, &read(u32::from(i) + 1, 4, STAG, BASE));
+        }
+        let cause = refused(&mut n, &read(u32::from(ird) + 1, 4, STAG, BASE), [0x12, 0x02, 0xC0]);
+        assert_eq!(cause, Cause::ReadLimit { ird });
+        assert_eq!(n.stream.responses_pending(), ird.into());
+    }
+}
+
+/// ERR-27: shorter than its header. Nothing can be blamed, so no header goes back.
+#[test]
+fn err_27_short_segments() {
+    let (t, u) = (write(STAG, BASE, 0), send(1, 0, 0));
+    for ulpdu in (0..14).map(|n| &t[..n]).chain((1..18).map(|n| &u[..n])) {
+        let len = ulpdu.len() as u16;
+        assert_eq!(fresh(ulpdu, [0x10, 0x00, 0x00]), Cause::ShortSegment(len));
+    }
+}
+
+#[test]
+fn err_30_rdmap_version() {
+    for rv in [0x00, 0x80, 0xC0] {
+        let segments = [
+            tagged(0xC1, rv, STAG, BASE, &[1; 4]),
+            tagged(0xC1, rv, STAG, BASE, &[]),
+            untagged(0x41, rv | 3, 0, 1, 0, &[1; 4]),
+            untagged(0x41, rv | 1, 1, 1, 0, &read_header((1, 0), 0, (1, 0))),
+            untagged(0x41, rv | 7, 2, 1, 0, &[0; 4]),
+        ];
+        for ulpdu in segments {
+            assert_eq!(fresh(&ulpdu, [0x02, 0x05, 0xC0]), Cause::RdmapVersion(rv >> 6));
+        }
+    }
+}
+
+/// ERR-31: every opcode in every place where it does not belong. Nothing of the user's is touched.
+#[test]
+fn err_31_opcode() {
+    for opcode in 0..16 {
+        if !matches!(opcode, 0 | 2) {
+            fresh(&tagged(0xC1, 0x40 | opcode, STAG, BASE, &[1; 4]), [0x02, 0x06, 0xC0]);
+        }
+        for qn in 0..3 {
+            let fits = matches!((qn, opcode), (0, 3..=6) | (1, 1) | (2, 7));
+            if !fits {
+                let mut n = node();
+                let cause =
+                    refused(&mut n, &untagged(0x41, 0x40 | opcode, qn, 1, 0, &[0; 28]), [0x02, 0x06, 0xC0]);
+                assert_eq!(cause, Cause::Opcode(opcode));
+                assert_eq!(n.memory.receives.len(), 2, "the posted one and refused()'s own");
+            }
+        }
+    }
+    // Another opcode inside a message.
+    let mut n = node();
+    accepted(&mut n, &untagged(0x01, 0x43, 0, 1, 0, &[1; 4]));
+    refused(&mut n, &untagged(0x41, 0x45, 0, 1, 4, &[1; 4]), [0x02, 0x06, 0xC0]);
+}
+
+/// ERR-32..36, RDMAP-82: the source of a Read Request.
+#[test]
+fn err_32_to_36_read_source() {
+    fresh(&read(1, 4, 0x999, BASE), [0x01, 0x00, 0xE0]);
+    for (to, len) in [(BASE - 1, 1), (BASE + 64, 1), (BASE + 60, 5), (BASE, 65), (BASE, u32::MAX)] {
+        fresh(&read(1, len, STAG, to), [0x01, 0x01, 0xE0]);
+    }
+    let mut n = node();
+    n.memory.region_mut(STAG).read = false;
+    let cause = refused(&mut n, &read(1, 4, STAG, BASE), [0x01, 0x02, 0xE0]);
+    let fault = AccessFault::NoRight;
+    assert_eq!(cause, Cause::ReadSource { fault, stag: STAG, to: BASE, len: 4 });
+    let mut n = node();
+    n.memory.region_mut(STAG).ours = false;
+    refused(&mut n, &read(1, 4, STAG, BASE), [0x01, 0x03, 0xE0]);
+    fresh(&read(1, 8, STAG, u64::MAX - 7), [0x01, 0x04, 0xE0]);
+
+    // RDMAP-34, SEC-25: an empty Read of anything is served.
+    let mut n = node();
+    accepted(&mut n, &read(1, 0, 0x999, u64::MAX));
+    n.respond(1454);
+    assert_eq!(n.out, fpdu(&tagged(0xC1, 0x42, 9, 0, &[])));
+    accepted(&mut n, &read(2, 64, STAG, BASE));
+}
+
+/// ERR-37, RDMAP-46: STags that must stay valid do, and nothing is delivered.
+#[test]
+fn err_37_cannot_invalidate() {
+    for (opcode, stag) in [(0x44, STAG), (0x46, STAG), (0x44, 0x999)] {
+        let mut n = node();
+        n.memory.pinned_stags.push(STAG);
+        let mut ulpdu = untagged(0x41, opcode, 0, 1, 0, &[]);
+        ulpdu[2..6].copy_from_slice(&stag.to_be_bytes());
+        assert_eq!(refused(&mut n, &ulpdu, [0x01, 0x09, 0xC0]), Cause::CannotInvalidate(stag));
+        assert_eq!(n.events(), []);
+        assert!(n.memory.region(STAG).valid);
+    }
+}
+
+/// An Initiator with one Read of 8 octets outstanding, to offset 16 of the region.
+fn reader() -> Node {
+    let mut n = Node::initiator();
+    n.memory.add(STAG, BASE, LEN);
+    n.memory.post_receive(32);
+    n.read(8, (STAG, BASE + 16), (5, 0)).unwrap();
+    n
+}
+
+fn response(last: bool, stag: u32, to: u64, len: usize) -> Vec<u8> {
+    tagged(if last { 0xC1 } else { 0x81 }, 0x42, stag, to, &vec![3; len])
+}
+
+/// ERR-38: a Response nobody asked for, and those that do not match the oldest Request.
+#[test]
+fn err_38_read_response() {
+    for len in [0, 4] {
+        let cause = fresh(&response(true, STAG, BASE, len), [0x02, 0x06, 0xC0]);
+        assert_eq!(cause, Cause::UnexpectedReadResponse);
+    }
+    for (ulpdu, code) in [
+        (response(true, STAG + 1, BASE + 16, 8), 0x00),
+        (response(true, STAG, BASE + 15, 8), 0x01),
+        (response(true, STAG, BASE + 17, 8), 0x01),
+        (response(true, STAG, BASE + 16, 9), 0x01),
+        (response(false, STAG, BASE + 16, 9), 0x01),
+        (response(true, STAG, BASE + 16, 7), 0x01),
+        (response(true, STAG, BASE + 16, 0), 0x01),
+    ] {
+        let mut n = reader();
+        assert_eq!(refused(&mut n, &ulpdu, [0x11, code, 0xC0]), Cause::ReadResponseMismatch);
+        assert_eq!(n.events(), []);
+    }
+    // In two segments, the second of which must follow the first.
+    let mut n = reader();
+    accepted(&mut n, &response(false, STAG, BASE + 16, 5));
+    assert_eq!((n.events(), n.stream.reads_outstanding()), (vec![], 1)); // RDMAP-64
+    accepted(&mut n, &response(true, STAG, BASE + 21, 3));
+    assert_eq!(n.events(), [Delivery::ReadDone { msn: 1, len: 8 }]);
+    let mut n = reader();
+    accepted(&mut n, &response(false, STAG, BASE + 16, 5));
+    let placed = n.memory.placements;
+    assert_eq!(placed, 5);
+    refused(&mut n, &response(true, STAG, BASE + 20, 3), [0x11, 0x01, 0xC0]);
+}
+
+/// A sink that has become invalid while its Read was under way (SEC-7).
+#[test]
+fn read_response_to_a_revoked_sink() {
+    let mut n = reader();
+    n.memory.region_mut(STAG).valid = false;
+    refused(&mut n, &response(true, STAG, BASE + 16, 8), [0x11, 0x00, 0xC0]);
+}
+
+#[test]
+fn err_39_read_request_form() {
+    let header = read_header((9, 0), 4, (STAG, BASE));
+    let longer = [&header[..], &[0]].concat();
+    for ulpdu in [
+        untagged(0x41, 0x41, 1, 1, 0, &header[..27]),
+        untagged(0x41, 0x41, 1, 1, 0, &longer),
+        untagged(0x41, 0x41, 1, 1, 0, &[]),
+        untagged(0x41, 0x41, 1, 1, 4, &header),
+        untagged(0x01, 0x41, 1, 1, 0, &header),
+    ] {
+        assert_eq!(fresh(&ulpdu, [0x02, 0xFF, 0xC0]), Cause::ReadRequestForm);
+    }
+}
+
+/// ERR-45: the user's own scatter list is at fault.
+#[test]
+fn err_45_receive_memory() {
+    let mut n = node();
+    n.memory.scatter_broken = true;
+    assert_eq!(refused(&mut n, &send(1, 0, 4), [0x02, 0x07, 0x00]), Cause::ReceiveMemory);
+}
+
+/// ERR-47, RDMAP-86: a malformed Terminate ends the stream without an answer.
+#[test]
+fn err_47_malformed_terminate() {
+    let with_headers = [0x11, 0, 0xC0, 0];
+    for ulpdu in [
+        untagged(0x41, 0x47, 2, 1, 0, &[0; 3]),
+        untagged(0x41, 0x47, 2, 1, 0, &with_headers),
+        untagged(0x41, 0x47, 2, 2, 0, &[0; 4]),
+        untagged(0x41, 0x47, 2, 1, 4, &[0; 4]),
+        untagged(0x01, 0x47, 2, 1, 0, &[0; 4]),
+    ] {
+        let mut n = node();
+        let fault = n.receive(&fpdu(&ulpdu)).unwrap_err();
+        assert_eq!(fault, Fault { terminate: None, cause: Cause::MalformedTerminate });
+        assert_eq!(n.events(), []);
+        assert!(n.stream.ended());
+    }
+}
+
+/// After a Terminate nothing is taken in, and the rest of its chunk neither (RDMAP-51, RDMAP-52).
+#[test]
+fn err_47_terminate_is_the_last_message() {
+    let mut n = node();
+    let mut octets = fpdu(&untagged(0x41, 0x47, 2, 1, 0, &[0x20, 0x02, 0, 0]));
+    octets.extend(fpdu(&write(STAG, BASE, 8)));
+    octets.extend([0, 30, 0xC1]);
+    n.receive(&octets).unwrap();
+    n.receive(&fpdu(&write(STAG, BASE, 8))).unwrap();
+    assert_eq!(n.events(), [Delivery::Terminated(Terminate::CRC)]);
+    assert_eq!((n.memory.placements, n.live.get()), (0, 0));
+    let op = Op::Write { stag: 1, to: 0 };
+    assert_eq!(n.stream.begin(op, 0).unwrap_err(), BeginError::Ended);
+}
+
+/// ERR-48, DDP-65: steps back, gaps and overlaps inside the buffer are no error; the length is where L ends (DDP-40).
+#[test]
+fn err_48_message_offsets_out_of_order() {
+    let mut n = node();
+    let part = |ddp, mo, octets: &[u8]| untagged(ddp, 0x43, 0, 1, mo, octets);
+    accepted(&mut n, &part(0x01, 20, b"wxyz"));
+    accepted(&mut n, &part(0x01, 0, b"abcdef"));
+    accepted(&mut n, &part(0x01, 4, b"EFGH"));
+    assert_eq!(n.events(), []);
+    accepted(&mut n, &part(0x41, 8, b"ij"));
+    assert_eq!(n.events(), [Delivery::Received { len: 10, solicited: false, invalidated: None }]);
+    assert_eq!(n.memory.received, [b"abcdEFGHij"]);
+}
+
+/// DDP-15, RDMAP-10, RDMAP-11, MPA-14: what must be ignored is.
+#[test]
+fn reserved_fields_are_ignored() {
+    let mut n = node();
+    let mut ulpdu = untagged(0x41 | 0x3C, 0x73, 0, 1, 0, b"data");
+    ulpdu[2..6].copy_from_slice(&STAG.to_be_bytes());
+    let mut octets = (ulpdu.len() as u16).to_be_bytes().to_vec();
+    octets.extend(ulpdu);
+    octets.resize(octets.len().next_multiple_of(4), 0xEE); // PAD
+    octets.extend(crc(&octets).to_le_bytes());
+    n.receive(&octets).unwrap();
+    let received = Delivery::Received { len: 4, solicited: false, invalidated: None };
+    assert_eq!(n.events(), [received]);
+    assert!(n.memory.region(STAG).valid);
+}
+
+/// Untagged and tagged messages may interleave at segment boundaries.
+#[test]
+fn tagged_segments_inside_an_untagged_message() {
+    let mut n = node();
+    accepted(&mut n, &untagged(0x01, 0x43, 0, 1, 0, b"ab"));
+    accepted(&mut n, &write(STAG, BASE, 4));
+    accepted(&mut n, &read(1, 4, STAG, BASE));
+    accepted(&mut n, &untagged(0x41, 0x43, 0, 1, 2, b"cd"));
+    assert_eq!(n.memory.received, [b"abcd"]);
+}
+
+/// RDMAP-21: a source revoked in mid-Response is blamed with what was already sent taken off.
+#[test]
+fn read_source_revoked_in_mid_response() {
+    let mut n = node();
+    let ulpdu = read(1, 60, STAG, BASE);
+    accepted(&mut n, &ulpdu);
+    let request = n.stream.next_response().unwrap();
+    let t = request.terminate(AccessFault::InvalidStag, 40);
+    assert_eq!(octets_of(&t), [0x01, 0x00, 0xE0]);
+    assert_eq!((t.segment_len, t.ddp.unwrap().octets()), (Some(46), &ulpdu[..18]));
+    assert_eq!(t.rdma.unwrap()[..], read_header((9, 40), 20, (STAG, BASE + 40)));
+    assert_eq!(request.terminate(AccessFault::NoRight, 0).rdma.unwrap()[..], ulpdu[18..]);
+}

@@ -1,0 +1,347 @@
+//! Memory, chunks and a node for tests of the stream.
+#![allow(dead_code)] // every test binary uses a part
+
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use urnic_iwarp::*;
+
+/// Octets in front of and behind every region that nothing may touch.
+pub const GUARD: usize = 64;
+const GUARD_OCTET: u8 = 0xA5;
+
+/// A chunk that counts how many of its kind are alive.
+#[derive(Debug)]
+pub struct Bytes {
+    octets: Vec<u8>,
+    live: Rc<Cell<usize>>,
+}
+
+impl Bytes {
+    pub fn new(octets: &[u8], live: &Rc<Cell<usize>>) -> Bytes {
+        live.set(live.get() + 1);
+        Bytes { octets: octets.to_vec(), live: live.clone() }
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        self.live.set(self.live.get() - 1);
+    }
+}
+
+impl Chunk for Bytes {
+    fn bytes(&self) -> &[u8] {
+        &self.octets
+    }
+}
+
+/// Registered memory: tagged offsets `base..base + len`.
+pub struct Region {
+    pub stag: u32,
+    pub base: u64,
+    pub valid: bool,
+    pub ours: bool,
+    pub write: bool,
+    pub read: bool,
+    octets: Vec<u8>,
+}
+
+impl Region {
+    pub fn data(&self) -> &[u8] {
+        &self.octets[GUARD..self.octets.len() - GUARD]
+    }
+
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        let end = self.octets.len() - GUARD;
+        &mut self.octets[GUARD..end]
+    }
+
+    /// Offset of `to` in the region's octets if the access is within it.
+    fn check(&self, to: u64, len: u32, right: bool) -> Result<usize, AccessFault> {
+        if !self.valid {
+            return Err(AccessFault::InvalidStag);
+        }
+        if !self.ours {
+            return Err(AccessFault::NotAssociated);
+        }
+        if !right {
+            return Err(AccessFault::NoRight);
+        }
+        let at = to.checked_sub(self.base).ok_or(AccessFault::Bounds)?;
+        let end = at.checked_add(len.into()).ok_or(AccessFault::Wrap)?;
+        if end > self.data().len() as u64 {
+            return Err(AccessFault::Bounds);
+        }
+        Ok(GUARD + at as usize)
+    }
+}
+
+#[derive(Clone, Copy)]
+pub enum Target {
+    Region { index: usize, at: usize },
+    Receive { at: usize },
+}
+
+/// A sink over plain vectors that remembers everything.
+#[derive(Default)]
+pub struct Memory {
+    pub regions: Vec<Region>,
+    index: HashMap<u32, usize>,
+    /// Posted receive requests.
+    pub receives: VecDeque<Vec<u8>>,
+    /// The one being filled.
+    current: Option<Vec<u8>>,
+    pub scatter_broken: bool,
+    pub pinned_stags: Vec<u32>,
+    pub events: Vec<Delivery>,
+    /// Payloads of delivered Sends, cut to their length.
+    pub received: Vec<Vec<u8>>,
+    pub placements: usize,
+    pub place_calls: usize,
+}
+
+impl Memory {
+    pub fn add(&mut self, stag: u32, base: u64, len: usize) -> &mut Region {
+        let mut octets = vec![GUARD_OCTET; len + 2 * GUARD];
+        octets[GUARD..GUARD + len].fill(0);
+        self.index.insert(stag, self.regions.len());
+        self.regions.push(Region { stag, base, valid: true, ours: true, write: true, read: true, octets });
+        self.regions.last_mut().unwrap()
+    }
+
+    pub fn region(&self, stag: u32) -> &Region {
+        &self.regions[self.index[&stag]]
+    }
+
+    pub fn region_mut(&mut self, stag: u32) -> &mut Region {
+        &mut self.regions[self.index[&stag]]
+    }
+
+    pub fn post_receive(&mut self, len: usize) {
+        self.receives.push_back(vec![0; len]);
+    }
+
+    pub fn guards_intact(&self) -> bool {
+        self.regions.iter().all(|r| {
+            let n = r.octets.len();
+            r.octets[..GUARD].iter().chain(&r.octets[n - GUARD..]).all(|&o| o == GUARD_OCTET)
+        })
+    }
+
+    fn lookup(&self, stag: u32) -> Result<usize, AccessFault> {
+        self.index.get(&stag).copied().ok_or(AccessFault::InvalidStag)
+    }
+}
+
+impl Sink for Memory {
+    type Target = Target;
+
+    fn tagged(&mut self, op: TaggedOp, stag: u32, to: u64, len: u32) -> Result<Target, TaggedFault> {
+        assert!(len > 0, "an empty segment must not be checked");
+        let index = self.lookup(stag)?;
+        let r = &self.regions[index];
+        let at = r.check(to, len, op == TaggedOp::ReadResponse || r.write)?;
+        Ok(Target::Region { index, at })
+    }
+
+    fn receive_buffer(&mut self) -> Option<u32> {
+        let buffer = self.receives.pop_front()?;
+        let len = buffer.len() as u32;
+        assert!(self.current.replace(buffer).is_none(), "two messages in one receive request");
+        Some(len)
+    }
+
+    fn untagged_target(&mut self, offset: u32, len: u32) -> Result<Target, RecvFault> {
+        let capacity = self.current.as_ref().expect("a receive request was taken").len();
+        assert!(offset as usize + len as usize <= capacity, "beyond the receive request");
+        if self.scatter_broken { Err(RecvFault) } else { Ok(Target::Receive { at: offset as usize }) }
+    }
+
+    fn place(&mut self, target: Target, at: u32, src: &[u8]) {
+        self.placements += src.len();
+        self.place_calls += 1;
+        let (octets, base) = match target {
+            Target::Region { index, at } => (&mut self.regions[index].octets, at),
+            Target::Receive { at } => (self.current.as_mut().unwrap(), at),
+        };
+        let from = base + at as usize;
+        // A broken rule may go past the guard; the guard shows it.
+        let n = src.len().min(octets.len().saturating_sub(from));
+        octets[from..from + n].copy_from_slice(&src[..n]);
+    }
+
+    fn invalidate(&mut self, stag: u32) -> Result<(), CannotInvalidate> {
+        let index = self.lookup(stag).map_err(|_| CannotInvalidate)?;
+        if self.pinned_stags.contains(&stag) || !self.regions[index].valid || !self.regions[index].ours {
+            return Err(CannotInvalidate);
+        }
+        self.regions[index].valid = false;
+        Ok(())
+    }
+
+    fn read_source(&mut self, stag: u32, to: u64, len: u32) -> Result<(), ReadFault> {
+        assert!(len > 0, "an empty Read must not be checked");
+        let r = &self.regions[self.lookup(stag)?];
+        r.check(to, len, r.read).map(drop)
+    }
+
+    fn deliver(&mut self, event: Delivery) {
+        if let Delivery::Received { len, .. } = event {
+            let mut buffer = self.current.take().expect("a message without receive request");
+            buffer.truncate(len as usize);
+            self.received.push(buffer);
+        }
+        self.events.push(event);
+    }
+}
+
+/// Negotiated parameters with CRCs on.
+pub fn negotiated(role: Role, ird: u16, ord: u16) -> Negotiated {
+    Negotiated { role, rev: 2, crc: true, tx_markers: false, rx_markers: false, ird, ord, rtr: None }
+}
+
+/// One end: a stream, its memory, and the octets it has sent.
+pub struct Node {
+    pub stream: Stream<Bytes>,
+    pub memory: Memory,
+    pub out: Vec<u8>,
+    /// Sizes of the FPDUs in `out`.
+    pub sizes: Vec<usize>,
+    pub live: Rc<Cell<usize>>,
+}
+
+impl Node {
+    pub fn new(n: &Negotiated) -> Node {
+        Node {
+            stream: Stream::new(n, StreamLimits::default()),
+            memory: Memory::default(),
+            out: Vec::new(),
+            sizes: Vec::new(),
+            live: Rc::default(),
+        }
+    }
+
+    /// An Initiator with IRD and ORD 16, CRC on.
+    pub fn initiator() -> Node {
+        Node::new(&negotiated(Role::Initiator, 16, 16))
+    }
+
+    pub fn responder() -> Node {
+        Node::new(&negotiated(Role::Responder, 16, 16))
+    }
+
+    /// Takes octets as one chunk.
+    pub fn receive(&mut self, octets: &[u8]) -> Result<(), Fault> {
+        self.stream.receive(Bytes::new(octets, &self.live), &mut self.memory)
+    }
+
+    /// Begins a message and writes all its FPDUs to `out`.
+    pub fn send(&mut self, op: Op, message: &[u8], mulpdu: usize) -> Result<(), BeginError> {
+        let mut outgoing = self.stream.begin(op, message.len() as u32)?;
+        while let Some(fpdu) = outgoing.next(mulpdu) {
+            let octets = wire(&fpdu, message);
+            assert_eq!(octets.len(), fpdu.size());
+            self.sizes.push(octets.len());
+            self.out.extend_from_slice(&octets);
+        }
+        assert!(outgoing.done() && outgoing.remaining() == 0);
+        Ok(())
+    }
+
+    /// Begins a Read and writes its Request.
+    pub fn read(&mut self, len: u32, sink: (u32, u64), src: (u32, u64)) -> Result<(), BeginError> {
+        let op = Op::Read { sink_stag: sink.0, sink_to: sink.1, src_stag: src.0, src_to: src.1 };
+        let mut outgoing = self.stream.begin(op, len)?;
+        let fpdu = outgoing.next(1454).unwrap();
+        assert!(outgoing.next(1454).is_none(), "a Read Request is one FPDU");
+        self.out.extend_from_slice(&wire(&fpdu, &[]));
+        Ok(())
+    }
+
+    /// Answers every pending Read Request.
+    pub fn respond(&mut self, mulpdu: usize) {
+        while let Some(r) = self.stream.next_response() {
+            let data = match r.len {
+                0 => Vec::new(),
+                len => {
+                    let region = self.memory.region(r.src_stag);
+                    let at = (r.src_to - region.base) as usize;
+                    region.data()[at..at + len as usize].to_vec()
+                }
+            };
+            self.send(Op::ReadResponse(r), &data, mulpdu).unwrap();
+        }
+    }
+
+    pub fn take_out(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Events other than [`Delivery::FirstFpdu`].
+    pub fn events(&self) -> Vec<Delivery> {
+        self.memory.events.iter().copied().filter(|e| *e != Delivery::FirstFpdu).collect()
+    }
+}
+
+/// The octets of an FPDU of `message`.
+pub fn wire(fpdu: &Fpdu, message: &[u8]) -> Vec<u8> {
+    let mut octets = fpdu.header().to_vec();
+    octets.extend_from_slice(&message[fpdu.payload.start as usize..fpdu.payload.end as usize]);
+    octets.resize(octets.len() + usize::from(fpdu.pad), 0);
+    let crc = if fpdu.crc { crc(&octets) } else { 0 };
+    octets.extend_from_slice(&crc.to_le_bytes());
+    octets
+}
+
+pub fn crc(octets: &[u8]) -> u32 {
+    urnic_crc::finish(urnic_crc::crc32c(urnic_crc::INIT, octets))
+}
+
+/// An FPDU around any ULPDU, right CRC.
+pub fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
+    let mut octets = (ulpdu.len() as u16).to_be_bytes().to_vec();
+    octets.extend_from_slice(ulpdu);
+    while octets.len() % 4 != 0 {
+        octets.push(0);
+    }
+    let crc = crc(&octets);
+    octets.extend_from_slice(&crc.to_le_bytes());
+    octets
+}
+
+/// A tagged ULPDU.
+pub fn tagged(ddp: u8, rdmap: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
+    [&[ddp, rdmap][..], &stag.to_be_bytes(), &to.to_be_bytes(), payload].concat()
+}
+
+/// An untagged ULPDU with Invalidate STag 0.
+pub fn untagged(ddp: u8, rdmap: u8, qn: u32, msn: u32, mo: u32, payload: &[u8]) -> Vec<u8> {
+    let fields = [qn.to_be_bytes(), msn.to_be_bytes(), mo.to_be_bytes()].concat();
+    [&[ddp, rdmap, 0, 0, 0, 0][..], &fields, payload].concat()
+}
+
+/// A Read Request header.
+pub fn read_header(sink: (u32, u64), len: u32, src: (u32, u64)) -> Vec<u8> {
+    [
+        &sink.0.to_be_bytes()[..],
+        &sink.1.to_be_bytes(),
+        &len.to_be_bytes(),
+        &src.0.to_be_bytes(),
+        &src.1.to_be_bytes(),
+    ]
+    .concat()
+}
+
+pub fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
+    digits.chunks(2).map(|d| (d[0] << 4 | d[1]) as u8).collect()
+}
+
+/// First two octets and HdrCt of a Terminate as the table of errors writes them: layer and type, code, M D R.
+pub fn octets_of(t: &Terminate) -> [u8; 3] {
+    let hdrct = u8::from(t.segment_len.is_some()) << 7
+        | u8::from(t.ddp.is_some()) << 6
+        | u8::from(t.rdma.is_some()) << 5;
+    [t.layer << 4 | t.etype, t.code, hdrct]
+}

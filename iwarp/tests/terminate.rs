@@ -1,0 +1,47 @@
+//! Terminate headers that come from other stacks (RDMAP-16).
+
+use urnic_iwarp::*;
+
+fn decode(octets: &[u8]) -> Terminate {
+    Terminate::decode(octets).unwrap()
+}
+
+/// Reserved bits and octets behind the header are ignored; headers cut short are not made up.
+#[test]
+fn lenient_but_exact() {
+    assert_eq!(decode(&[0x20, 0x02, 0x1F, 0xFF]), Terminate::CRC);
+    assert_eq!(decode(&[0x20, 0x02, 0, 0, 0, 0, 0, 0, 0, 0]), Terminate::CRC);
+    for short in [&[][..], &[0x20, 2, 0], &[0x11, 0, 0x80, 0, 1], &[0x11, 0, 0xC0, 0, 0, 30]] {
+        assert_eq!(Terminate::decode(short), None);
+    }
+    let mut untagged = vec![0x12, 2, 0xE0, 0, 0, 46, 0x41];
+    untagged.resize(4 + 2 + 18 + 28, 0);
+    assert!(decode(&untagged).rdma.is_some());
+    untagged.pop();
+    assert_eq!(Terminate::decode(&untagged), None);
+    // Length without header, and header without a valid length.
+    assert_eq!(decode(&[0x12, 2, 0x80, 0, 0, 46]).segment_len, Some(46));
+    let mut no_length = vec![0x11, 0, 0x40, 0, 9, 9, 0xC1];
+    no_length.resize(4 + 2 + 14, 0);
+    let t = decode(&no_length);
+    assert!(t.segment_len.is_none() && t.ddp.is_some());
+}
+
+/// The Linux siw's control word, host order on x86, as seen on the wire.
+#[test]
+fn swapped_control_word_of_siw() {
+    let t = decode(&[0x21, 0x06, 0, 0]);
+    assert_eq!((t.layer, t.etype, t.code), (1, 2, 6));
+    let mut tagged = vec![0x11, 0x00, 0x03, 0, 0, 30, 0xC1];
+    tagged.resize(4 + 2 + 14, 0);
+    let t = decode(&tagged);
+    assert_eq!((t.layer, t.etype, t.segment_len), (1, 1, Some(30)));
+    assert!(t.ddp.is_some());
+}
+
+/// Codes that no registry lists still have a text, and MPA errors under the type that some adapters use.
+#[test]
+fn words_for_any_code() {
+    assert_eq!(decode(&[0x5F, 0xEE, 0, 0]).to_string(), "unknown layer unknown error (5f ee)");
+    assert_eq!(decode(&[0x23, 0x02, 0, 0]).to_string(), "MPA CRC error (23 02)");
+}

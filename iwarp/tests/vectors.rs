@@ -1,0 +1,239 @@
+//! Every message kind against golden octets, in both directions (MPA-12, MPA-35, DDP-17, DDP-21, RDMAP-8).
+
+mod support;
+
+use support::*;
+use urnic_iwarp::*;
+
+/// Golden octets by name. Marker streams are not here: markers are not negotiated.
+fn vector(name: &str) -> Vec<u8> {
+    include_str!("vectors.txt")
+        .lines()
+        .find_map(|line| line.split_once(char::is_whitespace).filter(|(n, _)| *n == name))
+        .map(|(_, octets)| hex(octets))
+        .unwrap_or_else(|| panic!("no vector {name}"))
+}
+
+/// What an Initiator puts on the wire for one message after `before` empty Sends.
+fn sent(before: usize, op: Op, message: &[u8]) -> Vec<u8> {
+    let mut node = Node::initiator();
+    for _ in 0..before {
+        node.send(Op::Send { solicited: false, invalidate: None }, &[], 1454).unwrap();
+    }
+    node.take_out();
+    node.send(op, message, 1454).unwrap();
+    node.take_out()
+}
+
+fn sent_terminate(t: Terminate) -> Vec<u8> {
+    sent(0, Op::Terminate(t), &[])
+}
+
+fn send(solicited: bool, invalidate: Option<u32>) -> Op {
+    Op::Send { solicited, invalidate }
+}
+
+#[test]
+fn every_message_is_sent_as_the_golden_octets() {
+    let sixteen: Vec<u8> = (0..16).collect();
+    assert_eq!(sent(0, Op::Write { stag: 0, to: 0 }, &[]), vector("RTR-WRITE"));
+    assert_eq!(sent(0, send(false, None), &[]), vector("RTR-SEND"));
+    assert_eq!(sent(1, send(false, None), b"hello"), vector("SEND-5"));
+    assert_eq!(sent(0, send(true, None), &[0xFF]), vector("SEND-SE"));
+    assert_eq!(sent(0, send(false, Some(0x1234)), &[]), vector("SEND-INV"));
+    assert_eq!(sent(0, send(true, Some(0x1234)), &[]), vector("SEND-SE-INV"));
+    assert_eq!(sent(0, Op::Write { stag: 0x1234_5678, to: 0x1000 }, &sixteen), vector("WRITE-16"));
+
+    let mut node = Node::initiator();
+    node.read(0, (0, 0), (0, 0)).unwrap();
+    assert_eq!(node.take_out(), vector("RTR-READ"));
+    let mut node = Node::initiator();
+    node.read(4096, (0xAABB_CCDD, 0x2000), (0x1234_5678, 0x1000)).unwrap();
+    assert_eq!(node.take_out(), vector("READ-REQ"));
+}
+
+/// READ-RESP and READ-RESP-0 answer Requests that came over the wire (RDMAP-14, RDMAP-34).
+#[test]
+fn read_responses_are_the_golden_octets() {
+    let mut node = Node::responder();
+    node.receive(&vector("RTR-READ")).unwrap();
+    assert_eq!(node.events(), [Delivery::ReadRequested]);
+    node.respond(1454);
+    assert_eq!(node.take_out(), vector("READ-RESP-0"));
+
+    let request = read_header((0xAABB_CCDD, 0x2000), 4, (7, 0x10));
+    node.memory.add(7, 0x10, 4).data_mut().copy_from_slice(&[0xDE, 0xAD, 0xBE, 0xEF]);
+    node.receive(&fpdu(&untagged(0x41, 0x41, 1, 2, 0, &request))).unwrap();
+    node.respond(1454);
+    assert_eq!(node.take_out(), vector("READ-RESP"));
+}
+
+/// Two segments of one Send: only L and MO differ (DDP-12, DDP-18, DDP-25).
+#[test]
+fn two_segments_are_the_golden_octets() {
+    let mut node = Node::responder();
+    node.memory.post_receive(16);
+    node.receive(&vector("SEG-1of2")).unwrap();
+    assert_eq!(node.events(), []);
+    node.receive(&vector("SEG-2of2")).unwrap();
+    let received = Delivery::Received { len: 6, solicited: false, invalidated: None };
+    assert_eq!(node.events(), [received]);
+    assert_eq!(node.memory.received, [b"abcdef"]);
+}
+
+#[test]
+fn terminates_are_sent_as_the_golden_octets() {
+    assert_eq!(sent_terminate(Terminate::LOCAL_CATASTROPHIC), vector("TERM-LOCAL"));
+    assert_eq!(sent_terminate(Terminate::CRC), vector("TERM-CRC"));
+    assert_eq!(sent_terminate(Terminate::NO_MATCHING_RTR), vector("TERM-RTR"));
+}
+
+/// The Terminate that a golden message causes is itself golden (RDMAP-17..20, RDMAP-77, RDMAP-78).
+#[test]
+fn faults_answer_with_the_golden_terminate() {
+    let answer = |node: &mut Node, octets: &[u8]| {
+        let t = node.receive(octets).unwrap_err().terminate.unwrap();
+        node.send(Op::Terminate(t), &[], 1454).unwrap();
+        node.take_out()
+    };
+    assert_eq!(answer(&mut Node::initiator(), &vector("WRITE-16")), vector("TERM-DDP-STAG"));
+
+    let mut node = Node::initiator();
+    node.memory.post_receive(0);
+    node.receive(&vector("RTR-SEND")).unwrap(); // takes MSN 1
+    assert_eq!(answer(&mut node, &vector("SEND-5")), vector("TERM-DDP-NOBUF"));
+
+    let mut node = Node::initiator();
+    node.memory.add(0x1234_5678, 0x1000, 4095);
+    assert_eq!(answer(&mut node, &vector("READ-REQ")), vector("TERM-RDMAP-BOUNDS"));
+
+    let reserved = fpdu(&untagged(0x41, 0x4C, 0, 1, 0, &[]));
+    assert_eq!(answer(&mut Node::initiator(), &reserved), vector("TERM-OPCODE"));
+}
+
+#[test]
+fn every_message_is_received_from_the_golden_octets() {
+    let received = |len, solicited, invalidated| Delivery::Received { len, solicited, invalidated };
+    let take = |name: &str| {
+        let mut node = Node::responder();
+        node.memory.post_receive(64);
+        node.memory.add(0x1234, 0, 8);
+        node.memory.add(0x1234_5678, 0x1000, 4096);
+        node.receive(&vector(name)).unwrap_or_else(|f| panic!("{name}: {f}"));
+        node
+    };
+    assert_eq!(take("RTR-WRITE").memory.events, [Delivery::FirstFpdu]); // RDMAP-23
+    assert_eq!(take("RTR-SEND").events(), [received(0, false, None)]); // RDMAP-84
+    assert_eq!(take("SEND-SE").events(), [received(1, true, None)]);
+    assert_eq!(take("SEND-INV").events(), [received(0, false, Some(0x1234))]);
+    assert!(!take("SEND-SE-INV").memory.region(0x1234).valid); // RDMAP-46
+    assert_eq!(take("SEND-SE-INV").events(), [received(0, true, Some(0x1234))]);
+    assert_eq!(take("WRITE-16").memory.region(0x1234_5678).data()[..16], (0..16).collect::<Vec<u8>>());
+
+    let mut node = take("READ-REQ");
+    let request = node.stream.next_response().unwrap();
+    assert_eq!((request.sink_stag, request.sink_to, request.len), (0xAABB_CCDD, 0x2000, 4096));
+    assert_eq!((request.src_stag, request.src_to), (0x1234_5678, 0x1000));
+
+    let mut node = Node::initiator();
+    node.memory.add(0xAABB_CCDD, 0x2000, 4);
+    node.read(0, (0, 0), (0, 0)).unwrap();
+    node.read(4, (0xAABB_CCDD, 0x2000), (1, 0)).unwrap();
+    node.receive(&vector("READ-RESP-0")).unwrap();
+    assert_eq!(node.events(), [Delivery::ReadDone { msn: 1, len: 0 }]);
+    node.receive(&vector("READ-RESP")).unwrap();
+    assert_eq!(node.events()[1], Delivery::ReadDone { msn: 2, len: 4 });
+    assert_eq!(node.memory.region(0xAABB_CCDD).data(), [0xDE, 0xAD, 0xBE, 0xEF]);
+    assert_eq!(node.stream.reads_outstanding(), 0);
+}
+
+/// Terminates come in as they went out, in words (RDMAP-16, RDMAP-49).
+#[test]
+fn golden_terminates_are_understood() {
+    for (name, octets, words) in [
+        ("TERM-LOCAL", [0x00, 0x00, 0x00], "RDMAP local catastrophic error (00 00)"),
+        ("TERM-CRC", [0x20, 0x02, 0x00], "MPA CRC error (20 02)"),
+        ("TERM-RTR", [0x20, 0x07, 0x00], "MPA no matching RTR option (20 07)"),
+        ("TERM-DDP-STAG", [0x11, 0x00, 0xC0], "DDP tagged buffer error: invalid STag (11 00)"),
+        ("TERM-DDP-NOBUF", [0x12, 0x02, 0xC0], "DDP untagged buffer error: no buffer available (12 02)"),
+        (
+            "TERM-RDMAP-BOUNDS",
+            [0x01, 0x01, 0xE0],
+            "RDMAP remote protection error: base or bounds violation (01 01)",
+        ),
+        ("TERM-OPCODE", [0x02, 0x06, 0xC0], "RDMAP remote operation error: unexpected opcode (02 06)"),
+    ] {
+        let mut node = Node::initiator(); // no receive request is posted (RDMAP-48)
+        node.receive(&vector(name)).unwrap();
+        let &[Delivery::Terminated(t)] = &node.events()[..] else { panic!("{name}: {:?}", node.events()) };
+        assert_eq!(octets_of(&t), octets, "{name}");
+        assert_eq!(t.to_string(), words);
+        assert!(node.stream.ended());
+        // Again on the wire: the same octets.
+        assert_eq!(sent_terminate(t), vector(name));
+    }
+}
+
+/// Extensions that are not supported yet are refused as unexpected (RDMAPX-28), Atomic Responses for their queue.
+#[test]
+fn extensions_are_refused() {
+    for name in ["IMM", "IMM-SE", "ATOMIC-FADD", "ATOMIC-CSWAP"] {
+        let mut node = Node::initiator();
+        node.memory.post_receive(64);
+        let t = node.receive(&vector(name)).unwrap_err().terminate.unwrap();
+        assert_eq!(octets_of(&t), [0x02, 0x06, 0xC0], "{name}");
+        assert_eq!(node.memory.receives.len(), 1, "{name} took a receive request");
+    }
+    let t = Node::initiator().receive(&vector("ATOMIC-RESP")).unwrap_err().terminate.unwrap();
+    assert_eq!(octets_of(&t), [0x12, 0x01, 0xC0]);
+}
+
+/// Start-up frames as sent (MPA-51, MPA-59, MPAE-5).
+#[test]
+fn startup_frames_are_the_golden_octets() {
+    use startup::*;
+    let offer = Offer { rev: 1, ird: 4, ord: 4, ..Offer::default() };
+    let request = |o: &Offer<'_>| Initiator::new(o).unwrap().1;
+    assert_eq!(request(&offer), vector("REQ-V1"));
+    assert_eq!(request(&Offer { rev: 2, ..offer }), vector("REQ-V2-CS"));
+    let all = RtrKinds { send: true, write: true, read: true };
+    let p2p = Offer { rev: 2, ird: 16, ord: 8, private_data: b"hi", peer_to_peer: Some(all), ..offer };
+    assert_eq!(request(&p2p), vector("REQ-V2-P2P"));
+
+    let asked = |name: &str| {
+        let mut responder = Responder::new(Limits::default());
+        match responder.receive(&vector(name)) {
+            Ok(Request::Arrived(peer, data)) => (responder, peer, data),
+            other => panic!("{name}: {other:?}"),
+        }
+    };
+    let (mut responder, peer, data) = asked("REQ-V1");
+    assert!(peer.rev == 1 && peer.crc && !peer.enhanced && data.is_empty());
+    assert_eq!(responder.accept(&Offer::default()).unwrap().0, vector("REP-V1"));
+    let (mut responder, ..) = asked("REQ-V1");
+    assert_eq!(responder.reject(b"no").unwrap(), vector("REP-V1-REJ"));
+    let (_, peer, data) = asked("REQ-V2-P2P");
+    assert_eq!((peer.ird, peer.ord, peer.peer_to_peer), (Some(16), Some(8), Some(all)));
+    assert_eq!(data, b"hi");
+    let (_, peer, _) = asked("REQ-V2-NONEG");
+    assert_eq!((peer.enhanced, peer.ird, peer.ord, peer.peer_to_peer), (true, None, None, None));
+
+    // A request that offers only the Write RTR gets a Reply that lists it.
+    let write = RtrKinds { write: true, ..RtrKinds::default() };
+    let request = request(&Offer { rev: 2, ird: 16, ord: 8, peer_to_peer: Some(write), ..offer });
+    let mut responder = Responder::new(Limits::default());
+    responder.receive(&request).unwrap();
+    let reply = responder.accept(&Offer { ird: 8, ord: 20, ..Offer::default() }).unwrap().0;
+    assert_eq!(reply, vector("REP-V2-P2P"));
+
+    // A Request for markers is refused as a whole.
+    let mut responder = Responder::new(Limits::default());
+    match responder.receive(&vector("REQ-V1-M")) {
+        Ok(Request::Refused(peer, reply)) => {
+            assert!(peer.markers);
+            assert_eq!(reply[..16], *b"MPA ID Rep Frame");
+            assert_eq!(reply[16..], [0x60, 1, 0, 0]);
+        }
+        other => panic!("{other:?}"),
+    }
+}
