@@ -67,7 +67,9 @@ pub enum EalError {
     #[error("EAL argument {0:?} holds a NUL byte")]
     Argument(String),
     /// The child of a process that has started EAL cannot use it.
-    #[error("this process was forked from one that had opened a urnic device; open the device after fork() only")]
+    #[error(
+        "this process was forked from one that had opened a urnic device; open the device after fork() only"
+    )]
     Forked,
     /// `rte_eal_init` failed.
     #[error("DPDK did not start: {reason}{}", log::appendix(.log))]
@@ -203,7 +205,8 @@ impl Eal {
 /// Chooses the memory and writes the command line.
 fn arguments(config: &EalConfig) -> Result<(MemoryKind, Vec<CString>), EalError> {
     let cores: Vec<String> = affinity::allowed_cores().iter().map(usize::to_string).collect();
-    let mut args: Vec<String> = ["urnic", "--no-pci", "--no-telemetry", "--iova-mode=va"].map(String::from).into();
+    let mut args: Vec<String> =
+        ["urnic", "--no-pci", "--no-telemetry", "--iova-mode=va"].map(String::from).into();
     args.extend([format!("--log-level={}", log::eal_level()), "-m".into(), config.memory_mb.to_string()]);
     if !cores.is_empty() {
         // One logical core that may run anywhere: it only serves control calls.
@@ -237,7 +240,11 @@ fn arguments(config: &EalConfig) -> Result<(MemoryKind, Vec<CString>), EalError>
         // One file per segment list: a vhost-user peer maps at most eight regions.
         args.extend(["--in-memory", "--single-file-segments"].map(String::from));
     } else {
-        args.extend(["--no-huge".into(), "--no-shconf".into(), format!("--file-prefix=urnic{}", std::process::id())]);
+        args.extend([
+            "--no-huge".into(),
+            "--no-shconf".into(),
+            format!("--file-prefix=urnic{}", std::process::id()),
+        ]);
     }
     args.extend(config.extra_args.iter().cloned());
     let args = args.into_iter().map(|a| CString::new(a.clone()).map_err(|_| EalError::Argument(a)));
@@ -248,7 +255,8 @@ fn arguments(config: &EalConfig) -> Result<(MemoryKind, Vec<CString>), EalError>
 fn init(args: &[CString]) -> Result<bool, EalError> {
     log::capture();
     // EAL may keep pointers into its arguments and permutes the vector: both are given to it for good.
-    let argv: Vec<*mut c_char> = args.iter().map(|a| a.clone().into_raw()).chain([std::ptr::null_mut()]).collect();
+    let argv: Vec<*mut c_char> =
+        args.iter().map(|a| a.clone().into_raw()).chain([std::ptr::null_mut()]).collect();
     let argv = Box::leak(argv.into_boxed_slice());
     // SAFETY: argv holds args.len() NUL-terminated strings and a null, all of which live for ever.
     let status = unsafe { sys::rte_eal_init(args.len() as i32, argv.as_mut_ptr()) };

@@ -55,7 +55,8 @@ pub(crate) fn reservable(mb: u32) -> Result<(), String> {
         return Err("none are reserved".into());
     }
     let bytes = (pages_for(mb) * status.page_bytes) as usize;
-    let fd = memfd_create(NAME, MFdFlags::MFD_HUGETLB | MFdFlags::MFD_CLOEXEC).map_err(|e| e.desc().to_owned())?;
+    let fd =
+        memfd_create(NAME, MFdFlags::MFD_HUGETLB | MFdFlags::MFD_CLOEXEC).map_err(|e| e.desc().to_owned())?;
     let Some(length) = NonZeroUsize::new(bytes) else { return Ok(()) };
     ftruncate(&fd, bytes as i64).map_err(|e| e.desc().to_owned())?;
     // A shared mapping reserves its pages, without touching them.

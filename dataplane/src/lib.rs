@@ -1,11 +1,33 @@
 //! DPDK for urnic: environment, ports, frames, hugepage memory, clock.
-#![warn(missing_docs)]
+//!
+//! [`Eal::start`] once, then [`Port::open`] for each link. A port and everything made from its pools belong to one
+//! engine and are not `Send`: the engine moves between threads as a whole, under its lock.
+//!
+//! Receiving: [`Port::rx_burst`] gives owned [`Mbuf`]s. Sending: a [`TxBuf`] from [`Port::tx_pool`] is filled and
+//! frozen into a [`TxPayload`], which is shared by reference count and sent as often as needed by [`Port::frame`], a
+//! [`TxQueue`] and [`Port::tx_burst`].
 
 mod affinity;
+mod arena;
+mod caps;
+mod clock;
 mod eal;
+mod frame;
 mod hugepages;
 mod log;
+mod mbuf;
+mod payload;
+mod pool;
+mod port;
 
 pub use affinity::{PinError, allowed_cores, pin_current_thread};
+pub use arena::{Arena, ArenaError, HugeBuf};
+pub use caps::{Capabilities, ExternalMemory};
+pub use clock::Clock;
 pub use eal::{Eal, EalConfig, EalError, Hugepages, MemoryKind};
+pub use frame::{Part, TxFrame, TxQueue};
 pub use hugepages::{HugepageStatus, status as hugepage_status};
+pub use mbuf::Mbuf;
+pub use payload::{TxBuf, TxPayload};
+pub use pool::{HEADROOM, Pool, PoolError, retired_pools};
+pub use port::{BURST, Port, PortError, PortOptions, PortStats};

@@ -19,7 +19,7 @@ const FUNCTIONS: [&str; 15] = [
     "rte_openlog_stream",
     "rte_mempool_(free|avail_count|get_bulk|put_bulk)",
     "rte_pktmbuf_(pool_create_by_ops|attach|free|free_seg|attach_extbuf)",
-        "rte_ring_(create|free|count)",
+    "rte_ring_(create|free|dequeue)",
     "rte_socket_id",
     "rte_strerror",
     "rte_version",
@@ -67,7 +67,10 @@ fn main() {
     builder.generate().expect("bindgen").write_to_file(out.join("bindings.rs")).expect("OUT_DIR is writable");
 
     let mut c = cc::Build::new();
-    c.file(&inline).include(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).opt_level(3).warnings(false);
+    c.file(&inline)
+        .include(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+        .opt_level(3)
+        .warnings(false);
     for flag in flags {
         c.flag(flag);
     }

@@ -1,0 +1,90 @@
+//! Memory on EAL's heap: hugepages, or ordinary pages where there are none. Any port can send from it.
+
+use std::alloc::Layout;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use dpdk_sys as sys;
+
+use crate::Eal;
+
+/// EAL's heap has no such block left.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "no block of {len} bytes in {memory} memory ({free_mb} MiB free, perhaps in pieces): raise memory.size_mb{}",
+    if *.memory == "hugepage" { " or reserve more hugepages" } else { "" }
+)]
+pub struct ArenaError {
+    len: usize,
+    memory: &'static str,
+    free_mb: usize,
+}
+
+/// Allocates memory to be registered.
+#[derive(Clone, Debug)]
+pub struct Arena {
+    eal: Arc<Eal>,
+}
+
+impl Arena {
+    /// An allocator on EAL's heap.
+    pub fn new(eal: &Arc<Eal>) -> Self {
+        Self { eal: Arc::clone(eal) }
+    }
+
+    /// A zeroed block of `len` bytes (at least one), aligned to `align` (a power of two) or a cache line.
+    pub fn alloc(&self, len: usize, align: usize) -> Result<HugeBuf, ArenaError> {
+        let failure = || ArenaError {
+            len,
+            memory: if self.eal.memory() == crate::MemoryKind::Ordinary { "ordinary" } else { "hugepage" },
+            free_mb: self.eal.heap().1 >> 20,
+        };
+        let layout = Layout::from_size_align(len.max(1), align.max(64)).map_err(|_| failure())?;
+        let align = u32::try_from(layout.align()).map_err(|_| failure())?;
+        // The heap may grow, which the virtio drivers tell their peers: a control call.
+        let at = self.eal.control(|| {
+            // SAFETY: EAL runs; a null type is allowed.
+            unsafe { sys::rte_zmalloc_socket(std::ptr::null(), layout.size(), align, -1) as usize }
+        });
+        let ptr = NonNull::new(at as *mut u8).ok_or_else(failure)?;
+        Ok(HugeBuf { ptr, len, eal: Arc::clone(&self.eal) })
+    }
+}
+
+/// A block of EAL memory, freed on drop. Peers and applications may write it at any time: it is never a slice.
+#[derive(Debug)]
+pub struct HugeBuf {
+    ptr: NonNull<u8>,
+    len: usize,
+    eal: Arc<Eal>,
+}
+
+// SAFETY: only an address and a length; whoever accesses the bytes does so under their own rules.
+unsafe impl Send for HugeBuf {}
+// SAFETY: as above; there are no methods that access the bytes.
+unsafe impl Sync for HugeBuf {}
+
+impl HugeBuf {
+    /// Address of the first byte.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.ptr
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it was allocated with length 0.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Drop for HugeBuf {
+    fn drop(&mut self) {
+        let at = self.ptr.as_ptr() as usize;
+        // SAFETY: allocated by rte_zmalloc_socket, freed once.
+        self.eal.control(|| unsafe { sys::rte_free(at as *mut _) });
+    }
+}

@@ -1,0 +1,232 @@
+//! Frames to send, and the queue in which they wait for a burst.
+
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+
+use dpdk_sys as sys;
+
+use crate::{Mbuf, Pool, TxPayload};
+
+/// RTE_MBUF_F_EXTERNAL | RTE_MBUF_F_INDIRECT: what an mbuf's memory is, as opposed to what its frame needs.
+pub(crate) const ATTACHED: u64 = (1 << 61) | (1 << 62);
+
+/// A part of a frame: a range of a payload.
+#[derive(Clone, Debug)]
+pub struct Part<'a> {
+    /// The payload.
+    pub payload: &'a TxPayload,
+    /// Which of its bytes.
+    pub range: Range<usize>,
+}
+
+/// A frame to send, of one or more segments. Dropping it releases them.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct TxFrame(NonNull<sys::rte_mbuf>);
+
+impl TxFrame {
+    /// `headers` in front of the payload in the payload's own mbuf: one segment, nothing copied. Only while nobody else
+    /// refers to that mbuf, the range starts at the payload's first byte, and the headroom suffices; else `None`.
+    #[inline]
+    pub fn in_place(headers: &[u8], part: &Part<'_>) -> Option<Self> {
+        if part.range.start != 0 {
+            return None;
+        }
+        part.payload.prepend(headers, part.range.end).map(Self)
+    }
+
+    /// `headers` in an mbuf of `pool`, followed by a segment for each part; nothing of the payload is copied.
+    pub fn chain(pool: &mut Pool, headers: &[u8], parts: &[Part<'_>]) -> Option<Self> {
+        let mut head = pool.mbuf()?;
+        head.append(headers.len())?.copy_from_slice(headers);
+        let mut frame = Self::from(head);
+        frame.extend(pool, parts)?;
+        Some(frame)
+    }
+
+    /// Adds a segment for each part. `None` leaves the frame incomplete.
+    #[inline]
+    fn extend(&mut self, pool: &mut Pool, parts: &[Part<'_>]) -> Option<()> {
+        let mut last = self.0;
+        for part in parts {
+            let segment = part.payload.segment(pool, part.range.clone())?;
+            // SAFETY: both mbufs are referred to by this frame only, as far as these fields are concerned.
+            unsafe {
+                last.as_mut().next = segment.as_ptr();
+                self.0.as_mut().nb_segs += 1;
+                self.0.as_mut().pkt_len += part.range.len() as u32;
+            }
+            last = segment;
+        }
+        Some(())
+    }
+
+    /// `headers` and the parts copied into one mbuf of `pool`. `None` if the pool is empty or they do not fit.
+    pub fn copy(pool: &mut Pool, headers: &[u8], parts: &[Part<'_>]) -> Option<Self> {
+        pool.copied(headers, parts).map(Self::from)
+    }
+
+    /// The cheapest of the above for a port that can or cannot send several segments.
+    #[inline]
+    pub(crate) fn assemble(
+        pool: &mut Pool,
+        headers: &[u8],
+        parts: &[Part<'_>],
+        chains: bool,
+    ) -> Option<Self> {
+        let Some((first, rest)) = parts.split_first() else { return Self::copy(pool, headers, parts) };
+        if !rest.is_empty() && !chains {
+            return Self::copy(pool, headers, parts);
+        }
+        if let Some(mut frame) = Self::in_place(headers, first) {
+            frame.extend(pool, rest)?;
+            return Some(frame);
+        }
+        if chains { Self::chain(pool, headers, parts) } else { Self::copy(pool, headers, parts) }
+    }
+
+    /// Tells the port that the TCP checksum is left to it: the field holds the sum of the pseudo-header. For IPv4
+    /// without options over plain Ethernet.
+    #[inline]
+    pub(crate) fn leave_checksum(&mut self) {
+        const ETHERNET: u64 = 14;
+        const IPV4: u64 = 20;
+        // SAFETY: the first mbuf's flags are this frame's. tx_offload is a bit field: l2_len in bits 0..7, l3_len in
+        // bits 7..16.
+        unsafe {
+            let m = self.0.as_mut();
+            m.ol_flags |= sys::RTE_MBUF_F_TX_TCP_CKSUM | sys::RTE_MBUF_F_TX_IPV4;
+            m.__bindgen_anon_3.tx_offload = ETHERNET | (IPV4 << 7);
+        }
+    }
+
+    /// Bytes of the frame.
+    pub fn len(&self) -> usize {
+        // SAFETY: alive while `self` is.
+        unsafe { self.0.as_ref().pkt_len as usize }
+    }
+
+    /// Whether the frame has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of its segments.
+    pub fn segments(&self) -> usize {
+        // SAFETY: alive while `self` is.
+        unsafe { self.0.as_ref().nb_segs.into() }
+    }
+
+    fn into_raw(self) -> *mut sys::rte_mbuf {
+        let m = self.0.as_ptr();
+        std::mem::forget(self);
+        m
+    }
+}
+
+impl From<Mbuf> for TxFrame {
+    fn from(m: Mbuf) -> Self {
+        let mut m = m.into_raw();
+        // What reception left in the flags means other things to transmission.
+        // SAFETY: ours alone.
+        unsafe { m.as_mut().ol_flags = 0 };
+        Self(m)
+    }
+}
+
+impl Drop for TxFrame {
+    fn drop(&mut self) {
+        // SAFETY: our reference to each segment, not used afterwards.
+        unsafe { sys::rte_pktmbuf_free(self.0.as_ptr()) }
+    }
+}
+
+impl Pool {
+    /// `headers` and the parts copied into one mbuf, as if received: for frames to ourselves.
+    pub fn copied(&mut self, headers: &[u8], parts: &[Part<'_>]) -> Option<Mbuf> {
+        let mut m = self.mbuf()?;
+        m.append(headers.len())?.copy_from_slice(headers);
+        for part in parts {
+            let bytes = part.payload.data().get(part.range.clone())?;
+            m.append(bytes.len())?.copy_from_slice(bytes);
+        }
+        Some(m)
+    }
+}
+
+/// Frames that wait to be sent, in order.
+#[derive(Debug)]
+pub struct TxQueue {
+    frames: [*mut sys::rte_mbuf; Self::CAPACITY],
+    len: usize,
+}
+
+impl TxQueue {
+    /// Frames that a queue holds.
+    pub const CAPACITY: usize = 64;
+
+    /// An empty queue.
+    pub fn new() -> Self {
+        Self { frames: [ptr::null_mut(); Self::CAPACITY], len: 0 }
+    }
+
+    /// Frames that can be pushed.
+    #[inline]
+    pub fn room(&self) -> usize {
+        Self::CAPACITY - self.len
+    }
+
+    /// Frames that wait.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a frame; gives it back if the queue is full.
+    #[inline]
+    pub fn push(&mut self, frame: TxFrame) -> Result<(), TxFrame> {
+        let Some(slot) = self.frames.get_mut(self.len) else { return Err(frame) };
+        *slot = frame.into_raw();
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Drops all frames.
+    pub fn clear(&mut self) {
+        for &m in self.frames.iter().take(self.len) {
+            // SAFETY: each of the first `len` entries is a frame that the queue owns.
+            unsafe { sys::rte_pktmbuf_free(m) }
+        }
+        self.len = 0;
+    }
+
+    /// Offers the frames to `send`, which takes ownership of as many as it answers, from the front.
+    #[inline]
+    pub(crate) fn offer(&mut self, send: impl FnOnce(*mut *mut sys::rte_mbuf, u16) -> u16) -> usize {
+        if self.len == 0 {
+            return 0;
+        }
+        let sent = usize::from(send(self.frames.as_mut_ptr(), self.len as u16)).min(self.len);
+        self.frames.copy_within(sent..self.len, 0);
+        self.len -= sent;
+        sent
+    }
+}
+
+impl Default for TxQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for TxQueue {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,151 @@
+//! Received frames: an owned mbuf.
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use dpdk_sys as sys;
+
+/// A frame that nobody else refers to: received from a port, or copied together. Dropping it returns its memory.
+///
+/// Mbufs come from pools with one producer and one consumer, so neither a port nor anything made from its pools is
+/// `Send`: an engine moves between threads as a whole, under its lock, and says so itself.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Mbuf(NonNull<sys::rte_mbuf>);
+
+impl Mbuf {
+    /// Takes ownership.
+    ///
+    /// # Safety
+    /// `m` is a single-segment direct mbuf with reference count one, and nobody else uses it.
+    pub(crate) unsafe fn from_raw(m: NonNull<sys::rte_mbuf>) -> Self {
+        Self(m)
+    }
+
+    pub(crate) fn into_raw(self) -> NonNull<sys::rte_mbuf> {
+        let m = self.0;
+        std::mem::forget(self);
+        m
+    }
+
+    fn raw(&self) -> &sys::rte_mbuf {
+        // SAFETY: the mbuf is ours while `self` lives.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// The frame, from its Ethernet header on, without FCS.
+    #[inline]
+    pub fn data(&self) -> &[u8] {
+        let m = self.raw();
+        // SAFETY: data_off and data_len describe initialised bytes of this mbuf's buffer, which nobody else writes.
+        unsafe {
+            std::slice::from_raw_parts(m.buf_addr.cast::<u8>().add(m.data_off.into()), m.data_len.into())
+        }
+    }
+
+    /// The frame, to be changed.
+    #[inline]
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        let m = self.raw();
+        // SAFETY: as in `data`; the mbuf is not shared.
+        unsafe {
+            std::slice::from_raw_parts_mut(m.buf_addr.cast::<u8>().add(m.data_off.into()), m.data_len.into())
+        }
+    }
+
+    /// Bytes of the frame.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.raw().data_len.into()
+    }
+
+    /// Whether the frame has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of buffer after the frame.
+    pub fn tailroom(&self) -> usize {
+        let m = self.raw();
+        usize::from(m.buf_len) - usize::from(m.data_off) - usize::from(m.data_len)
+    }
+
+    /// Grows the frame by `n` bytes and returns them, with whatever was in the buffer before; `None` if they do not
+    /// fit.
+    #[inline]
+    pub fn append(&mut self, n: usize) -> Option<&mut [u8]> {
+        if n > self.tailroom() {
+            return None;
+        }
+        let at = self.len();
+        // SAFETY: the mbuf is ours alone; n is within the buffer, so fits 16 bits.
+        let m = unsafe { self.0.as_mut() };
+        m.data_len += n as u16;
+        m.pkt_len += n as u32;
+        self.data_mut().get_mut(at..)
+    }
+
+    /// Whether the link vouches for the TCP checksum: the frame came through memory only, and the sender left the
+    /// checksum unfilled, or the port has verified it.
+    #[inline]
+    pub fn checksum_trusted(&self) -> bool {
+        matches!(
+            self.raw().ol_flags & sys::RTE_MBUF_F_RX_L4_CKSUM_MASK,
+            sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD | sys::RTE_MBUF_F_RX_L4_CKSUM_NONE
+        )
+    }
+
+    /// Says that the sender left the checksum unfilled.
+    pub(crate) fn trust_checksum(&mut self) {
+        // SAFETY: the mbuf is ours alone.
+        unsafe { self.0.as_mut() }.ol_flags |= sys::RTE_MBUF_F_RX_L4_CKSUM_NONE;
+    }
+
+    /// Drops what the port says about checksums.
+    pub(crate) fn distrust_checksum(&mut self) {
+        // SAFETY: the mbuf is ours alone.
+        unsafe { self.0.as_mut() }.ol_flags &= !sys::RTE_MBUF_F_RX_L4_CKSUM_MASK;
+    }
+
+    /// Asks the processor to fetch the headers.
+    #[inline]
+    pub fn prefetch(&self) {
+        // SAFETY: the mbuf is ours while `self` lives.
+        unsafe { prefetch_data(self.0) }
+    }
+}
+
+/// Fetches the first two cache lines of an mbuf's data.
+///
+/// # Safety
+/// `m` is a live mbuf.
+#[inline]
+pub(crate) unsafe fn prefetch_data(m: NonNull<sys::rte_mbuf>) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller passes a live mbuf; a prefetch never faults.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let m = m.as_ref();
+        let data = m.buf_addr.cast::<i8>().wrapping_add(m.data_off.into());
+        _mm_prefetch::<_MM_HINT_T0>(data);
+        _mm_prefetch::<_MM_HINT_T0>(data.wrapping_add(64));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = m;
+}
+
+impl Deref for Mbuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.data()
+    }
+}
+
+impl Drop for Mbuf {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: ours, single segment, not used afterwards.
+        unsafe { sys::rte_pktmbuf_free_seg(self.0.as_ptr()) }
+    }
+}

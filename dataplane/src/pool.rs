@@ -1,0 +1,205 @@
+//! Pools of mbufs.
+
+use std::ffi::CString;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrayvec::ArrayVec;
+use dpdk_sys as sys;
+
+use crate::Mbuf;
+use crate::eal::{self, Eal};
+use crate::payload::TxBuf;
+
+/// Bytes free before the data of a fresh mbuf, for headers.
+pub const HEADROOM: usize = sys::RTE_PKTMBUF_HEADROOM as usize;
+
+/// Mbufs taken from the mempool at a time.
+const BATCH: usize = 32;
+
+/// How the threads that use a pool relate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Users {
+    /// One at a time: the engine that owns the port.
+    Engine,
+    /// The peer of an in-process link returns mbufs from its own thread.
+    Link,
+}
+
+/// A pool could not be made.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "no memory for a pool of {frames} frames of {room} bytes ({reason}); EAL has {free_mb} MiB free: raise \
+     memory.size_mb or lower the MTU"
+)]
+pub struct PoolError {
+    frames: u32,
+    room: usize,
+    reason: String,
+    free_mb: usize,
+}
+
+/// A fixed number of mbufs, used by one engine.
+///
+/// Threads that EAL does not know get no cache from a mempool, and an engine is driven by such threads in turn, so the
+/// mempool has no cache and a single-producer, single-consumer ring, and batches are kept here.
+#[derive(Debug)]
+pub struct Pool {
+    mempool: NonNull<sys::rte_mempool>,
+    cache: ArrayVec<NonNull<sys::rte_mbuf>, BATCH>,
+    capacity: usize,
+    room: usize,
+    eal: Arc<Eal>,
+}
+
+/// A mempool whose owner is gone while frames of it were still alive.
+struct Retired {
+    mempool: NonNull<sys::rte_mempool>,
+    capacity: usize,
+}
+
+// SAFETY: only counted and freed, under the lock of RETIRED, once nobody else refers to it.
+unsafe impl Send for Retired {}
+
+static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
+
+impl Pool {
+    /// Makes a pool of `frames` mbufs with `room` bytes after the headroom each.
+    pub(crate) fn new(eal: &Arc<Eal>, frames: u32, room: usize, users: Users) -> Result<Self, PoolError> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let name = format!("urnic{}", SERIAL.fetch_add(1, Ordering::Relaxed));
+        let name = CString::new(name).unwrap_or_default();
+        let ops = match users {
+            Users::Engine => c"ring_sp_sc",
+            Users::Link => c"ring_mp_mc",
+        };
+        let full = HEADROOM + room.next_multiple_of(64);
+        let made =
+            u16::try_from(full).map_err(|_| "a frame of at most 64 KiB fits".to_owned()).and_then(|full| {
+                eal.control(|| {
+                    reap();
+                    // SAFETY: EAL runs; the strings are NUL-terminated.
+                    let m = unsafe {
+                        sys::rte_pktmbuf_pool_create_by_ops(
+                            name.as_ptr(),
+                            frames,
+                            0,
+                            0,
+                            full,
+                            -1,
+                            ops.as_ptr(),
+                        )
+                    };
+                    NonNull::new(m).map(|m| m.as_ptr() as usize).ok_or_else(|| eal::strerror(eal::errno()))
+                })
+            });
+        match made {
+            Ok(at) => Ok(Self {
+                // SAFETY: not null, checked above.
+                mempool: unsafe { NonNull::new_unchecked(at as *mut sys::rte_mempool) },
+                cache: ArrayVec::new(),
+                capacity: frames as usize,
+                room: full - HEADROOM,
+                eal: Arc::clone(eal),
+            }),
+            Err(reason) => Err(PoolError { frames, room, reason, free_mb: eal.heap().1 >> 20 }),
+        }
+    }
+
+    /// Mbufs in all.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Mbufs that can be taken now.
+    #[inline]
+    pub fn available(&self) -> usize {
+        // SAFETY: the mempool lives.
+        unsafe { sys::rte_mempool_avail_count(self.mempool.as_ptr()) as usize + self.cache.len() }
+    }
+
+    /// Bytes of data that an mbuf holds after its headroom.
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut sys::rte_mempool {
+        self.mempool.as_ptr()
+    }
+
+    /// Takes an mbuf without data; `None` if the pool is empty.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<NonNull<sys::rte_mbuf>> {
+        if self.cache.is_empty() {
+            self.refill();
+        }
+        let mut m = self.cache.pop()?;
+        // SAFETY: mbufs in a pool are unused, with reference count one and no next segment.
+        let mbuf = unsafe { m.as_mut() };
+        mbuf.data_off = HEADROOM as u16;
+        mbuf.data_len = 0;
+        mbuf.pkt_len = 0;
+        mbuf.ol_flags = 0;
+        Some(m)
+    }
+
+    fn refill(&mut self) {
+        let mut batch = [ptr::null_mut(); BATCH];
+        for want in [BATCH, 1] {
+            // SAFETY: `batch` has room for `want` pointers; without a cache the mempool's ring is used.
+            let status =
+                unsafe { sys::rte_mempool_get_bulk(self.mempool.as_ptr(), batch.as_mut_ptr(), want as u32) };
+            if status == 0 {
+                self.cache.extend(batch.iter().take(want).filter_map(|&m| NonNull::new(m.cast())));
+                return;
+            }
+        }
+    }
+
+    /// Takes an mbuf to write a frame into; `None` if the pool is empty.
+    #[inline]
+    pub fn mbuf(&mut self) -> Option<Mbuf> {
+        // SAFETY: `take` gives ownership of a fresh mbuf.
+        self.take().map(|m| unsafe { Mbuf::from_raw(m) })
+    }
+
+    /// Takes a buffer to write payload into; `None` if the pool is empty.
+    #[inline]
+    pub fn buffer(&mut self) -> Option<TxBuf> {
+        self.mbuf().map(TxBuf::new)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for m in self.cache.drain(..) {
+            // SAFETY: ours and unused.
+            unsafe { sys::rte_pktmbuf_free_seg(m.as_ptr()) }
+        }
+        let retired = Retired { mempool: self.mempool, capacity: self.capacity };
+        RETIRED.lock().unwrap_or_else(PoisonError::into_inner).push(retired);
+        self.eal.control(reap);
+    }
+}
+
+/// Frees the retired mempools to which every frame has come back. On the control thread, as it may change what memory
+/// the virtio drivers share with their peers.
+fn reap() {
+    let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
+    retired.retain(|r| {
+        // SAFETY: the mempool lives until it is freed here.
+        let full = unsafe { sys::rte_mempool_avail_count(r.mempool.as_ptr()) } as usize >= r.capacity;
+        if full {
+            // SAFETY: its owner is gone and all its mbufs are in it, so nothing refers to it.
+            unsafe { sys::rte_mempool_free(r.mempool.as_ptr()) }
+        }
+        !full
+    });
+}
+
+/// Pools that wait for frames to come back. For tests of leaks.
+#[doc(hidden)]
+pub fn retired_pools() -> usize {
+    RETIRED.lock().unwrap_or_else(PoisonError::into_inner).len()
+}

@@ -1,0 +1,145 @@
+//! Links between two devices of one process: a pair of rings by name.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use dpdk_sys as sys;
+
+use crate::{Mbuf, Pool};
+
+/// Frames that a ring holds, one less than this.
+pub(super) const SLOTS: u16 = 1024;
+
+/// The rings of a link; ring `i` carries what side `i` sends.
+#[derive(Debug)]
+struct Link {
+    rings: [NonNull<sys::rte_ring>; 2],
+    open: [bool; 2],
+}
+
+// SAFETY: rings are made for use from two threads; all else is under the lock of LINKS.
+unsafe impl Send for Link {}
+
+static LINKS: Mutex<Option<HashMap<String, Link>>> = Mutex::new(None);
+
+fn with_links<T>(f: impl FnOnce(&mut HashMap<String, Link>) -> T) -> T {
+    f(LINKS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+}
+
+impl Link {
+    fn new() -> Option<Self> {
+        let first = new_ring()?;
+        let Some(second) = new_ring() else {
+            // SAFETY: just made, unused.
+            unsafe { sys::rte_ring_free(first.as_ptr()) };
+            return None;
+        };
+        Some(Self { rings: [first, second], open: [false; 2] })
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        for ring in self.rings {
+            let mut m = ptr::null_mut();
+            // SAFETY: neither side is open, so nobody else uses the rings; what is in them are frames.
+            unsafe {
+                while sys::rte_ring_dequeue(ring.as_ptr(), &raw mut m) == 0 {
+                    sys::rte_pktmbuf_free(m.cast());
+                }
+                sys::rte_ring_free(ring.as_ptr());
+            }
+        }
+    }
+}
+
+fn new_ring() -> Option<NonNull<sys::rte_ring>> {
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    let name = CString::new(format!("urnic_link{}", SERIAL.fetch_add(1, Ordering::Relaxed))).ok()?;
+    let flags = sys::RING_F_SP_ENQ | sys::RING_F_SC_DEQ;
+    // SAFETY: EAL runs; a NUL-terminated string.
+    NonNull::new(unsafe { sys::rte_ring_create(name.as_ptr(), SLOTS.into(), -1, flags) })
+}
+
+/// One side of a link; leaves it on drop, and the last to leave frees the rings.
+#[derive(Debug)]
+pub(super) struct End {
+    name: String,
+    side: usize,
+    /// What we receive from, and what we send to.
+    rings: [NonNull<sys::rte_ring>; 2],
+}
+
+// SAFETY: the rings live as long as a side is open, and are made for one thread at each end.
+unsafe impl Send for End {}
+// SAFETY: shared access only reads the addresses, or takes the lock of LINKS.
+unsafe impl Sync for End {}
+
+impl End {
+    /// Takes the free side of the link `name`; `None` if both are taken (or there is no memory for a ring).
+    pub(super) fn join(name: &str) -> Option<Self> {
+        with_links(|links| {
+            if !links.contains_key(name) {
+                links.insert(name.to_owned(), Link::new()?);
+            }
+            let link = links.get_mut(name)?;
+            let side = link.open.iter().position(|open| !open)?;
+            let [a, b] = link.rings;
+            let rings = if side == 0 { [b, a] } else { [a, b] };
+            *link.open.get_mut(side)? = true;
+            Some(Self { name: name.to_owned(), side, rings })
+        })
+    }
+
+    /// Whether both sides are open.
+    pub(super) fn is_whole(&self) -> bool {
+        with_links(|links| links.get(&self.name).is_some_and(|l| l.open == [true; 2]))
+    }
+
+    /// Makes an Ethernet device of this end: its port id, or negative.
+    pub(super) fn make_device(&self, name: &CStr) -> i32 {
+        let [mut rx, mut tx] = self.rings.map(NonNull::as_ptr);
+        // SAFETY: EAL runs; one ring each way, both alive until this end is dropped.
+        unsafe { sys::rte_eth_from_rings(name.as_ptr(), &raw mut rx, 1, &raw mut tx, 1, 0) }
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        with_links(|links| {
+            let Some(link) = links.get_mut(&self.name) else { return };
+            if let Some(open) = link.open.get_mut(self.side) {
+                *open = false;
+            }
+            if link.open == [false; 2] {
+                links.remove(&self.name);
+            }
+        });
+    }
+}
+
+/// A linear copy of a frame, in an mbuf of `pool`; `None` if it does not fit or the pool is empty.
+///
+/// # Safety
+/// `m` is a whole frame that nobody changes.
+pub(super) unsafe fn copy(m: NonNull<sys::rte_mbuf>, pool: &mut Pool) -> Option<Mbuf> {
+    let mut copy = pool.mbuf()?;
+    let mut segment = m.as_ptr().cast_const();
+    while !segment.is_null() {
+        // SAFETY: a segment of the frame.
+        let bytes = unsafe {
+            let s = &*segment;
+            segment = s.next;
+            std::slice::from_raw_parts(s.buf_addr.cast::<u8>().add(s.data_off.into()), s.data_len.into())
+        };
+        copy.append(bytes.len())?.copy_from_slice(bytes);
+    }
+    // SAFETY: as the caller promises.
+    if unsafe { m.as_ref() }.ol_flags & sys::RTE_MBUF_F_TX_TCP_CKSUM != 0 {
+        copy.trust_checksum();
+    }
+    Some(copy)
+}
