@@ -1,6 +1,8 @@
 //! The choice of a kernel: a table of functions, found at the first call and kept.
 
 use crate::portable;
+#[cfg(target_arch = "x86_64")]
+use crate::x86;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -33,10 +35,15 @@ impl Kernel {
         }
     }
 
-    fn table(self) -> Option<&'static Table> {
+    pub(crate) fn table(self) -> Option<&'static Table> {
         match self {
             Kernel::Portable => Some(&portable::TABLE),
-            _ => None,
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Sse42 => x86::has_sse42().then_some(&x86::sse42::TABLE),
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Vpclmul => x86::has_vpclmul().then_some(&x86::vpclmul::TABLE),
+            #[cfg(not(target_arch = "x86_64"))]
+            Kernel::Sse42 | Kernel::Vpclmul => None,
         }
     }
 }

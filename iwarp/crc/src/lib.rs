@@ -15,8 +15,12 @@
 //! ```
 
 mod dispatch;
+#[cfg(target_arch = "x86_64")]
+mod poly;
 mod portable;
 mod sum;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 pub use dispatch::{Kernel, force_kernel, kernel};
 pub use sum::combine;

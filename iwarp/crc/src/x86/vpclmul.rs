@@ -1,0 +1,344 @@
+//! Carry-less multiplication of 64-byte vectors.
+//!
+//! The data is taken as vectors of 64 bytes that end where it ends: the first vector holds what is left over, behind
+//! zeros, which do not change a CRC whose register has been moved into the data. Each vector is multiplied to the
+//! position of the last one (folded) and all are added; what remains are 16 bytes for the CRC32 instruction. Up to
+//! seven vectors are folded independently of each other; longer data first goes through four running vectors.
+//!
+//! The Internet checksum comes from dot products of the bytes with (1, 0, 1, 0, ...) and (0, 1, 0, 1, ...), which add
+//! up low and high bytes, on an execution port that the multiplications leave free.
+
+use super::sse42;
+use crate::dispatch::{Kernel, Table};
+use crate::poly::x_to;
+use crate::portable::{last_store, store_last};
+use crate::sum;
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::ptr;
+
+pub(crate) static TABLE: Table =
+    Table { kernel: Kernel::Vpclmul, crc, sum: sum_only, copy_crc, copy_crc_sum, place };
+
+/// Shortest data for which vectors are faster than the CRC32 instruction; at least 65.
+const VECTOR_MIN: usize = 128;
+/// Data is taken in parts of at most this size, so that no 32-bit lane of the checksum overflows. Even.
+const PART: usize = 1 << 26;
+
+/// Multipliers that move 16 bytes by `bits`: for their first and their last eight bytes. Reflected 64-bit values,
+/// whose product comes out times x.
+const fn fold_by(bits: u32) -> [u64; 2] {
+    [(x_to(bits + 63) as u64) << 32, (x_to(bits - 1) as u64) << 32]
+}
+
+/// `FOLD[d]`: moves by `d` vectors; the first entry is not used.
+static FOLD: [[u64; 2]; 7] =
+    [[0; 2], fold_by(512), fold_by(1024), fold_by(1536), fold_by(2048), fold_by(2560), fold_by(3072)];
+
+/// Moves each quarter of a vector to the position of the last one, which itself is left out.
+static QUARTERS: [[u64; 2]; 4] = [fold_by(384), fold_by(256), fold_by(128), [0; 2]];
+
+/// The vector, multiplied by `k`.
+#[inline]
+#[target_feature(enable = "avx512f,vpclmulqdq")]
+fn fold(v: __m512i, k: __m512i) -> __m512i {
+    _mm512_xor_si512(_mm512_clmulepi64_epi128::<0x00>(v, k), _mm512_clmulepi64_epi128::<0x11>(v, k))
+}
+
+/// `v` moved by `d` vectors, plus `next`.
+#[inline]
+#[target_feature(enable = "avx512f,vpclmulqdq")]
+fn fold_onto(v: __m512i, k: __m512i, next: __m512i) -> __m512i {
+    let (lo, hi) = (_mm512_clmulepi64_epi128::<0x00>(v, k), _mm512_clmulepi64_epi128::<0x11>(v, k));
+    _mm512_ternarylogic_epi64::<0x96>(lo, hi, next)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl")]
+fn multiplier(d: usize) -> __m512i {
+    let [first, last] = FOLD[d];
+    _mm512_broadcast_i32x4(_mm_set_epi64x(last as i64, first as i64))
+}
+
+/// Reads 64 bytes; exactly once if `ONCE`.
+///
+/// # Safety
+/// `src` must be readable for 64 bytes, and without `ONCE` nobody may write them.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load<const ONCE: bool>(src: *const u8) -> __m512i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if ONCE {
+            let v;
+            asm!("vmovdqu64 {}, zmmword ptr [{}]", lateout(zmm_reg) v, in(reg) src,
+                options(nostack, preserves_flags, readonly));
+            v
+        } else {
+            _mm512_loadu_si512(src.cast())
+        }
+    }
+}
+
+/// Reads the bytes of a mask, exactly once; the others are zero.
+///
+/// # Safety
+/// The bytes of the mask must be readable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn load_some(src: *const u8, mask: u64) -> __m512i {
+    let v;
+    // SAFETY: the caller's promise; a masked load touches no other bytes.
+    unsafe {
+        asm!("vmovdqu8 {} {{{}}} {{z}}, zmmword ptr [{}]", lateout(zmm_reg) v, in(kreg) mask, in(reg) src,
+            options(nostack, preserves_flags, readonly));
+    }
+    v
+}
+
+/// The running checksum: sums of the bytes at even and at odd positions.
+#[derive(Clone, Copy)]
+struct Sums {
+    even: __m512i,
+    odd: __m512i,
+}
+
+impl Sums {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn new() -> Sums {
+        Sums { even: _mm512_setzero_si512(), odd: _mm512_setzero_si512() }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn add(&mut self, v: __m512i) {
+        self.even = _mm512_dpbusd_epi32(self.even, v, _mm512_set1_epi16(0x0001));
+        self.odd = _mm512_dpbusd_epi32(self.odd, v, _mm512_set1_epi16(0x0100));
+    }
+
+    /// The sum as little-endian words, when the data began at an odd position or an even one.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn total(self, begins_odd: bool) -> u64 {
+        let (low, high) = if begins_odd { (self.odd, self.even) } else { (self.even, self.odd) };
+        // A 64-bit lane holds two sums of at most 2^29: neither the shift nor the additions overflow.
+        let wide = |v: __m512i| {
+            _mm512_add_epi64(_mm512_srli_epi64::<32>(v), _mm512_and_si512(v, _mm512_set1_epi64(0xffff_ffff)))
+        };
+        _mm512_reduce_add_epi64(_mm512_add_epi64(wide(low), _mm512_slli_epi64::<8>(wide(high)))) as u64
+    }
+}
+
+/// One pass over `VECTOR_MIN` to `PART` bytes: copies if `COPY`; returns the CRC register if `CRC`, and the checksum
+/// words added up if `SUM`.
+///
+/// # Safety
+/// `src` must be readable and, if `COPY`, `dst` writable for `len` bytes.
+#[inline]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx512f,avx512bw,avx512vl,avx512vbmi2,avx512vnni,vpclmulqdq")]
+unsafe fn vectors<const COPY: bool, const CRC: bool, const SUM: bool>(
+    mut dst: *mut u8,
+    mut src: *const u8,
+    len: usize,
+    state: u32,
+) -> (u32, u64) {
+    let mut sums = Sums::new();
+    // Bytes in the first vector, 1 to 64, and how many full ones follow.
+    let first = (len - 1) % 64 + 1;
+    let mut left = (len - first) / 64;
+
+    // SAFETY: `first` bytes, then 64 for each vector of `left`, are what there is.
+    unsafe {
+        let bytes = load_some(src, u64::MAX >> (64 - first));
+        if COPY {
+            _mm512_mask_storeu_epi8(dst.cast(), u64::MAX >> (64 - first), bytes);
+        }
+        src = src.add(first);
+        dst = dst.wrapping_add(first);
+        let position = u64::MAX << (64 - first);
+        let bytes = _mm512_maskz_expand_epi8(position, bytes);
+        if SUM {
+            sums.add(bytes);
+        }
+        let mut next = || {
+            let v = load::<COPY>(src);
+            if COPY {
+                _mm512_storeu_si512(dst.cast(), v);
+            }
+            if SUM {
+                sums.add(v);
+            }
+            src = src.add(64);
+            dst = dst.wrapping_add(64);
+            v
+        };
+        if !CRC {
+            for _ in 0..left {
+                next();
+            }
+            return (state, sums.total(len % 2 == 1));
+        }
+
+        // The register goes onto the first four bytes; if the first vector has fewer, onto the next one's too.
+        let low = |v: u32| _mm512_zextsi128_si512(_mm_cvtsi32_si128(v as i32));
+        let v0 = _mm512_xor_si512(bytes, _mm512_maskz_expand_epi8(position, low(state)));
+        let over = low((u64::from(state) >> (8 * first.min(4))) as u32);
+        let v1 = _mm512_xor_si512(next(), over);
+        left -= 1;
+
+        let folded = if left < 2 {
+            let v = fold_onto(v0, multiplier(1), v1);
+            if left == 0 { v } else { fold_onto(v, multiplier(1), next()) }
+        } else {
+            let mut v = [v0, v1, next(), next()];
+            left -= 2;
+            let by_four = multiplier(4);
+            while left >= 4 {
+                for v in &mut v {
+                    *v = fold_onto(*v, by_four, next());
+                }
+                left -= 4;
+            }
+            let [a, b, c, d] = v;
+            let at = |v: __m512i, distance: usize| fold(v, multiplier(distance));
+            let abc = |left: usize| {
+                _mm512_ternarylogic_epi64::<0x96>(at(a, 3 + left), at(b, 2 + left), at(c, 1 + left))
+            };
+            match left {
+                0 => _mm512_xor_si512(abc(0), d),
+                1 => _mm512_ternarylogic_epi64::<0x96>(abc(1), at(d, 1), next()),
+                2 => {
+                    let ef = fold_onto(next(), multiplier(1), next());
+                    _mm512_ternarylogic_epi64::<0x96>(abc(2), at(d, 2), ef)
+                }
+                _ => {
+                    let (e, f) = (at(next(), 2), at(next(), 1));
+                    let efg = _mm512_ternarylogic_epi64::<0x96>(e, f, next());
+                    _mm512_ternarylogic_epi64::<0x96>(abc(3), at(d, 3), efg)
+                }
+            }
+        };
+
+        let quarters = fold(folded, _mm512_loadu_si512(QUARTERS.as_ptr().cast()));
+        let quarters = _mm512_xor_si512(quarters, _mm512_maskz_mov_epi64(0b1100_0000, folded));
+        let halves =
+            _mm256_xor_si256(_mm512_castsi512_si256(quarters), _mm512_extracti64x4_epi64::<1>(quarters));
+        let last = _mm_xor_si128(_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves));
+        let register = _mm_crc32_u64(0, _mm_cvtsi128_si64(last) as u64);
+        let register = _mm_crc32_u64(register, _mm_extract_epi64::<1>(last) as u64);
+        (register as u32, if SUM { sums.total(len % 2 == 1) } else { 0 })
+    }
+}
+
+/// Any length: short data by the CRC32 instruction, longer data in parts by vectors.
+///
+/// # Safety
+/// As [`vectors`].
+#[inline]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx512f,avx512bw,avx512vl,avx512vbmi2,avx512vnni,vpclmulqdq")]
+unsafe fn pass<const COPY: bool, const SUM: bool>(
+    mut dst: *mut u8,
+    mut src: *const u8,
+    mut len: usize,
+    mut state: u32,
+) -> (u32, u64) {
+    // SAFETY: the caller's promise; each part lies within the data.
+    unsafe {
+        if len < VECTOR_MIN {
+            return sse42::pass::<COPY, SUM>(dst, src, len, state);
+        }
+        let mut acc = 0;
+        while len > PART + VECTOR_MIN {
+            let part = vectors::<COPY, true, SUM>(dst, src, PART, state);
+            state = part.0;
+            acc = sum::add(acc, part.1);
+            (src, dst, len) = (src.add(PART), dst.wrapping_add(PART), len - PART);
+        }
+        let part = vectors::<COPY, true, SUM>(dst, src, len, state);
+        (part.0, sum::add(acc, part.1))
+    }
+}
+
+unsafe fn crc(src: *const u8, len: usize, state: u32) -> u32 {
+    // SAFETY: the caller's promise; the table is used only where the features exist; nothing is written.
+    unsafe { pass::<false, false>(ptr::null_mut(), src, len, state).0 }
+}
+
+unsafe fn copy_crc(dst: *mut u8, src: *const u8, len: usize, state: u32) -> u32 {
+    // SAFETY: the caller's promise; the table is used only where the features exist.
+    unsafe { pass::<true, false>(dst, src, len, state).0 }
+}
+
+unsafe fn copy_crc_sum(dst: *mut u8, src: *const u8, len: usize, state: u32) -> (u32, u16) {
+    // SAFETY: the caller's promise; the table is used only where the features exist.
+    let (state, acc) = unsafe { pass::<true, true>(dst, src, len, state) };
+    (state, sum::fold(acc))
+}
+
+unsafe fn sum_only(mut src: *const u8, mut len: usize) -> u16 {
+    // SAFETY: the caller's promise; the table is used only where the features exist; nothing is written.
+    unsafe {
+        if len < VECTOR_MIN {
+            return sse42::sum_only(src, len);
+        }
+        let mut acc = 0;
+        while len > PART + VECTOR_MIN {
+            acc = sum::add(acc, vectors::<false, false, true>(ptr::null_mut(), src, PART, 0).1);
+            (src, len) = (src.add(PART), len - PART);
+        }
+        sum::fold(sum::add(acc, vectors::<false, false, true>(ptr::null_mut(), src, len, 0).1))
+    }
+}
+
+unsafe fn place(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the caller's promise; the table is used only where the features exist.
+    unsafe { place_vectors(dst, src, len) }
+}
+
+/// Writes the bytes of a mask.
+///
+/// # Safety
+/// The bytes of the mask must be readable at `src` and writable at `dst`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn place_some(dst: *mut u8, src: *const u8, mask: u64) {
+    // SAFETY: the caller's promise; masked accesses touch no other bytes.
+    unsafe {
+        let v = _mm512_maskz_loadu_epi8(mask, src.cast());
+        asm!("vmovdqu8 zmmword ptr [{}] {{{}}}, {}", in(reg) dst, in(kreg) mask, in(zmm_reg) v,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// # Safety
+/// As [`crate::place`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn place_vectors(mut dst: *mut u8, mut src: *const u8, len: usize) {
+    if len == 0 {
+        return;
+    }
+    let width = last_store(dst as usize + len, len);
+    let mut body = len - width;
+    // SAFETY: the caller's promise; every access stays within the `body` bytes left, then within the last `width`.
+    unsafe {
+        if body >= 256 {
+            // Full stores that do not cross cache lines.
+            let head = dst.align_offset(64);
+            if head != 0 {
+                place_some(dst, src, u64::MAX >> (64 - head));
+                (dst, src, body) = (dst.add(head), src.add(head), body - head);
+            }
+        }
+        while body >= 64 {
+            let v = _mm512_loadu_si512(src.cast());
+            asm!("vmovdqu64 zmmword ptr [{}], {}", in(reg) dst, in(zmm_reg) v, options(nostack, preserves_flags));
+            (dst, src, body) = (dst.add(64), src.add(64), body - 64);
+        }
+        if body != 0 {
+            place_some(dst, src, u64::MAX >> (64 - body));
+        }
+        store_last(dst.add(body), src.add(body), width);
+    }
+}
