@@ -85,6 +85,16 @@ impl Mbuf {
         self.data_mut().get_mut(at..)
     }
 
+    /// Shortens the frame to its first `len` bytes.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        let len = len.min(self.len());
+        // SAFETY: the mbuf is ours alone; len is at most what it was.
+        let m = unsafe { self.0.as_mut() };
+        m.data_len = len as u16;
+        m.pkt_len = len as u32;
+    }
+
     /// Whether the link vouches for the TCP checksum: the frame came through memory only, and the sender left the
     /// checksum unfilled, or the port has verified it.
     #[inline]

@@ -51,6 +51,12 @@ impl TxBuf {
         self.0.append(n)
     }
 
+    /// Takes back what was appended behind the first `len` bytes.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+
     /// Ends the writing.
     #[inline]
     pub fn freeze(self) -> TxPayload {
