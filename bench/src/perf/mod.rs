@@ -9,9 +9,22 @@
 //! * `bw`: a window of requests is kept outstanding; the clock stops when the other end confirms the last one.
 //! * `rate`: the same with one request per call and a signal on every 64th.
 
+mod client;
+mod end;
+mod error;
+mod measure;
 pub mod options;
+mod pair;
 mod pattern;
+mod pingpong;
 pub mod report;
+mod server;
+mod stream;
+mod wire;
 
+pub use client::run_client;
+pub use error::PerfError;
 pub use options::{Amount, Mode, Op, PerfOptions, Wait};
-pub use report::{Latency, PerfReport};
+pub use pair::{Link, run_pair};
+pub use report::{Latency, PerfReport, table};
+pub use server::{DEFAULT_PORT, run_server};

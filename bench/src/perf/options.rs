@@ -29,11 +29,10 @@ pub enum Mode {
 }
 
 /// How an end waits for completions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wait {
     /// Polls the completion queue.
-    #[default]
     Poll,
     /// Sleeps on a completion channel.
     Event,
@@ -61,8 +60,8 @@ pub struct PerfOptions {
     pub amount: Amount,
     /// Queue pairs that the messages are spread over.
     pub qps: usize,
-    /// How both ends wait.
-    pub wait: Wait,
+    /// How both ends wait; None chooses: by events where the engine has a core of its own, else by polling.
+    pub wait: Option<Wait>,
     /// Fill every message with a pattern of its own and check every byte where it arrives.
     pub verify: bool,
     /// Requests outstanding per queue pair in `bw` and `rate`; None chooses by the number of queue pairs.
@@ -80,7 +79,7 @@ impl PerfOptions {
             size,
             amount: Amount::Iters(Self::usual_iters(mode, size)),
             qps: 1,
-            wait: Wait::Poll,
+            wait: None,
             verify: false,
             window: None,
             core: None,
@@ -106,6 +105,12 @@ pub struct UnknownWord {
     known: &'static str,
 }
 
+impl UnknownWord {
+    pub(super) fn new(given: &str, known: &'static str) -> Self {
+        Self { given: given.to_owned(), known }
+    }
+}
+
 macro_rules! words {
     ($type:ident: $known:literal, $($word:literal => $variant:ident),+) => {
         impl fmt::Display for $type {
@@ -120,7 +125,7 @@ macro_rules! words {
             fn from_str(word: &str) -> Result<Self, UnknownWord> {
                 match word {
                     $($word => Ok(Self::$variant),)+
-                    _ => Err(UnknownWord { given: word.to_owned(), known: $known }),
+                    _ => Err(UnknownWord::new(word, $known)),
                 }
             }
         }

@@ -3,6 +3,9 @@
 use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use urnic_config::{Config, PortSpec};
+
+use super::{measure::Outcome, options::Mode, wire::Session};
 
 /// Percentiles of a latency, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,6 +79,44 @@ pub struct PerfReport {
 }
 
 impl PerfReport {
+    /// What was asked for, before anything is measured.
+    pub(super) fn unmeasured(config: &Config, session: &Session) -> Self {
+        Self {
+            op: session.op.to_string(),
+            mode: session.mode.to_string(),
+            size: session.size,
+            mtu: Some(config.port.mtu.into()),
+            crc: Some(config.mpa.crc),
+            qps: Some(session.lanes.into()),
+            progress: Some(config.engine.progress.to_string()),
+            port: config.port.spec.as_ref().map_or("", PortSpec::kind).to_owned(),
+            iters: 0,
+            verified: session.verify,
+            rtt_us: None,
+            half_rtt_us: None,
+            gbit_s: None,
+            mmsg_s: None,
+            cpu_ns_per_msg: None,
+        }
+    }
+
+    /// What a client found.
+    pub(super) fn of(config: &Config, session: &Session, outcome: &Outcome) -> Self {
+        let messages = outcome.messages as f64;
+        let seconds = outcome.lap.wall.as_secs_f64().max(1e-9);
+        let stream = session.mode != Mode::Lat;
+        let rtt = outcome.histogram.as_ref().and_then(Latency::of);
+        Self {
+            iters: outcome.messages,
+            rtt_us: rtt,
+            half_rtt_us: rtt.filter(|_| session.pingpong()).map(Latency::half),
+            gbit_s: stream.then(|| messages * session.size as f64 * 8.0 / seconds / 1e9),
+            mmsg_s: stream.then(|| messages / seconds / 1e6),
+            cpu_ns_per_msg: (outcome.messages > 0).then(|| outcome.lap.cpu.as_secs_f64() * 1e9 / messages),
+            ..Self::unmeasured(config, session)
+        }
+    }
+
     /// The report as one line of JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("plain data with string keys serialises")

@@ -1,0 +1,221 @@
+//! The end that decides what is measured, and measures it.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddrV4,
+    time::{Duration, Instant},
+};
+
+use urnic::{CmEvent, ConnectFailure, Connection, Device};
+use urnic_config::{Config, Progress};
+
+use super::{
+    end::{End, Lane, PATIENCE, Role},
+    error::{Doing, PerfError},
+    measure::Extent,
+    options::{Amount, Mode, Op, PerfOptions, Wait},
+    pingpong,
+    report::PerfReport,
+    server::conn_param,
+    stream,
+    wire::{self, Answer, Control, Hello, MAX_LANES, MAX_SIZE, MAX_WINDOW, Session, VERSION},
+};
+
+/// How long a server may take to appear.
+const SERVER_APPEARS: Duration = Duration::from_secs(15);
+
+/// Connections under way at once.
+const CONNECTING: usize = 64;
+
+/// Memory for messages at one end, where their number is free to choose.
+const SLOTS_TOTAL: u64 = 16 << 20;
+
+/// Connects to the server and measures. `bar`: show progress, if stderr is a terminal.
+///
+/// # Errors
+/// [`PerfError`]: the options contradict each other, the server cannot be reached or refuses, an operation failed, or
+/// data was wrong.
+pub fn run_client(
+    config: &Config,
+    server: SocketAddrV4,
+    options: &PerfOptions,
+    bar: bool,
+) -> Result<PerfReport, PerfError> {
+    let session = plan(options, config.engine.progress)?;
+    if let Some(core) = options.core {
+        urnic_dataplane::pin_current_thread(core)?;
+    }
+    let device = Device::open(config).doing("opening the device")?;
+    let events = device.create_event_channel().doing("creating an event channel")?;
+    let mut end = End::new(&device, events, Role::Client, session)?;
+    let control = connect_control(&mut end, config, server)?;
+    let measured = measure(&mut end, config, server, options, bar);
+    if let Err(error) = &measured {
+        // Best effort: the connection may be what failed.
+        let _ = end.send_control(&Control::Failed(error.to_string()));
+    }
+    // Closing may find that the server was faster.
+    let _ = control.disconnect();
+    measured
+}
+
+/// The session that answers to the options.
+pub(super) fn plan(options: &PerfOptions, progress: Progress) -> Result<Session, PerfError> {
+    let usage = |message: &str| Err(PerfError::Usage(message.to_owned()));
+    if options.size as u64 > MAX_SIZE {
+        return usage("--size: a message has at most 1 GiB");
+    }
+    if !(1..=MAX_LANES as usize).contains(&options.qps) {
+        return usage("--qps: from 1 to 16384");
+    }
+    match options.amount {
+        Amount::Iters(0) => return usage("--iters: at least 1"),
+        Amount::Seconds(s) if !(s > 0.0 && s <= 86_400.0) => {
+            return usage("--seconds: more than 0, at most a day");
+        }
+        _ => {}
+    }
+    if options.window.is_some_and(|window| !(1..=MAX_WINDOW as usize).contains(&window)) {
+        return usage("--window: from 1 to 4096");
+    }
+    let lanes = options.qps as u32;
+    let mut session = Session {
+        op: options.op,
+        mode: options.mode,
+        size: options.size as u64,
+        lanes,
+        window: 1,
+        // A ping-pong has one for each direction; a Read that is verified has one to be made anew.
+        slots: 2,
+        credit: 2,
+        wait: options.wait.unwrap_or(match progress {
+            Progress::Dedicated => Wait::Event,
+            _ => Wait::Poll,
+        }),
+        verify: options.verify,
+    };
+    if options.mode != Mode::Lat {
+        // Enough to keep a link busy, few enough that they fit a cache.
+        let most = if options.mode == Mode::Rate { 256 } else { 128 };
+        let by_size = (SLOTS_TOTAL / session.stride()).clamp(4, most);
+        let usual = (by_size as u32 / lanes).max(4);
+        session.window = options.window.map_or(usual, |window| window as u32);
+        if options.verify {
+            let affordable = SLOTS_TOTAL / (session.stride() * u64::from(lanes));
+            session.slots = session.window.min(affordable.min(u64::from(MAX_WINDOW)) as u32).max(2);
+            session.window = session.window.min(session.slots);
+            session.credit = session.slots;
+        } else {
+            session.slots = 1;
+            session.credit = if options.op == Op::Send { 2 * session.window } else { 1 };
+        }
+    }
+    session.check().map_err(|what| PerfError::Usage(format!("cannot measure this: {what}")))?;
+    Ok(session)
+}
+
+/// Opens the session. A server that is not there yet gets some time to appear.
+fn connect_control(end: &mut End, config: &Config, server: SocketAddrV4) -> Result<Connection, PerfError> {
+    let hello = Hello::Session { version: VERSION, session: end.session.clone() };
+    let deadline = Instant::now() + SERVER_APPEARS;
+    loop {
+        let param = conn_param(config, &hello);
+        let failed = |reason: String| Err(PerfError::Connect { server, reason });
+        let connection = match end.events.connect(&end.control, server, &param) {
+            Ok(connection) => connection,
+            Err(error) => return failed(error.to_string()),
+        };
+        match end.events.wait(PATIENCE) {
+            Some(CmEvent::Established { .. }) => return Ok(connection),
+            Some(CmEvent::Rejected { private_data, .. }) => return Err(refused(&private_data)),
+            Some(CmEvent::ConnectError { reason, .. }) => {
+                let waits = matches!(
+                    reason,
+                    ConnectFailure::Refused | ConnectFailure::Unreachable | ConnectFailure::TimedOut
+                );
+                if !waits || Instant::now() > deadline {
+                    return failed(reason.to_string());
+                }
+                end.renew_control()?;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Some(_) => return Err(PerfError::Protocol("an event out of turn")),
+            None => return failed("no answer".to_owned()),
+        }
+    }
+}
+
+fn refused(private_data: &[u8]) -> PerfError {
+    match wire::decode(private_data) {
+        Some(Answer::Refused(reason)) => PerfError::Refused(reason),
+        _ => PerfError::Refused("without saying why".to_owned()),
+    }
+}
+
+/// Connects all lanes, several at a time.
+fn connect_lanes(end: &mut End, config: &Config, server: SocketAddrV4) -> Result<(), PerfError> {
+    let lanes = end.session.lanes;
+    let mut waiting = HashMap::new();
+    let mut connected: Vec<Option<Lane>> = (0..lanes).map(|_| None).collect();
+    let (mut next, mut missing) = (0, lanes);
+    while missing > 0 {
+        while next < lanes && waiting.len() < CONNECTING {
+            let qp = end.create_lane_qp(next)?;
+            let hello = Hello::Lane { index: next, target: end.target(next) };
+            end.events.connect(&qp, server, &conn_param(config, &hello)).doing("connecting a queue pair")?;
+            waiting.insert(qp.qpn(), (next, qp));
+            next += 1;
+        }
+        match end.events.wait(PATIENCE) {
+            None => {
+                return Err(PerfError::Stalled {
+                    what: "connections of queue pairs",
+                    seconds: PATIENCE.as_secs(),
+                });
+            }
+            Some(CmEvent::Established { qpn, private_data, .. }) => {
+                let Some((index, qp)) = waiting.remove(&qpn) else { continue };
+                let Some(Answer::Lane(peer)) = wire::decode(&private_data) else {
+                    return Err(PerfError::Protocol("an answer without an address"));
+                };
+                if let Some(place) = connected.get_mut(index as usize) {
+                    *place = Some(Lane { qp, peer });
+                }
+                missing -= 1;
+            }
+            Some(CmEvent::Rejected { private_data, .. }) => return Err(refused(&private_data)),
+            Some(CmEvent::ConnectError { reason, .. }) => {
+                return Err(PerfError::Connect { server, reason: reason.to_string() });
+            }
+            Some(CmEvent::Disconnected { reason, .. }) => return Err(PerfError::Gone(reason.to_string())),
+            Some(_) => return Err(PerfError::Protocol("an event out of turn")),
+        }
+    }
+    end.lanes = connected.into_iter().flatten().collect();
+    Ok(())
+}
+
+fn measure(
+    end: &mut End,
+    config: &Config,
+    server: SocketAddrV4,
+    options: &PerfOptions,
+    bar: bool,
+) -> Result<PerfReport, PerfError> {
+    connect_lanes(end, config, server)?;
+    end.send_control(&Control::Start)?;
+    match end.await_control("the server")? {
+        Control::Ready => {}
+        _ => return Err(PerfError::Protocol("a control message out of turn")),
+    }
+    let mut extent = Extent::new(options.amount, bar);
+    let outcome = match (options.mode, options.op) {
+        (Mode::Lat, Op::Read) => pingpong::measure_reads(end, &mut extent)?,
+        (Mode::Lat, _) => pingpong::measure(end, &mut extent)?,
+        _ => stream::measure(end, &mut extent)?,
+    };
+    Ok(PerfReport::of(config, &end.session, &outcome))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,495 @@
+//! One end of a session: its lanes, the memory behind them, and the completion queue that all of them share.
+
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
+
+use urnic::{
+    Access, CmEvent, CompChannel, Cq, Device, EventChannel, Mr, Pd, Qp, QpInit, RecvWr, SendFlags, SendOp,
+    SendWr, Sge, Wc, WcOpcode, WcStatus,
+};
+
+use super::{
+    error::{Doing, PerfError},
+    options::{Op, Wait},
+    pattern::Message,
+    wire::{self, CONTROL_LEN, Control, Kind, NOTES, Note, Session, Tag, Target},
+};
+
+/// How long nothing may happen before an end gives up.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Completions taken at once.
+const BATCH: usize = 32;
+
+/// Control messages that can be under way in one direction.
+const CONTROLS: u32 = 4;
+
+const NOTE_LEN: u32 = size_of::<Note>() as u32;
+
+/// Which end of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Client,
+    Server,
+}
+
+/// The completion queue of an end, and how it waits for it.
+pub(super) struct Completions {
+    pub(super) cq: Cq,
+    /// Some: sleep here.
+    channel: Option<CompChannel>,
+    found: [Wc; BATCH],
+    quiet: u32,
+    quiet_since: Option<Instant>,
+}
+
+impl Completions {
+    fn new(device: &Device, depth: u32, wait: Wait) -> Result<Self, PerfError> {
+        let channel = match wait {
+            Wait::Poll => None,
+            Wait::Event => Some(device.create_comp_channel().doing("creating a completion channel")?),
+        };
+        let cq = device.create_cq(depth, channel.as_ref()).doing("creating a completion queue")?;
+        Ok(Self { cq, channel, found: [Wc::default(); BATCH], quiet: 0, quiet_since: None })
+    }
+
+    /// Takes completions that are there and drives the engine. Their places in the batch, for [`Self::get`].
+    #[inline]
+    pub(super) fn poll(&mut self, what: &'static str) -> Result<Range<usize>, PerfError> {
+        let n = self.cq.poll(&mut self.found);
+        if n > 0 {
+            self.quiet = 0;
+            self.quiet_since = None;
+        } else {
+            self.quiet = self.quiet.wrapping_add(1);
+            if self.quiet.is_multiple_of(4096) {
+                self.check_patience(what)?;
+            }
+        }
+        Ok(0..n)
+    }
+
+    /// The completion at a place that [`Self::poll`] or [`Self::wait`] returned.
+    #[inline]
+    pub(super) fn get(&self, place: usize) -> Wc {
+        self.found.get(place).copied().unwrap_or_default()
+    }
+
+    /// Like [`Self::poll`], but where this end waits by events, sleeps until there are completions.
+    #[inline]
+    pub(super) fn wait(&mut self, what: &'static str) -> Result<Range<usize>, PerfError> {
+        let found = self.poll(what)?;
+        if !found.is_empty() || self.channel.is_none() {
+            return Ok(found);
+        }
+        self.cq.arm(false);
+        let found = self.poll(what)?;
+        if found.is_empty()
+            && let Some(channel) = &self.channel
+            && channel.get_event(Some(PATIENCE)).is_none()
+        {
+            return Err(PerfError::Stalled { what, seconds: PATIENCE.as_secs() });
+        }
+        Ok(found)
+    }
+
+    /// Something other than a completion shows that the other end is there.
+    #[inline]
+    pub(super) fn alive(&mut self) {
+        self.quiet_since = None;
+    }
+
+    #[cold]
+    fn check_patience(&mut self, what: &'static str) -> Result<(), PerfError> {
+        if self.quiet_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            return Err(PerfError::Stalled { what, seconds: PATIENCE.as_secs() });
+        }
+        Ok(())
+    }
+}
+
+/// A queue pair that messages are measured on.
+pub(super) struct Lane {
+    pub(super) qp: Qp,
+    /// The other end's slots of this lane.
+    pub(super) peer: Target,
+}
+
+/// One end of a session.
+pub(super) struct End {
+    pub(super) session: Session,
+    role: Role,
+    pd: Pd,
+    pub(super) events: EventChannel,
+    pub(super) completions: Completions,
+    pub(super) lanes: Vec<Lane>,
+    /// The slots of all lanes.
+    memory: Mr,
+    /// Where notes arrive.
+    notes: Mr,
+    /// The connection that opened the session.
+    pub(super) control: Qp,
+    /// Control messages: those that arrive, then those that leave.
+    letters: Mr,
+    letters_sent: u32,
+}
+
+impl End {
+    /// Makes everything that an end of `session` needs, except its lanes.
+    pub(super) fn new(
+        device: &Device,
+        events: EventChannel,
+        role: Role,
+        session: Session,
+    ) -> Result<Self, PerfError> {
+        let pd = device.alloc_pd();
+        let depth = session.completions() as u32 + 4 * CONTROLS;
+        let completions = Completions::new(device, depth, session.wait)?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let memory = pd.alloc_mr(session.region_len() as usize, access).doing(
+            "allocating memory for the messages (fewer or smaller ones, or a larger `memory.mb`, may help)",
+        )?;
+        let notes = pd
+            .alloc_mr((session.lanes * NOTES * NOTE_LEN) as usize, Access::LOCAL_WRITE)
+            .doing("allocating memory for notes")?;
+        let letters = pd
+            .alloc_mr(2 * CONTROLS as usize * CONTROL_LEN, Access::LOCAL_WRITE)
+            .doing("allocating memory for control messages")?;
+        let control = create_control(&pd, &completions.cq)?;
+        let end = Self {
+            session,
+            role,
+            pd,
+            events,
+            completions,
+            lanes: Vec::new(),
+            memory,
+            notes,
+            control,
+            letters,
+            letters_sent: 0,
+        };
+        end.post_letter_receives()?;
+        Ok(end)
+    }
+
+    /// A new control queue pair in place of one that could not be connected.
+    pub(super) fn renew_control(&mut self) -> Result<(), PerfError> {
+        self.control = create_control(&self.pd, &self.completions.cq)?;
+        while !self.completions.poll("left-over completions")?.is_empty() {}
+        self.post_letter_receives()
+    }
+
+    /// A queue pair for the next lane, with its receives posted.
+    pub(super) fn create_lane_qp(&self, lane: u32) -> Result<Qp, PerfError> {
+        let s = &self.session;
+        let data_receives = self.data_receives();
+        let qp = self
+            .pd
+            .create_qp(&QpInit {
+                send_cq: &self.completions.cq,
+                recv_cq: &self.completions.cq,
+                max_send_wr: s.window + NOTES,
+                max_recv_wr: data_receives + NOTES,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline: NOTE_LEN,
+                signal_all: false,
+            })
+            .doing("creating a queue pair")?;
+        for number in 0..u64::from(data_receives) {
+            self.post_receive(&qp, lane, number)?;
+        }
+        if data_receives == 0 {
+            for slot in 0..NOTES {
+                self.post_note_receive(&qp, lane, slot)?;
+            }
+        }
+        Ok(qp)
+    }
+
+    /// Receives for messages (or doorbells) that each lane of this end keeps posted. A lane that receives
+    /// messages receives no notes.
+    pub(super) fn data_receives(&self) -> u32 {
+        match (self.session.pingpong(), self.role) {
+            (true, _) if self.session.op == Op::Send || self.session.doorbell() => 2,
+            (false, Role::Server) if self.session.op == Op::Send => self.session.credit,
+            _ => 0,
+        }
+    }
+
+    /// Where this end's slots of a lane are, for the other end.
+    pub(super) fn target(&self, lane: u32) -> Target {
+        Target { addr: self.memory.addr() + self.session.offset(lane, 0), rkey: self.memory.rkey() }
+    }
+
+    fn lane(&self, lane: u32) -> Result<&Lane, PerfError> {
+        self.lanes.get(lane as usize).ok_or(PerfError::Protocol("a lane that does not exist"))
+    }
+
+    /// The slot of this end as a scatter-gather list: of nothing, where messages are empty.
+    fn slot(&self, lane: u32, slot: u64) -> Option<Sge> {
+        let len = self.session.size as u32;
+        (len > 0).then(|| Sge::of(&self.memory, self.session.offset(lane, slot), len))
+    }
+
+    // --- posting --------------------------------------------------------------------------------------------
+
+    /// Posts message `number` of a lane, from (for a Read: into) local slot `from`, to the other end's slot `to`.
+    #[inline]
+    pub(super) fn post_message(
+        &self,
+        lane: u32,
+        number: u64,
+        from: u64,
+        to: u64,
+        signaled: bool,
+    ) -> Result<(), PerfError> {
+        let Lane { qp, peer } = self.lane(lane)?;
+        let s = &self.session;
+        let addr = peer.addr + to % u64::from(s.slots) * s.stride();
+        let op = match s.op {
+            Op::Write => SendOp::Write { addr, rkey: peer.rkey },
+            Op::Read => SendOp::Read { addr, rkey: peer.rkey },
+            Op::Send => SendOp::Send,
+        };
+        let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let sge = self.slot(lane, from);
+        Ok(qp.post_send(&SendWr { wr_id: Tag::data(lane, number), op, sges: sge.as_slice(), flags })?)
+    }
+
+    /// Posts the Send of nothing that tells the other end of a Write.
+    pub(super) fn post_doorbell(&self, lane: u32, number: u64) -> Result<(), PerfError> {
+        let wr = SendWr {
+            wr_id: Tag::data(lane, number),
+            op: SendOp::Send,
+            sges: &[],
+            flags: SendFlags::SIGNALED,
+        };
+        Ok(self.lane(lane)?.qp.post_send(&wr)?)
+    }
+
+    /// Posts a receive for a message or doorbell, into the slot of its number.
+    fn post_receive(&self, qp: &Qp, lane: u32, number: u64) -> Result<(), PerfError> {
+        let slot = if self.session.pingpong() { IN } else { number };
+        let sge = if self.session.op == Op::Send { self.slot(lane, slot) } else { None };
+        Ok(qp.post_recv(&RecvWr { wr_id: Tag::data(lane, number), sges: sge.as_slice() })?)
+    }
+
+    /// Posts that receive again.
+    #[inline]
+    pub(super) fn repost_receive(&self, lane: u32, number: u64) -> Result<(), PerfError> {
+        self.post_receive(&self.lane(lane)?.qp, lane, number)
+    }
+
+    fn post_note_receive(&self, qp: &Qp, lane: u32, slot: u32) -> Result<(), PerfError> {
+        let sge = Sge::of(&self.notes, Self::note_offset(lane, slot), NOTE_LEN);
+        Ok(qp.post_recv(&RecvWr { wr_id: Tag::note(lane, slot.into()), sges: &[sge] })?)
+    }
+
+    fn note_offset(lane: u32, slot: u32) -> u64 {
+        (u64::from(lane) * u64::from(NOTES) + u64::from(slot)) * u64::from(NOTE_LEN)
+    }
+
+    /// Sends a note on a lane.
+    pub(super) fn send_note(&self, lane: u32, note: Note) -> Result<(), PerfError> {
+        let wr =
+            SendWr { wr_id: Tag::note(lane, note), op: SendOp::Send, sges: &[], flags: SendFlags::SIGNALED };
+        Ok(self.lane(lane)?.qp.post_send_inline(&wr, &note.to_le_bytes())?)
+    }
+
+    /// Reads the note that a completion announces, and makes room for the next.
+    pub(super) fn take_note(&self, tag: Tag, wc: &Wc) -> Result<Note, PerfError> {
+        let slot = tag.number as u32;
+        let mut bytes = [0; size_of::<Note>()];
+        if wc.byte_len != NOTE_LEN {
+            return Err(PerfError::Protocol("a note of the wrong length"));
+        }
+        self.notes.read_at(Self::note_offset(tag.lane, slot), &mut bytes).doing("reading a note")?;
+        self.post_note_receive(&self.lane(tag.lane)?.qp, tag.lane, slot)?;
+        Ok(Note::from_le_bytes(bytes))
+    }
+
+    // --- control messages -----------------------------------------------------------------------------------
+
+    fn post_letter_receives(&self) -> Result<(), PerfError> {
+        (0..CONTROLS).try_for_each(|slot| self.post_letter_receive(slot))
+    }
+
+    fn post_letter_receive(&self, slot: u32) -> Result<(), PerfError> {
+        let sge = Sge::of(&self.letters, u64::from(slot) * CONTROL_LEN as u64, CONTROL_LEN as u32);
+        let tag = Tag { kind: Kind::Control, lane: 0, number: slot.into() };
+        Ok(self.control.post_recv(&RecvWr { wr_id: tag.pack(), sges: &[sge] })?)
+    }
+
+    /// Sends a control message.
+    pub(super) fn send_control(&mut self, message: &Control) -> Result<(), PerfError> {
+        let mut bytes = wire::encode(message);
+        if bytes.len() > CONTROL_LEN {
+            bytes = wire::encode(&Control::Failed("a failure too long to tell".to_owned()));
+        }
+        let offset = u64::from(CONTROLS + self.letters_sent % CONTROLS) * CONTROL_LEN as u64;
+        self.letters_sent = self.letters_sent.wrapping_add(1);
+        self.letters.write_at(offset, &bytes).doing("writing a control message")?;
+        let wr = SendWr {
+            wr_id: Tag { kind: Kind::Control, lane: 0, number: 0 }.pack(),
+            op: SendOp::Send,
+            sges: &[Sge::of(&self.letters, offset, bytes.len() as u32)],
+            flags: SendFlags::SIGNALED | SendFlags::SOLICITED,
+        };
+        Ok(self.control.post_send(&wr)?)
+    }
+
+    /// Reads the control message that a completion announces; [`Control::Failed`] becomes an error.
+    pub(super) fn take_control(&self, tag: Tag, wc: &Wc) -> Result<Control, PerfError> {
+        let slot = tag.number as u32 % CONTROLS;
+        let mut bytes = [0; CONTROL_LEN];
+        let bytes =
+            bytes.get_mut(..wc.byte_len as usize).ok_or(PerfError::Protocol("a control message too long"))?;
+        self.letters
+            .read_at(u64::from(slot) * CONTROL_LEN as u64, bytes)
+            .doing("reading a control message")?;
+        let message = wire::decode(bytes).ok_or(PerfError::Protocol("a control message of another kind"))?;
+        self.post_letter_receive(slot)?;
+        match message {
+            Control::Failed(reason) => Err(PerfError::Peer(reason)),
+            message => Ok(message),
+        }
+    }
+
+    /// Waits for a control message; completions of other kinds go unheeded.
+    pub(super) fn await_control(&mut self, what: &'static str) -> Result<Control, PerfError> {
+        loop {
+            let mut message = None;
+            for place in self.completions.wait(what)? {
+                let wc = self.completions.get(place);
+                let tag = self.success(&wc)?;
+                if tag.kind == Kind::Control && wc.opcode == WcOpcode::Recv {
+                    message = Some(self.take_control(tag, &wc)?);
+                }
+            }
+            if let Some(message) = message {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// Client, when it is done: waits until the server has seen everything.
+    pub(super) fn await_confirmation(&mut self) -> Result<(), PerfError> {
+        match self.await_control("the server's confirmation")? {
+            Control::Confirmed => Ok(()),
+            _ => Err(PerfError::Protocol("a control message out of turn")),
+        }
+    }
+
+    /// What a completion was for; an error if it is one.
+    #[inline]
+    pub(super) fn success(&mut self, wc: &Wc) -> Result<Tag, PerfError> {
+        if wc.status == WcStatus::Success { Ok(Tag::unpack(wc.wr_id)) } else { Err(self.failure(wc)) }
+    }
+
+    #[cold]
+    fn failure(&mut self, wc: &Wc) -> PerfError {
+        let qps = || self.lanes.iter().map(|lane| &lane.qp).chain([&self.control]);
+        if let Some(info) = qps().find_map(Qp::terminate) {
+            return PerfError::Completion { qpn: wc.qpn, status: wc.status, detail: format!("; {info}") };
+        }
+        while let Some(event) = self.events.poll() {
+            if let CmEvent::Disconnected { reason, .. } = event {
+                return PerfError::Gone(reason.to_string());
+            }
+        }
+        PerfError::Completion { qpn: wc.qpn, status: wc.status, detail: String::new() }
+    }
+
+    // --- contents -------------------------------------------------------------------------------------------
+
+    fn message(&self, lane: u32, number: u64, from: Role) -> Message {
+        let stream = lane * 2 + u32::from(from == Role::Server);
+        Message { stream, number, len: self.session.size as usize }
+    }
+
+    /// Writes this end's message `number` into a slot.
+    pub(super) fn fill(&self, lane: u32, number: u64, slot: u64) -> Result<(), PerfError> {
+        let message = self.message(lane, number, self.role);
+        let start = self.session.offset(lane, slot);
+        let mut bytes = [0; CHUNK];
+        for (at, len) in chunks(message.len) {
+            let Some(piece) = bytes.get_mut(..len) else { break };
+            message.fill(at, piece);
+            self.memory.write_at(start + at as u64, piece).doing("writing a message")?;
+        }
+        Ok(())
+    }
+
+    /// Compares a slot with the other end's message `number`.
+    pub(super) fn check(&self, lane: u32, number: u64, slot: u64) -> Result<(), PerfError> {
+        let from = if self.role == Role::Client { Role::Server } else { Role::Client };
+        let message = self.message(lane, number, from);
+        let start = self.session.offset(lane, slot);
+        let (mut expected, mut found) = ([0; CHUNK], [0; CHUNK]);
+        for (at, len) in chunks(message.len) {
+            let (Some(expected), Some(found)) = (expected.get_mut(..len), found.get_mut(..len)) else {
+                break;
+            };
+            message.fill(at, expected);
+            self.memory.read_at(start + at as u64, found).doing("reading a message")?;
+            if let Some(i) = expected.iter().zip(&*found).position(|(e, f)| e != f) {
+                return Err(PerfError::Data {
+                    lane,
+                    number,
+                    offset: (at + i) as u64,
+                    expected: expected.get(i).copied().unwrap_or_default(),
+                    found: found.get(i).copied().unwrap_or_default(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the last byte of the outgoing slot, which is what the other end of a ping-pong spins on.
+    #[inline]
+    pub(super) fn stamp(&self, lane: u32, number: u64) -> Result<(), PerfError> {
+        let last = self.session.offset(lane, OUT) + self.session.size - 1;
+        self.memory
+            .store_u8(last, self.message(lane, number, self.role).last_byte())
+            .doing("writing a message")
+    }
+
+    /// Whether the last byte of message `number` is in the incoming slot.
+    #[inline]
+    pub(super) fn stamped(&self, lane: u32, number: u64) -> Result<bool, PerfError> {
+        let last = self.session.offset(lane, IN) + self.session.size - 1;
+        let byte = self.memory.load_u8(last).doing("reading a message")?;
+        Ok(byte == self.message(lane, number, self.role).last_byte())
+    }
+}
+
+fn create_control(pd: &Pd, cq: &Cq) -> Result<Qp, PerfError> {
+    pd.create_qp(&QpInit {
+        send_cq: cq,
+        recv_cq: cq,
+        max_send_wr: CONTROLS,
+        max_recv_wr: CONTROLS,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline: 0,
+        signal_all: true,
+    })
+    .doing("creating the control queue pair")
+}
+
+/// The slots of a ping-pong, at either end: one for what arrives, one for what leaves.
+pub(super) const IN: u64 = 0;
+/// See [`IN`].
+pub(super) const OUT: u64 = 1;
+
+/// Bytes of a message that are made or compared at once.
+const CHUNK: usize = 4096;
+
+/// The start and length of each chunk of a message.
+fn chunks(len: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..len).step_by(CHUNK).map(move |at| (at, CHUNK.min(len - at)))
+}

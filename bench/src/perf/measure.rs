@@ -1,0 +1,187 @@
+//! How long a measurement goes on, and what it finds.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use indicatif::{ProgressBar, ProgressStyle};
+use nix::time::{ClockId, clock_gettime};
+
+use super::options::Amount;
+
+/// Time that passed, on the wall and on the CPUs of this process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lap {
+    pub wall: Duration,
+    pub cpu: Duration,
+}
+
+/// Measures a [`Lap`].
+pub(super) struct Stopwatch {
+    wall: Instant,
+    cpu: Duration,
+}
+
+impl Stopwatch {
+    pub(super) fn start() -> Self {
+        Self { wall: Instant::now(), cpu: cpu_time() }
+    }
+
+    pub(super) fn lap(&self) -> Lap {
+        Lap { wall: self.wall.elapsed(), cpu: cpu_time().saturating_sub(self.cpu) }
+    }
+}
+
+/// CPU time that this process has used.
+pub(super) fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+/// What a measurement found.
+pub(super) struct Outcome {
+    /// Messages after the warm-up.
+    pub messages: u64,
+    /// What they took.
+    pub lap: Lap,
+    /// Their latencies, ns, where each was timed.
+    pub histogram: Option<Histogram<u64>>,
+}
+
+/// A histogram of nanoseconds up to a minute.
+pub(super) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are right")
+}
+
+/// How long a measurement goes on, and how far it is.
+///
+/// The first messages are for warming up: a tenth of them, or of the time, and at most a thousand.
+pub(super) struct Extent {
+    amount: Amount,
+    started: Option<Instant>,
+    /// Messages before those that count, once that is decided.
+    warmup: Option<u64>,
+    expired: bool,
+    calls: u64,
+    bar: Option<ProgressBar>,
+    shown: Instant,
+}
+
+/// Messages between two looks at the clock; a power of two.
+const CLOCK_EVERY: u64 = 16;
+const MAX_WARMUP: u64 = 1000;
+
+impl Extent {
+    /// `bar`: show progress on stderr, if that is a terminal.
+    pub(super) fn new(amount: Amount, bar: bool) -> Self {
+        let bar = bar.then(|| {
+            let (len, template) = match amount {
+                Amount::Iters(n) => (n, "{bar:40} {pos}/{len} {elapsed}"),
+                Amount::Seconds(s) => ((s * 1e3) as u64, "{bar:40} {elapsed}"),
+            };
+            // Draws nothing where stderr is no terminal.
+            let bar = ProgressBar::new(len);
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style);
+            }
+            bar
+        });
+        let warmup = match amount {
+            Amount::Iters(n) => Some((n / 10).min(MAX_WARMUP)),
+            Amount::Seconds(_) => None,
+        };
+        Self { amount, started: None, warmup, expired: false, calls: 0, bar, shown: Instant::now() }
+    }
+
+    /// Messages in all, warm-up included, if that is known beforehand.
+    pub(super) fn total(&self) -> Option<u64> {
+        match self.amount {
+            Amount::Iters(n) => Some(n + self.warmup.unwrap_or(0)),
+            Amount::Seconds(_) => None,
+        }
+    }
+
+    /// Whether messages count after `done` of them: the warm-up is over.
+    #[inline]
+    pub(super) fn counts(&self, done: u64) -> bool {
+        self.warmup.is_some_and(|warmup| done >= warmup)
+    }
+
+    /// Whether there is more to do after `done` messages.
+    #[inline]
+    pub(super) fn goes_on(&mut self, done: u64) -> bool {
+        if done.is_multiple_of(CLOCK_EVERY) {
+            self.look(done);
+        }
+        !self.expired && self.total().is_none_or(|total| done < total)
+    }
+
+    /// Whether time is left after `done` messages; for callers whose messages complete many at a time.
+    #[inline]
+    pub(super) fn has_time(&mut self, done: u64) -> bool {
+        self.calls += 1;
+        if self.calls.is_multiple_of(CLOCK_EVERY) {
+            self.look(done);
+        }
+        !self.expired
+    }
+
+    /// Looks at the clock. At least one message counts, however slow they are.
+    fn look(&mut self, done: u64) {
+        let now = Instant::now();
+        let elapsed = now.duration_since(*self.started.get_or_insert(now));
+        if let Amount::Seconds(seconds) = self.amount {
+            if self.warmup.is_none() && (done >= MAX_WARMUP || elapsed.as_secs_f64() >= seconds / 10.0) {
+                self.warmup = Some(done);
+            }
+            self.expired =
+                elapsed.as_secs_f64() >= seconds && self.warmup.is_some_and(|warmup| done > warmup);
+        }
+        if let Some(bar) = &self.bar
+            && now.duration_since(self.shown) > Duration::from_millis(100)
+        {
+            self.shown = now;
+            bar.set_position(match self.amount {
+                Amount::Iters(_) => done,
+                Amount::Seconds(_) => elapsed.as_millis() as u64,
+            });
+        }
+    }
+}
+
+impl Drop for Extent {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Counts the messages after the warm-up, and times them.
+pub(super) struct Counted {
+    watch: Stopwatch,
+    /// Messages before the first that counts.
+    before: Option<u64>,
+}
+
+impl Counted {
+    pub(super) fn new() -> Self {
+        Self { watch: Stopwatch::start(), before: None }
+    }
+
+    /// To be told after every message, or now and then: `done` so far. Says whether the next one counts.
+    #[inline]
+    pub(super) fn after(&mut self, done: u64, extent: &Extent) -> bool {
+        if self.before.is_none() && extent.counts(done) {
+            self.before = Some(done);
+            self.watch = Stopwatch::start();
+        }
+        self.before.is_some()
+    }
+
+    /// The result, after `done` messages.
+    pub(super) fn outcome(&self, done: u64, histogram: Option<Histogram<u64>>) -> Outcome {
+        Outcome { messages: done - self.before.unwrap_or(0).min(done), lap: self.watch.lap(), histogram }
+    }
+}
+
+#[cfg(test)]
+mod tests;

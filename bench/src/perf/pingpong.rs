@@ -1,0 +1,216 @@
+//! Latency of Writes and Sends: one message back and forth at a time, over each lane in turn.
+//!
+//! A Write is noticed by the last byte of the buffer; a Send, and a Write with a doorbell, by its receive. Either end
+//! takes the completion of its own message before it posts the next.
+
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
+use urnic::WcOpcode;
+
+use super::{
+    end::{End, IN, OUT},
+    error::PerfError,
+    measure::{self, Counted, Extent, Outcome},
+    options::Op,
+    wire::{Control, Kind},
+};
+
+/// What ended a wait.
+enum Heard {
+    Message,
+    Done,
+}
+
+/// The state of either player.
+struct Player<'a> {
+    end: &'a mut End,
+    /// A message is noticed by its receive, not by its last byte.
+    by_receive: bool,
+    /// Our last message has completed.
+    sent: bool,
+    /// A receive has completed.
+    received: bool,
+    done: bool,
+}
+
+impl<'a> Player<'a> {
+    fn new(end: &'a mut End) -> Self {
+        let by_receive = end.session.op == Op::Send || end.session.doorbell();
+        Self { end, by_receive, sent: true, received: false, done: false }
+    }
+
+    /// Makes the outgoing message.
+    fn prepare(&self, lane: u32, number: u64) -> Result<(), PerfError> {
+        if self.end.session.verify {
+            self.end.fill(lane, number, OUT)
+        } else if !self.by_receive {
+            self.end.stamp(lane, number)
+        } else {
+            Ok(())
+        }
+    }
+
+    #[inline]
+    fn post(&mut self, lane: u32, number: u64) -> Result<(), PerfError> {
+        self.sent = false;
+        let doorbell = self.end.session.doorbell();
+        self.end.post_message(lane, number, OUT, IN, !doorbell)?;
+        if doorbell {
+            self.end.post_doorbell(lane, number)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for message `number` of the other end, and for the completion of our own last one.
+    #[inline]
+    fn hear(&mut self, lane: u32, number: u64) -> Result<Heard, PerfError> {
+        loop {
+            let found = if self.by_receive {
+                self.end.completions.wait("a message")?
+            } else {
+                self.end.completions.poll("a message")?
+            };
+            for place in found {
+                let wc = self.end.completions.get(place);
+                let tag = self.end.success(&wc)?;
+                match (tag.kind, wc.opcode) {
+                    (Kind::Data, WcOpcode::Recv) => self.received = true,
+                    (Kind::Data, _) => self.sent = true,
+                    (Kind::Control, WcOpcode::Recv) => match self.end.take_control(tag, &wc)? {
+                        Control::Done { .. } => self.done = true,
+                        _ => return Err(PerfError::Protocol("a control message out of turn")),
+                    },
+                    _ => {}
+                }
+            }
+            let here = if self.by_receive { self.received } else { self.end.stamped(lane, number)? };
+            if here && self.sent {
+                self.end.completions.alive();
+                return Ok(Heard::Message);
+            }
+            if self.done {
+                return Ok(Heard::Done);
+            }
+        }
+    }
+
+    /// Checks what arrived and makes room for the next.
+    fn accept(&mut self, lane: u32, number: u64) -> Result<(), PerfError> {
+        if self.end.session.verify {
+            self.end.check(lane, number, IN)?;
+        }
+        if self.by_receive {
+            self.received = false;
+            self.end.repost_receive(lane, number)?;
+        }
+        Ok(())
+    }
+}
+
+/// The lane of a message, and its number there, from 1: a buffer starts as zeros.
+fn place(message: u64, lanes: u32) -> (u32, u64) {
+    let lanes = u64::from(lanes);
+    ((message % lanes) as u32, message / lanes + 1)
+}
+
+/// Serves until the client has enough.
+pub(super) fn serve(end: &mut End) -> Result<(), PerfError> {
+    let lanes = end.session.lanes;
+    let mut player = Player::new(end);
+    for message in 0.. {
+        let (lane, number) = place(message, lanes);
+        match player.hear(lane, number)? {
+            Heard::Done => break,
+            Heard::Message => {
+                player.accept(lane, number)?;
+                player.prepare(lane, number)?;
+                player.post(lane, number)?;
+            }
+        }
+    }
+    player.end.send_control(&Control::Confirmed)
+}
+
+/// Plays until there are enough round trips.
+pub(super) fn measure(end: &mut End, extent: &mut Extent) -> Result<Outcome, PerfError> {
+    let lanes = end.session.lanes;
+    let mut histogram = measure::histogram();
+    let mut counted = Counted::new();
+    let mut player = Player::new(end);
+    let mut done = 0;
+    while extent.goes_on(done) {
+        let (lane, number) = place(done, lanes);
+        let counts = counted.after(done, extent);
+        player.prepare(lane, number)?;
+        let posted = Instant::now();
+        player.post(lane, number)?;
+        if matches!(player.hear(lane, number)?, Heard::Done) {
+            return Err(PerfError::Protocol("a control message out of turn"));
+        }
+        record(&mut histogram, posted, counts);
+        player.accept(lane, number)?;
+        done += 1;
+    }
+    let outcome = counted.outcome(done, Some(histogram));
+    end.send_control(&Control::Done { messages: done })?;
+    end.await_confirmation()?;
+    Ok(outcome)
+}
+
+/// Reads one at a time, from post to completion. With `--verify` the server changes the bytes in between.
+pub(super) fn measure_reads(end: &mut End, extent: &mut Extent) -> Result<Outcome, PerfError> {
+    let lanes = u64::from(end.session.lanes);
+    let mut histogram = measure::histogram();
+    let mut counted = Counted::new();
+    let mut done = 0;
+    while extent.goes_on(done) {
+        let (lane, number) = ((done % lanes) as u32, done / lanes);
+        let counts = counted.after(done, extent);
+        let posted = Instant::now();
+        end.post_message(lane, number, number, number, true)?;
+        await_one(end, Kind::Data, WcOpcode::Read)?;
+        record(&mut histogram, posted, counts);
+        if end.session.verify {
+            end.check(lane, number, number)?;
+            end.send_note(lane, number + 1)?;
+            await_one(end, Kind::Note, WcOpcode::Recv)?;
+        }
+        done += 1;
+    }
+    let outcome = counted.outcome(done, Some(histogram));
+    end.send_control(&Control::Done { messages: 0 })?;
+    end.await_confirmation()?;
+    Ok(outcome)
+}
+
+/// Waits for one completion of a kind; a note's content is of no interest.
+fn await_one(end: &mut End, kind: Kind, opcode: WcOpcode) -> Result<(), PerfError> {
+    loop {
+        let mut arrived = false;
+        for place in end.completions.wait("a completion")? {
+            let wc = end.completions.get(place);
+            let tag = end.success(&wc)?;
+            match (tag.kind, wc.opcode) {
+                (Kind::Control, WcOpcode::Recv) => {
+                    end.take_control(tag, &wc)?;
+                }
+                (Kind::Note, WcOpcode::Recv) => {
+                    end.take_note(tag, &wc)?;
+                }
+                _ => {}
+            }
+            arrived |= tag.kind == kind && wc.opcode == opcode;
+        }
+        if arrived {
+            return Ok(());
+        }
+    }
+}
+
+#[inline]
+fn record(histogram: &mut Histogram<u64>, since: Instant, measured: bool) {
+    if measured {
+        histogram.saturating_record(since.elapsed().as_nanos() as u64);
+    }
+}

@@ -1,0 +1,135 @@
+//! The end that waits for a client and does what it asks for.
+
+use std::time::{Duration, Instant};
+
+use urnic::{CmEvent, ConnParam, ConnRequest, Device, EventChannel};
+use urnic_config::Config;
+
+use super::{
+    end::{End, Lane, PATIENCE, Role},
+    error::{Doing, PerfError},
+    pingpong,
+    report::PerfReport,
+    stream,
+    wire::{self, Answer, Control, Hello, Session, VERSION},
+};
+
+/// Where a server listens unless told otherwise. Port 18515 is perftest's.
+pub const DEFAULT_PORT: u16 = 18515;
+
+/// Serves one client on `port` and returns when it is done.
+///
+/// `core`: pins the calling thread. What was measured is for the client to say: the report holds what the client asked
+/// for.
+///
+/// # Errors
+/// [`PerfError`]: the device cannot be opened, the client went away, or data was wrong.
+pub fn run_server(config: &Config, port: u16, core: Option<usize>) -> Result<PerfReport, PerfError> {
+    if let Some(core) = core {
+        urnic_dataplane::pin_current_thread(core)?;
+    }
+    let device = Device::open(config).doing("opening the device")?;
+    let events = device.create_event_channel().doing("creating an event channel")?;
+    let _listener = events.listen(port, 128).doing("listening")?;
+    let (request, session) = await_session(&events)?;
+    let mut end = match End::new(&device, events, Role::Server, session) {
+        Ok(end) => end,
+        Err(error) => {
+            refuse(request, &error.to_string());
+            return Err(error);
+        }
+    };
+    let param = conn_param(config, &Answer::Welcome);
+    request.accept(&end.control, &param).doing("accepting the client")?;
+    let served = serve(&mut end, config);
+    if let Err(error) = &served {
+        // Best effort: the connection may be what failed.
+        let _ = end.send_control(&Control::Failed(error.to_string()));
+    }
+    // The last message must arrive before the queue pairs go.
+    await_farewell(&end.events, &end);
+    served?;
+    Ok(PerfReport::unmeasured(config, &end.session))
+}
+
+pub(super) fn conn_param(config: &Config, answer: &impl serde::Serialize) -> ConnParam {
+    ConnParam {
+        private_data: wire::encode(answer),
+        ird: config.mpa.ird,
+        ord: config.mpa.ord,
+        timeout: Duration::from_secs(5),
+    }
+}
+
+fn refuse(request: ConnRequest, reason: &str) {
+    // Best effort: a client that hears nothing times out.
+    let _ = request.reject(&wire::encode(&Answer::Refused(reason.chars().take(400).collect())));
+}
+
+/// Waits, for ever, until a client opens a session that can be served.
+fn await_session(events: &EventChannel) -> Result<(ConnRequest, Session), PerfError> {
+    loop {
+        let Some(CmEvent::ConnectRequest(request)) = events.wait(Duration::from_secs(3600)) else { continue };
+        match wire::decode(request.private_data()) {
+            Some(Hello::Session { version: VERSION, session }) => match session.check() {
+                Ok(()) => return Ok((request, session)),
+                Err(reason) => refuse(request, reason),
+            },
+            Some(Hello::Session { .. }) => refuse(request, "this server is of another version"),
+            _ => refuse(request, "this is urnic perf; a session must come first"),
+        }
+    }
+}
+
+fn serve(end: &mut End, config: &Config) -> Result<(), PerfError> {
+    accept_lanes(end, config)?;
+    stream::prepare_reads(end)?;
+    match end.await_control("the client's start")? {
+        Control::Start => end.send_control(&Control::Ready)?,
+        _ => return Err(PerfError::Protocol("a control message out of turn")),
+    }
+    if end.session.pingpong() { pingpong::serve(end) } else { stream::serve(end) }
+}
+
+/// Accepts the client's lanes, in whatever order they arrive.
+fn accept_lanes(end: &mut End, config: &Config) -> Result<(), PerfError> {
+    let lanes = end.session.lanes;
+    let mut accepted: Vec<Option<Lane>> = (0..lanes).map(|_| None).collect();
+    let mut missing = lanes;
+    while missing > 0 {
+        let what = "the client's queue pairs";
+        match end.events.wait(PATIENCE) {
+            None => return Err(PerfError::Stalled { what, seconds: PATIENCE.as_secs() }),
+            Some(CmEvent::Disconnected { reason, .. }) => return Err(PerfError::Gone(reason.to_string())),
+            Some(CmEvent::ConnectRequest(request)) => match wire::decode(request.private_data()) {
+                Some(Hello::Lane { index, target }) if index < lanes => {
+                    let Some(place @ None) = accepted.get_mut(index as usize) else {
+                        return Err(PerfError::Protocol("a queue pair twice"));
+                    };
+                    let qp = end.create_lane_qp(index)?;
+                    let answer = Answer::Lane(end.target(index));
+                    request.accept(&qp, &conn_param(config, &answer)).doing("accepting a queue pair")?;
+                    *place = Some(Lane { qp, peer: target });
+                    missing -= 1;
+                }
+                _ => refuse(request, "this server has a client already"),
+            },
+            Some(_) => {}
+        }
+    }
+    end.lanes = accepted.into_iter().flatten().collect();
+    Ok(())
+}
+
+/// Waits until the client has closed the control connection, or long enough.
+fn await_farewell(events: &EventChannel, end: &End) {
+    let deadline = Instant::now() + Duration::from_secs(3);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match events.wait(left) {
+            Some(CmEvent::Disconnected { qpn, .. }) if qpn == end.control.qpn() => return,
+            None => return,
+            Some(_) => {}
+        }
+    }
+}

@@ -1,0 +1,70 @@
+use super::*;
+
+fn session() -> Session {
+    Session {
+        op: Op::Write,
+        mode: Mode::Bw,
+        size: MAX_SIZE,
+        lanes: 100,
+        window: MAX_WINDOW,
+        slots: 2 * MAX_WINDOW,
+        credit: 2 * MAX_WINDOW,
+        wait: Wait::Event,
+        verify: false,
+    }
+}
+
+#[test]
+fn messages_survive_and_fit_their_room() {
+    let target = Target { addr: u64::MAX, rkey: u32::MAX };
+    let hello = Hello::Session { version: VERSION, session: session() };
+    for hello in [hello, Hello::Lane { index: u32::MAX, target }] {
+        let bytes = encode(&hello);
+        // The private data of an MPA request: RFC 5044 §7.1.
+        assert!(bytes.len() <= 512, "{}", bytes.len());
+        assert_eq!(decode::<Hello>(&bytes), Some(hello));
+    }
+    let done = encode(&Control::Done { messages: u64::MAX });
+    assert!(done.len() <= CONTROL_LEN);
+    assert_eq!(decode::<Control>(&done), Some(Control::Done { messages: u64::MAX }));
+    for noise in [&b""[..], b"\0\0\0\0", b"{}", b"{\"Session\":{}}"] {
+        assert_eq!(decode::<Hello>(noise), None);
+    }
+}
+
+#[test]
+fn a_server_refuses_what_it_should_not_try() {
+    assert_eq!(session().check(), Ok(()));
+    for wrong in [
+        Session { size: MAX_SIZE + 1, ..session() },
+        Session { lanes: 0, ..session() },
+        Session { lanes: MAX_LANES + 1, ..session() },
+        Session { window: 0, ..session() },
+        Session { slots: 0, ..session() },
+        Session { credit: u32::MAX, ..session() },
+        Session { lanes: 1000, ..session() },
+    ] {
+        assert!(wrong.check().is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn tags_come_back() {
+    for kind in [Kind::Data, Kind::Note, Kind::Control] {
+        for (lane, number) in [(0, 0), (MAX_LANES - 1, (1 << 40) - 1), (5, 77)] {
+            let tag = Tag { kind, lane, number };
+            assert_eq!(Tag::unpack(tag.pack()), tag);
+        }
+    }
+}
+
+#[test]
+fn slots_do_not_overlap() {
+    let session = Session { size: 100, lanes: 3, slots: 2, ..session() };
+    let mut starts: Vec<u64> =
+        (0..3).flat_map(|lane| [0, 1].map(|slot| session.offset(lane, slot))).collect();
+    starts.sort_unstable();
+    assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= session.size));
+    assert!(starts[5] + session.size <= session.region_len());
+    assert_eq!(session.offset(1, 0), session.offset(1, 2));
+}
