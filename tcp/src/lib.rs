@@ -19,14 +19,21 @@
 //! behind anything else. [`Stack::room`] says how much is worth queueing.
 #![forbid(unsafe_code)]
 
+mod arp;
 mod buffers;
 mod config;
+mod connection;
 mod counters;
+mod listen;
+mod net;
 mod ports;
 mod secret;
 mod seq;
 mod slab;
+mod stack;
 mod table;
+mod timewait;
+mod wire;
 
 pub mod congestion;
 pub mod reassembly;
@@ -42,7 +49,10 @@ pub use buffers::{
 };
 pub use config::{ConfigError, Keepalive, StackConfig, TcpConfig};
 pub use congestion::Congestion;
+pub use connection::{ConnInfo, State};
 pub use counters::Counters;
+pub use listen::ListenError;
 pub use ports::{LocalPorts, PortError, PortSpace};
 pub use seq::Seq;
+pub use stack::{ConnectError, SendError, Stack};
 pub use time::Time;

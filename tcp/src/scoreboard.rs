@@ -219,6 +219,19 @@ impl Scoreboard {
         Some(start..next.start)
     }
 
+    /// The first octets at or above `from` and below `to` that are not SACKed, up to the next that are.
+    pub fn unsacked_from(&self, from: Seq, to: Seq) -> Option<Range<Seq>> {
+        let mut start = from.max(self.una);
+        let mut above = self.sacked.iter().skip(self.sacked.partition_point(|b| b.end.le(start)));
+        let mut next = above.next();
+        if let Some(b) = next.filter(|b| b.start.le(start)) {
+            start = b.end;
+            next = above.next();
+        }
+        let end = next.map_or(to, |b| b.start.min(to));
+        start.lt(end).then_some(start..end)
+    }
+
     /// The retransmission timer expired: the receiver may have reneged, so nothing it SACKed counts any more
     /// (RFC 6675 §5.1, RFC 2018 §8).
     pub fn on_rto(&mut self) {

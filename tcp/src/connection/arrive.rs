@@ -1,0 +1,179 @@
+//! A segment arrives (RFC 9293 §3.10.7.4, RFC 5961, RFC 7323 §5).
+
+use super::{Connection, Cx, Fate, Flags, State};
+use crate::buffers::{Buffers, CloseReason, Handler, Transmit};
+use crate::sabotage::{Rule, broken};
+use crate::seq::Seq;
+use crate::wire::{Segment, flag};
+use core::time::Duration;
+
+/// TS.Recent of a connection idle for longer says nothing (RFC 7323 §5.5).
+const TS_RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
+/// Challenge ACKs per connection in `CHALLENGE_INTERVAL` (RFC 5961 §7).
+const CHALLENGES: u8 = 10;
+const CHALLENGE_INTERVAL: Duration = Duration::from_secs(1);
+
+impl<B: Buffers> Connection<B> {
+    /// Takes a segment for this connection.
+    pub fn arrive<T: Transmit<B::Payload>>(
+        &mut self,
+        cx: &mut Cx<'_, T>,
+        h: &mut impl Handler<B::Frame>,
+        s: Segment,
+        frame: B::Frame,
+    ) -> Fate {
+        self.heard = cx.now;
+        if self.state == State::SynSent {
+            return self.arrive_syn_sent(cx, h, &s);
+        }
+        if !self.timestamps_acceptable(cx, &s) {
+            return Fate::Keep;
+        }
+        if !self.in_window(&s) && !broken(Rule::SequenceWindow) {
+            cx.net.counters.unacceptable += 1;
+            self.refuse(cx, &s);
+            return Fate::Keep;
+        }
+        if s.flags & (flag::RST | flag::SYN) != 0 {
+            return self.arrive_rst_or_syn(cx, &s);
+        }
+        if !s.has(flag::ACK) {
+            return Fate::Keep;
+        }
+        // RFC 7323 §4.3 (2).
+        if let Some(t) = s.timestamps
+            && s.seq.le(self.last_ack_sent)
+            && Seq(t.value).ge(Seq(self.ts_recent))
+            && self.flags.has(Flags::TIMESTAMPS)
+        {
+            self.ts_recent = t.value;
+            self.cold.ts_recent_at = cx.now;
+        }
+        // RFC 5961 §5: an ACK from before the largest window, or of what was never sent.
+        if s.ack.lt(self.snd_una - self.max_snd_wnd) || s.ack.gt(self.snd_nxt) {
+            if self.state == State::SynReceived {
+                self.reset_for(cx, &s);
+            } else {
+                self.challenge(cx);
+            }
+            return Fate::Keep;
+        }
+        if self.state == State::SynReceived {
+            if s.ack.le(self.snd_una) {
+                self.reset_for(cx, &s);
+                return Fate::Keep;
+            }
+            self.establish(cx, self.cold.iss + 1);
+            h.connected(cx.id, self.tag);
+        }
+        self.arrive_ack(cx, h, &s);
+        if let Some(fate) = self.after_our_fin(cx) {
+            return fate;
+        }
+        if s.payload.is_empty() && !s.has(flag::FIN) {
+            return Fate::Keep;
+        }
+        self.arrive_data(cx, h, s, frame)
+    }
+
+    /// PAWS (RFC 7323 §5.3 R1) and the rule that timestamps, once agreed on, are always there (§3.2).
+    #[inline]
+    fn timestamps_acceptable<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) -> bool {
+        if !self.flags.has(Flags::TIMESTAMPS) || s.has(flag::RST) {
+            return true;
+        }
+        let Some(t) = s.timestamps else {
+            cx.net.counters.paws_dropped += 1;
+            return false;
+        };
+        if Seq(t.value).ge(Seq(self.ts_recent)) {
+            return true;
+        }
+        if cx.now - self.cold.ts_recent_at > TS_RECENT_LIFETIME {
+            self.ts_recent = t.value;
+            return true;
+        }
+        cx.net.counters.paws_dropped += 1;
+        self.refuse(cx, s);
+        false
+    }
+
+    /// The segment has a number in the receive window (RFC 9293 §3.4 table 6; the window is never zero).
+    #[inline]
+    fn in_window(&self, s: &Segment) -> bool {
+        let end = self.rcv_nxt + self.rcv_wnd;
+        let len = s.len();
+        if len == 0 {
+            self.rcv_nxt.le(s.seq) && s.seq.lt(end)
+        } else {
+            s.seq.lt(end) && (s.seq + len).gt(self.rcv_nxt)
+        }
+    }
+
+    /// Tells the sender of an unacceptable segment what would be acceptable.
+    #[cold]
+    fn refuse<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
+        if s.has(flag::RST) {
+            return;
+        }
+        if s.len() == 0 {
+            // Keep-alives and window probes want an answer; two ends that disagree must not exchange them for ever.
+            self.challenge(cx);
+            return;
+        }
+        cx.net.counters.duplicate += 1;
+        if self.flags.has(Flags::SACK) && !s.payload.is_empty() && (s.seq + s.len()).le(self.rcv_nxt) {
+            let end = s.seq + s.payload.len() as u32;
+            self.cold.reassembly.note_duplicate(crate::reassembly::Block::new(s.seq, end));
+        }
+        self.send_ack(cx);
+    }
+
+    /// RFC 5961 §3 and §4.
+    #[cold]
+    fn arrive_rst_or_syn<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) -> Fate {
+        if !s.has(flag::RST) || s.seq != self.rcv_nxt {
+            self.challenge(cx);
+            return Fate::Keep;
+        }
+        cx.net.counters.resets_in += 1;
+        Fate::Closed(match self.state {
+            State::SynReceived => CloseReason::Refused,
+            _ => CloseReason::Reset,
+        })
+    }
+
+    /// An ACK that a legitimate peer needs and an attacker learns nothing from; limited in number (RFC 5961 §7).
+    #[cold]
+    pub(super) fn challenge<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
+        let c = &mut self.cold;
+        if c.challenges == 0 || cx.now - c.challenge_window > CHALLENGE_INTERVAL {
+            (c.challenge_window, c.challenges) = (cx.now, 0);
+        }
+        if c.challenges >= CHALLENGES {
+            cx.net.counters.limited += 1;
+            return;
+        }
+        c.challenges += 1;
+        cx.net.counters.challenge_acks += 1;
+        self.send_ack(cx);
+    }
+
+    /// What the acknowledgement of our FIN changes (RFC 9293 §3.10.7.4, fifth).
+    #[inline]
+    fn after_our_fin<T>(&mut self, cx: &mut Cx<'_, T>) -> Option<Fate> {
+        if !self.flags.has(Flags::FIN) || self.snd_una != self.snd_nxt {
+            return None;
+        }
+        match self.state {
+            State::FinWait1 => {
+                self.state = State::FinWait2;
+                self.cold.fin_wait_until = cx.now + cx.net.cfg.tcp.fin_wait;
+                None
+            }
+            State::Closing => Some(Fate::TimeWait),
+            State::LastAck => Some(Fate::Closed(CloseReason::Graceful)),
+            _ => None,
+        }
+    }
+}

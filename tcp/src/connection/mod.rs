@@ -1,0 +1,488 @@
+//! One TCP connection, from SYN-SENT (active) or ESTABLISHED (passive) to the end of its data. Half-open passive
+//! connections and those in TIME-WAIT have types of their own: `listen::Embryo` and `timewait::TimeWait`.
+
+mod ack;
+mod arrive;
+mod data;
+pub(crate) mod open;
+mod output;
+mod queue;
+mod timers;
+
+use crate::arp::Neighbour;
+use crate::buffers::{Buffers, CloseReason, ConnId};
+use crate::config::TcpConfig;
+use crate::congestion::Controller;
+use crate::listen::Embryo;
+use crate::net::Net;
+use crate::reassembly::Reassembly;
+use crate::rtt::{RttConfig, RttEstimator};
+use crate::scoreboard::Scoreboard;
+use crate::seq::Seq;
+use crate::table::Key;
+use crate::time::Time;
+use crate::timewait::TimeWait;
+use crate::wire::SynOptions;
+use queue::SendQueue;
+
+/// Out-of-order frames that one connection holds at most; two windows of small segments would be more memory than
+/// they are worth.
+const MAX_HELD_FRAMES: u32 = 1024;
+/// Records that one connection may have queued or in flight.
+const MAX_RECORDS: usize = 1 << 16;
+/// The smallest segment that a peer can make us send (its MSS option may ask for less).
+const MIN_PEER_MSS: u16 = 88;
+/// The peer's MSS if it does not say (RFC 9293 §3.7.1).
+const DEFAULT_PEER_MSS: u16 = 536;
+/// Octets of IPv4 and TCP headers without options.
+pub(crate) const IP_TCP: u16 = 40;
+/// Octets that the timestamps option takes in every segment.
+const TIMESTAMPS_LEN: u16 = 12;
+
+/// The states of RFC 9293 §3.3.2 that a `Connection` can be in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Our SYN is out.
+    SynSent,
+    /// Both SYNs crossed (simultaneous open).
+    SynReceived,
+    /// Data flows.
+    Established,
+    /// Our FIN is queued or sent, not acknowledged.
+    FinWait1,
+    /// Our FIN is acknowledged; the peer has not sent its own.
+    FinWait2,
+    /// The peer has sent its FIN, we have not.
+    CloseWait,
+    /// Both FINs crossed; ours is not acknowledged.
+    Closing,
+    /// The peer's FIN came first; ours is not acknowledged.
+    LastAck,
+}
+
+/// What is to become of a connection after something happened to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It goes on.
+    Keep,
+    /// It is gone.
+    Closed(CloseReason),
+    /// It is closed in both directions; its addresses wait.
+    TimeWait,
+}
+
+/// What a call works with besides the connection.
+pub(crate) struct Cx<'a, T> {
+    pub now: Time,
+    pub net: &'a mut Net,
+    pub tx: &'a mut T,
+    pub id: ConnId,
+}
+
+/// Yes-or-no facts that every segment asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Flags(u8);
+
+impl Flags {
+    /// Timestamps were negotiated.
+    pub const TIMESTAMPS: u8 = 1;
+    /// SACK was negotiated.
+    pub const SACK: u8 = 1 << 1;
+    /// Data arrived that is not acknowledged.
+    pub const ACK: u8 = 1 << 2;
+    /// There may be something to send.
+    pub const OUTPUT: u8 = 1 << 3;
+    /// The stack's list of connections to flush has it.
+    pub const LISTED: u8 = 1 << 4;
+    /// Out-of-order data is held, or the peer's FIN is known but not reached.
+    pub const HOLES: u8 = 1 << 5;
+    /// The user wants to send no more.
+    pub const CLOSE: u8 = 1 << 6;
+    /// Our FIN was sent; it has the sequence number `queue.end()`.
+    pub const FIN: u8 = 1 << 7;
+
+    #[inline]
+    pub fn has(self, f: u8) -> bool {
+        self.0 & f != 0
+    }
+
+    #[inline]
+    pub fn set(&mut self, f: u8) {
+        self.0 |= f;
+    }
+
+    #[inline]
+    pub fn clear(&mut self, f: u8) {
+        self.0 &= !f;
+    }
+}
+
+/// How lost data is being repaired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recovery {
+    /// Nothing is known to be lost.
+    None,
+    /// Fast recovery by SACK (RFC 6675) until `Cold::recover` is acknowledged.
+    Sack,
+    /// Fast recovery without SACK (RFC 6582).
+    NewReno,
+    /// After a timeout: everything below `Cold::recover` is sent again, from `Cold::resend` on.
+    Timeout,
+}
+
+/// The part that every arriving segment touches: two cache lines. A test pins its size and order.
+#[repr(C, align(64))]
+pub(crate) struct Connection<B: Buffers> {
+    // First line: who it is, and what decides about an arriving segment.
+    pub key: Key,
+    pub tag: u64,
+    pub state: State,
+    pub flags: Flags,
+    pub snd_wscale: u8,
+    pub rcv_wscale: u8,
+    pub rcv_nxt: Seq,
+    pub rcv_wnd: u32,
+    /// Last.ACK.sent (RFC 7323 §4.3).
+    pub last_ack_sent: Seq,
+    pub ts_recent: u32,
+    pub ts_offset: u32,
+    pub snd_una: Seq,
+    pub snd_nxt: Seq,
+    pub snd_wnd: u32,
+    pub snd_wl1: Seq,
+    pub snd_wl2: Seq,
+    // Second line: sending, and when something is due.
+    pub max_snd_wnd: u32,
+    pub mss: u16,
+    pub dup_acks: u8,
+    pub recovery: Recovery,
+    /// Retransmission, SYN or window probe; `Time::MAX`: none.
+    pub rtx_at: Time,
+    /// What the timer wheel knows; never later than the earliest deadline.
+    pub armed: Time,
+    /// When the last segment arrived.
+    pub heard: Time,
+    pub cold: Box<Cold<B>>,
+}
+
+/// The rest.
+pub(crate) struct Cold<B: Buffers> {
+    pub queue: SendQueue<B::Payload>,
+    pub congestion: Controller,
+    pub rtt: RttEstimator,
+    pub scoreboard: Scoreboard,
+    /// The segment whose round trip is being measured: the sequence number after it, and when it was sent.
+    pub timed: Option<(Seq, Time)>,
+    /// Recovery ends when this is acknowledged; also the NewReno variable of RFC 6582.
+    pub recover: Seq,
+    /// The next octet to send again after a timeout.
+    pub resend: Seq,
+    /// The first unacknowledged segment is to be sent again now.
+    pub resend_first: bool,
+    /// NewReno: the retransmission timer was restarted by a partial ACK in this recovery.
+    pub partial_acked: bool,
+    /// The congestion window, and nothing else, ended the last transmission (RFC 9438 §5.8).
+    pub cwnd_limited: bool,
+    /// Octets outstanding when the first duplicate ACK came.
+    pub flight_before_dups: u32,
+    /// Timeouts in a row.
+    pub retries: u8,
+    /// Window probes are being sent instead of data.
+    pub persist: bool,
+    /// Keep-alive probes since the peer was heard.
+    pub probes: u8,
+    /// When a held segment is sent although the window does not fit it; `Time::MAX`: none is held.
+    pub hold_until: Time,
+    /// Since when something has been outstanding without any being acknowledged; `Time::MAX`: nothing is.
+    pub stalled_since: Time,
+    /// When FIN-WAIT-2 ends; `Time::MAX` in other states.
+    pub fin_wait_until: Time,
+    pub last_sent: Time,
+    pub ts_recent_at: Time,
+    pub reassembly: Reassembly<B::Frame>,
+    /// The sequence number of the peer's FIN, once known.
+    pub peer_fin: Option<Seq>,
+    pub challenge_window: Time,
+    pub challenges: u8,
+    pub iss: Seq,
+    /// The peer's SYN had the window scale option.
+    pub peer_scales: bool,
+    pub neighbour: Neighbour,
+    /// It waits for the neighbour's address.
+    pub waits_for_neighbour: bool,
+    /// The port came from `PortSpace::connect`.
+    pub owns_port: bool,
+    /// An ICMP error said that the peer cannot be reached; the reason if it stays silent (RFC 5461).
+    pub soft_error: bool,
+    pub retransmits: u64,
+}
+
+/// How a connection begins.
+pub(crate) struct Birth {
+    pub key: Key,
+    pub iss: Seq,
+    pub ts_offset: u32,
+    pub neighbour: Neighbour,
+    pub owns_port: bool,
+}
+
+/// A connection's figures, for people and tests.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ConnInfo {
+    /// Its state.
+    pub state: State,
+    /// Smoothed round-trip time, once measured.
+    pub srtt: Option<core::time::Duration>,
+    /// Retransmission timeout.
+    pub rto: core::time::Duration,
+    /// Congestion window, octets.
+    pub cwnd: u32,
+    /// Slow start threshold, octets.
+    pub ssthresh: u32,
+    /// The peer's window, octets.
+    pub snd_wnd: u32,
+    /// Octets sent and not acknowledged.
+    pub in_flight: u32,
+    /// Segments sent again.
+    pub retransmits: u64,
+    /// SACK was negotiated.
+    pub sack: bool,
+    /// Timestamps were negotiated.
+    pub timestamps: bool,
+}
+
+impl<B: Buffers> Connection<B> {
+    pub fn new(birth: Birth, cfg: &TcpConfig, now: Time) -> Self {
+        let rtt = RttConfig { initial: cfg.rto_initial, min: cfg.rto_min, max: cfg.rto_max };
+        let Birth { key, iss, ts_offset, neighbour, owns_port } = birth;
+        Connection {
+            key,
+            tag: 0,
+            state: State::SynSent,
+            flags: Flags::default(),
+            snd_wscale: 0,
+            rcv_wscale: 0,
+            rcv_nxt: Seq(0),
+            rcv_wnd: cfg.recv_window.min(0xffff),
+            last_ack_sent: Seq(0),
+            ts_recent: 0,
+            ts_offset,
+            snd_una: iss,
+            snd_nxt: iss + 1,
+            snd_wnd: 0,
+            snd_wl1: Seq(0),
+            snd_wl2: iss,
+            max_snd_wnd: 0,
+            mss: DEFAULT_PEER_MSS,
+            dup_acks: 0,
+            recovery: Recovery::None,
+            rtx_at: Time::MAX,
+            armed: Time::MAX,
+            heard: now,
+            cold: Box::new(Cold {
+                queue: SendQueue::new(iss + 1),
+                congestion: Controller::new(cfg.congestion, u32::from(DEFAULT_PEER_MSS), cfg.initial_window),
+                rtt: RttEstimator::new(&rtt),
+                scoreboard: Scoreboard::new(iss),
+                timed: None,
+                recover: iss,
+                resend: iss,
+                resend_first: false,
+                partial_acked: false,
+                cwnd_limited: false,
+                flight_before_dups: 0,
+                retries: 0,
+                persist: false,
+                probes: 0,
+                hold_until: Time::MAX,
+                stalled_since: Time::MAX,
+                fin_wait_until: Time::MAX,
+                last_sent: now,
+                ts_recent_at: now,
+                reassembly: Reassembly::new(MAX_HELD_FRAMES),
+                peer_fin: None,
+                challenge_window: Time::ZERO,
+                challenges: 0,
+                iss,
+                peer_scales: false,
+                neighbour,
+                waits_for_neighbour: false,
+                owns_port,
+                soft_error: false,
+                retransmits: 0,
+            }),
+        }
+    }
+
+    /// Fixes what the two SYNs agreed on (RFC 9293 §3.7.1, RFC 7323, RFC 2018). `timestamp` is the peer's.
+    pub fn negotiate(&mut self, peer: &SynOptions, timestamp: Option<u32>, net: &Net, now: Time) {
+        let cfg = &net.cfg.tcp;
+        let mut mss = peer.mss.unwrap_or(DEFAULT_PEER_MSS).max(MIN_PEER_MSS).min(net.cfg.mtu - IP_TCP);
+        if cfg.timestamps
+            && let Some(value) = timestamp
+        {
+            self.flags.set(Flags::TIMESTAMPS);
+            (self.ts_recent, self.cold.ts_recent_at) = (value, now);
+            mss -= TIMESTAMPS_LEN;
+        }
+        if cfg.sack && peer.sack_permitted {
+            self.flags.set(Flags::SACK);
+        }
+        if cfg.window_scale
+            && let Some(shift) = peer.window_scale
+        {
+            self.snd_wscale = shift;
+            self.rcv_wscale = net.window_scale;
+            self.rcv_wnd = cfg.recv_window >> net.window_scale << net.window_scale;
+        }
+        self.mss = mss;
+        self.cold.congestion.set_mss(u32::from(mss));
+    }
+
+    /// A passive open is complete: what the half-open connection knew becomes this one's.
+    pub fn accept(&mut self, e: &Embryo, net: &Net, now: Time) {
+        self.state = State::Established;
+        self.rcv_nxt = e.irs + 1;
+        self.last_ack_sent = self.rcv_nxt;
+        self.cold.peer_scales = e.syn.window_scale.is_some();
+        self.negotiate(&e.syn, e.timestamp, net, now);
+        self.snd_una = e.iss + 1;
+        self.snd_wnd = u32::from(e.window);
+        self.max_snd_wnd = self.snd_wnd;
+        (self.snd_wl1, self.snd_wl2) = (e.irs, e.iss);
+        self.cold.scoreboard = Scoreboard::new(self.snd_una);
+        if e.retries == 0 {
+            self.cold.rtt.sample(now - e.sent_at, 1);
+        } else {
+            self.cold.rtt.syn_was_lost();
+            self.cold.congestion.on_syn_lost();
+        }
+    }
+
+    /// The user has no more to send: a FIN follows what is queued (RFC 9293 §3.10.4).
+    pub fn close(&mut self) {
+        self.flags.set(Flags::CLOSE);
+        self.state = match self.state {
+            State::Established => State::FinWait1,
+            State::CloseWait => State::LastAck,
+            other => other,
+        };
+    }
+
+    /// What remains of a connection that is closed in both directions.
+    pub fn time_wait(&self, now: Time, net: &Net) -> TimeWait {
+        TimeWait {
+            key: self.key,
+            snd_nxt: self.snd_nxt,
+            rcv_nxt: self.rcv_nxt,
+            window: self.window_field(),
+            ts_recent: self.flags.has(Flags::TIMESTAMPS).then_some(self.ts_recent),
+            ts_offset: self.ts_offset,
+            owns_port: self.cold.owns_port,
+            until: now + net.cfg.tcp.time_wait,
+        }
+    }
+
+    /// Gives held out-of-order frames back, the newest first; answers how many.
+    pub fn drop_held(&mut self) -> u64 {
+        let mut dropped = 0;
+        while self.cold.reassembly.drop_newest() {
+            dropped += 1;
+        }
+        if self.cold.peer_fin.is_none() {
+            self.flags.clear(Flags::HOLES);
+        }
+        dropped
+    }
+
+    /// A router needs smaller packets (RFC 1191). Below 576 octets nobody is believed.
+    pub fn lower_mtu(&mut self, mtu: u16) {
+        let options = if self.flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
+        let mss = mtu.max(576) - IP_TCP - options;
+        if mss < self.mss && !matches!(self.state, State::SynSent | State::SynReceived) {
+            self.mss = mss;
+            self.cold.resend_first = true;
+            self.flags.set(Flags::OUTPUT);
+        }
+    }
+
+    #[inline]
+    pub fn waits_for_neighbour(&self) -> bool {
+        self.cold.waits_for_neighbour
+    }
+
+    /// Octets sent and not acknowledged, with SYN and FIN.
+    #[inline]
+    pub fn outstanding(&self) -> u32 {
+        self.snd_nxt - self.snd_una
+    }
+
+    /// The window as it stands in a segment that is not a SYN.
+    #[inline]
+    pub fn window_field(&self) -> u16 {
+        (self.rcv_wnd >> self.rcv_wscale).min(0xffff) as u16
+    }
+
+    /// Our clock for the timestamps option: milliseconds from a secret origin (RFC 7323 §5.4).
+    #[inline]
+    pub fn timestamp(&self, now: Time) -> u32 {
+        (now.as_millis() as u32).wrapping_add(self.ts_offset)
+    }
+
+    /// The user may still queue data.
+    pub fn may_send(&self) -> bool {
+        !self.flags.has(Flags::CLOSE)
+    }
+
+    /// Octets queued or in flight.
+    pub fn unacked(&self) -> u64 {
+        // SYN is in sequence space but not in the queue.
+        let una = self.snd_una.max(self.cold.iss + 1);
+        u64::from(self.cold.queue.end().since(una))
+    }
+
+    /// Octets worth queueing now: what the windows let go at once, and a few segments so that the next ACK finds
+    /// something to send.
+    pub fn room(&self, cfg: &TcpConfig) -> usize {
+        if !self.may_send() || self.cold.queue.records() >= MAX_RECORDS {
+            return 0;
+        }
+        let mss = u32::from(self.mss);
+        let window = (self.snd_una + self.snd_wnd).since(self.snd_nxt);
+        let pipe = self.pipe();
+        let unsent = self.cold.queue.end().since(self.snd_nxt);
+        let sendable = self.cold.congestion.cwnd().saturating_sub(pipe).min(window);
+        let free = u64::from(cfg.send_buffer).saturating_sub(self.unacked());
+        let worth = sendable.saturating_add(4 * mss).saturating_sub(unsent);
+        u64::from(worth).min(free) as usize
+    }
+
+    /// Queues a record. False: there is no room for it at all.
+    pub fn queue(&mut self, payload: B::Payload, len: u32, cfg: &TcpConfig) -> bool {
+        let fits = self.unacked() + u64::from(len) <= u64::from(cfg.send_buffer);
+        if !fits || self.cold.queue.records() >= MAX_RECORDS {
+            return false;
+        }
+        self.cold.queue.push(payload, len);
+        true
+    }
+
+    pub fn info(&self) -> ConnInfo {
+        let c = &self.cold;
+        ConnInfo {
+            state: self.state,
+            srtt: c.rtt.srtt(),
+            rto: c.rtt.rto(),
+            cwnd: c.congestion.cwnd(),
+            ssthresh: c.congestion.ssthresh(),
+            snd_wnd: self.snd_wnd,
+            in_flight: self.outstanding(),
+            retransmits: c.retransmits,
+            sack: self.flags.has(Flags::SACK),
+            timestamps: self.flags.has(Flags::TIMESTAMPS),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

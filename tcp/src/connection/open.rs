@@ -1,0 +1,123 @@
+//! Active and simultaneous open (RFC 9293 §3.5, §3.10.7.3).
+
+use super::{Connection, Cx, Fate, Flags, State};
+use crate::buffers::{Buffers, CloseReason, Handler, Transmit};
+use crate::net::Net;
+use crate::seq::Seq;
+use crate::wire::{Options, Segment, SynOptions, TcpFields, Timestamps, flag, put_syn};
+
+/// What we offer in a SYN, or answer to a peer that offered `peer` in its own.
+pub(crate) fn syn_options(net: &Net, peer: Option<&SynOptions>) -> SynOptions {
+    let t = &net.cfg.tcp;
+    SynOptions {
+        mss: Some(net.our_mss()),
+        window_scale: (t.window_scale && peer.is_none_or(|p| p.window_scale.is_some()))
+            .then_some(net.window_scale),
+        sack_permitted: t.sack && peer.is_none_or(|p| p.sack_permitted),
+    }
+}
+
+/// The receive window of a SYN, which is never scaled (RFC 7323 §2.2).
+pub(crate) fn syn_window(net: &Net) -> u16 {
+    net.cfg.tcp.recv_window.min(0xffff) as u16
+}
+
+impl<B: Buffers> Connection<B> {
+    /// Sends the SYN, or in SYN-RECEIVED the SYN-ACK.
+    pub fn send_syn<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
+        self.cold.stalled_since = self.cold.stalled_since.min(cx.now);
+        self.rtx_at = cx.now + self.cold.rtt.rto();
+        let Some(dst_mac) = self.ready_to_send(cx) else { return };
+        let crossed = self.state == State::SynReceived;
+        // What SYN the peer sent is remembered as what was negotiated.
+        let with_timestamps = cx.net.cfg.tcp.timestamps && (!crossed || self.flags.has(Flags::TIMESTAMPS));
+        let timestamps = with_timestamps.then(|| Timestamps {
+            value: self.timestamp(cx.now),
+            echo: if crossed { self.ts_recent } else { 0 },
+        });
+        let mut offer = syn_options(cx.net, None);
+        if crossed {
+            offer.sack_permitted &= self.flags.has(Flags::SACK);
+            offer.window_scale = offer.window_scale.filter(|_| self.cold.peer_scales);
+        }
+        let mut options = Options::new();
+        put_syn(&mut options, offer, timestamps);
+        let again = self.cold.retries > 0;
+        if self.cold.timed.is_none() && !again {
+            self.cold.timed = Some((self.cold.iss + 1, cx.now));
+        }
+        let fields = TcpFields {
+            dst_mac,
+            remote_ip: self.key.remote().ip().to_bits(),
+            remote_port: self.key.remote().port(),
+            local_port: self.key.local_port(),
+            seq: self.cold.iss,
+            ack: if crossed { self.rcv_nxt } else { Seq(0) },
+            flags: if crossed { flag::SYN | flag::ACK } else { flag::SYN },
+            window: syn_window(cx.net),
+            options: &options,
+        };
+        cx.net.emit(cx.tx, &fields, &[], again);
+        self.flags.clear(Flags::OUTPUT);
+        if crossed {
+            self.last_ack_sent = self.rcv_nxt;
+            self.flags.clear(Flags::ACK);
+        }
+    }
+
+    /// A segment in SYN-SENT (RFC 9293 §3.10.7.3).
+    pub(super) fn arrive_syn_sent<T: Transmit<B::Payload>>(
+        &mut self,
+        cx: &mut Cx<'_, T>,
+        h: &mut impl Handler<B::Frame>,
+        s: &Segment,
+    ) -> Fate {
+        let acked = s.has(flag::ACK);
+        if acked && (s.ack.le(self.cold.iss) || s.ack.gt(self.snd_nxt)) {
+            self.reset_for(cx, s);
+            return Fate::Keep;
+        }
+        if s.has(flag::RST) {
+            return if acked { Fate::Closed(CloseReason::Refused) } else { Fate::Keep };
+        }
+        if !s.has(flag::SYN) {
+            return Fate::Keep;
+        }
+        self.rcv_nxt = s.seq + 1;
+        self.last_ack_sent = self.rcv_nxt;
+        self.cold.peer_scales = s.syn.window_scale.is_some();
+        self.negotiate(&s.syn, s.timestamps.map(|t| t.value), cx.net, cx.now);
+        self.snd_wnd = u32::from(s.window);
+        self.max_snd_wnd = self.snd_wnd;
+        (self.snd_wl1, self.snd_wl2) = (s.seq, s.ack);
+        if acked {
+            self.establish(cx, s.ack);
+            self.flags.set(Flags::ACK);
+            h.connected(cx.id, self.tag);
+        } else {
+            self.state = State::SynReceived;
+            self.cold.retries = 0;
+            self.send_syn(cx);
+        }
+        Fate::Keep
+    }
+
+    /// Our SYN is acknowledged.
+    pub(super) fn establish<T>(&mut self, cx: &mut Cx<'_, T>, ack: Seq) {
+        let closing = self.flags.has(Flags::CLOSE);
+        self.state = if closing { State::FinWait1 } else { State::Established };
+        if self.cold.retries > 0 {
+            self.cold.rtt.syn_was_lost();
+            self.cold.congestion.on_syn_lost();
+        } else if let Some((_, sent)) = self.cold.timed {
+            self.cold.rtt.sample(cx.now - sent, 1);
+        }
+        self.cold.timed = None;
+        self.snd_una = ack;
+        self.rtx_at = crate::Time::MAX;
+        self.cold.retries = 0;
+        self.cold.stalled_since = crate::Time::MAX;
+        self.cold.recover = self.cold.iss;
+        self.flags.set(Flags::OUTPUT);
+    }
+}

@@ -1,0 +1,324 @@
+//! Sending: ACKs, new data, FIN and retransmissions (RFC 9293 §3.8.6, §3.10.2, RFC 5681, RFC 6675).
+
+use super::{Connection, Cx, Flags, Recovery, State};
+use crate::buffers::{Buffers, Transmit};
+use crate::net::Waiter;
+use crate::sabotage::{Rule, broken};
+use crate::scoreboard::{DUP_THRESH, NextSeg};
+use crate::seq::Seq;
+use crate::time::Time;
+use crate::wire::{Options, Segment, TcpFields, Timestamps, flag, put_sack, put_timestamps};
+
+/// What to send next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Next {
+    seq: Seq,
+    len: u32,
+    fin: bool,
+    again: bool,
+}
+
+impl<B: Buffers> Connection<B> {
+    /// The MAC address to send to, if a frame can go now. Otherwise the connection will be called again: from the
+    /// list of connections to flush, or when the neighbour answers.
+    #[inline]
+    pub(super) fn ready_to_send<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) -> Option<[u8; 6]> {
+        if cx.tx.room() == 0 {
+            cx.net.counters.tx_full += 1;
+            self.flags.set(Flags::OUTPUT);
+            return None;
+        }
+        let mac = cx.net.arp.resolve(self.cold.neighbour, cx.now);
+        if mac.is_none() && !self.cold.waits_for_neighbour {
+            self.cold.waits_for_neighbour = true;
+            let waiter = Waiter::Connection(cx.id.index, cx.id.generation);
+            cx.net.waiters.push((self.cold.neighbour, waiter));
+        }
+        mac
+    }
+
+    fn fields<'a>(&self, dst_mac: [u8; 6], seq: Seq, flags: u8, options: &'a Options) -> TcpFields<'a> {
+        TcpFields {
+            dst_mac,
+            remote_ip: (self.key.0 >> 32) as u32,
+            remote_port: (self.key.0 >> 16) as u16,
+            local_port: self.key.0 as u16,
+            seq,
+            ack: self.rcv_nxt,
+            flags,
+            window: self.window_field(),
+            options,
+        }
+    }
+
+    #[inline]
+    fn timestamp_option(&self, now: Time) -> Options {
+        let mut options = Options::new();
+        if self.flags.has(Flags::TIMESTAMPS) {
+            put_timestamps(&mut options, Timestamps { value: self.timestamp(now), echo: self.ts_recent });
+        }
+        options
+    }
+
+    /// Sends an ACK now, with SACK blocks. Without room it is sent by a later flush.
+    pub(crate) fn send_ack<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
+        let seq = self.snd_nxt;
+        self.send_bare(cx, seq);
+    }
+
+    /// An ACK whose number lies before the window, so that the peer answers it: keep-alive (RFC 9293 §3.8.4) and
+    /// window probe. A probe with an octet of data would split a record.
+    pub(super) fn send_probe<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
+        let seq = self.snd_una - 1;
+        self.send_bare(cx, seq);
+    }
+
+    fn send_bare<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, seq: Seq) {
+        self.flags.set(Flags::ACK);
+        let Some(dst_mac) = self.ready_to_send(cx) else { return };
+        let mut options = self.timestamp_option(cx.now);
+        if self.flags.has(Flags::SACK) && self.cold.reassembly.has_sack() {
+            let room = (options.remaining_capacity() - 4) / 8;
+            put_sack(&mut options, &self.cold.reassembly.sack_blocks(room));
+        }
+        cx.net.emit(cx.tx, &self.fields(dst_mac, seq, flag::ACK, &options), &[], false);
+        cx.net.counters.acks_out += 1;
+        self.acknowledged();
+    }
+
+    fn acknowledged(&mut self) {
+        self.last_ack_sent = self.rcv_nxt;
+        self.flags.clear(Flags::ACK);
+    }
+
+    /// Sends a RST: with what the peer expects next when we give up, or for a segment that cannot be ours.
+    pub(crate) fn send_reset<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
+        if self.state == State::SynSent || cx.tx.room() == 0 {
+            return;
+        }
+        let Some(dst_mac) = cx.net.arp.resolve(self.cold.neighbour, cx.now) else { return };
+        let options = Options::new();
+        cx.net.counters.resets_out += 1;
+        let fields = self.fields(dst_mac, self.snd_nxt, flag::RST | flag::ACK, &options);
+        cx.net.emit(cx.tx, &fields, &[], false);
+    }
+
+    /// RFC 9293 §3.10.7.3 first, §3.10.7.4 fifth: an ACK of something never sent during the handshake.
+    pub(super) fn reset_for<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
+        let remote_ip = (self.key.0 >> 32) as u32;
+        if let Some(mac) = cx.net.arp.resolve(self.cold.neighbour, cx.now) {
+            cx.net.reset(cx.now, cx.tx, mac, remote_ip, s);
+        }
+    }
+
+    /// Sends what is due: retransmissions, new data, FIN, and an ACK if nothing carried one.
+    pub(crate) fn output<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
+        let waited = self.flags.has(Flags::OUTPUT);
+        self.flags.clear(Flags::OUTPUT);
+        match self.state {
+            State::SynSent | State::SynReceived => {
+                if waited {
+                    self.send_syn(cx); // it waited for room or for the neighbour
+                }
+                return;
+            }
+            _ if self.has_work() => self.send_segments(cx),
+            _ => {}
+        }
+        if self.flags.has(Flags::ACK) {
+            self.send_ack(cx);
+        }
+    }
+
+    fn send_segments<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
+        if self.outstanding() == 0 && self.snd_nxt.lt(self.cold.queue.end()) {
+            let idle = cx.now - self.cold.last_sent;
+            if idle > self.cold.rtt.rto() {
+                self.cold.congestion.on_idle(idle); // RFC 5681 §4.1
+            }
+        }
+        let mut pipe = self.pipe();
+        loop {
+            let Some(dst_mac) = self.ready_to_send(cx) else { return };
+            let Some(next) = self.next(cx, pipe) else { return };
+            let len = self.send(cx, dst_mac, next);
+            if len == 0 && !next.fin {
+                return; // nothing is there after all
+            }
+            pipe = pipe.saturating_add(len);
+            self.sent(cx, Next { len, ..next });
+        }
+    }
+
+    /// There may be something to send. Asked before anything is tried, so that a full link or an unknown neighbour
+    /// concerns only connections that need them.
+    fn has_work(&self) -> bool {
+        self.snd_nxt.lt(self.cold.queue.end())
+            || self.recovery != Recovery::None
+            || self.cold.resend_first
+            || (self.flags.has(Flags::CLOSE) && !self.flags.has(Flags::FIN))
+    }
+
+    /// Puts one segment on the wire; answers how many octets of data it took.
+    fn send<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, dst_mac: [u8; 6], next: Next) -> u32 {
+        let from = if next.again && broken(Rule::RetransmitRange) { self.snd_una + 1 } else { next.seq };
+        let (pieces, len) = self.cold.queue.pieces(from, next.len);
+        if len == 0 && !next.fin {
+            return 0;
+        }
+        let mut flags = flag::ACK;
+        if next.fin {
+            flags |= flag::FIN;
+        }
+        if len > 0 && next.seq + len == self.cold.queue.end() {
+            flags |= flag::PSH;
+        }
+        let options = self.timestamp_option(cx.now);
+        let fields = self.fields(dst_mac, next.seq, flags, &options);
+        cx.net.emit(cx.tx, &fields, &pieces, next.again);
+        drop(pieces);
+        self.acknowledged();
+        len
+    }
+
+    /// Accounts for a segment that was sent.
+    fn sent<T>(&mut self, cx: &mut Cx<'_, T>, next: Next) {
+        let end = next.seq + next.len;
+        let c = &mut self.cold;
+        c.last_sent = cx.now;
+        c.stalled_since = c.stalled_since.min(cx.now);
+        if next.fin {
+            self.flags.set(Flags::FIN);
+        }
+        let end = end + u32::from(next.fin);
+        if next.again {
+            c.retransmits += 1;
+            c.timed = None; // Karn's rule
+        } else {
+            c.hold_until = Time::MAX;
+            if c.timed.is_none() && self.recovery == Recovery::None {
+                c.timed = Some((end, cx.now));
+            }
+        }
+        self.snd_nxt = self.snd_nxt.max(end);
+        if self.rtx_at == Time::MAX {
+            self.rtx_at = cx.now + c.rtt.rto(); // RFC 6298 (5.1)
+        }
+    }
+
+    /// The length of the segment at SND.UNA.
+    pub(super) fn first_segment_len(&mut self) -> u32 {
+        let (una, mss) = (self.snd_una, u32::from(self.mss));
+        self.cold.queue.segment_len(una, mss)
+    }
+
+    /// What to send next while `pipe` octets are in flight, and what to note about it.
+    fn next<T>(&mut self, cx: &mut Cx<'_, T>, pipe: u32) -> Option<Next> {
+        let mss = u32::from(self.mss);
+        let cwnd = self.cold.congestion.cwnd();
+        if self.cold.resend_first {
+            self.cold.resend_first = false;
+            return Some(self.again(self.snd_una, mss));
+        }
+        let fits = pipe.saturating_add(mss) <= cwnd || pipe == 0;
+        match self.recovery {
+            Recovery::Timeout => {
+                if let Some(next) = self.next_after_timeout(fits) {
+                    return Some(next);
+                }
+                if self.cold.resend.lt(self.cold.recover) {
+                    return None; // what is old goes first
+                }
+            }
+            Recovery::Sack if fits => {
+                let new = self.new_segment(cx);
+                let (nxt, recover) = (self.data_sent(), self.cold.recover);
+                match self.cold.scoreboard.next_seg(nxt, recover, mss, new.is_some())? {
+                    NextSeg::New => return new,
+                    NextSeg::Retransmit(r) => {
+                        let next = self.again(r.start, r.end - r.start);
+                        self.cold.scoreboard.retransmitted(next.seq + next.len.max(1));
+                        return Some(next);
+                    }
+                    NextSeg::Rescue(r) => return Some(self.again(r.start, r.end - r.start)),
+                }
+            }
+            Recovery::Sack => return None,
+            Recovery::None | Recovery::NewReno => {}
+        }
+        // RFC 3042: the first two duplicate ACKs let one new segment go each. With SACK `pipe` has seen to that.
+        let limited = if self.recovery == Recovery::None && !self.flags.has(Flags::SACK) {
+            u32::from(self.dup_acks).min(DUP_THRESH - 1) * mss
+        } else {
+            0
+        };
+        let new = self.new_segment(cx);
+        self.cold.cwnd_limited = false;
+        let new = new?;
+        let allowed = pipe.saturating_add(new.len) <= cwnd.saturating_add(limited) || pipe == 0;
+        self.cold.cwnd_limited = !allowed;
+        (allowed || new.len == 0).then_some(new)
+    }
+
+    /// The end of the data that was sent: SND.NXT without our FIN.
+    fn data_sent(&self) -> Seq {
+        self.snd_nxt.min(self.cold.queue.end())
+    }
+
+    /// A retransmission of at most `max` octets from `seq` on, with our FIN if it is next.
+    fn again(&mut self, seq: Seq, max: u32) -> Next {
+        let max = max.min(u32::from(self.mss)).min(self.data_sent().since(seq));
+        let len = if max == 0 { 0 } else { self.cold.queue.segment_len(seq, max) };
+        let fin = self.flags.has(Flags::FIN) && seq + len == self.cold.queue.end();
+        Next { seq, len, fin, again: true }
+    }
+
+    /// Sends everything again that a timeout gave up, except what the receiver has told since then that it holds.
+    fn next_after_timeout(&mut self, fits: bool) -> Option<Next> {
+        let c = &mut self.cold;
+        if !fits || c.resend.ge(c.recover) {
+            return None;
+        }
+        let hole = c.scoreboard.unsacked_from(c.resend, c.recover)?;
+        let next = self.again(hole.start, hole.end - hole.start);
+        self.cold.resend = next.seq + next.len + u32::from(next.fin);
+        Some(next)
+    }
+
+    /// The next new segment that the peer's window lets go, or our FIN. Starts the timers that watch over a window
+    /// that is too small.
+    fn new_segment<T>(&mut self, cx: &mut Cx<'_, T>) -> Option<Next> {
+        let (seq, end) = (self.snd_nxt, self.cold.queue.end());
+        let closing = self.flags.has(Flags::CLOSE) && !self.flags.has(Flags::FIN);
+        if !seq.lt(end) {
+            return closing.then_some(Next { seq, len: 0, fin: true, again: false });
+        }
+        let len = self.cold.queue.segment_len(seq, u32::from(self.mss));
+        let usable = (self.snd_una + self.snd_wnd).since(seq);
+        let segment = |len| Some(Next { seq, len, fin: closing && seq + len == end, again: false });
+        if len <= usable {
+            return segment(len);
+        }
+        // The record stays whole: it waits for the window, or, where the window never was large enough, for half of
+        // its largest size; and no longer than the override time (RFC 9293 §3.8.6.2.1).
+        if usable == 0 {
+            self.cold.hold_until = Time::MAX;
+            if self.outstanding() == 0 && self.rtx_at == Time::MAX {
+                self.cold.persist = true;
+                self.rtx_at = cx.now + self.cold.rtt.rto();
+            }
+            return None;
+        }
+        let never_fits = len > self.max_snd_wnd && usable >= self.max_snd_wnd / 2;
+        if never_fits {
+            return segment(usable);
+        }
+        if self.cold.hold_until == Time::MAX {
+            self.cold.hold_until = cx.now + cx.net.cfg.tcp.sws_override;
+        } else if self.cold.hold_until <= cx.now {
+            cx.net.counters.sws_overrides += 1;
+            return segment(usable);
+        }
+        None
+    }
+}

@@ -1,0 +1,126 @@
+//! What is queued or in flight: records and where they lie in sequence space.
+
+use crate::buffers::{MAX_PIECES, Payload, Piece};
+use crate::seq::Seq;
+use arrayvec::ArrayVec;
+use std::collections::VecDeque;
+
+/// A queue that grew beyond this shrinks again when it has been empty for a while.
+const IDLE_CAPACITY: usize = 8;
+
+#[derive(Debug)]
+struct Record<P> {
+    start: Seq,
+    len: u32,
+    payload: P,
+}
+
+/// Records from SND.UNA on, in order and without gaps. What is acknowledged leaves; the rest can be cut into
+/// segments again and again.
+#[derive(Debug)]
+pub(crate) struct SendQueue<P> {
+    records: VecDeque<Record<P>>,
+    /// The sequence number that the next record gets.
+    end: Seq,
+    /// The record that was cut last: where the next cut most likely is.
+    cursor: usize,
+}
+
+/// The pieces of one segment.
+pub(crate) type Pieces<'a, P> = ArrayVec<Piece<'a, P>, MAX_PIECES>;
+
+impl<P: Payload> SendQueue<P> {
+    pub fn new(start: Seq) -> Self {
+        SendQueue { records: VecDeque::new(), end: start, cursor: 0 }
+    }
+
+    /// The sequence number after the last octet.
+    #[inline]
+    pub fn end(&self) -> Seq {
+        self.end
+    }
+
+    /// How many records there are.
+    pub fn records(&self) -> usize {
+        self.records.len()
+    }
+
+    pub fn push(&mut self, payload: P, len: u32) {
+        self.records.push_back(Record { start: self.end, len, payload });
+        self.end += len;
+    }
+
+    /// Drops records that end at or before `una`.
+    #[inline]
+    pub fn acknowledge(&mut self, una: Seq) {
+        while self.records.front().is_some_and(|r| (r.start + r.len).le(una)) {
+            self.records.pop_front();
+            self.cursor = self.cursor.saturating_sub(1);
+        }
+    }
+
+    /// Gives memory back that a burst needed.
+    pub fn shrink(&mut self) {
+        if self.records.len() <= IDLE_CAPACITY && self.records.capacity() > IDLE_CAPACITY {
+            self.records.shrink_to(IDLE_CAPACITY);
+        }
+    }
+
+    #[inline]
+    fn find(&self, seq: Seq) -> usize {
+        for i in self.cursor..self.cursor + 2 {
+            if let Some(r) = self.records.get(i)
+                && r.start.le(seq)
+                && seq.lt(r.start + r.len)
+            {
+                return i;
+            }
+        }
+        self.records.partition_point(|r| r.start.le(seq)).saturating_sub(1)
+    }
+
+    /// How long the segment is that starts at `seq` and has at most `max` octets: a part or the rest of a record that
+    /// is split, or whole records as long as they fit.
+    #[inline]
+    pub fn segment_len(&mut self, seq: Seq, max: u32) -> u32 {
+        let i = self.find(seq);
+        self.cursor = i;
+        let mut records = self.records.range(i.min(self.records.len())..);
+        let Some(first) = records.next() else { return 0 };
+        let rest = (first.start + first.len).since(seq);
+        if rest >= max || first.start != seq {
+            return rest.min(max);
+        }
+        let mut len = rest;
+        for r in records.take(MAX_PIECES - 1) {
+            if len + r.len > max {
+                break;
+            }
+            len += r.len;
+        }
+        len
+    }
+
+    /// The pieces of the segment of `len` octets that starts at `seq`, and how many octets they have: `len` unless the
+    /// queue is shorter or in too many pieces.
+    #[inline]
+    pub fn pieces(&self, seq: Seq, len: u32) -> (Pieces<'_, P>, u32) {
+        let mut pieces = Pieces::new();
+        let mut at = seq;
+        let mut left = len;
+        for r in self.records.range(self.find(seq).min(self.records.len())..) {
+            let from = at.since(r.start);
+            let take = r.len.saturating_sub(from).min(left);
+            if take == 0 || pieces.is_full() {
+                break;
+            }
+            pieces.push(Piece { payload: &r.payload, range: from as usize..(from + take) as usize });
+            at += take;
+            left -= take;
+        }
+        (pieces, len - left)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! What time brings: retransmission, window probes, keep-alive, user timeout, FIN-WAIT-2 (RFC 6298, RFC 9293 §3.8,
+//! RFC 5482). A connection has one entry in the timer wheel; this decides which of its deadlines has come.
+
+use super::{Connection, Cx, Fate, Flags, Recovery, State};
+use crate::buffers::{Buffers, CloseReason, Transmit};
+use crate::net::Net;
+use crate::time::Time;
+
+impl<B: Buffers> Connection<B> {
+    /// The earliest deadline, `Time::MAX` if there is none.
+    pub fn deadline(&self, net: &Net) -> Time {
+        let c = &self.cold;
+        self.rtx_at
+            .min(c.hold_until)
+            .min(c.fin_wait_until)
+            .min(self.user_timeout_at(net))
+            .min(self.keepalive_at(net))
+    }
+
+    fn user_timeout_at(&self, net: &Net) -> Time {
+        match net.cfg.tcp.user_timeout {
+            Some(t) if self.cold.stalled_since != Time::MAX => self.cold.stalled_since + t,
+            _ => Time::MAX,
+        }
+    }
+
+    /// Probes are for connections that have nothing outstanding: others retransmit (RFC 9293 §3.8.4).
+    fn keepalive_at(&self, net: &Net) -> Time {
+        match &net.cfg.tcp.keepalive {
+            Some(k) if self.outstanding() == 0 && !self.cold.persist => {
+                self.heard + k.idle + k.interval * u32::from(self.cold.probes)
+            }
+            _ => Time::MAX,
+        }
+    }
+
+    /// The wheel's entry came up. Deadlines may have moved since it was made.
+    pub fn on_timer<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) -> Fate {
+        let now = cx.now;
+        if self.cold.fin_wait_until <= now {
+            return Fate::Closed(CloseReason::TimedOut);
+        }
+        if self.user_timeout_at(cx.net) <= now {
+            return self.give_up(cx);
+        }
+        if self.rtx_at <= now {
+            let fate = self.on_retransmission_timeout(cx);
+            if fate != Fate::Keep {
+                return fate;
+            }
+        }
+        if self.cold.hold_until <= now {
+            self.output(cx);
+            if self.cold.hold_until <= now {
+                // Something else stands in the way: the congestion window, or no room.
+                self.cold.hold_until = now + cx.net.cfg.tcp.sws_override;
+            }
+        }
+        if self.keepalive_at(cx.net) <= now
+            && let Some(k) = cx.net.cfg.tcp.keepalive
+        {
+            if self.cold.probes >= k.count {
+                return self.give_up(cx);
+            }
+            self.cold.probes += 1;
+            cx.net.counters.keepalive_probes += 1;
+            self.send_probe(cx);
+        }
+        if self.outstanding() == 0 {
+            self.cold.queue.shrink();
+        }
+        Fate::Keep
+    }
+
+    /// The peer is taken for dead. It is told, in case it is not.
+    fn give_up<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) -> Fate {
+        cx.net.counters.timeouts += 1;
+        self.send_reset(cx);
+        let unreachable = self.cold.soft_error;
+        Fate::Closed(if unreachable { CloseReason::Unreachable } else { CloseReason::TimedOut })
+    }
+
+    fn on_retransmission_timeout<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) -> Fate {
+        let opening = matches!(self.state, State::SynSent | State::SynReceived);
+        let limit = if opening { cx.net.cfg.tcp.syn_retries } else { cx.net.cfg.tcp.data_retries };
+        // A peer that keeps its window shut but answers probes is alive (RFC 9293 §3.8.6.1).
+        if self.cold.persist && self.heard > self.cold.last_sent {
+            self.cold.retries = 0;
+        }
+        if self.cold.retries >= limit {
+            return self.give_up(cx);
+        }
+        let first = self.cold.retries == 0;
+        self.cold.retries += 1;
+        self.cold.timed = None; // Karn's rule
+        self.cold.rtt.back_off(); // RFC 6298 (5.5)
+        self.rtx_at = cx.now + self.cold.rtt.rto();
+        if opening {
+            cx.net.counters.rto_recoveries += 1;
+            self.send_syn(cx);
+        } else if self.cold.persist {
+            cx.net.counters.window_probes += 1;
+            self.cold.last_sent = cx.now;
+            self.send_probe(cx);
+        } else if self.outstanding() > 0 {
+            cx.net.counters.rto_recoveries += 1;
+            self.enter_timeout_recovery(first);
+            self.output(cx);
+        } else {
+            self.rtx_at = Time::MAX;
+        }
+        Fate::Keep
+    }
+
+    /// RFC 6298 (5.4), RFC 5681 §3.1, RFC 6582 §4.
+    fn enter_timeout_recovery(&mut self, first: bool) {
+        let flight = self.outstanding();
+        let c = &mut self.cold;
+        c.congestion.on_rto(flight, first);
+        c.scoreboard.on_rto();
+        c.recover = self.snd_nxt;
+        c.resend = self.snd_una;
+        c.resend_first = false;
+        self.dup_acks = 0;
+        self.recovery = Recovery::Timeout;
+        self.flags.set(Flags::OUTPUT);
+    }
+}

@@ -1,0 +1,60 @@
+//! Listeners, and connections that are half open because of them (RFC 9293 §3.10.7.2, SYN-RECEIVED).
+//!
+//! A half-open connection is a few words, not a connection: a flood of SYNs costs little, and the backlog is bounded.
+
+use crate::arp::Neighbour;
+use crate::buffers::ListenerId;
+use crate::seq::Seq;
+use crate::table::Key;
+use crate::time::Time;
+use crate::wire::SynOptions;
+use core::time::Duration;
+use thiserror::Error;
+
+/// A port that accepts connections.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub generation: u32,
+    /// Half-open connections that it may have.
+    pub backlog: usize,
+    pub half_open: usize,
+}
+
+/// A half-open connection: SYN received, SYN-ACK sent.
+#[derive(Debug)]
+pub(crate) struct Embryo {
+    pub key: Key,
+    pub listener: ListenerId,
+    pub iss: Seq,
+    /// The number of the peer's SYN.
+    pub irs: Seq,
+    pub ts_offset: u32,
+    /// The peer's timestamp, if its SYN had one.
+    pub timestamp: Option<u32>,
+    pub syn: SynOptions,
+    pub window: u16,
+    pub neighbour: Neighbour,
+    pub waits_for_neighbour: bool,
+    /// The SYN-ACK has never left.
+    pub unsent: bool,
+    pub retries: u8,
+    pub sent_at: Time,
+}
+
+impl Embryo {
+    /// How long the next SYN-ACK waits (RFC 6298 (5.5)).
+    pub fn timeout(&self, initial: Duration, max: Duration) -> Duration {
+        initial.saturating_mul(1 << self.retries.min(16)).min(max)
+    }
+}
+
+/// Why a port cannot be listened on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ListenError {
+    /// Someone listens on it, or connections use it.
+    #[error("port {0} is in use")]
+    InUse(u16),
+    /// No port was named and none is free.
+    #[error("no port is free")]
+    Exhausted,
+}

@@ -1,0 +1,201 @@
+//! What all connections of a stack share.
+
+use crate::arp::{Arp, Neighbour};
+use crate::buffers::{Emit, Payload, Piece, Transmit};
+use crate::config::{StackConfig, prefix_mask};
+use crate::counters::Counters;
+use crate::secret::{Purpose, Secret};
+use crate::seq::Seq;
+use crate::sum;
+use crate::table::Key;
+use crate::time::Time;
+use crate::wire::{HeaderTemplate, Options, Segment, TcpFields, flag};
+use core::net::{Ipv4Addr, SocketAddrV4};
+use core::time::Duration;
+
+/// Replies per second that need no connection: RST, echo, TIME-WAIT.
+const STATELESS_REPLIES: u32 = 10_000;
+
+/// Who is told when a neighbour's address becomes known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiter {
+    Connection(u32, u32),
+    Embryo(u32, u32),
+}
+
+pub(crate) struct Net {
+    pub cfg: StackConfig,
+    /// The shift that we offer (RFC 7323 §2.2).
+    pub window_scale: u8,
+    pub counters: Counters,
+    pub arp: Arp,
+    pub secret: Secret,
+    pub waiters: Vec<(Neighbour, Waiter)>,
+    /// The link is short of receive buffers.
+    pub pressure: bool,
+    header: HeaderTemplate,
+    stateless: Limiter,
+}
+
+impl Net {
+    pub fn new(cfg: StackConfig, now: Time) -> Self {
+        let window_scale = if cfg.tcp.window_scale {
+            (0..14).find(|s| cfg.tcp.recv_window >> s <= 0xffff).unwrap_or(14)
+        } else {
+            0
+        };
+        Net {
+            window_scale,
+            counters: Counters::default(),
+            arp: Arp::new(cfg.mac, cfg.ip, cfg.tcp.max_neighbours, now),
+            secret: Secret::new(cfg.seed),
+            waiters: Vec::new(),
+            pressure: false,
+            header: HeaderTemplate::new(cfg.mac, cfg.ip.to_bits()),
+            stateless: Limiter::new(STATELESS_REPLIES, now),
+            cfg,
+        }
+    }
+
+    pub fn local(&self, port: u16) -> SocketAddrV4 {
+        SocketAddrV4::new(self.cfg.ip, port)
+    }
+
+    /// Our MSS option: what one packet carries without any options (RFC 6691).
+    pub fn our_mss(&self) -> u16 {
+        self.cfg.mtu - crate::connection::IP_TCP
+    }
+
+    /// Where a packet to `ip` goes on our link.
+    pub fn next_hop(&self, ip: Ipv4Addr) -> Option<Ipv4Addr> {
+        if ip.is_unspecified() || ip.is_broadcast() || ip.is_multicast() || ip.is_loopback() {
+            return None;
+        }
+        let mask = prefix_mask(self.cfg.prefix_len);
+        let (ours, theirs) = (self.cfg.ip.to_bits(), ip.to_bits());
+        if ours & mask != theirs & mask {
+            return self.cfg.gateway;
+        }
+        // The prefix's own address and its broadcast address are no hosts (not so in /31 and /32, RFC 3021).
+        let host = theirs & !mask;
+        let no_host = self.cfg.prefix_len < 31 && (host == 0 || host == !mask);
+        (!no_host).then_some(ip)
+    }
+
+    /// The initial sequence number of a connection (RFC 6528 §3): a secret function of its addresses plus a clock of
+    /// 4 µs.
+    pub fn initial_sequence(&self, key: Key, now: Time) -> Seq {
+        let f =
+            self.secret.of_connection(self.local(key.local_port()), key.remote(), Purpose::InitialSequence);
+        Seq((f as u32).wrapping_add((now.as_nanos() / 4_000) as u32))
+    }
+
+    /// The origin of a connection's timestamps (RFC 7323 §5.4): one per pair of addresses, so that a connection that
+    /// follows another from the same ports continues its timestamps.
+    pub fn timestamp_offset(&self, key: Key) -> u32 {
+        let local = self.local(key.local_port());
+        self.secret.of_connection(local, key.remote(), Purpose::TimestampOffset) as u32
+    }
+
+    /// Sends one segment. The caller has seen that there is room.
+    #[inline]
+    pub fn emit<P: Payload, T: Transmit<P>>(
+        &mut self,
+        tx: &mut T,
+        fields: &TcpFields<'_>,
+        payload: &[Piece<'_, P>],
+        retransmit: bool,
+    ) {
+        let len: usize = payload.iter().map(|p| p.range.len()).sum();
+        let offload = self.cfg.checksum_offload_tx;
+        let payload_sum = (!offload).then(|| {
+            let add = |(sum, len), p: &Piece<'_, P>| {
+                (sum::combine(sum, len, p.payload.sum(p.range.clone())), len + p.range.len())
+            };
+            payload.iter().fold((0, 0), add).0
+        });
+        let headers = self.header.write(fields, len, payload_sum);
+        self.counters.segments_out += 1;
+        self.counters.bytes_out += len as u64;
+        if retransmit {
+            self.counters.retransmitted_segments += 1;
+            self.counters.retransmitted_bytes += len as u64;
+        }
+        let loopback = fields.remote_ip == self.cfg.ip.to_bits();
+        tx.emit(Emit { headers, payload, loopback, retransmit, tcp_checksum_offload: offload });
+    }
+
+    /// Sends a frame that is complete.
+    pub fn emit_frame<P: Payload, T: Transmit<P>>(&mut self, tx: &mut T, frame: &[u8], loopback: bool) {
+        tx.emit(Emit {
+            headers: frame,
+            payload: &[],
+            loopback,
+            retransmit: false,
+            tcp_checksum_offload: false,
+        });
+    }
+
+    /// One more reply that no connection is accountable for.
+    pub fn may_reply(&mut self, now: Time) -> bool {
+        let may = self.stateless.take(now);
+        self.counters.limited += u64::from(!may);
+        may
+    }
+
+    /// Answers a segment that belongs to no connection with a RST (RFC 9293 §3.10.7.1), back the way it came.
+    pub fn reset<P: Payload, T: Transmit<P>>(
+        &mut self,
+        now: Time,
+        tx: &mut T,
+        mac: [u8; 6],
+        remote_ip: u32,
+        s: &Segment,
+    ) {
+        if s.has(flag::RST) || tx.room() == 0 || !self.may_reply(now) {
+            return;
+        }
+        let (seq, ack, flags) = if s.has(flag::ACK) {
+            (s.ack, Seq(0), flag::RST)
+        } else {
+            (Seq(0), s.seq + s.len(), flag::RST | flag::ACK)
+        };
+        self.counters.resets_out += 1;
+        let fields = TcpFields {
+            dst_mac: mac,
+            remote_ip,
+            remote_port: s.remote_port,
+            local_port: s.local_port,
+            seq,
+            ack,
+            flags,
+            window: 0,
+            options: &Options::new(),
+        };
+        self.emit(tx, &fields, &[], false);
+    }
+}
+
+/// So many per second and no more, in bursts of at most a tenth of that.
+struct Limiter {
+    interval: Duration,
+    burst: Duration,
+    /// The time up to which the allowance is used.
+    spent: Time,
+}
+
+impl Limiter {
+    fn new(per_second: u32, now: Time) -> Self {
+        let burst = Duration::from_millis(100);
+        Limiter { interval: Duration::from_secs(1) / per_second, burst, spent: now - burst }
+    }
+
+    fn take(&mut self, now: Time) -> bool {
+        let from = self.spent.max(now - self.burst);
+        if from + self.interval > now {
+            return false;
+        }
+        self.spent = from + self.interval;
+        true
+    }
+}

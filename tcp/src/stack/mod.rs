@@ -1,0 +1,614 @@
+//! The stack: frames in, connections found, timers run, frames out.
+
+mod icmp;
+mod passive;
+
+use crate::arp::Resolved;
+use crate::buffers::{Buffers, CloseReason, ConnId, Frame, Handler, ListenerId, Payload, Transmit};
+use crate::config::{ConfigError, StackConfig};
+use crate::connection::{Birth, ConnInfo, Connection, Cx, Fate, Flags, State};
+use crate::counters::Counters;
+use crate::listen::{Embryo, ListenError, Listener};
+use crate::net::{Net, Waiter};
+use crate::ports::{PortError, PortSpace};
+use crate::sabotage::{Rule, broken};
+use crate::slab::Slab;
+use crate::table::{Key, Table};
+use crate::time::Time;
+use crate::timer::TimerWheel;
+use crate::timewait::TimeWait;
+use crate::wire::{self, Ip, PROTO_ICMP, PROTO_TCP, Refused, Segment, TYPE_ARP, TYPE_IPV4, flag};
+use core::net::{Ipv4Addr, SocketAddrV4};
+use std::collections::{HashMap, VecDeque};
+use thiserror::Error;
+
+/// A network stack with one port and one address.
+pub struct Stack<B: Buffers> {
+    net: Net,
+    ports: Box<dyn PortSpace + Send>,
+    /// Who has which addresses.
+    table: Table,
+    connections: Slab<Connection<B>>,
+    wheel: TimerWheel,
+    /// Connections that owe an ACK or may have something to send.
+    work: VecDeque<u32>,
+    listeners: HashMap<u16, Listener>,
+    listeners_made: u32,
+    embryos: Slab<Embryo>,
+    embryo_wheel: TimerWheel,
+    timewaits: Slab<TimeWait>,
+    /// Those in TIME-WAIT, the next to end first.
+    timewait_order: VecDeque<(u32, u32, Time)>,
+    /// Connections that ended in a call without a handler.
+    ended: Vec<(ConnId, u64, CloseReason)>,
+    /// Where ICMP replies are built.
+    scratch: Vec<u8>,
+}
+
+/// What an entry of the table names: the kind in the two highest bits, then the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Connection(u32),
+    Embryo(u32),
+    TimeWait(u32),
+}
+
+const INDEX: u32 = (1 << 30) - 1;
+
+impl Place {
+    fn pack(self) -> u32 {
+        match self {
+            Place::Connection(i) => i,
+            Place::Embryo(i) => i | 1 << 30,
+            Place::TimeWait(i) => i | 2 << 30,
+        }
+    }
+
+    #[inline]
+    fn unpack(v: u32) -> Self {
+        match v >> 30 {
+            0 => Place::Connection(v & INDEX),
+            1 => Place::Embryo(v & INDEX),
+            _ => Place::TimeWait(v & INDEX),
+        }
+    }
+}
+
+/// Why a connection cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ConnectError {
+    /// No host has this address, or the port is zero.
+    #[error("{0} is not the address of a host's port")]
+    Address(SocketAddrV4),
+    /// It is on another network and there is no gateway.
+    #[error("no route to {0}")]
+    Unreachable(Ipv4Addr),
+    /// All local ports are taken.
+    #[error("no free local port")]
+    NoPort,
+    /// As many connections as are allowed, or as many neighbours.
+    #[error("too many connections")]
+    TooMany,
+}
+
+/// Why a record cannot be queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SendError {
+    /// The connection is gone, or was closed by us.
+    #[error("the connection is closed")]
+    Closed,
+    /// More is queued than `Stack::room` asked for, up to the limit.
+    #[error("the send queue is full")]
+    Full,
+}
+
+impl<B: Buffers> Stack<B> {
+    /// A stack at `now`, without connections.
+    ///
+    /// # Errors
+    /// A setting cannot work.
+    pub fn new(cfg: StackConfig, ports: Box<dyn PortSpace + Send>, now: Time) -> Result<Self, ConfigError> {
+        cfg.check()?;
+        let mut net = Net::new(cfg, now);
+        let table = Table::new(net.secret.random(), net.secret.random());
+        Ok(Stack {
+            net,
+            ports,
+            table,
+            connections: Slab::new(),
+            wheel: TimerWheel::new(now),
+            work: VecDeque::new(),
+            listeners: HashMap::new(),
+            listeners_made: 0,
+            embryos: Slab::new(),
+            embryo_wheel: TimerWheel::new(now),
+            timewaits: Slab::new(),
+            timewait_order: VecDeque::new(),
+            ended: Vec::new(),
+            scratch: Vec::new(),
+        })
+    }
+
+    // ---- frames and time ----
+
+    /// Takes a frame from the port, or one that was emitted with `loopback`.
+    pub fn receive(
+        &mut self,
+        now: Time,
+        frame: B::Frame,
+        h: &mut impl Handler<B::Frame>,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
+        self.net.counters.frames_in += 1;
+        let bytes = frame.bytes();
+        let for_us = bytes.starts_with(&self.net.cfg.mac) || bytes.starts_with(&[0xff; 6]);
+        match wire::ether_type(bytes) {
+            _ if !for_us => self.net.counters.not_for_us += 1,
+            Some(TYPE_IPV4) => self.receive_ipv4(now, frame, h, tx),
+            Some(TYPE_ARP) => self.receive_arp(now, bytes, h, tx),
+            Some(_) => self.net.counters.unknown_protocol += 1,
+            None => self.net.counters.malformed += 1,
+        }
+    }
+
+    fn receive_ipv4(
+        &mut self,
+        now: Time,
+        frame: B::Frame,
+        h: &mut impl Handler<B::Frame>,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
+        let ip = match wire::parse_ipv4(&frame) {
+            Ok(ip) => ip,
+            Err(refused) => {
+                let c = &mut self.net.counters;
+                *match refused {
+                    Refused::Malformed => &mut c.malformed,
+                    Refused::BadChecksum => &mut c.bad_ip_checksum,
+                    Refused::Fragment => &mut c.fragments,
+                } += 1;
+                return;
+            }
+        };
+        // Broadcasts and groups are nothing to TCP or echo (RFC 1122 §3.2.2.6, §4.2.3.10).
+        if ip.dst != self.net.cfg.ip.to_bits() || frame.bytes().starts_with(&[0xff; 6]) {
+            self.net.counters.not_for_us += 1;
+            return;
+        }
+        let source = Ipv4Addr::from_bits(ip.src);
+        if source.is_unspecified() || source.is_broadcast() || source.is_multicast() || source.is_loopback() {
+            self.net.counters.malformed += 1;
+            return;
+        }
+        match ip.protocol {
+            PROTO_TCP => self.receive_tcp(now, frame, &ip, h, tx),
+            PROTO_ICMP => self.receive_icmp(now, frame.bytes(), &ip, h, tx),
+            _ => self.net.counters.unknown_protocol += 1,
+        }
+    }
+
+    fn receive_tcp(
+        &mut self,
+        now: Time,
+        frame: B::Frame,
+        ip: &Ip,
+        h: &mut impl Handler<B::Frame>,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
+        let segment = match wire::parse_tcp(&frame, ip, broken(Rule::Checksum)) {
+            Ok(s) => s,
+            Err(Refused::BadChecksum) => {
+                self.net.counters.bad_tcp_checksum += 1;
+                return;
+            }
+            Err(_) => {
+                self.net.counters.malformed += 1;
+                return;
+            }
+        };
+        self.net.counters.segments_in += 1;
+        let key = Key::new(ip.src, segment.remote_port, segment.local_port);
+        match self.table.get(key).map(Place::unpack) {
+            Some(Place::Connection(i)) => self.arrive(now, i, segment, frame, h, tx),
+            Some(Place::Embryo(i)) => self.arrive_embryo(now, i, segment, frame, h, tx),
+            Some(Place::TimeWait(i)) => self.arrive_timewait(now, i, &segment, &frame, tx),
+            None => self.arrive_new(now, key, &segment, &frame, tx),
+        }
+    }
+
+    fn arrive(
+        &mut self,
+        now: Time,
+        index: u32,
+        segment: Segment,
+        frame: B::Frame,
+        h: &mut impl Handler<B::Frame>,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
+        let Some(id) = self.id(index) else { return };
+        let Some(c) = self.connections.get_mut(index) else { return };
+        let fate = c.arrive(&mut Cx { now, net: &mut self.net, tx, id }, h, segment, frame);
+        self.settle(now, id, fate, h);
+    }
+
+    fn receive_arp(
+        &mut self,
+        now: Time,
+        frame: &[u8],
+        h: &mut impl Handler<B::Frame>,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
+        let (resolved, reply) = self.net.arp.receive(frame, now);
+        if let Some(reply) = reply
+            && tx.room() > 0
+        {
+            self.net.counters.arp_replies_out += 1;
+            self.net.emit_frame(tx, &reply, false);
+        }
+        if let Some(resolved) = resolved {
+            self.wake_waiters(now, resolved, h);
+        }
+    }
+
+    /// Runs the timers that are due, and reports connections that ended in a call without a handler.
+    pub fn advance(&mut self, now: Time, h: &mut impl Handler<B::Frame>, tx: &mut impl Transmit<B::Payload>) {
+        for (id, tag, reason) in self.ended.drain(..) {
+            h.closed(id, tag, reason);
+        }
+        while let Some(index) = self.wheel.poll(now) {
+            let Some(id) = self.id(index) else { continue };
+            let Some(c) = self.connections.get_mut(index) else { continue };
+            c.armed = Time::MAX;
+            let mut fate = Fate::Keep;
+            if c.deadline(&self.net) <= now {
+                fate = c.on_timer(&mut Cx { now, net: &mut self.net, tx, id });
+            }
+            self.settle(now, id, fate, h);
+        }
+        self.advance_passive(now, tx);
+        while let Some(resolved) = self.net.arp.advance(now) {
+            if let Some(resolved) = resolved {
+                self.wake_waiters(now, resolved, h);
+            }
+        }
+    }
+
+    /// Sends what accumulated during a pass: ARP requests, ACKs for in-order data, and what waited for room.
+    pub fn flush(&mut self, now: Time, tx: &mut impl Transmit<B::Payload>) {
+        while self.net.arp.has_requests() && tx.room() > 0 {
+            if let Some(request) = self.net.arp.next_request() {
+                self.net.counters.arp_requests_out += 1;
+                self.net.emit_frame(tx, &request, false);
+            }
+        }
+        for _ in 0..self.work.len() {
+            let Some(index) = self.work.pop_front() else { break };
+            let Some(id) = self.id(index) else { continue };
+            let Some(c) = self.connections.get_mut(index) else { continue };
+            c.flags.clear(Flags::LISTED);
+            c.output(&mut Cx { now, net: &mut self.net, tx, id });
+            self.note(id.index);
+        }
+    }
+
+    /// When `advance` has something to do.
+    pub fn next_deadline(&self) -> Option<Time> {
+        if !self.ended.is_empty() {
+            return Some(Time::ZERO);
+        }
+        let timers = [
+            self.wheel.next_deadline(),
+            self.embryo_wheel.next_deadline(),
+            self.net.arp.next_deadline(),
+            self.next_timewait(),
+        ];
+        timers.into_iter().flatten().min()
+    }
+
+    // ---- connections ----
+
+    /// Opens a connection to `remote`. `Handler::connected` or `closed` tells how it went.
+    ///
+    /// # Errors
+    /// It cannot even be tried.
+    pub fn connect(
+        &mut self,
+        now: Time,
+        remote: SocketAddrV4,
+        tag: u64,
+        tx: &mut impl Transmit<B::Payload>,
+    ) -> Result<ConnId, ConnectError> {
+        let ip = *remote.ip();
+        if remote.port() == 0 || ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() {
+            return Err(ConnectError::Address(remote));
+        }
+        if self.connections.len() >= self.net.cfg.tcp.max_connections as usize {
+            return Err(ConnectError::TooMany);
+        }
+        let hop = self.net.next_hop(ip).ok_or(ConnectError::Unreachable(ip))?;
+        let port = self.ports.connect(remote).map_err(|e| match e {
+            PortError::InUse | PortError::Exhausted => ConnectError::NoPort,
+        })?;
+        let key = Key::new(ip.to_bits(), remote.port(), port);
+        let neighbour = if self.table.get(key).is_some() { None } else { self.net.arp.hold(hop) };
+        let Some(neighbour) = neighbour else {
+            self.ports.release(port, remote);
+            return Err(ConnectError::TooMany);
+        };
+        let birth = Birth {
+            key,
+            iss: self.net.initial_sequence(key, now),
+            ts_offset: self.net.timestamp_offset(key),
+            neighbour,
+            owns_port: true,
+        };
+        let mut connection = Connection::new(birth, &self.net.cfg.tcp, now);
+        connection.tag = tag;
+        let id = self.adopt(connection);
+        self.net.counters.active_opens += 1;
+        if let Some(c) = self.connections.get_mut(id.index) {
+            c.send_syn(&mut Cx { now, net: &mut self.net, tx, id });
+        }
+        self.note(id.index);
+        Ok(id)
+    }
+
+    /// Gives a connection the number that its events carry.
+    pub fn set_tag(&mut self, conn: ConnId, tag: u64) {
+        if let Some(c) = self.get_mut(conn) {
+            c.tag = tag;
+        }
+    }
+
+    /// Octets of data that a segment of the connection carries (EMSS); zero for a connection that is gone.
+    pub fn mss(&self, conn: ConnId) -> usize {
+        self.get(conn).map_or(0, |c| usize::from(c.mss))
+    }
+
+    /// Octets worth queueing now: what the windows let go at once and a few segments more. Zero: wait for
+    /// `Handler::acked`.
+    pub fn room(&self, conn: ConnId) -> usize {
+        self.get(conn).map_or(0, |c| c.room(&self.net.cfg.tcp))
+    }
+
+    /// Queues one record; `output` sends it. An empty one is accepted and forgotten.
+    ///
+    /// # Errors
+    /// The connection is closed for sending, or the queue is full.
+    pub fn send(&mut self, conn: ConnId, payload: B::Payload) -> Result<(), SendError> {
+        let cfg = &self.net.cfg.tcp;
+        let c = match self.connections.generation(conn.index) {
+            Some(g) if g == conn.generation => self.connections.get_mut(conn.index),
+            _ => None,
+        };
+        let c = c.filter(|c| c.may_send()).ok_or(SendError::Closed)?;
+        let len = u32::try_from(payload.len()).map_err(|_| SendError::Full)?;
+        if len > 0 && !c.queue(payload, len, cfg) {
+            return Err(SendError::Full);
+        }
+        Ok(())
+    }
+
+    /// Sends what the windows allow.
+    pub fn output(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {
+        self.with(now, conn, tx, |c, cx| c.output(cx));
+    }
+
+    /// Octets queued or in flight that the peer has not acknowledged.
+    pub fn unacked(&self, conn: ConnId) -> u64 {
+        self.get(conn).map_or(0, Connection::unacked)
+    }
+
+    /// Sends FIN after what is queued. Data from the peer still arrives; `Handler::closed` follows when both
+    /// directions are closed.
+    pub fn close(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {
+        let Some(c) = self.get_mut(conn) else { return };
+        if c.state == State::SynSent {
+            self.end(conn, CloseReason::Aborted);
+            return;
+        }
+        if !c.flags.has(Flags::CLOSE) {
+            c.close();
+        }
+        self.with(now, conn, tx, |c, cx| c.output(cx));
+    }
+
+    /// Ends a connection at once, with a RST. `advance` reports it.
+    pub fn abort(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {
+        self.with(now, conn, tx, |c, cx| c.send_reset(cx));
+        self.end(conn, CloseReason::Aborted);
+    }
+
+    /// The link is (or no longer is) short of receive buffers: out-of-order frames are given back and no new ones
+    /// held. Acknowledged octets are never dropped.
+    pub fn set_pressure(&mut self, low: bool) {
+        self.net.pressure = low;
+        if !low {
+            return;
+        }
+        for i in 0..self.connections.places() {
+            if let Some(c) = self.connections.get_mut(i)
+                && c.flags.has(Flags::HOLES)
+            {
+                self.net.counters.out_of_order_dropped += c.drop_held();
+            }
+        }
+    }
+
+    /// Our end of a connection.
+    pub fn local_addr(&self, conn: ConnId) -> Option<SocketAddrV4> {
+        self.get(conn).map(|c| self.net.local(c.key.local_port()))
+    }
+
+    /// The other end.
+    pub fn peer_addr(&self, conn: ConnId) -> Option<SocketAddrV4> {
+        self.get(conn).map(|c| c.key.remote())
+    }
+
+    /// A connection's figures.
+    pub fn info(&self, conn: ConnId) -> Option<ConnInfo> {
+        self.get(conn).map(Connection::info)
+    }
+
+    /// What the stack has seen and done.
+    pub fn counters(&self) -> &Counters {
+        &self.net.counters
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &StackConfig {
+        &self.net.cfg
+    }
+
+    /// How many connections there are, half-open ones, and addresses in TIME-WAIT.
+    pub fn census(&self) -> (usize, usize, usize) {
+        (self.connections.len(), self.embryos.len(), self.timewaits.len())
+    }
+
+    // ---- inside ----
+
+    #[inline]
+    fn id(&self, index: u32) -> Option<ConnId> {
+        Some(ConnId { index, generation: self.connections.generation(index)? })
+    }
+
+    #[inline]
+    fn get(&self, conn: ConnId) -> Option<&Connection<B>> {
+        (self.connections.generation(conn.index)? == conn.generation)
+            .then(|| self.connections.get(conn.index))?
+    }
+
+    #[inline]
+    fn get_mut(&mut self, conn: ConnId) -> Option<&mut Connection<B>> {
+        (self.connections.generation(conn.index)? == conn.generation)
+            .then(|| self.connections.get_mut(conn.index))?
+    }
+
+    /// Calls into a connection, then notes what it owes and when it is due.
+    #[inline]
+    fn with<T: Transmit<B::Payload>>(
+        &mut self,
+        now: Time,
+        id: ConnId,
+        tx: &mut T,
+        f: impl FnOnce(&mut Connection<B>, &mut Cx<'_, T>),
+    ) {
+        if self.connections.generation(id.index) != Some(id.generation) {
+            return;
+        }
+        let Some(c) = self.connections.get_mut(id.index) else { return };
+        f(c, &mut Cx { now, net: &mut self.net, tx, id });
+        self.note(id.index);
+    }
+
+    /// Puts a connection on the list of those that owe something, and its deadline into the wheel if that moved
+    /// forward. (One that moved back is seen when the old one comes up.)
+    #[inline]
+    fn note(&mut self, index: u32) {
+        let Some(c) = self.connections.get_mut(index) else { return };
+        let owes = c.flags.has(Flags::OUTPUT) || c.flags.has(Flags::ACK);
+        if owes && !c.waits_for_neighbour() && !c.flags.has(Flags::LISTED) {
+            c.flags.set(Flags::LISTED);
+            self.work.push_back(index);
+        }
+        let deadline = c.deadline(&self.net);
+        if deadline < c.armed {
+            c.armed = deadline;
+            self.wheel.schedule(index, deadline);
+        }
+    }
+
+    #[inline]
+    fn settle(&mut self, now: Time, id: ConnId, fate: Fate, h: &mut impl Handler<B::Frame>) {
+        match fate {
+            Fate::Keep => self.note(id.index),
+            Fate::Closed(reason) => {
+                if let Some(tag) = self.remove(id.index) {
+                    h.closed(id, tag, reason);
+                }
+            }
+            Fate::TimeWait => {
+                let rest = self.connections.get(id.index).map(|c| c.time_wait(now, &self.net));
+                if let Some(c) = self.take_out(id.index) {
+                    if let Some(rest) = rest {
+                        self.begin_timewait(rest);
+                    }
+                    let tag = c.tag;
+                    h.closed(id, tag, CloseReason::Graceful);
+                }
+            }
+        }
+    }
+
+    /// Adds a connection under its addresses.
+    fn adopt(&mut self, c: Connection<B>) -> ConnId {
+        let key = c.key;
+        let index = self.connections.insert(c);
+        self.table.insert(key, Place::Connection(index).pack());
+        ConnId { index, generation: self.connections.generation(index).unwrap_or(0) }
+    }
+
+    /// Ends a connection without a handler at hand.
+    fn end(&mut self, id: ConnId, reason: CloseReason) {
+        if self.get(id).is_some()
+            && let Some(tag) = self.remove(id.index)
+        {
+            self.ended.push((id, tag, reason));
+        }
+    }
+
+    fn remove(&mut self, index: u32) -> Option<u64> {
+        let c = self.take_out(index)?;
+        if c.cold.owns_port {
+            self.ports.release(c.key.local_port(), c.key.remote());
+        }
+        Some(c.tag)
+    }
+
+    fn take_out(&mut self, index: u32) -> Option<Connection<B>> {
+        let c = self.connections.remove(index)?;
+        self.table.remove(c.key);
+        self.wheel.cancel(index);
+        self.net.arp.release(c.cold.neighbour);
+        Some(c)
+    }
+
+    /// Whoever waited for a neighbour goes on, or gives up.
+    fn wake_waiters(&mut self, now: Time, resolved: Resolved, h: &mut impl Handler<B::Frame>) {
+        let (Resolved::Found(n) | Resolved::Absent(n)) = resolved;
+        let found = matches!(resolved, Resolved::Found(_));
+        self.net.counters.arp_failures += u64::from(!found);
+        let mut waiters = Vec::new();
+        self.net.waiters.retain(|&(waits_for, who)| {
+            if waits_for == n {
+                waiters.push(who);
+            }
+            waits_for != n
+        });
+        for waiter in waiters {
+            match waiter {
+                Waiter::Connection(index, generation) => {
+                    self.wake_connection(now, ConnId { index, generation }, found, h);
+                }
+                Waiter::Embryo(index, generation) => self.wake_embryo(now, index, generation, found),
+            }
+        }
+    }
+
+    fn wake_connection(&mut self, now: Time, id: ConnId, found: bool, h: &mut impl Handler<B::Frame>) {
+        let Some(c) = self.get_mut(id) else { return };
+        c.cold.waits_for_neighbour = false;
+        let mut fate = Fate::Keep;
+        if found {
+            c.flags.set(Flags::OUTPUT);
+        } else if c.state == State::SynSent {
+            fate = Fate::Closed(CloseReason::Unreachable);
+        } else {
+            c.cold.soft_error = true; // RFC 1122 §4.2.3.9: others go on trying
+        }
+        self.settle(now, id, fate, h);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+//! TIME-WAIT (RFC 9293 §3.6.1): a closed connection's addresses, kept so that its last segments cannot be taken for
+//! a new one's. All wait equally long, so a queue orders them.
+
+use crate::seq::Seq;
+use crate::table::Key;
+use crate::time::Time;
+use crate::wire::{Segment, flag};
+
+#[derive(Debug)]
+pub(crate) struct TimeWait {
+    pub key: Key,
+    pub snd_nxt: Seq,
+    pub rcv_nxt: Seq,
+    pub window: u16,
+    /// TS.Recent, if timestamps were in use.
+    pub ts_recent: Option<u32>,
+    pub ts_offset: u32,
+    pub owns_port: bool,
+    pub until: Time,
+}
+
+/// What a segment means to addresses that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Ignore,
+    /// Our last ACK may have been lost: say it again.
+    Acknowledge,
+    /// The peer's FIN came again: the wait starts anew.
+    Restart,
+    /// A new connection of the peer: it cannot be confused with the old one.
+    Reopen,
+}
+
+impl TimeWait {
+    /// RFC 9293 §3.10.7.4 for TIME-WAIT. A RST is ignored (RFC 1337).
+    pub fn judge(&self, s: &Segment) -> Verdict {
+        if s.has(flag::RST) {
+            return Verdict::Ignore;
+        }
+        let newer_time = match (self.ts_recent, s.timestamps) {
+            (Some(recent), Some(t)) => Some(Seq(t.value).gt(Seq(recent))),
+            _ => None,
+        };
+        if s.flags & (flag::SYN | flag::ACK) == flag::SYN {
+            // RFC 9293 §3.10.7.4 MAY-2, RFC 6191.
+            let newer = newer_time.unwrap_or(false) || s.seq.gt(self.rcv_nxt);
+            return if newer { Verdict::Reopen } else { Verdict::Acknowledge };
+        }
+        if s.has(flag::FIN) && s.seq + s.len() == self.rcv_nxt {
+            return Verdict::Restart;
+        }
+        if s.len() == 0 && s.seq == self.rcv_nxt && s.ack == self.snd_nxt {
+            return Verdict::Ignore;
+        }
+        Verdict::Acknowledge
+    }
+}

@@ -1,0 +1,333 @@
+//! Ethernet, IPv4 and TCP headers of the hot path: read and written in place. Everything else (ARP, ICMP) goes
+//! through `smoltcp::wire`.
+
+use crate::buffers::Frame;
+use crate::reassembly::{Block, MAX_SACK_BLOCKS};
+use crate::seq::Seq;
+use crate::sum;
+use arrayvec::ArrayVec;
+use core::ops::Range;
+
+/// Length of an Ethernet header.
+pub(crate) const ETHERNET: usize = 14;
+/// Length of an IPv4 header without options.
+pub(crate) const IPV4: usize = 20;
+/// Length of a TCP header without options.
+pub(crate) const TCP: usize = 20;
+/// The longest header that is written: Ethernet, IPv4, TCP with 40 octets of options.
+pub(crate) const HEADER_MAX: usize = ETHERNET + IPV4 + TCP + 40;
+
+/// EtherType of IPv4 (RFC 894).
+pub(crate) const TYPE_IPV4: u16 = 0x0800;
+/// EtherType of ARP (RFC 826).
+pub(crate) const TYPE_ARP: u16 = 0x0806;
+
+/// IP protocol numbers.
+pub(crate) const PROTO_ICMP: u8 = 1;
+pub(crate) const PROTO_TCP: u8 = 6;
+
+/// TCP control bits (RFC 9293 §3.1).
+pub(crate) mod flag {
+    pub const FIN: u8 = 0x01;
+    pub const SYN: u8 = 0x02;
+    pub const RST: u8 = 0x04;
+    pub const PSH: u8 = 0x08;
+    pub const ACK: u8 = 0x10;
+}
+
+/// Why a frame is not processed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    Malformed,
+    BadChecksum,
+    Fragment,
+}
+
+#[inline]
+fn be16(b: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*b.get(at..)?.first_chunk()?))
+}
+
+#[inline]
+fn be32(b: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(*b.get(at..)?.first_chunk()?))
+}
+
+/// The EtherType of a frame that is long enough to have one.
+#[inline]
+pub(crate) fn ether_type(frame: &[u8]) -> Option<u16> {
+    be16(frame, 12)
+}
+
+/// What an IPv4 header says.
+#[derive(Clone, Debug)]
+pub(crate) struct Ip {
+    pub src: u32,
+    pub dst: u32,
+    pub protocol: u8,
+    /// The payload's place in the frame.
+    pub payload: Range<usize>,
+}
+
+/// Reads the IPv4 header of an Ethernet frame (RFC 791, RFC 1122 §3.2.1). Octets behind the packet are Ethernet's padding.
+#[inline]
+pub(crate) fn parse_ipv4(frame: &impl Frame) -> Result<Ip, Refused> {
+    let h = frame.bytes().get(ETHERNET..).ok_or(Refused::Malformed)?;
+    let first: &[u8; IPV4] = h.first_chunk().ok_or(Refused::Malformed)?;
+    let header = usize::from(first[0] & 0x0f) * 4;
+    let total = usize::from(u16::from_be_bytes([first[2], first[3]]));
+    if first[0] >> 4 != 4 || header < IPV4 || total < header || total > h.len() {
+        return Err(Refused::Malformed);
+    }
+    if !frame.checksum_trusted() && frame.sum(ETHERNET..ETHERNET + header) != 0xffff {
+        return Err(Refused::BadChecksum);
+    }
+    // More fragments, or a fragment offset.
+    if u16::from_be_bytes([first[6], first[7]]) & 0x3fff != 0 {
+        return Err(Refused::Fragment);
+    }
+    Ok(Ip {
+        src: u32::from_be_bytes([first[12], first[13], first[14], first[15]]),
+        dst: u32::from_be_bytes([first[16], first[17], first[18], first[19]]),
+        protocol: first[9],
+        payload: ETHERNET + header..ETHERNET + total,
+    })
+}
+
+/// A timestamps option (RFC 7323 §3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timestamps {
+    pub value: u32,
+    pub echo: u32,
+}
+
+/// Options that only mean something with SYN.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SynOptions {
+    pub mss: Option<u16>,
+    pub window_scale: Option<u8>,
+    pub sack_permitted: bool,
+}
+
+/// A TCP segment whose checksum is right.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub remote_port: u16,
+    pub local_port: u16,
+    pub seq: Seq,
+    pub ack: Seq,
+    pub flags: u8,
+    /// As it stands in the header, unscaled.
+    pub window: u16,
+    pub timestamps: Option<Timestamps>,
+    pub syn: SynOptions,
+    pub sack: ArrayVec<Block, MAX_SACK_BLOCKS>,
+    /// The data's place in the frame.
+    pub payload: Range<usize>,
+}
+
+impl Segment {
+    #[inline]
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// SEG.LEN: data, SYN and FIN (RFC 9293 §3.4).
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.payload.len() as u32 + u32::from(self.has(flag::SYN)) + u32::from(self.has(flag::FIN))
+    }
+}
+
+/// Reads a TCP segment and checks its checksum (RFC 9293 §3.1), unless `trusted`.
+#[inline]
+pub(crate) fn parse_tcp(frame: &impl Frame, ip: &Ip, trusted: bool) -> Result<Segment, Refused> {
+    let h = frame.bytes().get(ip.payload.clone()).ok_or(Refused::Malformed)?;
+    let first: &[u8; TCP] = h.first_chunk().ok_or(Refused::Malformed)?;
+    let header = usize::from(first[12] >> 4) * 4;
+    let options = h.get(TCP..header).ok_or(Refused::Malformed)?;
+    if !trusted && !frame.checksum_trusted() {
+        let pseudo = sum::pseudo_header_v4(ip.src.to_be_bytes(), ip.dst.to_be_bytes(), PROTO_TCP, h.len());
+        if sum::add(pseudo, frame.sum(ip.payload.clone())) != 0xffff {
+            return Err(Refused::BadChecksum);
+        }
+    }
+    let mut segment = Segment {
+        remote_port: u16::from_be_bytes([first[0], first[1]]),
+        local_port: u16::from_be_bytes([first[2], first[3]]),
+        seq: Seq(u32::from_be_bytes([first[4], first[5], first[6], first[7]])),
+        ack: Seq(u32::from_be_bytes([first[8], first[9], first[10], first[11]])),
+        flags: first[13],
+        window: u16::from_be_bytes([first[14], first[15]]),
+        timestamps: None,
+        syn: SynOptions::default(),
+        sack: ArrayVec::new(),
+        payload: ip.payload.start + header..ip.payload.end,
+    };
+    // The usual case: timestamps alone, as RFC 7323 appendix A lays them out.
+    match options {
+        [] => {}
+        [1, 1, 8, 10, rest @ ..] if rest.len() == 8 => segment.timestamps = timestamps(rest),
+        _ => parse_options(options, &mut segment),
+    }
+    Ok(segment)
+}
+
+#[inline]
+fn timestamps(b: &[u8]) -> Option<Timestamps> {
+    Some(Timestamps { value: be32(b, 0)?, echo: be32(b, 4)? })
+}
+
+/// Options in any order; unknown ones are skipped, and a malformed length ends the list (RFC 9293 §3.1, MUST-7).
+fn parse_options(mut b: &[u8], s: &mut Segment) {
+    loop {
+        let (kind, len) = match *b {
+            [] | [0, ..] => return,
+            [1, ref rest @ ..] => {
+                b = rest;
+                continue;
+            }
+            [kind, len, ..] if len >= 2 => (kind, usize::from(len)),
+            _ => return,
+        };
+        let Some(body) = b.get(2..len) else { return };
+        match (kind, body.len()) {
+            (2, 2) => s.syn.mss = be16(body, 0),
+            (3, 1) => s.syn.window_scale = body.first().map(|&v| v.min(14)), // RFC 7323 §2.3
+            (4, 0) => s.syn.sack_permitted = true,
+            (5, 8..) if body.len() % 8 == 0 => {
+                for block in body.chunks_exact(8) {
+                    if let (Some(start), Some(end)) = (be32(block, 0), be32(block, 4)) {
+                        let _ = s.sack.try_push(Block::new(Seq(start), Seq(end)));
+                    }
+                }
+            }
+            (8, 8) => s.timestamps = timestamps(body),
+            _ => {}
+        }
+        b = b.get(len..).unwrap_or(&[]);
+    }
+}
+
+/// Options to write, at most 40 octets, a multiple of four.
+pub(crate) type Options = ArrayVec<u8, 40>;
+
+/// Appends `NOP NOP TS`.
+#[inline]
+pub(crate) fn put_timestamps(o: &mut Options, t: Timestamps) {
+    let (v, e) = (t.value.to_be_bytes(), t.echo.to_be_bytes());
+    let _ = o.try_extend_from_slice(&[1, 1, 8, 10, v[0], v[1], v[2], v[3], e[0], e[1], e[2], e[3]]);
+}
+
+/// Appends `NOP NOP SACK` with as many blocks as are given.
+pub(crate) fn put_sack(o: &mut Options, blocks: &[Block]) {
+    let _ = o.try_extend_from_slice(&[1, 1, 5, 2 + 8 * blocks.len() as u8]);
+    for b in blocks {
+        let _ = o.try_extend_from_slice(&b.start.0.to_be_bytes());
+        let _ = o.try_extend_from_slice(&b.end.0.to_be_bytes());
+    }
+}
+
+/// The options of a SYN or SYN-ACK.
+pub(crate) fn put_syn(o: &mut Options, syn: SynOptions, t: Option<Timestamps>) {
+    if let Some(mss) = syn.mss {
+        let m = mss.to_be_bytes();
+        let _ = o.try_extend_from_slice(&[2, 4, m[0], m[1]]);
+    }
+    if syn.sack_permitted {
+        let _ = o.try_extend_from_slice(&[1, 1, 4, 2]);
+    }
+    if let Some(t) = t {
+        put_timestamps(o, t);
+    }
+    if let Some(shift) = syn.window_scale {
+        let _ = o.try_extend_from_slice(&[1, 3, 3, shift]);
+    }
+}
+
+/// The fields of a TCP header that differ between segments.
+#[derive(Clone, Debug)]
+pub(crate) struct TcpFields<'a> {
+    pub dst_mac: [u8; 6],
+    pub remote_ip: u32,
+    pub remote_port: u16,
+    pub local_port: u16,
+    pub seq: Seq,
+    pub ack: Seq,
+    pub flags: u8,
+    pub window: u16,
+    pub options: &'a [u8],
+}
+
+/// A header buffer whose constant fields stay in place from frame to frame.
+pub(crate) struct HeaderTemplate {
+    bytes: [u8; HEADER_MAX],
+    /// Sum of the constant part of the IPv4 header.
+    ip_sum: u32,
+    /// Sum of our address and the protocol number, for the pseudo-header.
+    pseudo_sum: u32,
+}
+
+impl HeaderTemplate {
+    pub fn new(mac: [u8; 6], ip: u32) -> Self {
+        let mut bytes = [0; HEADER_MAX];
+        bytes[6..12].copy_from_slice(&mac);
+        bytes[12..14].copy_from_slice(&TYPE_IPV4.to_be_bytes());
+        bytes[14] = 0x45;
+        bytes[20] = 0x40; // don't fragment: the identification may then be anything (RFC 6864 §4.1)
+        bytes[22] = 64; // time to live
+        bytes[23] = PROTO_TCP;
+        bytes[26..30].copy_from_slice(&ip.to_be_bytes());
+        let address = (ip >> 16) + (ip & 0xffff);
+        HeaderTemplate {
+            bytes,
+            ip_sum: u32::from(sum::sum(&bytes[14..34])),
+            pseudo_sum: address + u32::from(PROTO_TCP),
+        }
+    }
+
+    /// Writes the headers of a segment with `payload_len` octets of data whose sum is `payload_sum`; with `None` the
+    /// checksum is left to the port.
+    #[inline]
+    pub fn write(&mut self, t: &TcpFields<'_>, payload_len: usize, payload_sum: Option<u16>) -> &[u8] {
+        let header = TCP + t.options.len().min(40);
+        let segment = header + payload_len;
+        let total = (IPV4 + segment) as u16;
+        let remote = (t.remote_ip >> 16) + (t.remote_ip & 0xffff);
+        let ip_sum = sum::fold(u64::from(self.ip_sum + remote + u32::from(total)));
+        let offset_flags = (header as u16 / 4) << 12 | u16::from(t.flags);
+        let mut tcp_sum = u64::from(self.pseudo_sum + remote) + segment as u64;
+        if let Some(payload) = payload_sum {
+            tcp_sum += u64::from(t.remote_port)
+                + u64::from(t.local_port)
+                + (u64::from(t.seq.0 >> 16) + u64::from(t.seq.0 & 0xffff))
+                + (u64::from(t.ack.0 >> 16) + u64::from(t.ack.0 & 0xffff))
+                + u64::from(offset_flags)
+                + u64::from(t.window)
+                + u64::from(sum::sum(t.options))
+                + u64::from(payload);
+        }
+        let tcp_sum = sum::fold(tcp_sum);
+        let checksum = if payload_sum.is_some() { !tcp_sum } else { tcp_sum };
+
+        let b = &mut self.bytes;
+        b[0..6].copy_from_slice(&t.dst_mac);
+        b[16..18].copy_from_slice(&total.to_be_bytes());
+        b[24..26].copy_from_slice(&(!ip_sum).to_be_bytes());
+        b[30..34].copy_from_slice(&t.remote_ip.to_be_bytes());
+        b[34..36].copy_from_slice(&t.local_port.to_be_bytes());
+        b[36..38].copy_from_slice(&t.remote_port.to_be_bytes());
+        b[38..42].copy_from_slice(&t.seq.0.to_be_bytes());
+        b[42..46].copy_from_slice(&t.ack.0.to_be_bytes());
+        b[46..48].copy_from_slice(&offset_flags.to_be_bytes());
+        b[48..50].copy_from_slice(&t.window.to_be_bytes());
+        b[50..52].copy_from_slice(&checksum.to_be_bytes());
+        for (to, from) in b[54..].iter_mut().zip(t.options) {
+            *to = *from;
+        }
+        self.bytes.get(..ETHERNET + IPV4 + header).unwrap_or(&self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;
