@@ -5,12 +5,16 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use dpdk_sys as sys;
 use tracing::level_filters::LevelFilter;
 
 const KEPT: usize = 4;
+
+/// Whether failures are expected just now.
+static QUIET: AtomicBool = AtomicBool::new(false);
 
 static ERRORS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 
@@ -58,11 +62,20 @@ fn emit(level: u32, line: &str) {
         errors.push_back(line.to_owned());
     }
     match level {
+        0..=sys::RTE_LOG_ERR if QUIET.load(Ordering::Relaxed) => tracing::debug!(target: "dpdk", "{line}"),
         0..=sys::RTE_LOG_ERR => tracing::warn!(target: "dpdk", "{line}"),
         sys::RTE_LOG_WARNING | sys::RTE_LOG_NOTICE => tracing::info!(target: "dpdk", "{line}"),
         sys::RTE_LOG_INFO => tracing::debug!(target: "dpdk", "{line}"),
         _ => tracing::trace!(target: "dpdk", "{line}"),
     }
+}
+
+/// Runs `attempt`, whose failure is nothing to report.
+pub(crate) fn quietly<T>(attempt: impl FnOnce() -> T) -> T {
+    QUIET.store(true, Ordering::Relaxed);
+    let result = attempt();
+    QUIET.store(false, Ordering::Relaxed);
+    result
 }
 
 /// Takes the last errors that DPDK logged, oldest first.

@@ -1,21 +1,22 @@
 //! Ports: opened when a device is opened, by hot-plugging a virtual device into the running EAL.
 
-use std::ffi::{CStr, CString};
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use arrayvec::ArrayVec;
 use dpdk_sys as sys;
 use urnic_config::PortSpec;
 
-use crate::eal::{self, Eal};
+use self::device::Device;
+use crate::eal::Eal;
 use crate::frame::{Part, TxFrame, TxQueue};
 use crate::mbuf::prefetch_data;
 use crate::pool::{Pool, PoolError, Users};
 use crate::{Capabilities, Mbuf, log};
 
+mod device;
+mod door;
 mod ring;
 mod sigpipe;
 mod socket;
@@ -65,6 +66,16 @@ pub enum PortError {
         /// What is wrong.
         reason: String,
     },
+    /// The port connects to a socket, and nobody is there.
+    #[error(
+        "{port}: nobody listens on the socket {path}; start the other end first, or let this end be the server"
+    )]
+    NoPeer {
+        /// The port.
+        port: String,
+        /// Its socket.
+        path: PathBuf,
+    },
     /// Both ends of an in-process link are open.
     #[error("{0}: both ends of this link are open already; a ring joins two devices of one process")]
     RingInUse(String),
@@ -108,69 +119,36 @@ pub struct PortStats {
 /// An open port with one queue each way and its own pools.
 #[derive(Debug)]
 pub struct Port {
-    id: u16,
+    // Dropped before the pools, as the driver holds mbufs of them.
+    device: Device,
     rx: Pool,
     tx: Pool,
     caps: Capabilities,
     dropped: u64,
-    mac: [u8; 6],
     mtu: u16,
-    /// Removed from EAL on drop; after the pools in name only, as `Drop` runs first.
-    device: Device,
     spec: PortSpec,
 }
 
-/// The device in EAL that a port polls.
-#[derive(Debug)]
-struct Device {
-    name: CString,
-    link: Option<ring::End>,
-    eal: Arc<Eal>,
-    /// Whether there is anything to remove.
-    plugged: bool,
-    id: u16,
-    _listening: Option<socket::Listening>,
-}
-
 impl Port {
-    /// Opens the port: makes its pools, plugs the device in, starts it. The link may come up later.
+    /// Opens the port: makes its pools, plugs the device in, starts it. Does not wait for the peer: the link comes up
+    /// later, see [`link_up`](Self::link_up).
     pub fn open(eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions) -> Result<Self, PortError> {
-        static SERIAL: AtomicU32 = AtomicU32::new(0);
-        let port = || spec.to_string();
         let frame = usize::from(options.mtu) + ETHERNET;
-        let queue = vdev::queue_size(spec);
-        let pool = |frames: u32, users| {
-            Pool::new(eal, frames + u32::from(queue), frame, users)
-                .map_err(|source| PortError::Pool { port: port(), source })
-        };
+        let queue = u32::from(vdev::queue_size(spec));
         let users = if vdev::is_ring(spec) { Users::Link } else { Users::Engine };
-        let rx = pool(options.rx_frames, users)?;
-        let tx = pool(options.tx_frames, users)?;
-
-        let name = vdev::name(spec, SERIAL.fetch_add(1, Ordering::Relaxed));
-        let listening = socket::prepare(spec)?;
-        let mut device =
-            Device { name, link: None, eal: Arc::clone(eal), plugged: false, id: 0, _listening: listening };
-        log::recent_errors();
-        match spec {
-            PortSpec::Ring { name } => {
-                device.link = Some(ring::End::join(name).ok_or_else(|| PortError::RingInUse(port()))?);
-            }
-            _ => device.plug(spec, &vdev::args(spec, frame)?)?,
-        }
-        if device.link.is_some() {
-            device.make_ring(spec)?;
-        }
-        let mac = device.start(spec, queue, &rx)?;
+        let pool = |frames: u32| {
+            Pool::new(eal, frames + queue, frame, users)
+                .map_err(|source| PortError::Pool { port: spec.to_string(), source })
+        };
+        let (rx, tx) = (pool(options.rx_frames)?, pool(options.tx_frames)?);
+        let device = Device::open(eal, spec, frame, &rx)?;
         Ok(Self {
-            id: device.id,
+            device,
             rx,
             tx,
             caps: Capabilities::of(spec),
             dropped: 0,
-            mac,
             mtu: options.mtu,
-            device,
             spec: spec.clone(),
         })
     }
@@ -180,9 +158,10 @@ impl Port {
     #[inline]
     pub fn rx_burst(&mut self, frames: &mut ArrayVec<Mbuf, BURST>) -> usize {
         let mut burst = [ptr::null_mut(); BURST];
+        let Some(id) = self.device.polled() else { return 0 };
         // SAFETY: the device is started and has a queue 0, which only this port polls; `burst` has the room stated.
         let n = unsafe {
-            let ops = (&raw const sys::rte_eth_fp_ops).cast::<sys::rte_eth_fp_ops>().add(self.id.into());
+            let ops = (&raw const sys::rte_eth_fp_ops).cast::<sys::rte_eth_fp_ops>().add(id.into());
             let Some(receive) = (*ops).rx_pkt_burst else { return 0 };
             receive(*(*ops).rxq.data, burst.as_mut_ptr(), frames.remaining_capacity() as u16)
         };
@@ -191,7 +170,7 @@ impl Port {
             let Some(m) = NonNull::new(m) else { continue };
             // SAFETY: the driver has given us the mbuf.
             unsafe {
-                if self.device.link.is_some() {
+                if self.device.is_ring() {
                     self.accept_from_ring(m, frames);
                 } else if m.as_ref().nb_segs == 1 {
                     prefetch_data(m);
@@ -226,9 +205,10 @@ impl Port {
     /// Offers the queue to the driver, which takes frames from its front; answers how many. The rest stays queued.
     #[inline]
     pub fn tx_burst(&mut self, queue: &mut TxQueue) -> usize {
+        let Some(id) = self.device.polled() else { return 0 };
         // SAFETY: the device is started and has a queue 0, which only this port uses; the queue passes live frames.
         queue.offer(|frames, n| unsafe {
-            let ops = (&raw const sys::rte_eth_fp_ops).cast::<sys::rte_eth_fp_ops>().add(self.id.into());
+            let ops = (&raw const sys::rte_eth_fp_ops).cast::<sys::rte_eth_fp_ops>().add(id.into());
             let Some(send) = (*ops).tx_pkt_burst else { return 0 };
             send(*(*ops).txq.data, frames, n)
         })
@@ -249,26 +229,16 @@ impl Port {
         Some(frame)
     }
 
-    /// Whether the peer is there. Costs a few system calls on some ports, and lets a `virtio_user` port accept a peer
-    /// that has (re)started: to be called by the engine every few milliseconds, not every pass.
+    /// Whether the peer is there. Costs a few system calls on some ports, and lets a port accept or find a peer that
+    /// has (re)started, for some milliseconds at times: to be called by the engine every few milliseconds, not every
+    /// pass. Until the first peer is there, nothing is sent or received.
     pub fn link_up(&mut self) -> bool {
-        if let Some(link) = &self.device.link {
-            return link.is_whole();
-        }
-        let mut link = sys::rte_eth_link::default();
-        // SAFETY: the device is open; `link` is ours.
-        let status = sigpipe::blocked(|| unsafe { sys::rte_eth_link_get_nowait(self.id, &raw mut link) });
-        status == 0 && link.link_status() != 0
+        self.device.link_up()
     }
 
     /// What the kind of port can do.
     pub fn caps(&self) -> &Capabilities {
         &self.caps
-    }
-
-    /// The address that the device came with. A stack may use another: virtual devices do not filter.
-    pub fn mac(&self) -> [u8; 6] {
-        self.mac
     }
 
     /// Largest IP packet in bytes.
@@ -299,8 +269,10 @@ impl Port {
     /// Counters.
     pub fn stats(&self) -> PortStats {
         let mut stats = sys::rte_eth_stats::default();
-        // SAFETY: the device is open; `stats` is ours. On failure they stay zero.
-        unsafe { sys::rte_eth_stats_get(self.id, &raw mut stats) };
+        if let Some(id) = self.device.polled() {
+            // SAFETY: the device is open; `stats` is ours. On failure they stay zero.
+            unsafe { sys::rte_eth_stats_get(id, &raw mut stats) };
+        }
         PortStats {
             rx_frames: stats.ipackets,
             rx_bytes: stats.ibytes,
@@ -308,124 +280,5 @@ impl Port {
             tx_bytes: stats.obytes,
             rx_dropped: stats.imissed + stats.rx_nombuf + self.dropped,
         }
-    }
-}
-
-impl Drop for Port {
-    fn drop(&mut self) {
-        self.device.unplug();
-    }
-}
-
-impl Device {
-    fn error(spec: &PortSpec, step: &'static str, errno: i32) -> PortError {
-        PortError::Dpdk {
-            port: spec.to_string(),
-            step,
-            reason: eal::strerror(errno),
-            log: log::recent_errors(),
-        }
-    }
-
-    /// Plugs a virtual device in.
-    fn plug(&mut self, spec: &PortSpec, args: &CStr) -> Result<(), PortError> {
-        let name = self.name.clone();
-        // SAFETY: EAL runs; NUL-terminated strings.
-        let status = self
-            .eal
-            .control(|| unsafe { sys::rte_eal_hotplug_add(c"vdev".as_ptr(), name.as_ptr(), args.as_ptr()) });
-        if status != 0 {
-            return Err(Self::error(spec, "plugging the device in", status));
-        }
-        self.plugged = true;
-        self.find(spec)
-    }
-
-    /// Makes a device of the rings of an in-process link.
-    fn make_ring(&mut self, spec: &PortSpec) -> Result<(), PortError> {
-        let Some(link) = &self.link else { return Ok(()) };
-        let status = self.eal.control(|| link.make_device(&self.name));
-        if status < 0 {
-            return Err(Self::error(spec, "making the ring device", eal::errno()));
-        }
-        self.plugged = true;
-        self.id = status as u16;
-        Ok(())
-    }
-
-    fn find(&mut self, spec: &PortSpec) -> Result<(), PortError> {
-        let mut id = 0;
-        // SAFETY: a NUL-terminated string and a place of ours.
-        let status = unsafe { sys::rte_eth_dev_get_port_by_name(self.name.as_ptr(), &raw mut id) };
-        if status != 0 {
-            return Err(Self::error(spec, "finding the device", status));
-        }
-        self.id = id;
-        Ok(())
-    }
-
-    /// Configures one queue each way and starts the device; answers its address.
-    fn start(&mut self, spec: &PortSpec, queue: u16, rx: &Pool) -> Result<[u8; 6], PortError> {
-        let id = self.id;
-        let pool = rx.as_ptr() as usize;
-        let result = self.eal.control(|| {
-            let ok = |step: &'static str, status: i32| if status == 0 { Ok(()) } else { Err((step, status)) };
-            let mut info = sys::rte_eth_dev_info::default();
-            let mut conf = sys::rte_eth_conf::default();
-            let mut mac = sys::rte_ether_addr::default();
-            // SAFETY: the device exists and is ours; all pointers are to live locals, which DPDK copies.
-            unsafe {
-                ok("reading the device's properties", sys::rte_eth_dev_info_get(id, &raw mut info))?;
-                conf.rxmode.offloads = sys::RTE_ETH_RX_OFFLOAD_TCP_CKSUM & info.rx_offload_capa;
-                conf.txmode.offloads = (sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM
-                    | sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS)
-                    & info.tx_offload_capa;
-                ok("configuring the device", sys::rte_eth_dev_configure(id, 1, 1, &raw const conf))?;
-                let (mut rxd, mut txd) = (queue, queue);
-                ok(
-                    "sizing the queues",
-                    sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, &raw mut rxd, &raw mut txd),
-                )?;
-                let pool = pool as *mut sys::rte_mempool;
-                ok(
-                    "setting up the receive queue",
-                    sys::rte_eth_rx_queue_setup(id, 0, rxd, u32::MAX, ptr::null(), pool),
-                )?;
-                ok(
-                    "setting up the send queue",
-                    sys::rte_eth_tx_queue_setup(id, 0, txd, u32::MAX, ptr::null()),
-                )?;
-                ok("starting the device", sys::rte_eth_dev_start(id))?;
-                // Devices that do not filter refuse this.
-                sys::rte_eth_promiscuous_enable(id);
-                ok("reading the device's address", sys::rte_eth_macaddr_get(id, &raw mut mac))?;
-                Ok(std::mem::transmute::<sys::rte_ether_addr, [u8; 6]>(mac))
-            }
-        });
-        result.map_err(|(step, status)| Self::error(spec, step, status))
-    }
-
-    /// Stops the device and takes it out of EAL.
-    fn unplug(&mut self) {
-        if !std::mem::take(&mut self.plugged) {
-            return;
-        }
-        let (id, name) = (self.id, &self.name);
-        // SAFETY: the device exists and is ours; nobody polls it any more.
-        let status = self.eal.control(|| unsafe {
-            sys::rte_eth_dev_stop(id);
-            sys::rte_eth_dev_close(id);
-            sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr())
-        });
-        if status != 0 {
-            tracing::debug!("removing {name:?}: {}", eal::strerror(status));
-        }
-        self.link = None;
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        self.unplug();
     }
 }

@@ -36,6 +36,13 @@ pub(super) fn prepare(spec: &PortSpec) -> Result<Option<Listening>, PortError> {
             (path, SockType::Stream)
         }
         PortSpec::Memif { path, role: MemifRole::Server, .. } => (path, SockType::SeqPacket),
+        PortSpec::VirtioUser { path, server: false, .. } => {
+            // The driver takes a path without a socket for something else altogether.
+            return match probe(path, SockType::Stream) {
+                Ok(()) => Ok(None),
+                Err(_) => Err(PortError::NoPeer { port: spec.to_string(), path: path.clone() }),
+            };
+        }
         _ => return Ok(None),
     };
     if kind == SockType::SeqPacket {

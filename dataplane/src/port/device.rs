@@ -1,0 +1,270 @@
+//! The device of a port in EAL: plugged in, configured, started, and taken out again.
+
+use std::ffi::CString;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use dpdk_sys as sys;
+use urnic_config::{MemifRole, PortSpec};
+
+use super::door::Door;
+use super::{PortError, ring, sigpipe, socket, vdev};
+use crate::eal::{self, Eal};
+use crate::{Pool, log};
+
+/// How often a memif client tries to reach its server.
+const RETRY: Duration = Duration::from_millis(20);
+
+#[derive(Debug)]
+enum State {
+    /// Waits for the first peer; there is no device yet.
+    Waiting(Door),
+    /// The device exists. Whether it is started: a memif client cannot be before its server is there.
+    Plugged { started: bool },
+    /// There is no device.
+    Absent,
+}
+
+#[derive(Debug)]
+pub(super) struct Device {
+    state: State,
+    id: u16,
+    name: CString,
+    args: CString,
+    spec: PortSpec,
+    /// The mempool that the driver receives into.
+    rx: *mut sys::rte_mempool,
+    link: Option<ring::End>,
+    retry_at: Instant,
+    eal: Arc<Eal>,
+    _listening: Option<socket::Listening>,
+}
+
+impl Device {
+    /// Makes the device, or the place where its peer will be awaited. The owner keeps `rx` until this is dropped.
+    pub(super) fn open(eal: &Arc<Eal>, spec: &PortSpec, frame: usize, rx: &Pool) -> Result<Self, PortError> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let args = vdev::args(spec, frame)?;
+        let listening = socket::prepare(spec)?;
+        let mut device = Self {
+            state: State::Absent,
+            id: 0,
+            name: vdev::name(spec, SERIAL.fetch_add(1, Ordering::Relaxed)),
+            args,
+            spec: spec.clone(),
+            rx: rx.as_ptr(),
+            link: None,
+            retry_at: Instant::now(),
+            eal: Arc::clone(eal),
+            _listening: listening,
+        };
+        log::recent_errors();
+        match spec {
+            PortSpec::VirtioUser { path, server: true, .. } => {
+                let door = Door::open(path).map_err(|e| PortError::SocketPath {
+                    port: spec.to_string(),
+                    path: path.clone(),
+                    reason: e.to_string(),
+                })?;
+                device.state = State::Waiting(door);
+            }
+            PortSpec::Ring { name } => {
+                let link = ring::End::join(name).ok_or_else(|| PortError::RingInUse(spec.to_string()))?;
+                device.link = Some(link);
+                device.make_ring()?;
+                device.start()?;
+            }
+            PortSpec::Memif { role: MemifRole::Client, .. } => {
+                device.plug()?;
+                device.start_client();
+            }
+            _ => {
+                device.plug()?;
+                device.start()?;
+            }
+        }
+        Ok(device)
+    }
+
+    /// The port id, if there is a device to poll.
+    #[inline]
+    pub(super) fn polled(&self) -> Option<u16> {
+        matches!(self.state, State::Plugged { started: true }).then_some(self.id)
+    }
+
+    /// Whether frames come from the other device's pool.
+    #[inline]
+    pub(super) fn is_ring(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// Whether the peer is there; furthers a connection that is not.
+    pub(super) fn link_up(&mut self) -> bool {
+        if let Some(link) = &self.link {
+            return link.is_whole();
+        }
+        match &mut self.state {
+            State::Absent => return false,
+            State::Waiting(door) => {
+                if !door.has_visitor() || !self.admit() {
+                    return false;
+                }
+            }
+            State::Plugged { .. } => {}
+        }
+        let mut link = sys::rte_eth_link::default();
+        // SAFETY: the device exists; `link` is ours.
+        let status = sigpipe::blocked(|| unsafe { sys::rte_eth_link_get_nowait(self.id, &raw mut link) });
+        let up = status == 0 && link.link_status() != 0;
+        if !up && matches!(self.spec, PortSpec::Memif { role: MemifRole::Client, .. }) {
+            self.start_client();
+        }
+        up
+    }
+
+    /// Lets the driver take over from the door. Whether it did.
+    fn admit(&mut self) -> bool {
+        let State::Waiting(door) = std::mem::replace(&mut self.state, State::Absent) else { return false };
+        let result = door.hand_over(|| self.plug()).and_then(|()| self.start());
+        let Err(e) = result else { return true };
+        tracing::warn!("{e}; waiting for another peer");
+        self.unplug();
+        if let Some(path) = self.spec.path()
+            && socket::prepare(&self.spec).is_ok()
+            && let Ok(door) = Door::open(path)
+        {
+            self.state = State::Waiting(door);
+        }
+        false
+    }
+
+    /// (Re)starts a memif client, which connects only then, now and again.
+    fn start_client(&mut self) {
+        if Instant::now() < self.retry_at {
+            return;
+        }
+        self.retry_at = Instant::now() + RETRY;
+        if !self.spec.path().is_some_and(|p| p.exists()) {
+            return;
+        }
+        let id = self.id;
+        if let State::Plugged { started: started @ true } = &mut self.state {
+            *started = false;
+            // SAFETY: the device exists; only we poll it.
+            self.eal.control(|| unsafe { sys::rte_eth_dev_stop(id) });
+        }
+        // Until the server listens, this fails.
+        log::quietly(|| {
+            if let Err(e) = self.start() {
+                tracing::debug!("{e}");
+            }
+        });
+    }
+
+    fn error(&self, step: &'static str, errno: i32) -> PortError {
+        PortError::Dpdk {
+            port: self.spec.to_string(),
+            step,
+            reason: eal::strerror(errno),
+            log: log::recent_errors(),
+        }
+    }
+
+    /// Plugs the virtual device in.
+    fn plug(&mut self) -> Result<(), PortError> {
+        let (name, args) = (&self.name, &self.args);
+        let mut id = 0;
+        let status = self.eal.control(|| {
+            // SAFETY: EAL runs; NUL-terminated strings, and a place of ours.
+            unsafe {
+                match sys::rte_eal_hotplug_add(c"vdev".as_ptr(), name.as_ptr(), args.as_ptr()) {
+                    0 => sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id),
+                    error => error,
+                }
+            }
+        });
+        if status != 0 {
+            return Err(self.error("plugging the device in", status));
+        }
+        self.id = id;
+        self.state = State::Plugged { started: false };
+        Ok(())
+    }
+
+    /// Makes a device of the rings of an in-process link.
+    fn make_ring(&mut self) -> Result<(), PortError> {
+        let Some(link) = &self.link else { return Ok(()) };
+        let name = &self.name;
+        match self.eal.control(|| u16::try_from(link.make_device(name)).map_err(|_| eal::errno())) {
+            Ok(id) => {
+                self.id = id;
+                self.state = State::Plugged { started: false };
+                Ok(())
+            }
+            Err(errno) => Err(self.error("making the ring device", errno)),
+        }
+    }
+
+    /// Configures one queue each way and starts the device.
+    fn start(&mut self) -> Result<(), PortError> {
+        let id = self.id;
+        let queue = vdev::queue_size(&self.spec);
+        let pool = self.rx as usize;
+        let result = self.eal.control(|| {
+            let ok = |step: &'static str, status: i32| if status == 0 { Ok(()) } else { Err((step, status)) };
+            let mut info = sys::rte_eth_dev_info::default();
+            let mut conf = sys::rte_eth_conf::default();
+            // SAFETY: the device exists and is ours; all pointers are to live locals, which DPDK copies, and to the
+            // mempool, which outlives the device.
+            unsafe {
+                ok("reading the device's properties", sys::rte_eth_dev_info_get(id, &raw mut info))?;
+                conf.rxmode.offloads = sys::RTE_ETH_RX_OFFLOAD_TCP_CKSUM & info.rx_offload_capa;
+                conf.txmode.offloads = (sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM
+                    | sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS)
+                    & info.tx_offload_capa;
+                ok("configuring the device", sys::rte_eth_dev_configure(id, 1, 1, &raw const conf))?;
+                let (mut rxd, mut txd) = (queue, queue);
+                ok(
+                    "sizing the queues",
+                    sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, &raw mut rxd, &raw mut txd),
+                )?;
+                let (any, pool) = (u32::MAX, pool as *mut sys::rte_mempool);
+                ok(
+                    "setting up the receive queue",
+                    sys::rte_eth_rx_queue_setup(id, 0, rxd, any, ptr::null(), pool),
+                )?;
+                ok("setting up the send queue", sys::rte_eth_tx_queue_setup(id, 0, txd, any, ptr::null()))?;
+                ok("starting the device", sys::rte_eth_dev_start(id))?;
+                // Devices that do not filter refuse this.
+                sys::rte_eth_promiscuous_enable(id);
+            }
+            Ok(())
+        });
+        result.map_err(|(step, status)| self.error(step, status))?;
+        self.state = State::Plugged { started: true };
+        Ok(())
+    }
+
+    /// Stops the device and takes it out of EAL.
+    fn unplug(&mut self) {
+        let State::Plugged { .. } = std::mem::replace(&mut self.state, State::Absent) else { return };
+        let (id, name) = (self.id, &self.name);
+        // SAFETY: the device exists and is ours; nobody polls it any more.
+        let status = self.eal.control(|| unsafe {
+            sys::rte_eth_dev_stop(id);
+            sys::rte_eth_dev_close(id);
+            sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr())
+        });
+        if status != 0 {
+            tracing::debug!("removing {name:?}: {}", eal::strerror(status));
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.unplug();
+    }
+}

@@ -1,0 +1,90 @@
+//! Where a `virtio_user` port waits for its first peer.
+//!
+//! The driver's server mode blocks in `accept` when the device is plugged in, and opening a port must not. So we listen
+//! on the path ourselves at first. When a peer has come, the driver is let in instead: it binds the path anew, our
+//! connection is closed, and the peer, which reconnects at once when it loses one, arrives at the driver.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use nix::sys::socket::{MsgFlags, recv};
+use std::os::fd::AsRawFd;
+
+/// How long the driver may wait for a peer that was there a moment ago; a vhost port retries every second.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A socket on which we wait. Removes its path when dropped.
+#[derive(Debug)]
+pub(super) struct Door {
+    listener: UnixListener,
+    visitor: Option<UnixStream>,
+    path: PathBuf,
+}
+
+impl Door {
+    /// Listens on `path`, which must be free.
+    pub(super) fn open(path: &Path) -> std::io::Result<Self> {
+        let listener = UnixListener::bind(path)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, visitor: None, path: path.to_owned() })
+    }
+
+    /// Whether a peer has come and stays: who only looks whether the socket is in use is gone by the second look.
+    pub(super) fn has_visitor(&mut self) -> bool {
+        if let Some(visitor) = &self.visitor {
+            let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+            if recv(visitor.as_raw_fd(), &mut [0], flags) == Err(nix::errno::Errno::EAGAIN) {
+                return true;
+            }
+        }
+        self.visitor = self.listener.accept().ok().map(|(visitor, _)| visitor);
+        false
+    }
+
+    /// Runs `plug`, which makes the driver bind the path and wait there, and sends the visitor to it.
+    pub(super) fn hand_over<T>(self, plug: impl FnOnce() -> T) -> T {
+        let path = self.path.clone();
+        let _ = fs::remove_file(&path);
+        let (done, finished) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while !path.exists() {
+                    if finished.recv_timeout(Duration::from_micros(100)) != Err(RecvTimeoutError::Timeout) {
+                        return;
+                    }
+                }
+                // Between the driver's bind and its listen; a peer that is too early tries again later.
+                let _ = finished.recv_timeout(Duration::from_millis(1));
+                drop(self.into_connection());
+                while finished.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                    // The peer is gone: nobody else will end the driver's wait.
+                    drop(UnixStream::connect(&path));
+                }
+            });
+            let result = plug();
+            drop(done);
+            result
+        })
+    }
+
+    /// Closes the listener, but leaves the path, which is another's by now.
+    fn into_connection(mut self) -> Option<UnixStream> {
+        self.path = PathBuf::new();
+        self.visitor.take()
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        if !self.path.as_os_str().is_empty()
+            && let Err(e) = fs::remove_file(&self.path)
+            && e.kind() != ErrorKind::NotFound
+        {
+            tracing::debug!("removing {}: {e}", self.path.display());
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! An end of a link: a child process.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use super::{ROLE, SPEC, USER};
+
+/// How long an end may take for a step. A bound, not a measurement.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Child {
+    process: std::process::Child,
+    lines: Receiver<String>,
+    name: String,
+}
+
+impl Child {
+    pub fn start(role: &str, spec: &str, env: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("our own path"));
+        command.args(["--exact", "end", "--nocapture", "--test-threads=1"]);
+        command.env(ROLE, role).env(SPEC, spec).envs(env.iter().copied());
+        if let Some((_, user)) = env.iter().find(|(k, _)| *k == USER) {
+            let id = user.parse().expect("a user id");
+            command.uid(id).gid(id);
+        }
+        let mut process =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starting ourselves");
+        let stdout = BufReader::new(process.stdout.take().expect("piped"));
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if let Some(at) = line.find("> ")
+                    && sender.send(line[at + 2..].to_owned()).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        Self { process, lines, name: format!("{role} {spec}") }
+    }
+
+    /// The next line that the end says.
+    pub fn line(&mut self, patience: Duration) -> String {
+        match self.lines.recv_timeout(patience) {
+            Ok(line) => line,
+            Err(e) => panic!("{}: no answer ({e}), {:?}", self.name, self.process.try_wait()),
+        }
+    }
+
+    pub fn expect(&mut self, what: &str) {
+        let line = self.line(PATIENCE);
+        assert_eq!(line, what, "{}", self.name);
+    }
+
+    pub fn kill(&mut self) {
+        self.process.kill().expect("a child of ours");
+        self.process.wait().expect("a child of ours");
+    }
+
+    /// Tells the end to stop, and expects that it does, well.
+    pub fn finish(&mut self) {
+        drop(self.process.stdin.take());
+        let start = Instant::now();
+        loop {
+            match self.process.try_wait().expect("a child of ours") {
+                Some(status) => {
+                    assert!(status.success(), "{}: {status}", self.name);
+                    return;
+                }
+                None if start.elapsed() > PATIENCE => panic!("{}: does not end", self.name),
+                None => std::thread::sleep(Duration::from_millis(2)),
+            }
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

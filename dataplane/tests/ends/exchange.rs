@@ -1,0 +1,278 @@
+//! Frames of every make, each verified when it comes back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use urnic_dataplane::{Arena, Eal, Part, Port, TxFrame, TxPayload, TxQueue};
+
+use super::{PATIENCE, await_link};
+
+const HEADERS: [u8; 54] = headers(0x99);
+const PROBE: [u8; 54] = headers(0x77);
+
+/// Ethernet, IPv4 and TCP headers, right enough for a driver that parses them.
+const fn headers(mark: u8) -> [u8; 54] {
+    let mut h = [mark; 54];
+    let start = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00, 0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 6];
+    let mut i = 0;
+    while i < start.len() {
+        h[i] = start[i];
+        i += 1;
+    }
+    h[46] = 0x50;
+    h
+}
+
+pub fn is_checksum_probe(frame: &[u8]) -> bool {
+    frame.starts_with(&PROBE)
+}
+
+/// `n` bytes that depend on `seed`.
+fn pattern(seed: usize, n: usize) -> Vec<u8> {
+    (0..n).map(|i| ((seed * 131 + i * 7) >> (i % 3)) as u8).collect()
+}
+
+fn payload(port: &mut Port, bytes: &[u8]) -> TxPayload {
+    let mut buffer = port.tx_pool().buffer().expect("a buffer");
+    buffer.append(bytes.len()).expect("room").copy_from_slice(bytes);
+    buffer.freeze()
+}
+
+/// Sends and receives until `expected` are all back, in order.
+fn until_back(port: &mut Port, queue: &mut TxQueue, expected: &mut VecDeque<Vec<u8>>) {
+    let start = Instant::now();
+    let mut frames = ArrayVec::new();
+    while !expected.is_empty() {
+        port.tx_burst(queue);
+        if port.rx_burst(&mut frames) == 0 {
+            assert!(start.elapsed() < PATIENCE, "{} frames are missing, {:?}", expected.len(), port.stats());
+            std::thread::yield_now();
+        }
+        for frame in frames.drain(..) {
+            let want = expected.pop_front().expect("as many as sent");
+            assert!(frame.data() == want, "a frame of {} bytes came back wrong", want.len());
+        }
+    }
+}
+
+fn send(port: &mut Port, frame: TxFrame, expected: Vec<u8>) {
+    let mut queue = TxQueue::new();
+    assert_eq!(frame.len(), expected.len());
+    queue.push(frame).expect("empty");
+    until_back(port, &mut queue, &mut VecDeque::from([expected]));
+}
+
+/// Everything.
+pub fn all(eal: &Arc<Eal>, port: &mut Port) {
+    await_link(port, true);
+    let rx_before = port.rx_pool().available();
+    let largest = usize::from(port.mtu()) + 14;
+    for size in [60, 64, 65, 1000, 1514, largest] {
+        in_place_then_chained(port, size);
+    }
+    parts(port, largest);
+    external(eal, port);
+    checksum_metadata(port);
+    stream(port, largest);
+    assert_eq!(port.stats().rx_dropped, 0);
+    assert!(port.rx_pool().available() >= rx_before, "received frames have leaked");
+}
+
+/// A payload is sent with headers in front of it, and at once again while the driver may still hold the first frame.
+fn in_place_then_chained(port: &mut Port, size: usize) {
+    let bytes = pattern(size, size - HEADERS.len());
+    let whole = [&HEADERS[..], &bytes].concat();
+    let payload = payload(port, &bytes);
+    assert!(payload.is_unshared());
+    let part = Part { payload: &payload, range: 0..payload.len() };
+    let mut queue = TxQueue::new();
+    let first = port.frame(&HEADERS, std::slice::from_ref(&part), false).expect("a frame");
+    assert_eq!(first.segments(), 1, "the first transmission is linear");
+    assert!(!payload.is_unshared());
+    // Different headers must not reach the first frame.
+    let mut others = HEADERS;
+    others[20] = 0x11;
+    let second = port.frame(&others, std::slice::from_ref(&part), false).expect("a frame");
+    assert_eq!(second.segments(), 2, "the first frame still has the headroom");
+    let clone = payload.clone();
+    queue.push(first).expect("empty");
+    queue.push(second).expect("nearly empty");
+    let mut expected = VecDeque::from([whole.clone(), [&others[..], &bytes].concat()]);
+    until_back(port, &mut queue, &mut expected);
+    // The payload is given up before its third frame is sent.
+    let third =
+        port.frame(&HEADERS, &[Part { payload: &clone, range: 0..clone.len() }], false).expect("a frame");
+    drop((payload, clone));
+    send(port, third, whole);
+}
+
+/// Several payloads, and ranges of them, in one frame.
+fn parts(port: &mut Port, largest: usize) {
+    let bytes: Vec<Vec<u8>> = [100, 333, 800].iter().map(|&n| pattern(n, n)).collect();
+    let payloads: Vec<TxPayload> = bytes.iter().map(|b| payload(port, b)).collect();
+    for ranges in
+        [[0..100, 0..333, 0..800], [0..100, 0..333, 0..800], [7..99, 0..0, 400..800], [0..1, 5..6, 799..800]]
+    {
+        let parts: Vec<Part> =
+            payloads.iter().zip(&ranges).map(|(payload, r)| Part { payload, range: r.clone() }).collect();
+        let frame = port.frame(&HEADERS, &parts, false).expect("a frame");
+        let cut: Vec<&[u8]> = bytes.iter().zip(ranges).map(|(b, r)| &b[r]).collect();
+        send(port, frame, [&HEADERS[..], &cut.concat()].concat());
+    }
+    let [a, ..] = &payloads[..] else { unreachable!() };
+    for range in [0..101, 101..102, std::ops::Range { start: 5, end: 4 }] {
+        assert!(port.frame(&HEADERS, &[Part { payload: a, range }], false).is_none(), "out of bounds");
+    }
+    // The longest frame of the most pieces.
+    let piece = pattern(9, (largest - HEADERS.len()) / 8);
+    let payloads: Vec<TxPayload> = (0..8).map(|_| payload(port, &piece)).collect();
+    let parts: Vec<Part> = payloads.iter().map(|payload| Part { payload, range: 0..piece.len() }).collect();
+    let frame = port.frame(&HEADERS, &parts, false).expect("a frame");
+    assert_eq!(frame.segments(), 8);
+    send(port, frame, [&HEADERS[..], &piece.repeat(8)].concat());
+}
+
+/// Memory from the arena is sent without a copy, twice.
+fn external(eal: &Arc<Eal>, port: &mut Port) {
+    let block = Arc::new(Arena::new(eal).alloc(1 << 20, 4096).expect("a block"));
+    assert_eq!(block.as_ptr().as_ptr() as usize % 4096, 0);
+    let bytes = pattern(3, 1200);
+    // SAFETY: inside the block, which nobody else uses.
+    let at = unsafe {
+        let at = block.as_ptr().add(777_777);
+        assert!((0..1200).all(|i| *at.as_ptr().add(i) == 0), "fresh memory is zero");
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len());
+        at
+    };
+    // SAFETY: the block is EAL memory, is kept by the owner, and is not changed any more.
+    let payload = unsafe { port.tx_pool().external(at, bytes.len(), Arc::clone(&block)) }.expect("an mbuf");
+    for range in [0..1200, 100..1100] {
+        let frame = port
+            .frame(&HEADERS, &[Part { payload: &payload, range: range.clone() }], false)
+            .expect("a frame");
+        assert_eq!(frame.segments(), 2);
+        send(port, frame, [&HEADERS[..], &bytes[range]].concat());
+    }
+    assert!(Arc::strong_count(&block) == 2);
+    drop(payload);
+    // The driver may keep a reference to its last frames; the leak check at the end covers them.
+}
+
+/// What the peer learns of a checksum that was left out, in both directions.
+fn checksum_metadata(port: &mut Port) {
+    let bytes = pattern(1, 40);
+    for leave in [false, true] {
+        let payload = payload(port, &bytes);
+        let frame = port.frame(&PROBE, &[Part { payload: &payload, range: 0..40 }], leave).expect("a frame");
+        let mut queue = TxQueue::new();
+        queue.push(frame).expect("empty");
+        let mut frames = ArrayVec::new();
+        let start = Instant::now();
+        while frames.is_empty() {
+            port.tx_burst(&mut queue);
+            port.rx_burst(&mut frames);
+            assert!(start.elapsed() < PATIENCE, "no answer");
+        }
+        let back = &frames[0];
+        let works = port.caps().checksum_metadata;
+        assert_eq!(
+            back.data()[..93],
+            [&PROBE[..], &bytes[..39]].concat(),
+            "the frame is otherwise untouched"
+        );
+        assert_eq!(back.data()[93], u8::from(leave && works), "what the peer saw with the flag {leave}");
+        assert_eq!(back.checksum_trusted(), works, "what we see of the reply, whose checksum was left");
+    }
+}
+
+/// Many frames of changing size, several bursts in flight.
+fn stream(port: &mut Port, largest: usize) {
+    let mut queue = TxQueue::new();
+    let mut expected = VecDeque::new();
+    let mut frames = ArrayVec::new();
+    let (mut sent, mut moved) = (0, Instant::now());
+    const FRAMES: usize = 20_000;
+    while sent < FRAMES || !expected.is_empty() {
+        while sent < FRAMES && expected.len() < 200 && queue.room() > 0 {
+            let size = HEADERS.len() + 6 + (sent * 7919) % (largest - HEADERS.len() - 5);
+            let bytes = pattern(sent, size - HEADERS.len());
+            let payload = payload(port, &bytes);
+            let parts = [Part { payload: &payload, range: 0..payload.len() }];
+            queue.push(port.frame(&HEADERS, &parts, false).expect("a frame")).expect("room");
+            expected.push_back([&HEADERS[..], &bytes].concat());
+            sent += 1;
+        }
+        port.tx_burst(&mut queue);
+        if port.rx_burst(&mut frames) > 0 {
+            moved = Instant::now();
+        }
+        assert!(moved.elapsed() < PATIENCE, "stuck after {sent} frames, {:?}", port.stats());
+        for frame in frames.drain(..) {
+            assert!(
+                frame.data() == expected.pop_front().expect("as many as sent"),
+                "a frame came back wrong"
+            );
+        }
+    }
+}
+
+/// Sends frames until one comes back: a new peer may lose the first ones, and old ones may linger.
+pub fn until_echoed(port: &mut Port) {
+    let start = Instant::now();
+    let mut serial = 0_usize;
+    let stamp = start.elapsed().as_nanos() as usize ^ std::ptr::from_ref(&start) as usize;
+    loop {
+        assert!(start.elapsed() < PATIENCE, "no frame comes back, {:?}", port.stats());
+        serial += 1;
+        let mut bytes = pattern(serial, 100);
+        bytes[..8].copy_from_slice(&stamp.wrapping_add(serial).to_le_bytes());
+        let payload = payload(port, &bytes);
+        let frame =
+            port.frame(&HEADERS, &[Part { payload: &payload, range: 0..100 }], false).expect("a frame");
+        let mut queue = TxQueue::new();
+        queue.push(frame).expect("empty");
+        let whole = [&HEADERS[..], &bytes].concat();
+        let sent = Instant::now();
+        let mut frames = ArrayVec::new();
+        while sent.elapsed() < Duration::from_millis(50) {
+            port.tx_burst(&mut queue);
+            port.rx_burst(&mut frames);
+            if frames.drain(..).any(|f| f.data() == whole) {
+                return;
+            }
+        }
+        port.link_up();
+    }
+}
+
+/// Keeps sending until the link is down.
+pub fn until_down(port: &mut Port, stop: &AtomicBool) {
+    let start = Instant::now();
+    let mut frames = ArrayVec::new();
+    let mut queue = TxQueue::new();
+    let mut looked = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        if looked.elapsed() > Duration::from_millis(2) {
+            if !port.link_up() {
+                return;
+            }
+            looked = Instant::now();
+        }
+        assert!(start.elapsed() < PATIENCE, "the link does not go down");
+        if queue.room() > 0
+            && let Some(mut buffer) = port.tx_pool().buffer()
+        {
+            buffer.append(100).expect("room").fill(1);
+            let payload = buffer.freeze();
+            if let Some(frame) = port.frame(&HEADERS, &[Part { payload: &payload, range: 0..100 }], false) {
+                queue.push(frame).expect("room");
+            }
+        }
+        port.tx_burst(&mut queue);
+        port.rx_burst(&mut frames);
+        frames.clear();
+    }
+}

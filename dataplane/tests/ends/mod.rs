@@ -1,0 +1,151 @@
+//! What the ends of a link do.
+
+pub mod child;
+mod exchange;
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use urnic_config::PortSpec;
+use urnic_dataplane::{Eal, EalConfig, Hugepages, Mbuf, Port, PortOptions, TxFrame, TxQueue, retired_pools};
+
+pub const ROLE: &str = "URNIC_TEST_ROLE";
+pub const SPEC: &str = "URNIC_TEST_SPEC";
+pub const MTU: &str = "URNIC_TEST_MTU";
+pub const HUGEPAGES: &str = "URNIC_TEST_HUGEPAGES";
+pub const USER: &str = "URNIC_TEST_USER";
+
+/// A bound on waiting for the other end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn say(line: &str) {
+    println!("> {line}");
+}
+
+/// Set when the test closes our standard input.
+fn stop_flag() -> Arc<AtomicBool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let setter = Arc::clone(&flag);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read(&mut [0]);
+        setter.store(true, Ordering::Relaxed);
+    });
+    flag
+}
+
+pub fn run(role: &str) {
+    let spec: PortSpec = std::env::var(SPEC).expect("a port").parse().expect("a valid port");
+    let mtu = std::env::var(MTU).map_or(1500, |m| m.parse().expect("a number"));
+    let hugepages = match std::env::var(HUGEPAGES).as_deref() {
+        Ok("off") => Hugepages::Off,
+        _ => Hugepages::Auto,
+    };
+    let stop = stop_flag();
+    let cores = urnic_dataplane::allowed_cores();
+    let eal = Eal::start(&EalConfig { hugepages, ..EalConfig::default() }).expect("EAL");
+    assert_eq!(urnic_dataplane::allowed_cores(), cores, "EAL has pinned the caller");
+    let options = PortOptions { mtu, ..PortOptions::default() };
+    let open = |spec: &PortSpec| Port::open(&eal, spec, &options);
+    let mut port = match open(&spec) {
+        Ok(port) => port,
+        Err(e) => return say(&e.to_string()),
+    };
+    match role {
+        "echo" => {
+            say("open");
+            echo(&mut port, &stop);
+        }
+        "ping" => {
+            say("open");
+            exchange::all(&eal, &mut port);
+            say("verified");
+        }
+        "ring" => {
+            let flag = Arc::new(AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                let (eal, spec, options, done) = (&eal, &spec, &options, &flag);
+                scope.spawn(move || {
+                    let mut port = Port::open(eal, spec, options).expect("the second end");
+                    let third = Port::open(eal, spec, options).expect_err("a ring has two ends");
+                    assert!(third.to_string().contains("both ends"), "{third}");
+                    echo(&mut port, done);
+                });
+                say("open");
+                exchange::all(eal, &mut port);
+                flag.store(true, Ordering::Relaxed);
+            });
+            say("verified");
+        }
+        "survive" => {
+            say("open");
+            survive(&mut port, &stop);
+        }
+        other => panic!("no role {other}"),
+    }
+    drop(port);
+    assert_eq!(retired_pools(), 0, "frames have leaked");
+}
+
+/// Waits until the peer is there.
+fn await_link(port: &mut Port, up: bool) {
+    let start = Instant::now();
+    while port.link_up() != up {
+        assert!(start.elapsed() < PATIENCE, "the link does not go {}", if up { "up" } else { "down" });
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Sends every frame back. The last byte says whether its checksum was trusted; replies to trusted ones leave theirs.
+fn echo(port: &mut Port, stop: &AtomicBool) {
+    let mut frames = ArrayVec::new();
+    let mut queue = TxQueue::new();
+    let mut looked = Instant::now();
+    port.link_up();
+    while !stop.load(Ordering::Relaxed) {
+        if looked.elapsed() > Duration::from_millis(5) {
+            port.link_up();
+            looked = Instant::now();
+        }
+        if queue.room() >= urnic_dataplane::BURST && port.rx_burst(&mut frames) == 0 {
+            std::thread::yield_now();
+        }
+        for frame in frames.drain(..) {
+            if let Some(frame) = reply(port, frame) {
+                queue.push(frame).expect("room was asked for");
+            }
+        }
+        port.tx_burst(&mut queue);
+    }
+}
+
+fn reply(port: &mut Port, mut frame: Mbuf) -> Option<TxFrame> {
+    let trusted = frame.checksum_trusted();
+    if exchange::is_checksum_probe(&frame) {
+        *frame.data_mut().last_mut()? = u8::from(trusted);
+        return port.frame(&frame, &[], true);
+    }
+    Some(TxFrame::from(frame))
+}
+
+/// Speaks to one peer after the other.
+fn survive(port: &mut Port, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        while !port.link_up() {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        say("up");
+        exchange::until_echoed(port);
+        say("echoed");
+        // The peer is killed meanwhile.
+        exchange::until_down(port, stop);
+        if !stop.load(Ordering::Relaxed) {
+            say("down");
+        }
+    }
+}

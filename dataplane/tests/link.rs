@@ -1,0 +1,176 @@
+//! Two processes, or two threads for a ring, exchange frames over each kind of port.
+//!
+//! EAL can be started once per process, so every end is a child process: this test binary again, told its role by the
+//! environment. Ends talk to the test by lines on stdin and stdout.
+
+mod ends;
+
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ends::child::Child;
+
+/// One pair of polling processes at a time: the machine may have two cores.
+fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Not a test: the entry of the child processes.
+#[test]
+fn end() {
+    if let Ok(role) = std::env::var(ends::ROLE) {
+        ends::run(&role);
+    }
+}
+
+struct Link {
+    dir: tempfile::TempDir,
+}
+
+impl Link {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    fn spec(&self, kind: &str, options: &str) -> String {
+        format!("{kind}:{}/s.sock{options}", self.dir.path().display())
+    }
+}
+
+fn exchange(first: &str, second: &str, env: &[(&str, &str)]) {
+    let mut echo = Child::start("echo", first, env);
+    echo.expect("open");
+    let mut ping = Child::start("ping", second, env);
+    ping.expect("open");
+    ping.expect("verified");
+    ping.finish();
+    echo.finish();
+}
+
+#[test]
+fn virtio_user_serves_vhost() {
+    let _alone = alone();
+    let link = Link::new();
+    exchange(&link.spec("virtio_user", ""), &link.spec("vhost", ""), &[]);
+}
+
+#[test]
+fn vhost_first_then_virtio_user() {
+    let _alone = alone();
+    let link = Link::new();
+    exchange(&link.spec("vhost", ""), &link.spec("virtio_user", ""), &[]);
+}
+
+#[test]
+fn vhost_serves_virtio_user() {
+    let _alone = alone();
+    let link = Link::new();
+    exchange(&link.spec("vhost", ",server=yes"), &link.spec("virtio_user", ",server=no"), &[]);
+}
+
+#[test]
+fn packed_rings() {
+    let _alone = alone();
+    let link = Link::new();
+    exchange(&link.spec("virtio_user", ",packed=yes"), &link.spec("vhost", ""), &[]);
+}
+
+#[test]
+fn memif() {
+    let _alone = alone();
+    let link = Link::new();
+    exchange(&link.spec("memif", ",role=server"), &link.spec("memif", ""), &[]);
+}
+
+#[test]
+fn jumbo_frames() {
+    let _alone = alone();
+    for (first, second) in [(("virtio_user", ""), ("vhost", "")), (("memif", ",role=server"), ("memif", ""))]
+    {
+        let link = Link::new();
+        exchange(&link.spec(first.0, first.1), &link.spec(second.0, second.1), &[(ends::MTU, "9000")]);
+    }
+}
+
+#[test]
+fn without_hugepages() {
+    let _alone = alone();
+    for (first, second) in [(("virtio_user", ""), ("vhost", "")), (("memif", ",role=server"), ("memif", ""))]
+    {
+        let link = Link::new();
+        exchange(&link.spec(first.0, first.1), &link.spec(second.0, second.1), &[(ends::HUGEPAGES, "off")]);
+    }
+}
+
+#[test]
+fn as_an_ordinary_user() {
+    const NOBODY: &str = "65534";
+    let _alone = alone();
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped as_an_ordinary_user: the whole run is one");
+        return;
+    }
+    let link = Link::new();
+    let owned = Command::new("chown").args([NOBODY, &link.dir.path().display().to_string()]).status();
+    assert!(owned.expect("chown runs").success());
+    for hugepages in ["auto", "off"] {
+        exchange(
+            &link.spec("virtio_user", ""),
+            &link.spec("vhost", ""),
+            &[(ends::HUGEPAGES, hugepages), (ends::USER, NOBODY)],
+        );
+    }
+}
+
+#[test]
+fn ring_in_one_process() {
+    let _alone = alone();
+    let mut both = Child::start("ring", "ring:a", &[]);
+    both.expect("open");
+    both.expect("verified");
+    both.finish();
+}
+
+/// The peer is killed while frames fly, and started again over the same path; the survivor sees the link go and come,
+/// and is served again. In both roles.
+#[test]
+fn survives_the_peers_sigkill() {
+    let _alone = alone();
+    for (survivor, victim) in [("virtio_user", "vhost"), ("vhost", "virtio_user")] {
+        let link = Link::new();
+        let mut survivor = Child::start("survive", &link.spec(survivor, ""), &[]);
+        survivor.expect("open");
+        for _ in 0..3 {
+            let mut victim = Child::start("echo", &link.spec(victim, ""), &[]);
+            victim.expect("open");
+            survivor.expect("up");
+            survivor.expect("echoed");
+            victim.kill();
+            survivor.expect("down");
+        }
+        survivor.finish();
+    }
+}
+
+#[test]
+fn a_socket_in_use_is_refused_and_a_stale_one_is_not() {
+    let _alone = alone();
+    for spec in ["virtio_user", "memif"] {
+        let link = Link::new();
+        let spec = link.spec(spec, if spec == "memif" { ",role=server" } else { "" });
+        let mut first = Child::start("echo", &spec, &[]);
+        first.expect("open");
+        let mut second = Child::start("echo", &spec, &[]);
+        let refusal = second.line(Duration::from_secs(20));
+        assert!(refusal.contains("in use by another process"), "{refusal}");
+        second.finish();
+        first.kill();
+        assert!(link.dir.path().join("s.sock").exists(), "SIGKILL leaves the socket behind");
+        let mut third = Child::start("echo", &spec, &[]);
+        third.expect("open");
+        third.finish();
+        assert!(!link.dir.path().join("s.sock").exists(), "closing the port removes its socket");
+    }
+}
