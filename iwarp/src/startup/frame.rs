@@ -81,6 +81,9 @@ impl Frame {
     }
 }
 
+/// A frame and its user's private data.
+pub(super) type Received = (Frame, Vec<u8>);
+
 /// Collects one frame, octet by octet if need be.
 #[derive(Debug)]
 pub(super) struct Collector {
@@ -95,7 +98,7 @@ impl Collector {
 
     /// Takes octets up to the end of the frame. Returns how many, and the frame with its user's private data once
     /// it is whole. Errors show as early as possible: a peer that is no MPA node is found out at its first octet.
-    pub(super) fn take(&mut self, input: &[u8]) -> Result<(usize, Option<(Frame, Vec<u8>)>), StartupError> {
+    pub(super) fn take(&mut self, input: &[u8]) -> Result<(usize, Option<Received>), StartupError> {
         let fixed = self.fill(input, FIXED_LEN);
         let key = self.octets.len().min(self.key.len());
         if self.octets[..key] != self.key[..key] {

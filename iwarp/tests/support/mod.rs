@@ -345,3 +345,5 @@ pub fn octets_of(t: &Terminate) -> [u8; 3] {
         | u8::from(t.rdma.is_some()) << 5;
     [t.layer << 4 | t.etype, t.code, hdrct]
 }
+
+pub mod fuzz;

@@ -1,0 +1,93 @@
+//! A short deterministic run of the fuzz bodies: random octets, and good streams with damage.
+
+mod support;
+
+use support::fuzz::{iwarp_stream, mpa_startup};
+use support::{hex, read_header, tagged, untagged};
+
+/// Runs `body`; says which input it was when it panics.
+fn run(name: &str, body: fn(&[u8]), data: &[u8]) {
+    struct Report<'a>(&'a str, &'a [u8]);
+    impl Drop for Report<'_> {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                eprintln!("{} fails with {:02x?}", self.0, self.1);
+            }
+        }
+    }
+    let report = Report(name, data);
+    body(data);
+    std::mem::forget(report);
+}
+
+/// Flips, cuts, repeats.
+fn damage(rng: &mut fastrand::Rng, data: &mut Vec<u8>) {
+    for _ in 0..rng.usize(0..3) {
+        if data.is_empty() {
+            return;
+        }
+        let at = rng.usize(0..data.len());
+        match rng.u8(0..4) {
+            0 => data[at] ^= 1 << rng.u8(0..8),
+            1 => data[at] = *rng.choice(&[0, 1, 0x7F, 0x80, 0xFE, 0xFF]).unwrap(),
+            2 => data.truncate(at),
+            _ => data.insert(at, rng.u8(..)),
+        }
+    }
+}
+
+/// A ULPDU that is nearly right.
+fn ulpdu(rng: &mut fastrand::Rng) -> Vec<u8> {
+    let len = rng.usize(0..40);
+    let payload: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(len).collect();
+    let last = if rng.u8(0..4) == 0 { 0 } else { 0x40 };
+    let stag = *rng.choice(&[0x11, 0x22, 0x33, 0x44]).unwrap();
+    let to = *rng.choice(&[0, 16, 24, 250, 0x1000, 0x1020, u64::MAX - 64, u64::MAX - 3]).unwrap();
+    let msn = rng.u32(1..4);
+    let mo = if rng.bool() { 0 } else { rng.u32(0..20) };
+    match rng.u8(0..8) {
+        0 | 1 => tagged(0x81 | last, 0x40, stag, to, &payload),
+        2 => tagged(0x81 | last, 0x42, stag, to, &payload),
+        3 | 4 => untagged(0x01 | last, 0x43 + rng.u8(0..4), 0, msn, mo, &payload),
+        5 | 6 => untagged(0x41, 0x41, 1, msn, 0, &read_header((stag, to), rng.u32(0..70), (stag, to))),
+        _ => untagged(0x41, 0x40 | rng.u8(0..16), rng.u32(0..4), msn, 0, &payload),
+    }
+}
+
+#[test]
+fn streams() {
+    let mut rng = fastrand::Rng::with_seed(5044);
+    for _ in 0..20_000 {
+        let mut data = vec![rng.u8(..)];
+        if rng.u8(0..4) == 0 {
+            let len = rng.usize(0..200);
+            data.extend(std::iter::repeat_with(|| rng.u8(..)).take(len));
+        } else {
+            data[0] |= 2;
+            for _ in 0..rng.usize(0..8) {
+                let ulpdu = ulpdu(&mut rng);
+                data.push(ulpdu.len() as u8);
+                data.extend(ulpdu);
+            }
+            damage(&mut rng, &mut data);
+        }
+        run("iwarp_stream", iwarp_stream, &data);
+    }
+}
+
+#[test]
+fn startups() {
+    let mut rng = fastrand::Rng::with_seed(6581);
+    let frames: Vec<Vec<u8>> = include_str!("vectors.txt")
+        .lines()
+        .filter(|l| l.starts_with("RE") && l.contains("4d504120"))
+        .map(|l| hex(l.split_once(char::is_whitespace).unwrap().1))
+        .collect();
+    assert_eq!(frames.len(), 8);
+    for _ in 0..20_000 {
+        let mut data = vec![rng.u8(..)];
+        data.extend(&frames[rng.usize(0..frames.len())]);
+        damage(&mut rng, &mut data);
+        run("mpa_startup", mpa_startup, &data);
+    }
+}

@@ -1,0 +1,267 @@
+//! Random messages between two streams, through the wire in any split: what arrives is what was sent.
+
+mod support;
+
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use support::*;
+use urnic_iwarp::*;
+
+const WRITTEN: u32 = 0x11;
+const SOURCE: u32 = 0x22;
+const SINK: u32 = 0x33;
+const INVALIDATED: u32 = 0x1000;
+const LEN: usize = 1 << 14;
+
+#[derive(Clone, Debug)]
+enum Message {
+    Write { at: usize, len: usize },
+    Send { len: usize, spare: usize, solicited: bool, invalidate: bool },
+    Read { from: usize, at: usize, len: usize },
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    /// Sent by the Initiator.
+    forth: bool,
+    message: Message,
+    mulpdu: usize,
+    /// Let everything arrive before the next step.
+    flush: bool,
+}
+
+/// How octets are cut into chunks: each size in turn.
+#[derive(Clone, Debug)]
+struct Split(Vec<usize>);
+
+fn message() -> impl Strategy<Value = Message> {
+    let len = prop_oneof![Just(0), 1..20usize, 100..3000usize, Just(LEN / 2)];
+    let at = 0..LEN / 2;
+    prop_oneof![
+        (at.clone(), len.clone()).prop_map(|(at, len)| Message::Write { at, len }),
+        (len.clone(), 0..100usize, any::<bool>(), any::<bool>()).prop_map(
+            |(len, spare, solicited, invalidate)| Message::Send { len, spare, solicited, invalidate }
+        ),
+        (at.clone(), at, len).prop_map(|(from, at, len)| Message::Read { from, at, len }),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let mulpdu = prop_oneof![Just(128), Just(1454), 128..9000usize, Just(64768)];
+    (any::<bool>(), message(), mulpdu, any::<bool>()).prop_map(|(forth, message, mulpdu, flush)| Step {
+        forth,
+        message,
+        mulpdu,
+        flush,
+    })
+}
+
+fn split() -> impl Strategy<Value = Split> {
+    let sizes = prop_oneof![
+        Just(vec![1]),
+        Just(vec![1460]),
+        Just(vec![1 << 20]),
+        prop::collection::vec(1..8usize, 1..20),
+        prop::collection::vec(1..4000usize, 1..20),
+        prop::collection::vec(prop_oneof![1..4usize, 1000..3000usize], 1..20),
+    ];
+    sizes.prop_map(Split)
+}
+
+/// One end and what it is expected to see.
+struct End {
+    node: Node,
+    written: Vec<u8>,
+    sink: Vec<u8>,
+    received: Vec<Vec<u8>>,
+    events: Vec<Delivery>,
+    /// Lengths of Reads under way.
+    reads: u32,
+    invalidated: u32,
+}
+
+impl End {
+    fn new(role: Role, ird: u16, ord: u16) -> End {
+        let mut node = Node::new(&negotiated(role, ird, ord));
+        node.memory.add(WRITTEN, 0, LEN);
+        let source = node.memory.add(SOURCE, 1 << 40, LEN);
+        source
+            .data_mut()
+            .iter_mut()
+            .enumerate()
+            .for_each(|(i, o)| *o = (i * 7 + i / 255 + role as usize) as u8);
+        node.memory.add(SINK, 0x100, LEN);
+        for i in 0..64 {
+            node.memory.add(INVALIDATED + i, 0, 8);
+        }
+        End {
+            node,
+            written: vec![0; LEN],
+            sink: vec![0; LEN],
+            received: Vec::new(),
+            events: vec![Delivery::FirstFpdu],
+            reads: 0,
+            invalidated: 0,
+        }
+    }
+}
+
+/// Octets that differ from message to message.
+fn payload(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (seed * 89 + i * 13 + i / 256) as u8).collect()
+}
+
+/// Moves all octets from one end to the other; `false` if there were none.
+fn carry(from: &mut End, to: &mut End, sizes: &mut impl Iterator<Item = usize>, mulpdu: usize) -> bool {
+    let octets = from.node.take_out();
+    let mut rest = &octets[..];
+    while !rest.is_empty() {
+        let (chunk, after) = rest.split_at(sizes.next().unwrap().min(rest.len()));
+        rest = after;
+        to.node.receive(chunk).unwrap();
+        to.node.respond(mulpdu);
+        assert!(to.node.live.get() <= 8);
+    }
+    !octets.is_empty()
+}
+
+fn run(steps: &[Step], split: &Split) {
+    let mut sizes = split.0.iter().copied().cycle();
+    let mut a = End::new(Role::Initiator, 3, 2);
+    let mut b = End::new(Role::Responder, 2, 3);
+    // The first FPDU is the Initiator's.
+    a.node.send(Rtr::Write.op(), &[], 128).unwrap();
+    carry(&mut a, &mut b, &mut sizes, 128);
+    b.node.send(Rtr::Write.op(), &[], 128).unwrap();
+
+    for (i, step) in steps.iter().enumerate() {
+        let (from, to) = if step.forth { (&mut a, &mut b) } else { (&mut b, &mut a) };
+        match step.message {
+            Message::Write { at, len } => {
+                let data = payload(i, len);
+                from.node.send(Op::Write { stag: WRITTEN, to: at as u64 }, &data, step.mulpdu).unwrap();
+                to.written[at..at + len].copy_from_slice(&data);
+            }
+            Message::Send { len, spare, solicited, invalidate } => {
+                let data = payload(i, len);
+                let invalidate = invalidate.then_some(INVALIDATED + to.invalidated);
+                to.invalidated += u32::from(invalidate.is_some());
+                to.node.memory.post_receive(len + spare);
+                from.node.send(Op::Send { solicited, invalidate }, &data, step.mulpdu).unwrap();
+                let len = len as u32;
+                to.events.push(Delivery::Received { len, solicited, invalidated: invalidate });
+                to.received.push(data);
+            }
+            Message::Read { from: src, at, len } => {
+                let read = |end: &mut End| {
+                    end.node.read(len as u32, (SINK, 0x100 + at as u64), (SOURCE, (1 << 40) + src as u64))
+                };
+                if read(from) == Err(BeginError::OrdReached) {
+                    while carry(from, to, &mut sizes, step.mulpdu) | carry(to, from, &mut sizes, step.mulpdu)
+                    {
+                    }
+                    read(from).unwrap();
+                }
+                from.reads += 1;
+                let done = Delivery::ReadDone { msn: from.reads, len: len as u32 };
+                from.events.push(done);
+                to.events.push(Delivery::ReadRequested);
+                let data = to.node.memory.region(SOURCE).data()[src..src + len].to_vec();
+                from.sink[at..at + len].copy_from_slice(&data);
+            }
+        }
+        if step.flush {
+            while carry(&mut a, &mut b, &mut sizes, step.mulpdu)
+                | carry(&mut b, &mut a, &mut sizes, step.mulpdu)
+            {}
+        }
+    }
+    while carry(&mut a, &mut b, &mut sizes, 1454) | carry(&mut b, &mut a, &mut sizes, 1454) {}
+
+    for end in [&a, &b] {
+        let memory = &end.node.memory;
+        assert_eq!(memory.received, end.received);
+        assert!(memory.region(WRITTEN).data() == end.written, "written memory differs");
+        assert!(memory.region(SINK).data() == end.sink, "read memory differs");
+        assert!(memory.guards_intact());
+        // The kinds of events are ordered each for itself.
+        let kinds: [fn(&Delivery) -> bool; 4] = [
+            |e| matches!(e, Delivery::FirstFpdu),
+            |e| matches!(e, Delivery::Received { .. }),
+            |e| matches!(e, Delivery::ReadDone { .. }),
+            |e| matches!(e, Delivery::ReadRequested),
+        ];
+        for kind in kinds {
+            let of = |events: &[Delivery]| events.iter().copied().filter(kind).collect::<Vec<_>>();
+            assert_eq!(of(&memory.events), of(&end.events));
+        }
+        assert_eq!(memory.events.len(), end.events.len());
+        for i in 0..64 {
+            assert_eq!(memory.region(INVALIDATED + i).valid, i >= end.invalidated);
+        }
+        assert_eq!((end.node.live.get(), end.node.stream.reads_outstanding()), (0, 0));
+        assert!(!end.node.stream.mid_fpdu() && memory.receives.is_empty());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// MPA-44, DDP-4, DDP-29, DDP-37, RDMAP-42, RDMAP-57, RDMAP-65.
+    #[test]
+    fn what_arrives_is_what_was_sent(steps in prop::collection::vec(step(), 1..24), split in split()) {
+        run(&steps, &split);
+    }
+
+    /// MPA-37, MPA-82, DDP-54: one damaged bit ends the stream at its FPDU; what came before stands, in any split.
+    #[test]
+    fn a_damaged_bit_ends_the_stream(
+        lens in prop::collection::vec(0..3000usize, 1..12),
+        at in any::<prop::sample::Index>(),
+        bit in 0..8u32,
+        split in split(),
+    ) {
+        let mut sender = Node::initiator();
+        for (i, &len) in lens.iter().enumerate() {
+            let op = if i % 2 == 0 {
+                Op::Write { stag: WRITTEN, to: (i * 100) as u64 }
+            } else {
+                Op::Send { solicited: false, invalidate: None }
+            };
+            sender.send(op, &payload(i, len), 1454).unwrap();
+        }
+        let mut octets = sender.take_out();
+        let at = at.index(octets.len());
+        let intact = sender.sizes.iter().scan(0, |end, size| { *end += size; Some(*end) });
+        let intact = intact.take_while(|&end| end <= at).last().unwrap_or(0);
+
+        let receiver = || {
+            let mut node = Node::responder();
+            node.memory.add(WRITTEN, 0, LEN);
+            lens.iter().skip(1).step_by(2).for_each(|&len| node.memory.post_receive(len));
+            node
+        };
+        let mut expected = receiver();
+        expected.receive(&octets[..intact]).unwrap();
+
+        octets[at] ^= 1 << bit;
+        let mut damaged = receiver();
+        let mut rest: VecDeque<u8> = octets.into();
+        let mut sizes = split.0.iter().copied().cycle();
+        let mut fault = None;
+        while !rest.is_empty() {
+            let size = sizes.next().unwrap().min(rest.len());
+            let chunk: Vec<u8> = rest.drain(..size).collect();
+            fault = damaged.receive(&chunk).err().or(fault);
+        }
+        // A length made larger may wait for octets that never come.
+        prop_assert!(fault.as_ref().map_or(damaged.stream.mid_fpdu(), |f| f.cause == Cause::Crc), "{fault:?}");
+        if let Some(f) = fault {
+            prop_assert_eq!(f.terminate.is_some(), intact > 0); // MPA-92
+        }
+        prop_assert_eq!(&damaged.memory.events, &expected.memory.events);
+        prop_assert_eq!(&damaged.memory.received, &expected.memory.received);
+        prop_assert_eq!(damaged.memory.placements, expected.memory.placements);
+        prop_assert!(damaged.memory.region(WRITTEN).data() == expected.memory.region(WRITTEN).data());
+    }
+}
