@@ -302,7 +302,7 @@ pub fn crc(octets: &[u8]) -> u32 {
 pub fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     let mut octets = (ulpdu.len() as u16).to_be_bytes().to_vec();
     octets.extend_from_slice(ulpdu);
-    while octets.len() % 4 != 0 {
+    while !octets.len().is_multiple_of(4) {
         octets.push(0);
     }
     let crc = crc(&octets);
