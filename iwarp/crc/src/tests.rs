@@ -72,7 +72,7 @@ fn guarded<R>(buffer: &mut [u8], at: usize, src: &[u8], f: impl FnOnce(*mut u8, 
 /// Checks all functions of a kernel on `src`, copying to offset `at` of `buffer`.
 fn check(kernel: &Table, state: u32, src: &[u8], expected: (u32, u16), buffer: &mut [u8], at: usize) {
     let name = kernel.kernel;
-    // SAFETY (all): `guarded` hands out ranges of slices; they do not overlap.
+    // SAFETY: `guarded` hands out ranges of slices; they do not overlap.
     let crc = guarded(buffer, at, src, |d, s, n| unsafe { (kernel.copy_crc)(d, s, n, state) });
     assert_eq!(crc, expected.0, "{name:?}: copy_crc of {} to {at}", src.len());
     // SAFETY: as above.

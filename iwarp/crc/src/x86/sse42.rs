@@ -64,53 +64,23 @@ unsafe fn word<const COPY: bool, const SUM: bool>(dst: *mut u8, src: *const u8, 
     }
 }
 
-/// One pass: copies if `COPY`; returns the CRC register, and the checksum words added up if `SUM`.
+/// Short data, in one stream: copies if `COPY`; returns the CRC register, and the checksum words added to `acc` if
+/// `SUM`.
 ///
 /// # Safety
 /// `src` must be readable and, if `COPY`, `dst` writable for `len` bytes.
 #[inline]
-#[target_feature(enable = "sse4.2,pclmulqdq")]
-pub(super) unsafe fn pass<const COPY: bool, const SUM: bool>(
+#[target_feature(enable = "sse4.2")]
+pub(super) unsafe fn one_stream<const COPY: bool, const SUM: bool>(
     mut dst: *mut u8,
     mut src: *const u8,
     mut len: usize,
     state: u32,
+    mut acc: u64,
 ) -> (u32, u64) {
     let mut state = u64::from(state);
-    let mut acc = 0;
     // SAFETY: every access stays within the `len` bytes that are left at `src` and `dst`.
     unsafe {
-        if len >= THREE_MIN {
-            let (mut acc_b, mut acc_c) = (0, 0);
-            while len >= THREE_MIN {
-                let n = (len / 24).min(WORDS_MAX);
-                let (mut a, mut b, mut c) = (state, 0, 0);
-                for i in 0..n - 1 {
-                    let at = |stream: usize| 8 * (i + stream * n);
-                    a = _mm_crc32_u64(
-                        a,
-                        word::<COPY, SUM>(dst.wrapping_add(at(0)), src.add(at(0)), &mut acc),
-                    );
-                    b = _mm_crc32_u64(
-                        b,
-                        word::<COPY, SUM>(dst.wrapping_add(at(1)), src.add(at(1)), &mut acc_b),
-                    );
-                    c = _mm_crc32_u64(
-                        c,
-                        word::<COPY, SUM>(dst.wrapping_add(at(2)), src.add(at(2)), &mut acc_c),
-                    );
-                }
-                let at = |stream: usize| 8 * (n - 1 + stream * n);
-                a = _mm_crc32_u64(a, word::<COPY, SUM>(dst.wrapping_add(at(0)), src.add(at(0)), &mut acc));
-                b = _mm_crc32_u64(b, word::<COPY, SUM>(dst.wrapping_add(at(1)), src.add(at(1)), &mut acc_b));
-                let last = word::<COPY, SUM>(dst.wrapping_add(at(2)), src.add(at(2)), &mut acc_c);
-                state = _mm_crc32_u64(c, last ^ product(a, SHIFT[2 * n]) ^ product(b, SHIFT[n]));
-                src = src.add(24 * n);
-                dst = dst.wrapping_add(24 * n);
-                len -= 24 * n;
-            }
-            acc = sum::add(acc, sum::add(acc_b, acc_c));
-        }
         while len >= 8 {
             state = _mm_crc32_u64(state, word::<COPY, SUM>(dst, src, &mut acc));
             src = src.add(8);
@@ -153,6 +123,67 @@ pub(super) unsafe fn pass<const COPY: bool, const SUM: bool>(
             }
         }
         (state, acc)
+    }
+}
+
+/// Long data, in three streams as long as it is long. Not inlined, so that short data does not pay for its frame.
+///
+/// # Safety
+/// As [`one_stream`].
+#[inline(never)]
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+unsafe fn three_streams<const COPY: bool, const SUM: bool>(
+    mut dst: *mut u8,
+    mut src: *const u8,
+    mut len: usize,
+    state: u32,
+) -> (u32, u64) {
+    let mut state = u64::from(state);
+    let [mut acc_a, mut acc_b, mut acc_c] = [0; 3];
+    // SAFETY: every access stays within the `len` bytes that are left at `src` and `dst`.
+    unsafe {
+        while len >= THREE_MIN {
+            let n = (len / 24).min(WORDS_MAX);
+            let (mut a, mut b, mut c) = (state, 0, 0);
+            let (src_b, dst_b) = (src.add(8 * n), dst.wrapping_add(8 * n));
+            let (src_c, dst_c) = (src_b.add(8 * n), dst_b.wrapping_add(8 * n));
+            for at in (0..8 * (n - 1)).step_by(8) {
+                a = _mm_crc32_u64(a, word::<COPY, SUM>(dst.wrapping_add(at), src.add(at), &mut acc_a));
+                b = _mm_crc32_u64(b, word::<COPY, SUM>(dst_b.wrapping_add(at), src_b.add(at), &mut acc_b));
+                c = _mm_crc32_u64(c, word::<COPY, SUM>(dst_c.wrapping_add(at), src_c.add(at), &mut acc_c));
+            }
+            let at = 8 * (n - 1);
+            a = _mm_crc32_u64(a, word::<COPY, SUM>(dst.wrapping_add(at), src.add(at), &mut acc_a));
+            b = _mm_crc32_u64(b, word::<COPY, SUM>(dst_b.wrapping_add(at), src_b.add(at), &mut acc_b));
+            let last = word::<COPY, SUM>(dst_c.wrapping_add(at), src_c.add(at), &mut acc_c);
+            state = _mm_crc32_u64(c, last ^ product(a, SHIFT[2 * n]) ^ product(b, SHIFT[n]));
+            src = src.add(24 * n);
+            dst = dst.wrapping_add(24 * n);
+            len -= 24 * n;
+        }
+        let acc = sum::add(acc_a, sum::add(acc_b, acc_c));
+        one_stream::<COPY, SUM>(dst, src, len, state as u32, acc)
+    }
+}
+
+/// Any length.
+///
+/// # Safety
+/// As [`one_stream`].
+#[inline]
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+unsafe fn pass<const COPY: bool, const SUM: bool>(
+    dst: *mut u8,
+    src: *const u8,
+    len: usize,
+    state: u32,
+) -> (u32, u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match len < THREE_MIN {
+            true => one_stream::<COPY, SUM>(dst, src, len, state, 0),
+            false => three_streams::<COPY, SUM>(dst, src, len, state),
+        }
     }
 }
 

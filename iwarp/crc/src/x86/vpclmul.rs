@@ -96,37 +96,97 @@ unsafe fn load_some(src: *const u8, mask: u64) -> __m512i {
     v
 }
 
-/// The running checksum: sums of the bytes at even and at odd positions.
+/// The running checksum: sums of the bytes at even and at odd positions. Two of each take turns, because a dot product
+/// takes as long as two steps over a vector.
 #[derive(Clone, Copy)]
 struct Sums {
-    even: __m512i,
-    odd: __m512i,
+    even: [__m512i; 2],
+    odd: [__m512i; 2],
 }
 
 impl Sums {
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn new() -> Sums {
-        Sums { even: _mm512_setzero_si512(), odd: _mm512_setzero_si512() }
+        let zero = [_mm512_setzero_si512(); 2];
+        Sums { even: zero, odd: zero }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512vnni")]
-    fn add(&mut self, v: __m512i) {
-        self.even = _mm512_dpbusd_epi32(self.even, v, _mm512_set1_epi16(0x0001));
-        self.odd = _mm512_dpbusd_epi32(self.odd, v, _mm512_set1_epi16(0x0100));
+    fn add<const TURN: usize>(&mut self, v: __m512i) {
+        self.even[TURN] = _mm512_dpbusd_epi32(self.even[TURN], v, _mm512_set1_epi16(0x0001));
+        self.odd[TURN] = _mm512_dpbusd_epi32(self.odd[TURN], v, _mm512_set1_epi16(0x0100));
     }
 
     /// The sum as little-endian words, when the data began at an odd position or an even one.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn total(self, begins_odd: bool) -> u64 {
-        let (low, high) = if begins_odd { (self.odd, self.even) } else { (self.even, self.odd) };
-        // A 64-bit lane holds two sums of at most 2^29: neither the shift nor the additions overflow.
+        let even = _mm512_add_epi32(self.even[0], self.even[1]);
+        let odd = _mm512_add_epi32(self.odd[0], self.odd[1]);
+        let (low, high) = if begins_odd { (odd, even) } else { (even, odd) };
+        // A 64-bit lane holds two sums of less than 2^30: neither the shift nor the additions overflow.
         let wide = |v: __m512i| {
             _mm512_add_epi64(_mm512_srli_epi64::<32>(v), _mm512_and_si512(v, _mm512_set1_epi64(0xffff_ffff)))
         };
         _mm512_reduce_add_epi64(_mm512_add_epi64(wide(low), _mm512_slli_epi64::<8>(wide(high)))) as u64
+    }
+}
+
+/// Where a pass stands: what is read, copied and added up next.
+struct Cursor {
+    dst: *mut u8,
+    src: *const u8,
+    sums: Sums,
+}
+
+impl Cursor {
+    /// Takes the next vector.
+    ///
+    /// # Safety
+    /// 64 bytes must be left.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    unsafe fn next<const COPY: bool, const SUM: bool, const TURN: usize>(&mut self) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let v = load::<COPY>(self.src);
+            if COPY {
+                _mm512_storeu_si512(self.dst.cast(), v);
+            }
+            if SUM {
+                self.sums.add::<TURN>(v);
+            }
+            self.src = self.src.add(64);
+            self.dst = self.dst.wrapping_add(64);
+            v
+        }
+    }
+
+    /// Takes the first `len` bytes, 1 to 64, which end up at the end of a vector behind zeros. Returns where they are,
+    /// too.
+    ///
+    /// # Safety
+    /// `len` bytes must be left.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,avx512vnni")]
+    unsafe fn first<const COPY: bool, const SUM: bool>(&mut self, len: usize) -> (__m512i, __mmask64) {
+        let (from, to) = (u64::MAX >> (64 - len), u64::MAX << (64 - len));
+        // SAFETY: the caller's promise; masked accesses touch no other bytes.
+        unsafe {
+            let v = load_some(self.src, from);
+            if COPY {
+                _mm512_mask_storeu_epi8(self.dst.cast(), from, v);
+            }
+            let v = _mm512_maskz_expand_epi8(to, v);
+            if SUM {
+                self.sums.add::<0>(v);
+            }
+            self.src = self.src.add(len);
+            self.dst = self.dst.wrapping_add(len);
+            (v, to)
+        }
     }
 }
 
@@ -138,84 +198,73 @@ impl Sums {
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,avx512bw,avx512vl,avx512vbmi2,avx512vnni,vpclmulqdq")]
 unsafe fn vectors<const COPY: bool, const CRC: bool, const SUM: bool>(
-    mut dst: *mut u8,
-    mut src: *const u8,
+    dst: *mut u8,
+    src: *const u8,
     len: usize,
     state: u32,
 ) -> (u32, u64) {
-    let mut sums = Sums::new();
-    // Bytes in the first vector, 1 to 64, and how many full ones follow.
+    let mut at = Cursor { dst, src, sums: Sums::new() };
+    // Bytes in the first vector, 1 to 64, and how many full ones follow; at least one, because `VECTOR_MIN` > 64.
     let first = (len - 1) % 64 + 1;
     let mut left = (len - first) / 64;
 
     // SAFETY: `first` bytes, then 64 for each vector of `left`, are what there is.
     unsafe {
-        let bytes = load_some(src, u64::MAX >> (64 - first));
-        if COPY {
-            _mm512_mask_storeu_epi8(dst.cast(), u64::MAX >> (64 - first), bytes);
-        }
-        src = src.add(first);
-        dst = dst.wrapping_add(first);
-        let position = u64::MAX << (64 - first);
-        let bytes = _mm512_maskz_expand_epi8(position, bytes);
-        if SUM {
-            sums.add(bytes);
-        }
-        let mut next = || {
-            let v = load::<COPY>(src);
-            if COPY {
-                _mm512_storeu_si512(dst.cast(), v);
-            }
-            if SUM {
-                sums.add(v);
-            }
-            src = src.add(64);
-            dst = dst.wrapping_add(64);
-            v
-        };
+        let (v0, position) = at.first::<COPY, SUM>(first);
         if !CRC {
-            for _ in 0..left {
-                next();
+            while left >= 2 {
+                at.next::<COPY, SUM, 1>();
+                at.next::<COPY, SUM, 0>();
+                left -= 2;
             }
-            return (state, sums.total(len % 2 == 1));
+            if left == 1 {
+                at.next::<COPY, SUM, 1>();
+            }
+            return (state, at.sums.total(len % 2 == 1));
         }
 
         // The register goes onto the first four bytes; if the first vector has fewer, onto the next one's too.
         let low = |v: u32| _mm512_zextsi128_si512(_mm_cvtsi32_si128(v as i32));
-        let v0 = _mm512_xor_si512(bytes, _mm512_maskz_expand_epi8(position, low(state)));
+        let v0 = _mm512_xor_si512(v0, _mm512_maskz_expand_epi8(position, low(state)));
         let over = low((u64::from(state) >> (8 * first.min(4))) as u32);
-        let v1 = _mm512_xor_si512(next(), over);
+        let v1 = _mm512_xor_si512(at.next::<COPY, SUM, 1>(), over);
         left -= 1;
 
         let folded = if left < 2 {
             let v = fold_onto(v0, multiplier(1), v1);
-            if left == 0 { v } else { fold_onto(v, multiplier(1), next()) }
+            if left == 0 { v } else { fold_onto(v, multiplier(1), at.next::<COPY, SUM, 0>()) }
         } else {
-            let mut v = [v0, v1, next(), next()];
+            let (mut a, mut b) = (v0, v1);
+            let mut c = at.next::<COPY, SUM, 0>();
+            let mut d = at.next::<COPY, SUM, 1>();
             left -= 2;
             let by_four = multiplier(4);
             while left >= 4 {
-                for v in &mut v {
-                    *v = fold_onto(*v, by_four, next());
-                }
+                a = fold_onto(a, by_four, at.next::<COPY, SUM, 0>());
+                b = fold_onto(b, by_four, at.next::<COPY, SUM, 1>());
+                c = fold_onto(c, by_four, at.next::<COPY, SUM, 0>());
+                d = fold_onto(d, by_four, at.next::<COPY, SUM, 1>());
                 left -= 4;
             }
-            let [a, b, c, d] = v;
-            let at = |v: __m512i, distance: usize| fold(v, multiplier(distance));
-            let abc = |left: usize| {
-                _mm512_ternarylogic_epi64::<0x96>(at(a, 3 + left), at(b, 2 + left), at(c, 1 + left))
+            // The sum of the four at a distance of `n` vectors from the last of them.
+            let four = |n: usize| {
+                let ab = fold_onto(a, multiplier(3 + n), fold(b, multiplier(2 + n)));
+                let d = if n == 0 { d } else { fold(d, multiplier(n)) };
+                _mm512_xor_si512(ab, fold_onto(c, multiplier(1 + n), d))
             };
             match left {
-                0 => _mm512_xor_si512(abc(0), d),
-                1 => _mm512_ternarylogic_epi64::<0x96>(abc(1), at(d, 1), next()),
+                0 => four(0),
+                1 => _mm512_xor_si512(four(1), at.next::<COPY, SUM, 0>()),
                 2 => {
-                    let ef = fold_onto(next(), multiplier(1), next());
-                    _mm512_ternarylogic_epi64::<0x96>(abc(2), at(d, 2), ef)
+                    let e = at.next::<COPY, SUM, 0>();
+                    let ef = fold_onto(e, multiplier(1), at.next::<COPY, SUM, 1>());
+                    _mm512_xor_si512(four(2), ef)
                 }
                 _ => {
-                    let (e, f) = (at(next(), 2), at(next(), 1));
-                    let efg = _mm512_ternarylogic_epi64::<0x96>(e, f, next());
-                    _mm512_ternarylogic_epi64::<0x96>(abc(3), at(d, 3), efg)
+                    let e = fold(at.next::<COPY, SUM, 0>(), multiplier(2));
+                    let f = fold(at.next::<COPY, SUM, 1>(), multiplier(1));
+                    let efg = _mm512_ternarylogic_epi64::<0x96>(e, f, at.next::<COPY, SUM, 0>());
+                    _mm512_xor_si512(four(3), efg)
                 }
             }
         };
@@ -227,36 +276,55 @@ unsafe fn vectors<const COPY: bool, const CRC: bool, const SUM: bool>(
         let last = _mm_xor_si128(_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves));
         let register = _mm_crc32_u64(0, _mm_cvtsi128_si64(last) as u64);
         let register = _mm_crc32_u64(register, _mm_extract_epi64::<1>(last) as u64);
-        (register as u32, if SUM { sums.total(len % 2 == 1) } else { 0 })
+        (register as u32, if SUM { at.sums.total(len % 2 == 1) } else { 0 })
     }
 }
 
-/// Any length: short data by the CRC32 instruction, longer data in parts by vectors.
+/// Any length from `VECTOR_MIN`, in parts. Not inlined, so that short data does not pay for its frame.
+///
+/// # Safety
+/// As [`vectors`].
+#[inline(never)]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx512f,avx512bw,avx512vl,avx512vbmi2,avx512vnni,vpclmulqdq")]
+unsafe fn parts<const COPY: bool, const CRC: bool, const SUM: bool>(
+    mut dst: *mut u8,
+    mut src: *const u8,
+    mut len: usize,
+    mut state: u32,
+) -> (u32, u64) {
+    let mut acc = 0;
+    loop {
+        let part = if len > PART + VECTOR_MIN { PART } else { len };
+        // SAFETY: the caller's promise; each part lies within the data.
+        let done = unsafe { vectors::<COPY, CRC, SUM>(dst, src, part, state) };
+        (state, acc) = (done.0, sum::add(acc, done.1));
+        if part == len {
+            return (state, acc);
+        }
+        // SAFETY: still within the data.
+        src = unsafe { src.add(part) };
+        (dst, len) = (dst.wrapping_add(part), len - part);
+    }
+}
+
+/// Any length: short data by the CRC32 instruction, longer data by vectors.
 ///
 /// # Safety
 /// As [`vectors`].
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,avx512bw,avx512vl,avx512vbmi2,avx512vnni,vpclmulqdq")]
 unsafe fn pass<const COPY: bool, const SUM: bool>(
-    mut dst: *mut u8,
-    mut src: *const u8,
-    mut len: usize,
-    mut state: u32,
+    dst: *mut u8,
+    src: *const u8,
+    len: usize,
+    state: u32,
 ) -> (u32, u64) {
-    // SAFETY: the caller's promise; each part lies within the data.
+    // SAFETY: the caller's promise.
     unsafe {
-        if len < VECTOR_MIN {
-            return sse42::pass::<COPY, SUM>(dst, src, len, state);
+        match len < VECTOR_MIN {
+            true => sse42::one_stream::<COPY, SUM>(dst, src, len, state, 0),
+            false => parts::<COPY, true, SUM>(dst, src, len, state),
         }
-        let mut acc = 0;
-        while len > PART + VECTOR_MIN {
-            let part = vectors::<COPY, true, SUM>(dst, src, PART, state);
-            state = part.0;
-            acc = sum::add(acc, part.1);
-            (src, dst, len) = (src.add(PART), dst.wrapping_add(PART), len - PART);
-        }
-        let part = vectors::<COPY, true, SUM>(dst, src, len, state);
-        (part.0, sum::add(acc, part.1))
     }
 }
 
@@ -276,18 +344,13 @@ unsafe fn copy_crc_sum(dst: *mut u8, src: *const u8, len: usize, state: u32) -> 
     (state, sum::fold(acc))
 }
 
-unsafe fn sum_only(mut src: *const u8, mut len: usize) -> u16 {
+unsafe fn sum_only(src: *const u8, len: usize) -> u16 {
     // SAFETY: the caller's promise; the table is used only where the features exist; nothing is written.
     unsafe {
-        if len < VECTOR_MIN {
-            return sse42::sum_only(src, len);
+        match len < VECTOR_MIN {
+            true => sse42::sum_only(src, len),
+            false => sum::fold(parts::<false, false, true>(ptr::null_mut(), src, len, 0).1),
         }
-        let mut acc = 0;
-        while len > PART + VECTOR_MIN {
-            acc = sum::add(acc, vectors::<false, false, true>(ptr::null_mut(), src, PART, 0).1);
-            (src, len) = (src.add(PART), len - PART);
-        }
-        sum::fold(sum::add(acc, vectors::<false, false, true>(ptr::null_mut(), src, len, 0).1))
     }
 }
 
