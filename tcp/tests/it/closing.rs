@@ -1,0 +1,246 @@
+//! Every way in which a connection opens and ends.
+
+use crate::harness::{Script, World, ip};
+use crate::peer::{Bench, Seg};
+use std::net::SocketAddrV4;
+use std::time::Duration;
+use urnic_sim::Impairment;
+use urnic_tcp::{CloseReason, Keepalive, StackConfig};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn syn() -> Seg {
+    Seg { seq: 5000, mss: Some(1460), ..Seg::default() }
+}
+
+/// Loses the `n`th TCP frame from 0 to 1, whatever it is, and the same the other way round.
+fn lose_each_frame_in_turn(client: Script, server: Script) {
+    // A connection like this one has fewer frames than this.
+    for n in 0..24u64 {
+        for from in 0..2usize {
+            let mut w = World::pair("delay=100us", |_| {});
+            w.open(client.clone(), server.clone());
+            let cut = Impairment { loss: 1.0, ..Impairment::default() };
+            let whole = *w.net.link(from, 1 - from).expect("exists").impairment();
+            let mut lost = false;
+            // Let n frames pass, then lose what is sent while the link is cut.
+            let done =
+                w.run(HOUR, |w| w.net.link(from, 1 - from).is_some_and(|l| l.statistics().pushed >= n));
+            if done {
+                w.net.link_mut(from, 1 - from).expect("exists").set_impairment(&cut);
+                lost = w.run(Duration::from_millis(20), |w| {
+                    w.net.link(from, 1 - from).is_some_and(|l| l.statistics().lost > 0)
+                });
+                w.net.link_mut(from, 1 - from).expect("exists").set_impairment(&whole);
+            }
+            let _ = lost;
+            w.run_to_end(HOUR);
+        }
+    }
+}
+
+#[test]
+fn any_one_loss_is_repaired_when_the_client_closes() {
+    lose_each_frame_in_turn(Script::send(3000), Script { close_first: false, ..Script::send(2000) });
+}
+
+#[test]
+fn any_one_loss_is_repaired_when_the_server_closes() {
+    lose_each_frame_in_turn(Script { close_first: false, ..Script::send(3000) }, Script::send(2000));
+}
+
+#[test]
+fn any_one_loss_is_repaired_when_both_close() {
+    lose_each_frame_in_turn(Script::send(0), Script::send(0));
+}
+
+#[test]
+fn a_half_closed_connection_goes_on_receiving() {
+    let mut w = World::pair("delay=100us", |_| {});
+    // The client is finished at once; the server only sends afterwards, and much.
+    w.open(Script::send(1), Script { close_first: false, ..Script::send(3_000_000) });
+    w.run_to_end(HOUR);
+}
+
+#[test]
+fn refused() {
+    let mut w = World::pair("delay=100us", |_| {});
+    w.hosts[0].connect(w.now, SocketAddrV4::new(ip(2), 7), Script::silent());
+    assert!(w.run(HOUR, |w| w.hosts[0].done()));
+    assert_eq!(w.hosts[0].app.sessions[0].closed, Some(CloseReason::Refused));
+}
+
+#[test]
+fn nobody_there() {
+    let mut w = World::pair("delay=100us", |_| {});
+    w.hosts[0].connect(w.now, SocketAddrV4::new(ip(77), 7), Script::silent());
+    assert!(w.run(HOUR, |w| w.hosts[0].done()), "{}", w.describe());
+    let reason = w.hosts[0].app.sessions[0].closed;
+    assert!(matches!(reason, Some(CloseReason::Unreachable | CloseReason::TimedOut)), "{reason:?}");
+    assert!(w.next().is_none_or(|t| t > w.now + Duration::from_secs(1)), "something still retries");
+}
+
+#[test]
+fn a_peer_that_never_answers_times_out() {
+    let mut b = Bench::new(|_| {});
+    b.connect(Script::silent());
+    let sent = b.wait(HOUR);
+    assert!(sent.iter().all(|(_, s)| s.syn));
+    assert!((3..=10).contains(&sent.len()), "{} repetitions", sent.len());
+    assert_eq!(b.host.app.sessions[0].closed, Some(CloseReason::TimedOut));
+}
+
+#[test]
+fn abort_resets_the_peer() {
+    let mut w = World::pair("delay=100us", |_| {});
+    w.open(Script { close_first: false, ..Script::send(100_000) }, Script::silent());
+    w.run(Duration::from_millis(3), |_| false);
+    let conn = w.hosts[0].app.sessions[0].conn;
+    let (now, host) = (w.now, &mut w.hosts[0]);
+    host.stack.abort(now, conn, &mut host.out);
+    // The id is dead; using it does nothing.
+    host.stack.close(now, conn, &mut host.out);
+    host.stack.abort(now, conn, &mut host.out);
+    assert_eq!((host.stack.room(conn), host.stack.unacked(conn)), (0, 0));
+    w.hosts[0].app.sessions[0].closed = Some(CloseReason::Aborted);
+    assert!(w.run(HOUR, |w| w.hosts[1].done()), "{}", w.describe());
+    assert_eq!(w.hosts[1].app.sessions[0].closed, Some(CloseReason::Reset));
+}
+
+#[test]
+fn simultaneous_open() {
+    // RFC 9293 §3.5, figure 8
+    let mut b = Bench::new(|_| {});
+    let out = b.connect(Script::silent());
+    let reply =
+        b.send(&Seg { from: 9, to: out.from, syn: true, seq: 300, mss: Some(1000), ..Seg::default() });
+    let [synack] = &reply[..] else { panic!("{reply:?}") };
+    assert!(synack.syn && synack.seq == out.seq && synack.ack == Some(301), "{synack:?}");
+    assert!(!b.host.app.sessions[0].established);
+    b.send(&Seg { from: 9, to: out.from, seq: 301, ack: Some(out.seq.wrapping_add(1)), ..Seg::default() });
+    assert!(b.host.app.sessions[0].established);
+    b.send(&Seg {
+        from: 9,
+        to: out.from,
+        seq: 301,
+        ack: Some(out.seq.wrapping_add(1)),
+        data: vec![1; 50],
+        ..Seg::default()
+    });
+    assert_eq!(b.host.app.sessions[0].received, 50);
+}
+
+#[test]
+fn simultaneous_close() {
+    // RFC 9293 §3.6, figure 13
+    let mut b = Bench::listening(|_| {}, Script::send(0));
+    let mut c = b.open(syn()).0;
+    let sent = b.send(&c.seg());
+    let [fin] = &sent[..] else { panic!("{sent:?}") };
+    assert!(fin.fin && fin.seq == c.una);
+    // The peer's own FIN, sent before it saw ours: CLOSING.
+    let reply = b.send(&Seg { fin: true, ..c.seg() });
+    c.nxt = c.nxt.wrapping_add(1);
+    assert!(reply.iter().any(|s| s.ack == Some(c.nxt)), "{reply:?}");
+    assert!(b.host.app.sessions[0].closed.is_none());
+    c.una = c.una.wrapping_add(1);
+    b.send(&c.seg());
+    assert_eq!(b.host.app.sessions[0].closed, Some(CloseReason::Graceful));
+}
+
+#[test]
+fn time_wait_answers_a_repeated_fin_and_lets_a_new_connection_in() {
+    let mut b = Bench::listening(|_| {}, Script::send(0));
+    let mut c = b.open(syn()).0;
+    b.send(&c.seg());
+    c.una = c.una.wrapping_add(1);
+    let fin = Seg { fin: true, ..c.seg() };
+    let first = b.send(&fin);
+    assert!(first.len() == 1 && first[0].ack == Some(c.nxt.wrapping_add(1)));
+    assert_eq!(b.host.app.sessions[0].closed, Some(CloseReason::Graceful));
+    // RFC 9293 §3.10.7.4: the ACK was lost, the FIN comes again.
+    let again = b.send(&fin);
+    assert!(again.len() == 1 && again[0].ack == Some(c.nxt.wrapping_add(1)), "{again:?}");
+    // RFC 1337: a RST does not end TIME-WAIT; RFC 9293 §3.6.1: a SYN with a higher sequence number does.
+    b.send(&Seg { rst: true, seq: c.nxt.wrapping_add(1), ..Seg::default() });
+    let again = b.send(&fin);
+    assert_eq!(again.len(), 1, "still in TIME-WAIT");
+    b.established(Seg { seq: c.nxt.wrapping_add(100_000), ..syn() });
+    assert_eq!(b.host.app.accepted, 2);
+}
+
+#[test]
+fn data_after_our_close_is_delivered_and_after_the_fin_is_not() {
+    let mut b = Bench::listening(|_| {}, Script::send(0));
+    let mut c = b.open(syn()).0;
+    b.send(&c.seg());
+    // FIN-WAIT-1 and 2 receive.
+    b.send(&c.data(0, 10));
+    c.nxt = c.nxt.wrapping_add(10);
+    c.una = c.una.wrapping_add(1);
+    b.send(&c.data(0, 10));
+    c.nxt = c.nxt.wrapping_add(10);
+    assert_eq!(b.host.app.sessions[0].received, 20);
+    // The FIN overtakes the last data.
+    b.send(&Seg { fin: true, ..c.data(10, 10) });
+    assert!(!b.host.app.sessions[0].peer_finished);
+    b.send(&c.data(0, 10));
+    let s = &b.host.app.sessions[0];
+    assert!(s.peer_finished && s.received == 40 && s.closed == Some(CloseReason::Graceful), "{s:?}");
+}
+
+#[test]
+fn keepalive_finds_a_dead_peer_and_spares_a_live_one() {
+    let tune = |c: &mut StackConfig| {
+        c.tcp.keepalive =
+            Some(Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 });
+    };
+    let mut w = World::pair("delay=100us", tune);
+    w.open(Script::silent(), Script::silent());
+    assert!(!w.run(Duration::from_secs(300), |w| w.hosts[0].done() || w.hosts[1].done()), "alive");
+    assert!(w.hosts[0].stack.counters().keepalive_probes > 0);
+    let cut = Impairment { loss: 1.0, ..Impairment::default() };
+    for (a, b) in [(0, 1), (1, 0)] {
+        w.net.link_mut(a, b).expect("exists").set_impairment(&cut);
+    }
+    assert!(w.run(Duration::from_secs(20), |w| w.hosts[0].done() && w.hosts[1].done()), "{}", w.describe());
+    assert_eq!(w.hosts[0].app.sessions[0].closed, Some(CloseReason::TimedOut));
+}
+
+#[test]
+fn the_user_timeout_ends_a_connection_whose_data_is_not_acked() {
+    // RFC 5482
+    let tune = |c: &mut StackConfig| c.tcp.user_timeout = Some(Duration::from_secs(7));
+    let mut b = Bench::listening(tune, Script { close_first: false, ..Script::send(10_000) });
+    let c = b.open(syn()).0;
+    b.send(&c.seg());
+    b.wait(Duration::from_secs(6));
+    assert!(b.host.app.sessions[0].closed.is_none());
+    b.wait(Duration::from_secs(3));
+    assert_eq!(b.host.app.sessions[0].closed, Some(CloseReason::TimedOut));
+}
+
+#[test]
+fn data_that_is_never_acked_ends_the_connection() {
+    // RFC 9293 §3.8.3, R2
+    let mut b = Bench::listening(|_| {}, Script::send(10_000));
+    let c = b.open(syn()).0;
+    b.send(&c.seg());
+    let sent = b.wait(HOUR);
+    assert_eq!(b.host.app.sessions[0].closed, Some(CloseReason::TimedOut));
+    // RFC 6298 (5.5): the pauses between repetitions double.
+    let at: Vec<u64> = sent.iter().filter(|(_, s)| s.seq == c.una && !s.rst).map(|(t, _)| t.0).collect();
+    let gaps: Vec<u64> = at.windows(2).map(|w| w[1] - w[0]).collect();
+    assert!(gaps.len() >= 6, "{gaps:?}");
+    assert!(gaps.windows(2).all(|g| g[1] > g[0] * 19 / 10 || g[1] >= 59_000_000_000), "{gaps:?}");
+}
+
+#[test]
+fn nothing_keeps_ticking_afterwards() {
+    let mut w = World::pair("delay=100us,loss=0.05,seed=5", |c| c.tcp.time_wait = Duration::from_secs(1));
+    w.open(Script::send(200_000), Script::send(200_000));
+    w.run_to_end(HOUR);
+    assert!(!w.run(HOUR, |_| false));
+    let idle = w.next().is_none_or(|t| t > w.now + Duration::from_secs(10));
+    assert!(idle, "wakes at {:?}, {:?}", w.next(), w.now);
+}

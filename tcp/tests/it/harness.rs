@@ -1,0 +1,412 @@
+//! Two or more stacks on a simulated network, and applications that check every byte.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+use urnic_sim::{Impairment, Network};
+use urnic_tcp::{
+    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Payload, Stack, StackConfig,
+    Time, Transmit, sum,
+};
+
+/// A received frame.
+pub struct Bytes(pub Vec<u8>);
+
+impl Frame for Bytes {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Sent data, shared.
+#[derive(Clone)]
+pub struct Record(pub Rc<[u8]>);
+
+impl Payload for Record {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn sum(&self, range: Range<usize>) -> u16 {
+        sum::sum(&self.0[range])
+    }
+}
+
+pub struct Vectors;
+
+impl Buffers for Vectors {
+    type Frame = Bytes;
+    type Payload = Record;
+}
+
+/// Frames that a stack emitted; refuses more than `limit` until taken.
+pub struct Out {
+    pub frames: Vec<Vec<u8>>,
+    pub loopback: Vec<Vec<u8>>,
+    pub limit: usize,
+    pub retransmitted: u64,
+}
+
+impl Transmit<Record> for Out {
+    fn room(&self) -> usize {
+        self.limit - (self.frames.len() + self.loopback.len()).min(self.limit)
+    }
+
+    fn emit(&mut self, e: Emit<'_, Record>) {
+        assert!(self.room() > 0, "emitted without room");
+        assert!(e.payload.len() <= urnic_tcp::MAX_PIECES);
+        let mut frame = e.headers.to_vec();
+        for p in e.payload {
+            assert!(!p.range.is_empty(), "empty piece");
+            frame.extend_from_slice(&p.payload.0[p.range.clone()]);
+        }
+        self.retransmitted += u64::from(e.retransmit);
+        if e.loopback { self.loopback.push(frame) } else { self.frames.push(frame) }
+    }
+}
+
+/// The octet at `position` of the stream that `who` sends.
+pub fn octet(who: u64, position: u64) -> u8 {
+    let x = (position ^ (who << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (x >> 56) as u8
+}
+
+/// What an application does with one connection.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// Octets to send.
+    pub send: u64,
+    /// Record lengths, used in turn.
+    pub records: Vec<usize>,
+    /// Close when everything is queued (otherwise only when the peer has finished, too).
+    pub close_first: bool,
+}
+
+impl Script {
+    pub fn send(octets: u64) -> Self {
+        Script { send: octets, records: vec![1400], close_first: true }
+    }
+
+    pub fn silent() -> Self {
+        Script { send: 0, records: vec![1], close_first: false }
+    }
+}
+
+/// One connection as its application sees it.
+#[derive(Debug)]
+pub struct Session {
+    pub conn: ConnId,
+    /// Identity of what is sent and of what is received (see [`octet`]).
+    pub who: u64,
+    pub peer_who: u64,
+    pub script: Script,
+    pub queued: u64,
+    pub acked: u64,
+    pub received: u64,
+    pub record: usize,
+    pub established: bool,
+    pub peer_finished: bool,
+    pub close_called: bool,
+    pub closed: Option<CloseReason>,
+}
+
+/// The application of a host: what its stack told it.
+#[derive(Default)]
+pub struct App {
+    pub sessions: Vec<Session>,
+    by_conn: HashMap<ConnId, usize>,
+    /// Script and identities for connections that are accepted.
+    pub on_accept: Option<Script>,
+    /// Octets are checked against [`octet`].
+    pub unchecked: bool,
+    pub accepted: usize,
+}
+
+impl App {
+    fn add(&mut self, conn: ConnId, who: u64, peer_who: u64, script: Script, established: bool) -> usize {
+        let i = self.sessions.len();
+        self.sessions.push(Session {
+            conn,
+            who,
+            peer_who,
+            script,
+            queued: 0,
+            acked: 0,
+            received: 0,
+            record: 0,
+            established,
+            peer_finished: false,
+            close_called: false,
+            closed: None,
+        });
+        self.by_conn.insert(conn, i);
+        i
+    }
+
+    fn session(&mut self, conn: ConnId) -> &mut Session {
+        let i = self.by_conn[&conn];
+        &mut self.sessions[i]
+    }
+}
+
+impl Handler<Bytes> for App {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, peer: SocketAddrV4) {
+        // Both sides derive the identities from the active opener's address.
+        let who = u64::from(peer.port());
+        let script = self.on_accept.clone().unwrap_or(Script::silent());
+        self.add(conn, 1_000_000 + who, who, script, true);
+        self.accepted += 1;
+    }
+
+    fn connected(&mut self, conn: ConnId, _: u64) {
+        let s = self.session(conn);
+        assert!(!s.established, "connected twice");
+        s.established = true;
+    }
+
+    fn data(&mut self, conn: ConnId, _: u64, frame: Bytes, range: Range<usize>) {
+        let unchecked = self.unchecked;
+        let s = self.session(conn);
+        assert!(s.established && !s.peer_finished && s.closed.is_none(), "data at the wrong time: {s:?}");
+        assert!(!range.is_empty());
+        if !unchecked {
+            for (i, &b) in frame.0[range.clone()].iter().enumerate() {
+                let at = s.received + i as u64;
+                assert_eq!(b, octet(s.peer_who, at), "wrong octet at {at} of {s:?}");
+            }
+        }
+        s.received += range.len() as u64;
+    }
+
+    fn acked(&mut self, conn: ConnId, _: u64, bytes: u64) {
+        let s = self.session(conn);
+        s.acked += bytes;
+        assert!(s.acked <= s.queued, "more ACKed than sent: {s:?}");
+    }
+
+    fn finished(&mut self, conn: ConnId, _: u64) {
+        let s = self.session(conn);
+        assert!(!s.peer_finished, "finished twice");
+        s.peer_finished = true;
+    }
+
+    fn closed(&mut self, conn: ConnId, _: u64, reason: CloseReason) {
+        let s = self.session(conn);
+        assert!(s.closed.is_none(), "closed twice");
+        s.closed = Some(reason);
+        self.by_conn.remove(&conn);
+    }
+}
+
+/// A stack with its application.
+pub struct Host {
+    pub stack: Stack<Vectors>,
+    pub app: App,
+    pub out: Out,
+    /// Frames that arrived and are handed over in the next pass.
+    pub inbox: VecDeque<Vec<u8>>,
+}
+
+impl Host {
+    pub fn new(n: u8, tune: impl FnOnce(&mut StackConfig)) -> Self {
+        let mut config = StackConfig::new(mac(n), ip(n), 24, 0x1234_5678 + u64::from(n));
+        tune(&mut config);
+        let ports = Box::new(LocalPorts::new(config.seed));
+        let stack = Stack::new(config, ports, Time::ZERO).expect("valid configuration");
+        let out = Out { frames: Vec::new(), loopback: Vec::new(), limit: 64, retransmitted: 0 };
+        Host { stack, app: App::default(), out, inbox: VecDeque::new() }
+    }
+
+    /// Opens a connection that follows `script`.
+    pub fn connect(&mut self, now: Time, to: SocketAddrV4, script: Script) -> usize {
+        let conn = self.stack.connect(now, to, 0, &mut self.out).expect("connect");
+        let who = u64::from(self.stack.local_addr(conn).expect("is live").port());
+        self.app.add(conn, who, 1_000_000 + who, script, false)
+    }
+
+    /// One pass: a burst in, timers, the application, and what is delayed.
+    pub fn pass(&mut self, now: Time) {
+        for _ in 0..32 {
+            let Some(frame) = self.inbox.pop_front() else { break };
+            self.stack.receive(now, Bytes(frame), &mut self.app, &mut self.out);
+        }
+        self.stack.advance(now, &mut self.app, &mut self.out);
+        self.act(now);
+        self.stack.flush(now, &mut self.out);
+    }
+
+    /// The scripts: keep the stack's queue filled, close when it is time.
+    fn act(&mut self, now: Time) {
+        for s in &mut self.app.sessions {
+            if !s.established || s.closed.is_some() {
+                continue;
+            }
+            while s.queued < s.script.send && self.stack.room(s.conn) > 0 {
+                let wish = s.script.records[s.record % s.script.records.len()] as u64;
+                s.record += 1;
+                let len = wish.min(s.script.send - s.queued);
+                let bytes: Rc<[u8]> = (s.queued..s.queued + len).map(|i| octet(s.who, i)).collect();
+                if self.stack.send(s.conn, Record(bytes)).is_err() {
+                    break;
+                }
+                s.queued += len;
+            }
+            self.stack.output(now, s.conn, &mut self.out);
+            let may_close = s.queued == s.script.send && (s.script.close_first || s.peer_finished);
+            if may_close && !s.close_called {
+                s.close_called = true;
+                self.stack.close(now, s.conn, &mut self.out);
+            }
+        }
+    }
+
+    /// All connections are gone.
+    pub fn done(&self) -> bool {
+        self.app.sessions.iter().all(|s| s.closed.is_some())
+    }
+}
+
+pub fn mac(n: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0, n]
+}
+
+pub fn ip(n: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, n)
+}
+
+/// Hosts 1, 2, … (nodes 0, 1, …) on one network.
+pub struct World {
+    pub now: Time,
+    pub net: Network<Vec<u8>>,
+    pub hosts: Vec<Host>,
+    /// Every frame that was put on the network, if wanted.
+    pub trace: Option<Vec<(Time, usize, Vec<u8>)>>,
+}
+
+impl World {
+    pub fn new(impairment: &Impairment, hosts: Vec<Host>) -> Self {
+        World { now: Time::ZERO, net: Network::new(hosts.len(), impairment), hosts, trace: None }
+    }
+
+    /// Two hosts with the same settings.
+    pub fn pair(impairment: &str, tune: impl Fn(&mut StackConfig)) -> Self {
+        let impairment = impairment.parse().expect("valid impairment");
+        World::new(&impairment, vec![Host::new(1, &tune), Host::new(2, &tune)])
+    }
+
+    /// Lets host 1 listen on port 7 and host 0 connect to it.
+    pub fn open(&mut self, client: Script, server: Script) {
+        self.hosts[1].app.on_accept = Some(server);
+        self.hosts[1].stack.listen(7, 1024).expect("listen");
+        self.hosts[0].connect(self.now, SocketAddrV4::new(ip(2), 7), client);
+    }
+
+    /// Moves frames between stacks and network at the present time until nothing more happens now.
+    pub fn settle(&mut self) {
+        for _ in 0..10_000 {
+            while let Some(d) = self.net.pop(self.now.0) {
+                self.hosts[d.to].inbox.push_back(d.frame);
+            }
+            let mut busy = false;
+            for i in 0..self.hosts.len() {
+                let host = &mut self.hosts[i];
+                let had_input = !host.inbox.is_empty();
+                host.pass(self.now);
+                let sent = std::mem::take(&mut host.out.frames);
+                busy |= had_input || !sent.is_empty() || !host.out.loopback.is_empty();
+                host.inbox.extend(host.out.loopback.drain(..));
+                for frame in sent {
+                    self.transmit(i, frame);
+                }
+            }
+            if !busy {
+                return;
+            }
+        }
+        panic!("the stacks never come to rest at {:?}", self.now);
+    }
+
+    fn transmit(&mut self, from: usize, frame: Vec<u8>) {
+        if let Some(trace) = &mut self.trace {
+            trace.push((self.now, from, frame.clone()));
+        }
+        match frame[..6] {
+            [2, 0, 0, 0, 0, n] if n != 0 => self.net.push(self.now.0, from, usize::from(n) - 1, frame),
+            _ => self.net.broadcast(self.now.0, from, &frame),
+        }
+    }
+
+    /// When something happens next.
+    pub fn next(&self) -> Option<Time> {
+        let deadlines = self.hosts.iter().filter_map(|h| h.stack.next_deadline());
+        deadlines.chain(self.net.next_arrival().map(Time)).min()
+    }
+
+    /// Runs until `done` or until `limit` of virtual time has passed; says whether it was done.
+    pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
+        let end = self.now + limit;
+        loop {
+            self.settle();
+            if done(self) {
+                return true;
+            }
+            match self.next() {
+                Some(t) if t <= end => self.now = self.now.max(t),
+                _ => {
+                    self.now = end;
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Runs until all connections are gone, and checks that each delivered everything in both directions.
+    pub fn run_to_end(&mut self, limit: Duration) {
+        let done = self.run(limit, |w| {
+            w.hosts.iter().all(Host::done) && w.hosts.iter().map(|h| h.app.sessions.len()).sum::<usize>() > 1
+        });
+        assert!(done, "not finished at {:?}: {}", self.now, self.describe());
+        for host in &self.hosts {
+            for s in &host.app.sessions {
+                assert_eq!(s.closed, Some(CloseReason::Graceful), "{s:?}");
+                assert!(s.peer_finished && s.acked == s.script.send, "{s:?}");
+            }
+        }
+        let (a, b) = (&self.hosts[0].app.sessions, &self.hosts[1].app.sessions);
+        for (x, y) in a.iter().zip(b) {
+            assert_eq!((x.received, y.received), (y.script.send, x.script.send), "{x:?} {y:?}");
+        }
+    }
+
+    pub fn describe(&self) -> String {
+        let mut text = String::new();
+        for (i, h) in self.hosts.iter().enumerate() {
+            for s in &h.app.sessions {
+                text += &format!("\n  host {i}: {s:?}\n    {:?}", h.stack.info(s.conn));
+            }
+            text += &format!("\n    {:?}", h.stack.counters());
+        }
+        for l in self.net.links() {
+            text += &format!("\n  {:?}", l.statistics());
+        }
+        text
+    }
+}
+
+/// How many seeds a randomized test runs.
+pub fn seeds(default: u64) -> Range<u64> {
+    0..std::env::var("URNIC_TEST_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(default)
+}
+
+/// Runs `test` for every seed; says which one failed.
+pub fn for_seeds(default: u64, test: impl Fn(u64)) {
+    for seed in seeds(default) {
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(seed)));
+        if let Err(panic) = caught {
+            eprintln!("failed with seed {seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

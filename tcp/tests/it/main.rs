@@ -1,0 +1,13 @@
+//! Whole stacks over a simulated network, in virtual time.
+//!
+//! `URNIC_TEST_SEEDS=n` runs the randomized tests over n seeds each instead of the default.
+
+mod harness;
+mod peer;
+
+mod attacks;
+mod closing;
+mod random;
+mod smoltcp_peer;
+mod throughput;
+mod windows;

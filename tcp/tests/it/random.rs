@@ -1,0 +1,157 @@
+//! Random networks, settings and applications: every octet arrives intact, once and in order, and every connection
+//! ends as it should.
+
+use crate::harness::{Script, World, for_seeds, ip};
+use fastrand::Rng;
+use std::net::SocketAddrV4;
+use std::time::Duration;
+use urnic_sim::Impairment;
+use urnic_tcp::{Congestion, StackConfig};
+
+/// Both octet counts and record sizes of every magnitude.
+fn script(rng: &mut Rng, mtu: usize) -> Script {
+    let send = match rng.u8(..8) {
+        0 => 0,
+        1 => rng.u64(1..100),
+        2..=5 => rng.u64(1..60_000),
+        _ => rng.u64(1..1_000_000),
+    };
+    let largest = *rng.choice([20, 200, mtu, 4 * mtu, 40_000].as_slice()).unwrap_or(&1);
+    let least = 1 + (send / 2000) as usize;
+    Script {
+        send,
+        records: (0..rng.usize(1..8)).map(|_| rng.usize(1..=largest).max(least)).collect(),
+        close_first: rng.bool(),
+    }
+}
+
+fn impairment(rng: &mut Rng) -> Impairment {
+    let rarely = |rng: &mut Rng, most: f64| if rng.u8(..3) == 0 { rng.f64() * most } else { 0.0 };
+    Impairment {
+        loss: rarely(rng, 0.15),
+        dup: rarely(rng, 0.1),
+        reorder: rarely(rng, 0.3),
+        corrupt: rarely(rng, 0.05),
+        swap: 0.0,
+        delay: rng.u64(..2_000_000) * u64::from(rng.bool()),
+        jitter: rng.u64(..500_000) * u64::from(rng.bool()),
+        rate: rng.bool().then(|| rng.u64(10_000_000..20_000_000_000)),
+        queue: rng.usize(5..500),
+        ecn: None,
+        seed: rng.u64(..),
+    }
+}
+
+fn settings(rng: &mut Rng) -> impl Fn(&mut StackConfig) + use<> {
+    let mtu = *rng.choice([576, 700, 1500, 9000, 9000].as_slice()).unwrap_or(&1500);
+    let (sack, timestamps, window_scale, cubic) = (rng.bool(), rng.bool(), rng.bool(), rng.bool());
+    let recv_window = 1 << rng.u32(13..23);
+    let initial_window = rng.u32(1..=10);
+    let rto_min = Duration::from_micros(rng.u64(1000..200_000));
+    move |c| {
+        c.mtu = mtu;
+        c.tcp.sack = sack;
+        c.tcp.timestamps = timestamps;
+        c.tcp.window_scale = window_scale;
+        c.tcp.congestion = if cubic { Congestion::Cubic } else { Congestion::Reno };
+        c.tcp.recv_window = recv_window;
+        c.tcp.initial_window = initial_window;
+        c.tcp.rto_min = rto_min;
+        c.tcp.time_wait = Duration::from_secs(2);
+        c.tcp.data_retries = 30;
+        c.tcp.syn_retries = 20;
+        c.tcp.rto_max = Duration::from_secs(60);
+    }
+}
+
+fn world(rng: &mut Rng) -> World {
+    let impairment = impairment(rng);
+    // Each end has its own settings.
+    let (a, b) = (settings(rng), settings(rng));
+    World::new(&impairment, vec![crate::harness::Host::new(1, a), crate::harness::Host::new(2, b)])
+}
+
+#[test]
+fn one_connection() {
+    for_seeds(300, |seed| {
+        let mut rng = Rng::with_seed(seed);
+        let mut w = world(&mut rng);
+        let (mut client, server) = (script(&mut rng, 1500), script(&mut rng, 1500));
+        // Somebody has to close.
+        client.close_first |= !server.close_first;
+        w.open(client, server);
+        w.run_to_end(Duration::from_secs(7200));
+    });
+}
+
+#[test]
+fn many_connections_in_both_directions() {
+    for_seeds(30, |seed| {
+        let mut rng = Rng::with_seed(seed ^ 0xabcd);
+        let mut w = world(&mut rng);
+        for host in &mut w.hosts {
+            host.app.on_accept = Some(Script { close_first: true, ..script(&mut rng, 1500) });
+            host.stack.listen(7, 64).expect("listen");
+        }
+        for _ in 0..rng.usize(1..20) {
+            let (from, to) = if rng.bool() { (0, 2) } else { (1, 1) };
+            let s = script(&mut rng, 9000);
+            w.hosts[from].connect(w.now, SocketAddrV4::new(ip(to), 7), Script { send: s.send / 8, ..s });
+        }
+        let opened: usize = w.hosts.iter().map(|h| h.app.sessions.len()).sum();
+        let all = |w: &World| {
+            let n: usize = w.hosts.iter().map(|h| h.app.sessions.len()).sum();
+            n == 2 * opened && w.hosts.iter().all(|h| h.done())
+        };
+        assert!(w.run(Duration::from_secs(7200), all), "not finished: {}", w.describe());
+        for (i, h) in w.hosts.iter().enumerate() {
+            for s in &h.app.sessions {
+                let peer =
+                    w.hosts[1 - i].app.sessions.iter().find(|p| p.who == s.peer_who && p.peer_who == s.who);
+                let peer = peer.unwrap_or_else(|| panic!("no peer of {s:?}"));
+                assert_eq!(s.received, peer.script.send, "{s:?}");
+                assert_eq!(s.acked, s.script.send, "{s:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_host_talks_to_itself() {
+    for_seeds(20, |seed| {
+        let mut rng = Rng::with_seed(seed ^ 0x10);
+        let mut w = world(&mut rng);
+        w.hosts[0].app.on_accept = Some(Script { close_first: true, ..script(&mut rng, 1500) });
+        w.hosts[0].stack.listen(7, 64).expect("listen");
+        let s = script(&mut rng, 1500);
+        w.hosts[0].connect(w.now, SocketAddrV4::new(ip(1), 7), s);
+        let done =
+            w.run(Duration::from_secs(60), |w| w.hosts[0].app.sessions.len() == 2 && w.hosts[0].done());
+        assert!(done, "{}", w.describe());
+        let [a, b] = &w.hosts[0].app.sessions[..] else { panic!("two sessions") };
+        assert_eq!((a.received, b.received), (b.script.send, a.script.send));
+    });
+}
+
+/// A network that fails for a while: everything goes on afterwards.
+#[test]
+fn an_outage_is_survived() {
+    for_seeds(20, |seed| {
+        let mut rng = Rng::with_seed(seed ^ 0x77);
+        let mut w = world(&mut rng);
+        w.open(Script::send(400_000), Script::send(400_000));
+        w.run(Duration::from_millis(rng.u64(..50)), |_| false);
+        let cut = Impairment { loss: 1.0, ..Impairment::default() };
+        let mut before = Vec::new();
+        for (a, b) in [(0, 1), (1, 0)] {
+            let link = w.net.link_mut(a, b).expect("exists");
+            before.push(*link.impairment());
+            link.set_impairment(&cut);
+        }
+        w.run(Duration::from_secs(rng.u64(1..20)), |_| false);
+        for ((a, b), i) in [(0, 1), (1, 0)].into_iter().zip(&before) {
+            w.net.link_mut(a, b).expect("exists").set_impairment(i);
+        }
+        w.run_to_end(Duration::from_secs(7200));
+    });
+}

@@ -1,0 +1,117 @@
+//! Goodput against simple bounds, in virtual time; how losses are repaired; how many ACKs are sent.
+
+use crate::harness::{Script, World};
+use std::time::Duration;
+use urnic_tcp::{Congestion, Counters, StackConfig};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Bits of payload per second of virtual time when `octets` go one way, and the sender's counters.
+fn goodput(impairment: &str, octets: u64, tune: impl Fn(&mut StackConfig)) -> (f64, Counters) {
+    let mut w = World::pair(impairment, tune);
+    let mss = 1448;
+    w.open(Script { records: vec![mss], ..Script::send(octets) }, Script::silent());
+    let done = w.run(HOUR, |w| w.hosts[1].app.sessions.first().is_some_and(|s| s.received == octets));
+    assert!(done, "{}", w.describe());
+    ((octets * 8) as f64 / (w.now.0 as f64 * 1e-9), *w.hosts[0].stack.counters())
+}
+
+#[test]
+fn a_clean_link_is_filled() {
+    for congestion in [Congestion::Reno, Congestion::Cubic] {
+        // 1448 of 1538 octets on the wire are payload.
+        let (rate, counters) =
+            goodput("rate=1gbit,delay=100us,queue=2000", 30_000_000, |c| c.tcp.congestion = congestion);
+        assert!(rate > 0.97 * 1e9 * 1448.0 / 1538.0, "{congestion:?}: {rate:e}");
+        assert_eq!(counters.retransmitted_segments, 0);
+    }
+}
+
+#[test]
+fn the_window_bounds_a_long_path() {
+    let (rate, _) = goodput("rate=10gbit,delay=5ms,queue=5000", 50_000_000, |c| c.tcp.recv_window = 1 << 20);
+    // One window per round trip.
+    let bound = f64::from(1u32 << 20) * 8.0 / 0.010;
+    assert!(rate < bound && rate > 0.8 * bound, "{rate:e} of {bound:e}");
+}
+
+#[test]
+fn a_small_queue_is_shared_with_losses() {
+    for (sack, congestion) in [
+        (true, Congestion::Cubic),
+        (true, Congestion::Reno),
+        (false, Congestion::Cubic),
+        (false, Congestion::Reno),
+    ] {
+        // Bandwidth times delay is 25 kB, the queue 32 frames.
+        let (rate, counters) = goodput("rate=1gbit,delay=100us,queue=32", 50_000_000, |c| {
+            c.tcp.sack = sack;
+            c.tcp.congestion = congestion;
+            c.tcp.rto_min = Duration::from_millis(10);
+        });
+        assert!(rate > 0.7e9, "sack {sack} {congestion:?}: {rate:e} {counters:?}");
+        assert!(counters.fast_recoveries > 0);
+    }
+}
+
+#[test]
+fn random_loss_keeps_the_reno_rate() {
+    for (p, sack) in [(0.001, true), (0.01, true), (0.001, false)] {
+        let (rate, counters) = goodput(&format!("loss={p},delay=500us,seed=11"), 20_000_000, |c| {
+            c.tcp.sack = sack;
+            c.tcp.rto_min = Duration::from_millis(5);
+        });
+        // MSS/RTT · 1.22/√p is what Reno gets; half of it is asked for (CUBIC is no slower).
+        let reno = 1448.0 * 8.0 / 0.001 * 1.22 / f64::sqrt(p);
+        assert!(rate > 0.5 * reno, "loss {p} sack {sack}: {rate:e} of {reno:e} {counters:?}");
+    }
+}
+
+#[test]
+fn a_single_loss_is_repaired_without_the_timer() {
+    for sack in [true, false] {
+        let mut w = World::pair("delay=1ms", |c| c.tcp.sack = sack);
+        w.open(Script::send(3_000_000), Script::silent());
+        // In the middle of the transfer one frame is lost.
+        w.run(HOUR, |w| w.hosts[1].app.sessions.first().is_some_and(|s| s.received > 300_000));
+        let link = w.net.link_mut(0, 1).expect("exists");
+        let whole = *link.impairment();
+        link.set_impairment(&urnic_sim::Impairment { loss: 0.02, seed: 1, ..whole });
+        w.run(HOUR, |w| w.net.link(0, 1).is_some_and(|l| l.statistics().lost > 0));
+        w.net.link_mut(0, 1).expect("exists").set_impairment(&whole);
+        w.run_to_end(HOUR);
+        let c = w.hosts[0].stack.counters();
+        assert!(c.rto_recoveries == 0 && c.fast_recoveries == 1, "sack {sack}: {c:?}");
+        let lost = w.net.link(0, 1).map_or(0, |l| l.statistics().lost);
+        if sack {
+            assert!(c.retransmitted_segments <= lost + 1, "{lost} lost: {c:?}");
+        }
+    }
+}
+
+#[test]
+fn one_ack_for_a_burst() {
+    let mut w = World::pair("delay=100us", |_| {});
+    w.open(Script::send(4_000_000), Script::silent());
+    w.run_to_end(HOUR);
+    let (data, acks) = (w.hosts[0].stack.counters().segments_out, w.hosts[1].stack.counters().segments_out);
+    assert!(acks * 4 < data, "{acks} ACKs for {data} segments");
+}
+
+#[test]
+fn records_stay_whole_and_share_segments() {
+    let mut w = World::pair("delay=100us", |_| {});
+    w.trace = Some(Vec::new());
+    // 100 octets per record: up to 8 share a segment, none is split.
+    w.open(Script { records: vec![100], ..Script::send(100_000) }, Script::silent());
+    w.run_to_end(HOUR);
+    let mut shared = 0;
+    for (_, from, frame) in w.trace.iter().flatten() {
+        let Some(s) = crate::peer::Seg::parse(frame) else { continue };
+        if *from == 0 {
+            assert_eq!(s.data.len() % 100, 0, "a record was split");
+            shared += usize::from(s.data.len() > 100);
+        }
+    }
+    assert!(shared > 50, "{shared} shared segments");
+}
