@@ -32,12 +32,12 @@ impl ChannelShared {
     }
 
     /// The next announced queue that still exists.
-    fn take(&self) -> Option<Cq> {
+    fn take(&self) -> Option<Arc<CqShared>> {
         while self.fd.take() {
             if let Some(shared) = self.announced.pop()?.upgrade() {
                 // A swap, so that whoever polls now sees what an announcement left out because of `true` tells of.
                 shared.announced.swap(false, Ordering::AcqRel);
-                return Some(Cq { shared });
+                return Some(shared);
             }
         }
         None
@@ -55,7 +55,8 @@ impl CompChannel {
     /// Waits for the next armed queue that got a completion; at most `timeout`, or without limit.
     /// Meanwhile the engine's own thread drives the engine, or this call if there is no such thread.
     pub fn get_event(&self, timeout: Option<Duration>) -> Option<Cq> {
-        self.device.shard.wait(&self.shared.fd, timeout, || self.shared.take())
+        let shared = self.device.shard.wait(&self.shared.fd, timeout, || self.shared.take())?;
+        Some(Cq { shared, device: self.device.clone() })
     }
 }
 
@@ -64,3 +65,6 @@ impl AsFd for CompChannel {
         self.shared.fd.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -355,3 +355,6 @@ impl Connection {
         self.device.shard.control(|engine| engine.disconnect(self.qpn))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -37,7 +37,6 @@ pub(crate) struct CqShared {
     poller: SpinLock<Poller>,
     channel: Option<Arc<ChannelShared>>,
     itself: Weak<CqShared>,
-    pub(crate) device: Arc<DeviceShared>,
 }
 
 /// The application's end.
@@ -49,11 +48,7 @@ struct Poller {
 }
 
 impl CqShared {
-    pub(crate) fn new(
-        depth: u32,
-        channel: Option<Arc<ChannelShared>>,
-        device: Arc<DeviceShared>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(depth: u32, channel: Option<Arc<ChannelShared>>) -> Arc<Self> {
         Arc::new_cyclic(|itself| Self {
             lane: CompletionLane::new(depth),
             head: Line(AtomicU32::new(0)),
@@ -63,7 +58,6 @@ impl CqShared {
             poller: SpinLock::default(),
             channel,
             itself: itself.clone(),
-            device,
         })
     }
 
@@ -121,6 +115,7 @@ impl CqShared {
 #[derive(Clone)]
 pub struct Cq {
     pub(crate) shared: Arc<CqShared>,
+    pub(crate) device: Arc<DeviceShared>,
 }
 
 impl Cq {
@@ -128,7 +123,7 @@ impl Cq {
     /// its own thread is dedicated to that.
     pub fn poll(&self, out: &mut [Wc]) -> usize {
         let cq = &*self.shared;
-        let shard = &cq.device.shard;
+        let shard = &self.device.shard;
         // Who armed the queue is about to sleep, so that poll does not keep the engine's thread away.
         let stays = cq.armed.load(Ordering::Relaxed) == armed::NO;
         let pass = if stays { shard.poll_pass() } else { shard.try_pass() };
@@ -152,7 +147,7 @@ impl Cq {
     /// Hands the engine over to its own thread.
     pub fn arm(&self, solicited_only: bool) {
         self.shared.arm(solicited_only);
-        self.shared.device.shard.hand_over();
+        self.device.shard.hand_over();
     }
 
     /// How many completions the queue holds.
@@ -170,3 +165,6 @@ impl Cq {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,13 +5,15 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use urnic_config::Progress;
+
 use crate::channel::{ChannelShared, CompChannel};
 use crate::cm::EventChannel;
 use crate::cq::{Cq, CqShared};
 use crate::error::{Error, Result};
 use crate::memory::{Allocate, Regions};
 use crate::pd::{Pd, PdId, PdShared};
-use crate::shard::{Doorbells, EngineOps, Progress, Shard, linger_at_exit};
+use crate::shard::{Doorbells, EngineOps, Shard, linger_at_exit};
 
 /// Most queue pairs of a device.
 pub(crate) const MAX_QPS: u32 = 1 << 14;
@@ -106,14 +108,15 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device on any engine.
+    /// A device on any engine. Its thread, if `progress` wants one, is pinned to `core`, if one is named.
     pub(crate) fn from_engine(
         engine: Box<dyn EngineOps>,
         doorbells: Arc<Doorbells>,
         memory: Arc<dyn Allocate>,
         progress: Progress,
+        core: Option<usize>,
     ) -> Result<Self> {
-        let shard = Shard::new(engine, doorbells, progress)?;
+        let shard = Shard::new(engine, doorbells, progress, core)?;
         linger_at_exit(&shard);
         let qpns = Numbers::new(MAX_QPS);
         Ok(Self { shared: Arc::new(DeviceShared { shard, memory, qpns, pds: AtomicU32::new(0) }) })
@@ -165,7 +168,7 @@ impl Device {
             return Err(Error::Invalid("the depth of the completion queue"));
         }
         let channel = channel.map(|channel| channel.shared.clone());
-        Ok(Cq { shared: CqShared::new(depth, channel, self.shared.clone()) })
+        Ok(Cq { shared: CqShared::new(depth, channel), device: self.shared.clone() })
     }
 
     /// Creates a channel for connection events.
@@ -176,3 +179,6 @@ impl Device {
         EventChannel::new(&self.shared)
     }
 }
+
+#[cfg(test)]
+mod tests;

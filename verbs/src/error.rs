@@ -25,6 +25,9 @@ pub enum Error {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The device's allocator has no such block.
+    #[error("{0}")]
+    NoMemory(String),
     /// An access outside a memory region.
     #[error("{len} bytes at offset {offset} are outside the region of {region} bytes")]
     OutOfBounds {

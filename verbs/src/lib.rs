@@ -13,6 +13,8 @@ mod cq;
 mod device;
 mod error;
 mod eventfd;
+#[cfg(test)]
+mod fake;
 mod memory;
 mod pd;
 mod qp;

@@ -57,7 +57,7 @@ impl Pd {
     /// [`Error::Invalid`] for sizes beyond the limits of the device or completion queues of another device,
     /// [`Error::Exhausted`] if there are too many queue pairs.
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<Qp> {
-        let of_device = |cq: &Cq| Arc::ptr_eq(&cq.shared.device, &self.shared.device);
+        let of_device = |cq: &Cq| Arc::ptr_eq(&cq.device, &self.shared.device);
         if !of_device(init.send_cq) || !of_device(init.recv_cq) {
             return Err(Error::Invalid("the completion queue belongs to another device"));
         }

@@ -315,3 +315,6 @@ impl fmt::Debug for Qp {
         f.debug_struct("Qp").field("qpn", &self.qpn()).field("state", &self.state()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

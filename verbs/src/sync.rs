@@ -85,3 +85,6 @@ impl<T> Drop for SpinGuard<'_, T> {
         self.lock.held.store(false, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,24 @@ pub(crate) trait Allocate: Send + Sync {
     fn allocate(&self, len: usize) -> Result<Box<dyn Block>>;
 }
 
+/// Alignment of blocks from EAL's heap.
+const PAGE: usize = 4096;
+
+impl Allocate for urnic_dataplane::Arena {
+    fn allocate(&self, len: usize) -> Result<Box<dyn Block>> {
+        match self.alloc(len, PAGE) {
+            Ok(block) => Ok(Box::new(block)),
+            Err(error) => Err(Error::NoMemory(error.to_string())),
+        }
+    }
+}
+
+impl Block for urnic_dataplane::HugeBuf {
+    fn base(&self) -> *mut u8 {
+        self.as_ptr().as_ptr()
+    }
+}
+
 /// Ordinary private pages, present from the start.
 pub(crate) struct PageAllocator;
 

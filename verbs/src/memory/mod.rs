@@ -205,3 +205,6 @@ impl std::fmt::Debug for Mr {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -89,7 +89,7 @@ impl MrTable {
             self.slots.len() as u32 - 1
         };
         let slot = &mut self.slots[index as usize];
-        // Odd, so that a slot takes all 256 keys; random, so that the next is not known.
+        // Another key each time, so that an old STag stays invalid for 256 uses of the slot.
         slot.key = slot.key.wrapping_add(1);
         if self.map.stag(index, slot.key) == 0 {
             slot.key = slot.key.wrapping_add(1);

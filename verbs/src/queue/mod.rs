@@ -13,3 +13,6 @@ use crate::wc::Wc;
 
 /// The completions that one engine gives to one completion queue.
 pub(crate) type CompletionLane = Ring<Wc>;
+
+#[cfg(test)]
+mod tests;

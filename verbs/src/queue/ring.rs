@@ -34,11 +34,19 @@ impl<T: Copy> Ring<T> {
     /// A ring for at least `entries`; the capacity is a power of two of at least 2 (with one slot "published"
     /// and "free again" would be the same number).
     pub(crate) fn new(entries: u32) -> Self {
+        Self::starting_at(entries, 0)
+    }
+
+    /// The same, with `first` as the number of the first entry.
+    pub(super) fn starting_at(entries: u32, first: u32) -> Self {
         let capacity = entries.clamp(2, 1 << 30).next_power_of_two();
         let slots = (0..capacity)
-            .map(|i| Slot { sequence: AtomicU32::new(i), entry: UnsafeCell::new(MaybeUninit::uninit()) })
+            .map(|i| Slot {
+                sequence: AtomicU32::new(first.wrapping_add(i.wrapping_sub(first) & (capacity - 1))),
+                entry: UnsafeCell::new(MaybeUninit::uninit()),
+            })
             .collect();
-        Self { slots, released: Line(AtomicU32::new(0)) }
+        Self { slots, released: Line(AtomicU32::new(first)) }
     }
 
     pub(crate) fn capacity(&self) -> u32 {

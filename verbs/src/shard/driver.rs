@@ -1,10 +1,11 @@
 //! The engine's own thread.
 
-use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use urnic_config::Progress;
 
 use super::{Pass, Shard};
 use crate::error::{Error, Result};
@@ -17,23 +18,6 @@ pub(super) const LONGEST_NAP: Duration = Duration::from_millis(1);
 const WATCHING_NAP: Duration = Duration::from_micros(500);
 /// How long the thread keeps passing after the last work before it naps.
 const SPIN: Duration = Duration::from_micros(50);
-
-/// Who drives an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
-    /// Callers only.
-    Inline,
-    /// A thread that never naps, pinned to this core if one is named.
-    Dedicated {
-        /// Number of the core.
-        core: Option<usize>,
-    },
-    /// Callers while they poll, else a thread.
-    Adaptive {
-        /// Number of the core.
-        core: Option<usize>,
-    },
-}
 
 /// Whether and why the thread sleeps.
 mod sleep {
@@ -70,7 +54,7 @@ impl Driver {
 
     #[inline]
     pub(super) fn is_dedicated(&self) -> bool {
-        matches!(self.progress, Progress::Dedicated { .. }) && !self.stopping.load(Ordering::Relaxed)
+        self.progress == Progress::Dedicated && !self.stopping.load(Ordering::Relaxed)
     }
 
     pub(super) fn has_thread(&self) -> bool {
@@ -78,18 +62,18 @@ impl Driver {
     }
 
     /// Starts the thread, with all signals blocked: they are the application's.
-    pub(super) fn start(shard: &Arc<Shard>) -> Result<()> {
+    pub(super) fn start(shard: &Arc<Shard>, core: Option<usize>) -> Result<()> {
         let driver = &shard.driver;
-        let (core, run): (_, fn(&Weak<Shard>)) = match driver.progress {
+        let run = match driver.progress {
             Progress::Inline => return Ok(()),
-            Progress::Dedicated { core } => (core, dedicated),
-            Progress::Adaptive { core } => (core, adaptive),
+            Progress::Dedicated => dedicated,
+            Progress::Adaptive => adaptive,
         };
-        let weak = Arc::downgrade(shard);
+        let own = shard.clone();
         let before = block_signals();
         let thread = thread::Builder::new().name("urnic-engine".into()).spawn(move || {
             settle(core);
-            run(&weak);
+            run(&own);
         });
         restore_signals(&before);
         let thread = thread.map_err(|source| Error::Os { what: "the engine's thread", source })?;
@@ -107,7 +91,7 @@ impl Driver {
 
     /// The caller is about to sleep.
     pub(super) fn hand_over(&self) {
-        if matches!(self.progress, Progress::Adaptive { .. }) {
+        if self.progress == Progress::Adaptive {
             self.handed_over.store(true, Ordering::Release);
             self.wake();
         }
@@ -151,20 +135,15 @@ impl Driver {
         self.wake();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // The last owner of the device may be the thread itself, for the moment of a pass.
-            // SAFETY: asks who we are.
-            if thread.as_pthread_t() != unsafe { libc::pthread_self() } {
-                let _ = thread.join();
-            }
+            let _ = thread.join();
         }
     }
 }
 
 /// Passes without pause.
-fn dedicated(shard: &Weak<Shard>) {
-    let Some(shard) = shard.upgrade() else { return };
+fn dedicated(shard: &Shard) {
     while !shard.driver.stopping.load(Ordering::Relaxed) {
-        step_aside(&shard);
+        step_aside(shard);
         if let Some(mut engine) = shard.try_lock() {
             engine.pass();
         }
@@ -172,8 +151,7 @@ fn dedicated(shard: &Weak<Shard>) {
 }
 
 /// Watches while others poll, drives when they do not.
-fn adaptive(shard: &Weak<Shard>) {
-    let Some(shard) = shard.upgrade() else { return };
+fn adaptive(shard: &Shard) {
     let driver = &shard.driver;
     let mut polls = shard.hot.polls.load(Ordering::Relaxed);
     let mut nap = SHORTEST_NAP;
@@ -187,7 +165,7 @@ fn adaptive(shard: &Weak<Shard>) {
             nap = (nap * 2).min(WATCHING_NAP);
             continue;
         }
-        let pass = drive(&shard, polls);
+        let pass = drive(shard, polls);
         if pass.worked {
             nap = SHORTEST_NAP;
         }

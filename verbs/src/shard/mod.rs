@@ -15,9 +15,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(crate) use doorbell::Doorbells;
-pub(crate) use driver::Progress;
 pub(crate) use linger::linger_at_exit;
 pub(crate) use ops::{EngineAttr, EngineOps, ListenId, Pass, RequestId};
+
+use urnic_config::Progress;
 
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
@@ -56,8 +57,6 @@ pub(crate) struct Shard {
     engine: UnsafeCell<Box<dyn EngineOps>>,
     pub(crate) doorbells: Arc<Doorbells>,
     driver: Driver,
-    /// The process that opened the device; a forked child must leave it alone.
-    process: u32,
 }
 
 // SAFETY: the engine is Send and only accessed by the holder of the lock; everything else is Sync.
@@ -69,6 +68,7 @@ impl Shard {
         engine: Box<dyn EngineOps>,
         doorbells: Arc<Doorbells>,
         progress: Progress,
+        core: Option<usize>,
     ) -> Result<Arc<Self>> {
         let shard = Arc::new(Self {
             hot: Line::default(),
@@ -76,9 +76,8 @@ impl Shard {
             engine: UnsafeCell::new(engine),
             doorbells,
             driver: Driver::new(progress),
-            process: std::process::id(),
         });
-        Driver::start(&shard)?;
+        Driver::start(&shard, core)?;
         Ok(shard)
     }
 
@@ -106,6 +105,11 @@ impl Shard {
             self.hot.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
         }
         if engine.pass().worked { Polled::Worked } else { Polled::Idle }
+    }
+
+    /// Runs a pass, whoever else would like to.
+    pub(crate) fn pass(&self) -> Pass {
+        self.lock().pass()
     }
 
     /// Runs `verb` between passes, and a pass afterwards.
@@ -264,3 +268,6 @@ impl Drop for EngineGuard<'_> {
         self.shard.hot.locked.store(false, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests;

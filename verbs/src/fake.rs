@@ -1,0 +1,287 @@
+//! An engine without a network, for tests of everything around it: whatever is posted completes, Sends arrive at
+//! the QP at the other end of the connection if a receive is posted.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use urnic_config::Progress;
+
+use crate::cm::{CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue};
+use crate::device::{Device, MAX_QPS};
+use crate::error::{Error, Result};
+use crate::memory::{MrTable, PageAllocator};
+use crate::qp::{QpShared, QpState};
+use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, Pass, RequestId};
+use crate::wc::{Wc, WcFlags, WcOpcode, WcStatus};
+use crate::wr::{SendFlags, SendOp};
+
+/// What a test sees of the engine, and tells it.
+#[derive(Default)]
+pub(crate) struct Knobs {
+    pub(crate) passes: AtomicU64,
+    /// Passes that happened while another was running: must stay 0.
+    pub(crate) overlaps: AtomicU32,
+    inside: AtomicBool,
+    /// Passes that find work although nothing was posted, as if frames arrived.
+    pub(crate) arrivals: AtomicU32,
+    /// Passes needed after shutdown until everything is drained.
+    pub(crate) undrained: AtomicU32,
+    pub(crate) shut_down: AtomicBool,
+    pub(crate) overflows: AtomicU32,
+    /// The STag's region was resolved while it was registered.
+    pub(crate) rejected: AtomicU32,
+}
+
+struct FakeQp {
+    shared: Arc<QpShared>,
+    sends: u32,
+    receives: u32,
+    peer: Option<u32>,
+    events: Option<Arc<EventQueue>>,
+}
+
+pub(crate) struct FakeEngine {
+    knobs: Arc<Knobs>,
+    doorbells: Arc<Doorbells>,
+    table: MrTable,
+    qps: HashMap<u32, FakeQp>,
+    ready: VecDeque<u32>,
+    listeners: HashMap<u16, (ListenId, Arc<EventQueue>)>,
+    requests: HashMap<RequestId, (u32, Vec<u8>)>,
+    ports: HashSet<u16>,
+    next: u64,
+}
+
+/// A device on a fake engine.
+pub(crate) fn device(progress: Progress) -> (Device, Arc<Knobs>) {
+    let knobs = Arc::new(Knobs::default());
+    let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
+    let engine = FakeEngine::new(knobs.clone(), doorbells.clone());
+    let device =
+        Device::from_engine(Box::new(engine), doorbells, Arc::new(PageAllocator), progress, None).unwrap();
+    (device, knobs)
+}
+
+impl FakeEngine {
+    pub(crate) fn new(knobs: Arc<Knobs>, doorbells: Arc<Doorbells>) -> Self {
+        Self {
+            knobs,
+            doorbells,
+            table: MrTable::new(7),
+            qps: HashMap::new(),
+            ready: VecDeque::new(),
+            listeners: HashMap::new(),
+            requests: HashMap::new(),
+            ports: HashSet::new(),
+            next: 0,
+        }
+    }
+
+    fn serve(&mut self, qpn: u32) {
+        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        let shared = qp.shared.clone();
+        let status = match shared.state() {
+            QpState::Idle => return,
+            QpState::Error => WcStatus::Flushed,
+            _ => WcStatus::Success,
+        };
+        let mut arrivals = Vec::new();
+        while let Some(view) = shared.send.peek(qp.sends) {
+            let entry = *view.entry;
+            let opcode = match entry.op {
+                SendOp::Send | SendOp::SendInv(_) => WcOpcode::Send,
+                SendOp::Write { .. } => WcOpcode::Write,
+                SendOp::Read { .. } => WcOpcode::Read,
+            };
+            if opcode == WcOpcode::Send {
+                arrivals.push((entry.length, entry.flags.contains(SendFlags::SOLICITED)));
+            }
+            let wc = Wc { wr_id: entry.wr_id, status, opcode, byte_len: entry.length, qpn, ..Wc::default() };
+            if shared.signal_all || status != WcStatus::Success || entry.flags.contains(SendFlags::SIGNALED) {
+                self.knobs.overflows.fetch_add(shared.send_cq.push(wc).is_err().into(), Ordering::Relaxed);
+            }
+            shared.send.release(qp.sends);
+            qp.sends = qp.sends.wrapping_add(1);
+        }
+        if status == WcStatus::Flushed {
+            while let Some(view) = shared.recv.peek(qp.receives) {
+                let wc = Wc { wr_id: view.wr_id, status, opcode: WcOpcode::Recv, qpn, ..Wc::default() };
+                self.knobs.overflows.fetch_add(shared.recv_cq.push(wc).is_err().into(), Ordering::Relaxed);
+                shared.recv.release(qp.receives);
+                qp.receives = qp.receives.wrapping_add(1);
+            }
+        }
+        let Some(peer) = qp.peer.and_then(|peer| self.qps.get_mut(&peer)) else { return };
+        for (byte_len, solicited) in arrivals {
+            let Some(view) = peer.shared.recv.peek(peer.receives) else { continue };
+            let flags = if solicited { WcFlags::SOLICITED } else { WcFlags::empty() };
+            let wc = Wc {
+                wr_id: view.wr_id,
+                opcode: WcOpcode::Recv,
+                byte_len,
+                qpn: peer.shared.qpn,
+                flags,
+                ..Wc::default()
+            };
+            let _ = peer.shared.recv_cq.push(wc);
+            peer.shared.recv.release(peer.receives);
+            peer.receives = peer.receives.wrapping_add(1);
+        }
+    }
+}
+
+impl EngineOps for FakeEngine {
+    fn pass(&mut self) -> Pass {
+        if self.knobs.inside.swap(true, Ordering::SeqCst) {
+            self.knobs.overlaps.fetch_add(1, Ordering::SeqCst);
+        }
+        let mut worked = false;
+        while let Some(qpn) = self.doorbells.pop() {
+            worked = true;
+            if let Some(qp) = self.qps.get(&qpn) {
+                qp.shared.answer_doorbell();
+                self.ready.push_back(qpn);
+            }
+        }
+        while let Some(qpn) = self.ready.pop_front() {
+            self.serve(qpn);
+        }
+        let less = |n: u32| n.checked_sub(1);
+        worked |= self.knobs.arrivals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+        if self.knobs.shut_down.load(Ordering::SeqCst) {
+            let _ = self.knobs.undrained.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        }
+        self.knobs.passes.fetch_add(1, Ordering::SeqCst);
+        self.knobs.inside.store(false, Ordering::SeqCst);
+        Pass { worked, next_deadline: None }
+    }
+
+    fn table(&mut self) -> &mut MrTable {
+        &mut self.table
+    }
+
+    fn attach_qp(&mut self, shared: Arc<QpShared>) -> Result<()> {
+        let qpn = shared.qpn;
+        let qp = FakeQp { shared, sends: 0, receives: 0, peer: None, events: None };
+        assert!(self.qps.insert(qpn, qp).is_none());
+        Ok(())
+    }
+
+    fn detach_qp(&mut self, qpn: u32) {
+        let _ = self.disconnect(qpn);
+        assert!(self.qps.remove(&qpn).is_some());
+    }
+
+    fn modify_to_error(&mut self, qpn: u32) {
+        if let Some(qp) = self.qps.get(&qpn) {
+            qp.shared.set_state(QpState::Error);
+        }
+        self.serve(qpn);
+    }
+
+    fn listen(&mut self, port: u16, _backlog: u32, events: Arc<EventQueue>) -> Result<ListenId> {
+        if !self.ports.insert(port) {
+            return Err(Error::PortInUse(port));
+        }
+        self.next += 1;
+        self.listeners.insert(port, (ListenId(self.next), events));
+        Ok(ListenId(self.next))
+    }
+
+    fn unlisten(&mut self, id: ListenId) {
+        self.listeners.retain(|port, (other, _)| *other != id || !self.ports.remove(port));
+    }
+
+    fn connect(
+        &mut self,
+        qpn: u32,
+        to: SocketAddrV4,
+        param: &ConnParam,
+        events: Arc<EventQueue>,
+    ) -> Result<()> {
+        let Some((_, listener)) = self.listeners.get(&to.port()) else {
+            events.push(CmEvent::ConnectError { qpn, reason: ConnectFailure::Refused });
+            return Ok(());
+        };
+        self.qps.get_mut(&qpn).ok_or(Error::UnknownQp(qpn))?.events = Some(events);
+        self.next += 1;
+        let id = RequestId(self.next);
+        self.requests.insert(id, (qpn, Vec::new()));
+        listener.push(CmEvent::ConnectRequest(ConnRequest::new(
+            id,
+            to,
+            param.private_data.clone(),
+            param.ird,
+            param.ord,
+        )));
+        Ok(())
+    }
+
+    fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<()> {
+        let (active, _) = self.requests.remove(&request).ok_or(Error::RequestGone)?;
+        for (own, peer) in [(qpn, active), (active, qpn)] {
+            let qp = self.qps.get_mut(&own).ok_or(Error::UnknownQp(own))?;
+            qp.peer = Some(peer);
+            qp.shared.set_state(QpState::Rts);
+            let event = CmEvent::Established {
+                qpn: own,
+                peer: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1),
+                private_data: param.private_data.clone(),
+                ird: param.ird,
+                ord: param.ord,
+            };
+            if let Some(events) = &qp.events {
+                events.push(event);
+            }
+            self.ready.push_back(own);
+        }
+        Ok(())
+    }
+
+    fn reject(&mut self, request: RequestId, private_data: &[u8]) -> Result<()> {
+        let (qpn, _) = self.requests.remove(&request).ok_or(Error::RequestGone)?;
+        self.knobs.rejected.fetch_add(1, Ordering::SeqCst);
+        if let Some(events) = self.qps.get(&qpn).and_then(|qp| qp.events.as_ref()) {
+            events.push(CmEvent::Rejected { qpn, private_data: private_data.to_vec() });
+        }
+        Ok(())
+    }
+
+    fn disconnect(&mut self, qpn: u32) -> Result<()> {
+        let qp = self.qps.get_mut(&qpn).ok_or(Error::UnknownQp(qpn))?;
+        let peer = qp.peer.take().ok_or(Error::NotConnected)?;
+        for (qpn, reason) in [(qpn, DisconnectReason::Local), (peer, DisconnectReason::Peer)] {
+            if let Some(qp) = self.qps.get_mut(&qpn) {
+                qp.peer = None;
+                qp.shared.set_state(QpState::Error);
+                if let Some(events) = &qp.events {
+                    events.push(CmEvent::Disconnected { qpn, reason });
+                }
+                self.serve(qpn);
+            }
+        }
+        Ok(())
+    }
+
+    fn drained(&self) -> bool {
+        self.knobs.undrained.load(Ordering::SeqCst) == 0
+    }
+
+    fn shutdown(&mut self) {
+        self.knobs.shut_down.store(true, Ordering::SeqCst);
+    }
+
+    fn attributes(&self) -> EngineAttr {
+        EngineAttr {
+            mac: [2, 0, 0, 0, 0, 1],
+            ip: Ipv4Addr::LOCALHOST,
+            prefix_len: 8,
+            mtu: 1500,
+            port: "fake".into(),
+            link_up: true,
+            counters: vec![("passes", self.knobs.passes.load(Ordering::SeqCst))],
+        }
+    }
+}

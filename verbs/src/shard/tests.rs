@@ -1,0 +1,184 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use urnic_config::Progress;
+
+use super::{Doorbells, Polled};
+use crate::fake::{self, Knobs};
+
+const ALL: [Progress; 3] = [Progress::Inline, Progress::Adaptive, Progress::Dedicated];
+
+/// Waits for something that must happen; the limit only ends a hopeless test.
+fn until(what: &str, happened: impl Fn() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !happened() {
+        assert!(Instant::now() < limit, "{what} did not happen");
+        thread::yield_now();
+    }
+}
+
+fn passes(knobs: &Knobs) -> u64 {
+    knobs.passes.load(Ordering::SeqCst)
+}
+
+/// CPU time of the engine's thread of this process whose engine `knobs` watches cannot be asked for by name in
+/// a test with several; passes tell as much: an idle thread makes about a thousand in a second.
+#[test]
+fn an_idle_adaptive_thread_naps() {
+    let (_device, knobs) = fake::device(Progress::Adaptive);
+    let (start, before) = (Instant::now(), passes(&knobs));
+    until("200 passes", || passes(&knobs) >= before + 200);
+    // 200 naps that grow from 50 us to 1 ms last 194 ms at least; a busy machine makes them longer only.
+    assert!(start.elapsed() >= Duration::from_millis(150), "{:?}", start.elapsed());
+}
+
+#[test]
+fn threads_drive_without_callers() {
+    for progress in [Progress::Adaptive, Progress::Dedicated] {
+        let (_device, knobs) = fake::device(progress);
+        knobs.arrivals.store(1000, Ordering::SeqCst);
+        until("serving what arrives", || knobs.arrivals.load(Ordering::SeqCst) == 0);
+    }
+}
+
+#[test]
+fn inline_has_no_thread() {
+    let (device, knobs) = fake::device(Progress::Inline);
+    let before = passes(&knobs);
+    assert_eq!(device.shared.shard.poll_pass(), Polled::Idle);
+    knobs.arrivals.store(1, Ordering::SeqCst);
+    assert_eq!(device.shared.shard.try_pass(), Polled::Worked);
+    assert_eq!(passes(&knobs), before + 2);
+}
+
+#[test]
+fn pollers_leave_a_dedicated_engine_alone() {
+    let (device, _) = fake::device(Progress::Dedicated);
+    assert_eq!(device.shared.shard.poll_pass(), Polled::Skipped);
+}
+
+/// While somebody polls, the thread makes no passes; when he stops, it does.
+#[test]
+fn adaptive_watches_pollers_and_takes_over() {
+    let (device, knobs) = fake::device(Progress::Adaptive);
+    let shard = &device.shared.shard;
+    let polling = |rounds: u64| {
+        let before = passes(&knobs);
+        let mut own = 0;
+        for _ in 0..rounds {
+            own += u64::from(shard.poll_pass() != Polled::Skipped);
+        }
+        (own, passes(&knobs) - before)
+    };
+    // It may be in the middle of a round of its own at first.
+    let mut quiet = false;
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !quiet && Instant::now() < limit {
+        let (own, all) = polling(200_000);
+        quiet = all == own;
+    }
+    assert!(quiet, "the thread went on while somebody polled");
+    let before = passes(&knobs);
+    until("taking over", || passes(&knobs) > before);
+}
+
+/// Pollers, control verbs and the engine's thread at once: one at a time has the engine, and all get their turns.
+#[test]
+fn one_driver_at_a_time() {
+    for progress in ALL {
+        let (device, knobs) = fake::device(progress);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        device.shared.shard.poll_pass();
+                        thread::yield_now();
+                    }
+                });
+            }
+            for _ in 0..500 {
+                device.attributes().unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(knobs.overlaps.load(Ordering::SeqCst), 0);
+    }
+}
+
+/// Control verbs get the lock although two pollers never let go of it for longer than a moment.
+#[test]
+fn control_is_not_starved_by_busy_pollers() {
+    let (device, _) = fake::device(Progress::Inline);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    device.shared.shard.poll_pass();
+                }
+            });
+        }
+        for _ in 0..100 {
+            device.attributes().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A thread that naps because nothing happens is woken by a doorbell; one that was told to take over does so
+/// though somebody has just polled.
+#[test]
+fn hand_over_and_doorbells_wake() {
+    let (device, knobs) = fake::device(Progress::Adaptive);
+    let shard = &device.shared.shard;
+    for round in 0..200 {
+        shard.poll_pass();
+        let before = passes(&knobs);
+        if round % 2 == 0 {
+            shard.hand_over();
+        } else {
+            shard.ring(1);
+        }
+        until("a pass of the thread", || passes(&knobs) > before);
+    }
+}
+
+/// Doorbells of others stay when one is forgotten, while others ring.
+#[test]
+fn forgetting_a_doorbell_keeps_the_others() {
+    let doorbells = Doorbells::new(64);
+    for qpn in 0..60 {
+        doorbells.ring(qpn);
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| (60..64).for_each(|qpn| doorbells.ring(qpn)));
+        (10..20).for_each(|qpn| doorbells.forget(qpn));
+    });
+    let mut left: Vec<_> = std::iter::from_fn(|| doorbells.pop()).collect();
+    left.sort_unstable();
+    assert_eq!(left, (0..10).chain(20..64).collect::<Vec<_>>());
+}
+
+/// A child of a process with a device can exit without touching the device, and is told so.
+#[test]
+fn a_forked_child_leaves_the_device_alone() {
+    let (device, knobs) = fake::device(Progress::Inline);
+    // SAFETY: the child makes only a few calls that need no lock of another thread, and ends at once.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let refused = matches!(device.attributes(), Err(crate::Error::Forked));
+        let skipped = device.shared.shard.poll_pass() == Polled::Skipped;
+        device.shared.shard.linger();
+        let untouched = !knobs.shut_down.load(Ordering::SeqCst);
+        // SAFETY: ends the child without running anything of the parent's.
+        unsafe { libc::_exit(i32::from(!(refused && skipped && untouched))) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for the child made above.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert!(device.attributes().is_ok(), "the parent goes on");
+}
