@@ -64,14 +64,14 @@ unsafe fn word<const COPY: bool, const SUM: bool>(dst: *mut u8, src: *const u8, 
     }
 }
 
-/// Short data, in one stream: copies if `COPY`; returns the CRC register, and the checksum words added to `acc` if
-/// `SUM`.
+/// Short data, in one stream: copies if `COPY`; returns the CRC register if `CRC`, and the checksum words added to
+/// `acc` if `SUM`.
 ///
 /// # Safety
 /// `src` must be readable and, if `COPY`, `dst` writable for `len` bytes.
 #[inline]
 #[target_feature(enable = "sse4.2")]
-pub(super) unsafe fn one_stream<const COPY: bool, const SUM: bool>(
+pub(super) unsafe fn one_stream<const COPY: bool, const CRC: bool, const SUM: bool>(
     mut dst: *mut u8,
     mut src: *const u8,
     mut len: usize,
@@ -82,7 +82,10 @@ pub(super) unsafe fn one_stream<const COPY: bool, const SUM: bool>(
     // SAFETY: every access stays within the `len` bytes that are left at `src` and `dst`.
     unsafe {
         while len >= 8 {
-            state = _mm_crc32_u64(state, word::<COPY, SUM>(dst, src, &mut acc));
+            let v = word::<COPY, SUM>(dst, src, &mut acc);
+            if CRC {
+                state = _mm_crc32_u64(state, v);
+            }
             src = src.add(8);
             dst = dst.wrapping_add(8);
             len -= 8;
@@ -93,7 +96,9 @@ pub(super) unsafe fn one_stream<const COPY: bool, const SUM: bool>(
             if COPY {
                 ptr::write_unaligned(dst.cast(), v);
             }
-            state = _mm_crc32_u32(state, v);
+            if CRC {
+                state = _mm_crc32_u32(state, v);
+            }
             if SUM {
                 acc = sum::add(acc, u64::from(v));
             }
@@ -105,7 +110,9 @@ pub(super) unsafe fn one_stream<const COPY: bool, const SUM: bool>(
             if COPY {
                 ptr::write_unaligned(dst.cast(), v);
             }
-            state = _mm_crc32_u16(state, v);
+            if CRC {
+                state = _mm_crc32_u16(state, v);
+            }
             if SUM {
                 acc = sum::add(acc, u64::from(v));
             }
@@ -117,7 +124,9 @@ pub(super) unsafe fn one_stream<const COPY: bool, const SUM: bool>(
             if COPY {
                 dst.write(v);
             }
-            state = _mm_crc32_u8(state, v);
+            if CRC {
+                state = _mm_crc32_u8(state, v);
+            }
             if SUM {
                 acc = sum::add(acc, u64::from(v));
             }
@@ -132,7 +141,7 @@ pub(super) unsafe fn one_stream<const COPY: bool, const SUM: bool>(
 /// As [`one_stream`].
 #[inline(never)]
 #[target_feature(enable = "sse4.2,pclmulqdq")]
-unsafe fn three_streams<const COPY: bool, const SUM: bool>(
+unsafe fn three_streams<const COPY: bool, const CRC: bool, const SUM: bool>(
     mut dst: *mut u8,
     mut src: *const u8,
     mut len: usize,
@@ -147,22 +156,33 @@ unsafe fn three_streams<const COPY: bool, const SUM: bool>(
             let (mut a, mut b, mut c) = (state, 0, 0);
             let (src_b, dst_b) = (src.add(8 * n), dst.wrapping_add(8 * n));
             let (src_c, dst_c) = (src_b.add(8 * n), dst_b.wrapping_add(8 * n));
+            let mut words = |at: usize| {
+                [
+                    word::<COPY, SUM>(dst.wrapping_add(at), src.add(at), &mut acc_a),
+                    word::<COPY, SUM>(dst_b.wrapping_add(at), src_b.add(at), &mut acc_b),
+                    word::<COPY, SUM>(dst_c.wrapping_add(at), src_c.add(at), &mut acc_c),
+                ]
+            };
             for at in (0..8 * (n - 1)).step_by(8) {
-                a = _mm_crc32_u64(a, word::<COPY, SUM>(dst.wrapping_add(at), src.add(at), &mut acc_a));
-                b = _mm_crc32_u64(b, word::<COPY, SUM>(dst_b.wrapping_add(at), src_b.add(at), &mut acc_b));
-                c = _mm_crc32_u64(c, word::<COPY, SUM>(dst_c.wrapping_add(at), src_c.add(at), &mut acc_c));
+                let v = words(at);
+                if CRC {
+                    a = _mm_crc32_u64(a, v[0]);
+                    b = _mm_crc32_u64(b, v[1]);
+                    c = _mm_crc32_u64(c, v[2]);
+                }
             }
-            let at = 8 * (n - 1);
-            a = _mm_crc32_u64(a, word::<COPY, SUM>(dst.wrapping_add(at), src.add(at), &mut acc_a));
-            b = _mm_crc32_u64(b, word::<COPY, SUM>(dst_b.wrapping_add(at), src_b.add(at), &mut acc_b));
-            let last = word::<COPY, SUM>(dst_c.wrapping_add(at), src_c.add(at), &mut acc_c);
-            state = _mm_crc32_u64(c, last ^ product(a, SHIFT[2 * n]) ^ product(b, SHIFT[n]));
+            let v = words(8 * (n - 1));
+            if CRC {
+                a = _mm_crc32_u64(a, v[0]);
+                b = _mm_crc32_u64(b, v[1]);
+                state = _mm_crc32_u64(c, v[2] ^ product(a, SHIFT[2 * n]) ^ product(b, SHIFT[n]));
+            }
             src = src.add(24 * n);
             dst = dst.wrapping_add(24 * n);
             len -= 24 * n;
         }
         let acc = sum::add(acc_a, sum::add(acc_b, acc_c));
-        one_stream::<COPY, SUM>(dst, src, len, state as u32, acc)
+        one_stream::<COPY, CRC, SUM>(dst, src, len, state as u32, acc)
     }
 }
 
@@ -172,7 +192,7 @@ unsafe fn three_streams<const COPY: bool, const SUM: bool>(
 /// As [`one_stream`].
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq")]
-unsafe fn pass<const COPY: bool, const SUM: bool>(
+unsafe fn pass<const COPY: bool, const CRC: bool, const SUM: bool>(
     dst: *mut u8,
     src: *const u8,
     len: usize,
@@ -181,48 +201,31 @@ unsafe fn pass<const COPY: bool, const SUM: bool>(
     // SAFETY: the caller's promise.
     unsafe {
         match len < THREE_MIN {
-            true => one_stream::<COPY, SUM>(dst, src, len, state, 0),
-            false => three_streams::<COPY, SUM>(dst, src, len, state),
+            true => one_stream::<COPY, CRC, SUM>(dst, src, len, state, 0),
+            false => three_streams::<COPY, CRC, SUM>(dst, src, len, state),
         }
     }
 }
 
 unsafe fn crc(src: *const u8, len: usize, state: u32) -> u32 {
     // SAFETY: the caller's promise; the table is used only where the features exist; nothing is written.
-    unsafe { pass::<false, false>(ptr::null_mut(), src, len, state).0 }
+    unsafe { pass::<false, true, false>(ptr::null_mut(), src, len, state).0 }
 }
 
 unsafe fn copy_crc(dst: *mut u8, src: *const u8, len: usize, state: u32) -> u32 {
     // SAFETY: the caller's promise; the table is used only where the features exist.
-    unsafe { pass::<true, false>(dst, src, len, state).0 }
+    unsafe { pass::<true, true, false>(dst, src, len, state).0 }
 }
 
 unsafe fn copy_crc_sum(dst: *mut u8, src: *const u8, len: usize, state: u32) -> (u32, u16) {
     // SAFETY: the caller's promise; the table is used only where the features exist.
-    let (state, acc) = unsafe { pass::<true, true>(dst, src, len, state) };
+    let (state, acc) = unsafe { pass::<true, true, true>(dst, src, len, state) };
     (state, sum::fold(acc))
 }
 
-pub(super) unsafe fn sum_only(src: *const u8, len: usize) -> u16 {
-    // SAFETY: the caller promises that `len` bytes are readable and, as it has a slice, that they do not change.
-    let data = unsafe { std::slice::from_raw_parts(src, len) };
-    let (quads, rest) = data.as_chunks::<32>();
-    let mut acc = [0u64; 4];
-    for quad in quads {
-        for (acc, word) in acc.iter_mut().zip(quad.as_chunks::<8>().0) {
-            *acc = sum::add(*acc, u64::from_le_bytes(*word));
-        }
-    }
-    let (words, rest) = rest.as_chunks::<8>();
-    for word in words {
-        acc[0] = sum::add(acc[0], u64::from_le_bytes(*word));
-    }
-    let mut last = [0; 8];
-    for (to, from) in last.iter_mut().zip(rest) {
-        *to = *from;
-    }
-    let acc = sum::add(sum::add(acc[0], acc[1]), sum::add(acc[2], acc[3]));
-    sum::fold(sum::add(acc, u64::from_le_bytes(last)))
+unsafe fn sum_only(src: *const u8, len: usize) -> u16 {
+    // SAFETY: the caller's promise; the table is used only where the features exist; nothing is written.
+    sum::fold(unsafe { pass::<false, false, true>(ptr::null_mut(), src, len, 0).1 })
 }
 
 unsafe fn place(mut dst: *mut u8, mut src: *const u8, len: usize) {

@@ -313,7 +313,7 @@ unsafe fn parts<const COPY: bool, const CRC: bool, const SUM: bool>(
 /// As [`vectors`].
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,avx512bw,avx512vl,avx512vbmi2,avx512vnni,vpclmulqdq")]
-unsafe fn pass<const COPY: bool, const SUM: bool>(
+unsafe fn pass<const COPY: bool, const CRC: bool, const SUM: bool>(
     dst: *mut u8,
     src: *const u8,
     len: usize,
@@ -322,36 +322,31 @@ unsafe fn pass<const COPY: bool, const SUM: bool>(
     // SAFETY: the caller's promise.
     unsafe {
         match len < VECTOR_MIN {
-            true => sse42::one_stream::<COPY, SUM>(dst, src, len, state, 0),
-            false => parts::<COPY, true, SUM>(dst, src, len, state),
+            true => sse42::one_stream::<COPY, CRC, SUM>(dst, src, len, state, 0),
+            false => parts::<COPY, CRC, SUM>(dst, src, len, state),
         }
     }
 }
 
 unsafe fn crc(src: *const u8, len: usize, state: u32) -> u32 {
     // SAFETY: the caller's promise; the table is used only where the features exist; nothing is written.
-    unsafe { pass::<false, false>(ptr::null_mut(), src, len, state).0 }
+    unsafe { pass::<false, true, false>(ptr::null_mut(), src, len, state).0 }
 }
 
 unsafe fn copy_crc(dst: *mut u8, src: *const u8, len: usize, state: u32) -> u32 {
     // SAFETY: the caller's promise; the table is used only where the features exist.
-    unsafe { pass::<true, false>(dst, src, len, state).0 }
+    unsafe { pass::<true, true, false>(dst, src, len, state).0 }
 }
 
 unsafe fn copy_crc_sum(dst: *mut u8, src: *const u8, len: usize, state: u32) -> (u32, u16) {
     // SAFETY: the caller's promise; the table is used only where the features exist.
-    let (state, acc) = unsafe { pass::<true, true>(dst, src, len, state) };
+    let (state, acc) = unsafe { pass::<true, true, true>(dst, src, len, state) };
     (state, sum::fold(acc))
 }
 
 unsafe fn sum_only(src: *const u8, len: usize) -> u16 {
     // SAFETY: the caller's promise; the table is used only where the features exist; nothing is written.
-    unsafe {
-        match len < VECTOR_MIN {
-            true => sse42::sum_only(src, len),
-            false => sum::fold(parts::<false, false, true>(ptr::null_mut(), src, len, 0).1),
-        }
-    }
+    sum::fold(unsafe { pass::<false, false, true>(ptr::null_mut(), src, len, 0).1 })
 }
 
 unsafe fn place(dst: *mut u8, src: *const u8, len: usize) {
