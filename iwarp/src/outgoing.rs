@@ -59,18 +59,35 @@ impl Fpdu {
 }
 
 impl Outgoing {
-    /// `ddp` is the DDP header with everything but L, TO or MO of later segments; `rdma` follows it and excludes payload.
-    pub(crate) fn new(ddp: &[u8], rdma: &[u8], len: u32, crc: bool) -> Outgoing {
-        debug_assert!(rdma.is_empty() || len == 0);
+    /// `ddp` is the DDP header of the first segment, L clear; `rdma` follows it and excludes payload. The lengths are
+    /// constants, so that building a header is a few stores.
+    pub(crate) fn new<const N: usize, const M: usize>(
+        ddp: [u8; N],
+        rdma: [u8; M],
+        len: u32,
+        crc: bool,
+    ) -> Outgoing {
+        const { assert!(2 + N + M <= HEADER_MAX) };
         let mut header = [0; HEADER_MAX];
-        let end = 2 + ddp.len();
-        header[2..end].copy_from_slice(ddp);
-        header[end..end + rdma.len()].copy_from_slice(rdma);
-        Outgoing { header, header_len: (end + rdma.len()) as u8, crc, done: false, sent: 0, len }
+        header[2..2 + N].copy_from_slice(&ddp);
+        header[2 + N..2 + N + M].copy_from_slice(&rdma);
+        Outgoing { header, header_len: (2 + N + M) as u8, crc, done: false, sent: 0, len }
+    }
+
+    /// A Terminate: the octets of `rdma` that count are the first `rdma_len`.
+    pub(crate) fn terminate(
+        ddp: [u8; UNTAGGED_LEN],
+        rdma: [u8; TERMINATE_MAX],
+        rdma_len: usize,
+        crc: bool,
+    ) -> Outgoing {
+        let whole = Outgoing::new(ddp, rdma, 0, crc);
+        Outgoing { header_len: (2 + UNTAGGED_LEN + rdma_len) as u8, ..whole }
     }
 
     /// Cuts the next FPDU with a ULPDU of at most `mulpdu` octets (DDP-27); `None` when the message is out.
     /// `mulpdu` is taken within the limits of RFC 5044 §3 and may change from call to call.
+    #[inline]
     pub fn next(&mut self, mulpdu: usize) -> Option<Fpdu> {
         if self.done {
             return None;

@@ -105,12 +105,7 @@ impl ReadRequest {
 #[derive(Debug)]
 pub struct Stream<C> {
     assembly: Assembly<C>,
-    inbound: Inbound,
-    outbound: Outbound,
-    crc: bool,
-    role: Role,
-    /// A valid FPDU has arrived.
-    heard: bool,
+    rdmap: Rdmap,
     /// A fault or a Terminate ended the inbound half.
     deaf: bool,
 }
@@ -118,15 +113,14 @@ pub struct Stream<C> {
 impl<C: Chunk> Stream<C> {
     /// Enters Full Operation with what start-up negotiated.
     pub fn new(negotiated: &Negotiated, limits: StreamLimits) -> Self {
-        Stream {
-            assembly: Assembly::new(limits.max_held_frames),
+        let rdmap = Rdmap {
             inbound: Inbound::new(negotiated.ird),
             outbound: Outbound::new(negotiated.ord, negotiated.crc),
             crc: negotiated.crc,
             role: negotiated.role,
             heard: false,
-            deaf: false,
-        }
+        };
+        Stream { assembly: Assembly::new(limits.max_held_frames), rdmap, deaf: false }
     }
 
     /// Takes the next octets of the stream; any split is fine (MPA-44). Chunks of an incomplete FPDU are kept, within
@@ -158,21 +152,16 @@ impl<C: Chunk> Stream<C> {
                 self.assembly.hold(chunk, 0);
                 return Ok(());
             };
-            let gathered = self.assembly.gathered(&bytes[..end]);
-            let mut rx =
-                Receiver::of(&mut self.inbound, &mut self.outbound, self.crc, self.role, &mut self.heard);
-            let over = rx.spread(&gathered, sink)?;
+            let terminated = self.rdmap.spread(&self.assembly.gathered(&bytes[..end]), sink)?;
             self.assembly.clear();
-            if over {
+            if terminated {
                 self.deaf = true;
                 return Ok(());
             }
             at = end;
         }
-        let mut rx =
-            Receiver::of(&mut self.inbound, &mut self.outbound, self.crc, self.role, &mut self.heard);
-        while let Some((fpdu, ulpdu)) = assembly::whole(&bytes[at..]) {
-            if rx.whole(fpdu, ulpdu, sink)? {
+        while let Some((fpdu, ulpdu_len)) = assembly::whole(&bytes[at..]) {
+            if self.rdmap.whole(fpdu, ulpdu_len, sink)? {
                 self.deaf = true;
                 return Ok(());
             }
@@ -186,13 +175,14 @@ impl<C: Chunk> Stream<C> {
 
     /// Whether FPDUs may be sent: a Responder waits for the Initiator's first valid one (MPA-70).
     pub fn may_send(&self) -> bool {
-        self.heard || self.role == Role::Initiator || broken(Rule::ResponderTalksFirst)
+        self.rdmap.may_send() || broken(Rule::ResponderTalksFirst)
     }
 
     /// Starts a message of `len` octets (for [`Op::Read`]: octets wanted; ignored for [`Op::ReadResponse`] and
     /// [`Op::Terminate`], which have lengths of their own).
     ///
     /// A refusal changes nothing; see [`BeginError`] for when to try again.
+    #[inline]
     pub fn begin(&mut self, op: Op, len: u32) -> Result<Outgoing, BeginError> {
         if !self.may_send() {
             return Err(BeginError::NotYet);
@@ -200,27 +190,27 @@ impl<C: Chunk> Stream<C> {
         if self.deaf && !matches!(op, Op::Terminate(_)) {
             return Err(BeginError::Ended);
         }
-        self.outbound.begin(op, len)
+        self.rdmap.outbound.begin(op, len)
     }
 
     /// Reads of ours that are not complete.
     pub fn reads_outstanding(&self) -> usize {
-        self.outbound.reads.len()
+        self.rdmap.outbound.reads.len()
     }
 
     /// How many Reads of ours may be outstanding at once.
     pub fn ord(&self) -> u16 {
-        self.outbound.ord
+        self.rdmap.outbound.ord
     }
 
     /// The oldest Read Request of the peer that was not taken yet. Serve them in this order (RDMAP-65).
     pub fn next_response(&mut self) -> Option<ReadRequest> {
-        self.inbound.pending.pop_front()
+        self.rdmap.inbound.pending.pop_front()
     }
 
     /// Read Requests of the peer that wait for [`Stream::next_response`].
     pub fn responses_pending(&self) -> usize {
-        self.inbound.pending.len()
+        self.rdmap.inbound.pending.len()
     }
 
     /// Whether octets of an incomplete FPDU are kept: a FIN now cuts it short.
@@ -234,24 +224,21 @@ impl<C: Chunk> Stream<C> {
     }
 }
 
-/// The parts of a stream that an FPDU changes, apart from the assembly that its octets may lie in.
-struct Receiver<'a> {
-    inbound: &'a mut Inbound,
-    outbound: &'a mut Outbound,
+/// DDP and RDMAP of both halves: all of a stream but the assembly, which holds the octets of an FPDU being handled.
+#[derive(Debug)]
+struct Rdmap {
+    inbound: Inbound,
+    outbound: Outbound,
     crc: bool,
     role: Role,
-    heard: &'a mut bool,
+    /// A valid FPDU has arrived.
+    heard: bool,
 }
 
-impl<'a> Receiver<'a> {
-    fn of(
-        inbound: &'a mut Inbound,
-        outbound: &'a mut Outbound,
-        crc: bool,
-        role: Role,
-        heard: &'a mut bool,
-    ) -> Self {
-        Receiver { inbound, outbound, crc, role, heard }
+impl Rdmap {
+    /// Whether FPDUs may be sent (MPA-70).
+    fn may_send(&self) -> bool {
+        self.heard || self.role == Role::Initiator
     }
 
     /// Handles an FPDU that lies in one piece. `true`: it was a Terminate.
@@ -263,13 +250,13 @@ impl<'a> Receiver<'a> {
             sink.place(target, 0, ulpdu.get(header_len..).unwrap_or_default());
         };
         if broken(Rule::PlaceBeforeCrc) {
-            self.inbound.segment(self.outbound, &segment, sink, place)?;
+            self.inbound.segment(&mut self.outbound, &segment, sink, place)?;
         }
         self.check(*crc, sink, || urnic_crc::crc32c(urnic_crc::INIT, covered))?;
         if broken(Rule::PlaceBeforeCrc) {
             return Ok(false);
         }
-        self.inbound.segment(self.outbound, &segment, sink, place)
+        self.inbound.segment(&mut self.outbound, &segment, sink, place)
     }
 
     /// Handles an FPDU whose octets are spread over several pieces.
@@ -288,7 +275,7 @@ impl<'a> Receiver<'a> {
         let mut head = [0; inbound::HEAD_MAX];
         let head_len = fpdu.copy(2, &mut head).min(ulpdu_len.into());
         let segment = Segment { head: &head[..head_len], len: ulpdu_len };
-        self.inbound.segment(self.outbound, &segment, sink, |sink, target, header_len| {
+        self.inbound.segment(&mut self.outbound, &segment, sink, |sink, target, header_len| {
             fpdu.pieces(2 + header_len..2 + usize::from(ulpdu_len), |at, piece| {
                 sink.place(target, at as u32, piece);
             });
@@ -306,11 +293,11 @@ impl<'a> Receiver<'a> {
         if self.crc && !broken(Rule::SkipCrc) && urnic_crc::finish(register()) != u32::from_le_bytes(received)
         {
             // A Responder that has validated no FPDU may send none, not even a Terminate (MPA-92).
-            let terminate = (*self.heard || self.role == Role::Initiator).then_some(Terminate::CRC);
+            let terminate = self.may_send().then_some(Terminate::CRC);
             return Err(Fault { terminate, cause: Cause::Crc });
         }
-        if !*self.heard {
-            *self.heard = true;
+        if !self.heard {
+            self.heard = true;
             sink.deliver(Delivery::FirstFpdu);
         }
         Ok(())

@@ -35,6 +35,7 @@ impl Outbound {
         Outbound { send_msn: 1, read_msn: 1, reads: VecDeque::new(), ord, crc, terminated: false }
     }
 
+    #[inline]
     pub(super) fn begin(&mut self, op: Op, len: u32) -> Result<Outgoing, BeginError> {
         // Nothing follows a Terminate (RDMAP-51).
         if self.terminated {
@@ -52,7 +53,7 @@ impl Outbound {
                 };
                 let ddp = untagged(opcode, invalidate.unwrap_or(0), queue::SEND, self.send_msn);
                 self.send_msn = self.send_msn.wrapping_add(1);
-                Outgoing::new(&ddp, &[], len, self.crc)
+                Outgoing::new(ddp, [], len, self.crc)
             }
             Op::Read { sink_stag, sink_to, src_stag, src_to } => {
                 let over = self.reads.len() >= self.ord.into(); // MPAE-10, RDMAP-69
@@ -69,14 +70,14 @@ impl Outbound {
                     placed: 0,
                 });
                 self.read_msn = self.read_msn.wrapping_add(1);
-                Outgoing::new(&ddp, &rdma, 0, self.crc)
+                Outgoing::new(ddp, rdma, 0, self.crc)
             }
             Op::Terminate(t) => {
                 self.terminated = true;
                 let mut rdma = [0; TERMINATE_MAX];
                 let rdma_len = t.encode(&mut rdma);
                 let ddp = untagged(opcode::TERMINATE, 0, queue::TERMINATE, 1);
-                Outgoing::new(&ddp, &rdma[..rdma_len], 0, self.crc)
+                Outgoing::terminate(ddp, rdma, rdma_len, self.crc)
             }
         })
     }
@@ -86,7 +87,7 @@ impl Outbound {
         ddp[0..2].copy_from_slice(&Control::octets(true, opcode));
         ddp[2..6].copy_from_slice(&stag.to_be_bytes());
         ddp[6..14].copy_from_slice(&to.to_be_bytes());
-        Outgoing::new(&ddp, &[], len, self.crc)
+        Outgoing::new(ddp, [], len, self.crc)
     }
 }
 

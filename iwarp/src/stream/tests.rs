@@ -64,8 +64,8 @@ fn octets(outgoing: Outgoing) -> Vec<u8> {
 #[test]
 fn sequence_numbers_wrap() {
     let (mut a, mut b) = (stream(Role::Initiator), stream(Role::Responder));
-    (a.outbound.send_msn, a.outbound.read_msn) = (u32::MAX, u32::MAX);
-    (b.inbound.send_msn, b.inbound.read_msn) = (u32::MAX, u32::MAX);
+    (a.rdmap.outbound.send_msn, a.rdmap.outbound.read_msn) = (u32::MAX, u32::MAX);
+    (b.rdmap.inbound.send_msn, b.rdmap.inbound.read_msn) = (u32::MAX, u32::MAX);
     let mut sink = Events::default();
     for msn in [u32::MAX, 0, 1] {
         let send = octets(a.begin(Op::Send { solicited: false, invalidate: None }, 0).unwrap());
