@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, CString, c_char};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread;
+use std::thread::{self, ThreadId};
 
 use dpdk_sys as sys;
 use nix::sys::signal::SigSet;
@@ -103,6 +103,7 @@ pub struct Eal {
     jobs: mpsc::Sender<Job>,
     memory: MemoryKind,
     pid: u32,
+    thread: ThreadId,
 }
 
 static STARTED: Mutex<Option<Result<Arc<Eal>, EalError>>> = Mutex::new(None);
@@ -144,13 +145,13 @@ impl Eal {
                 job();
             }
         };
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("urnic-eal".into())
             .spawn(body)
             .map_err(|e| EalError::Thread(e.to_string()))?;
         let own = outcome.recv().map_err(|_| EalError::Thread("it ended at once".into()))??;
         let memory = if own { memory } else { MemoryKind::Foreign };
-        Ok(Arc::new(Self { jobs, memory, pid: std::process::id() }))
+        Ok(Arc::new(Self { jobs, memory, pid: std::process::id(), thread: thread.thread().id() }))
     }
 
     /// Runs a control call on the private thread and waits for its answer.
@@ -158,6 +159,10 @@ impl Eal {
     /// # Panics
     /// Resumes a panic of `job`.
     pub fn control<T: Send>(&self, job: impl FnOnce() -> T + Send) -> T {
+        // A driver that is being closed frees frames, and with them memory of ours.
+        if thread::current().id() == self.thread {
+            return job();
+        }
         let (answer, outcome) = mpsc::sync_channel(1);
         let task = move || {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));

@@ -23,6 +23,10 @@ const fn headers(mark: u8) -> [u8; 54] {
         i += 1;
     }
     h[46] = 0x50;
+    // The sum of the pseudo-header: addresses, protocol 6, 40 bytes.
+    let sum = 4 * (mark as u32 * 0x101) + 6 + 40;
+    let sum = (sum & 0xffff) + (sum >> 16);
+    [h[50], h[51]] = [(sum >> 8) as u8, sum as u8];
     h
 }
 
