@@ -17,8 +17,10 @@ pub mod options;
 mod pair;
 mod pattern;
 mod pingpong;
+mod process;
 pub mod report;
 mod server;
+pub mod sleeping;
 mod stream;
 mod wire;
 

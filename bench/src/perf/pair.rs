@@ -1,26 +1,21 @@
 //! Both ends on this machine: two processes over a socket, or two devices in one process.
-//!
-//! Each end of a pair is this very program again, with the same arguments, told by two environment variables which end
-//! it is and where the socket directory of the pair is. So both ends have exactly the settings of the whole.
 
 use std::{
-    env, fmt, fs,
+    fmt,
     net::{Ipv4Addr, SocketAddrV4},
-    os::unix::process::CommandExt,
     path::Path,
-    process::{self, Child, Command, Stdio},
     str::FromStr,
     thread,
     time::{Duration, Instant},
 };
 
-use nix::sys::{prctl, signal::Signal};
 use urnic_config::{Cidr, Config, PortSpec, Progress};
 
 use super::{
     client::{plan, run_client},
     error::{Doing, PerfError},
     options::{PerfOptions, UnknownWord},
+    process::{self, End, Process},
     report::PerfReport,
     server::{DEFAULT_PORT, run_server},
 };
@@ -73,31 +68,13 @@ impl Link {
     }
 }
 
-/// Which end a process is, and where the pair's directory is. Not `URNIC_*`: those are settings.
-const END: &str = "_URNIC_PERF_END";
-const DIR: &str = "_URNIC_PERF_DIR";
-
 /// How long the second end may take once the first is done.
 const LAST_END: Duration = Duration::from_secs(10);
 
 const SERVER_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const CLIENT_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
-/// One end of a pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Server,
-    Client,
-}
-
 impl End {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Server => "server",
-            Self::Client => "client",
-        }
-    }
-
     fn ip(self) -> Ipv4Addr {
         match self {
             Self::Server => SERVER_IP,
@@ -163,9 +140,9 @@ pub fn run_pair(
     options: &PerfOptions,
     bar: bool,
 ) -> Result<PerfReport, PerfError> {
-    if let (Ok(end), Ok(dir)) = (env::var(END), env::var(DIR)) {
-        let end = if end == End::Server.name() { End::Server } else { End::Client };
-        become_end(end, Path::new(&dir), config, link, options, bar);
+    if let Some((end, dir)) = process::own_end() {
+        let port = link.server_port(&dir.join("link.sock"));
+        process::leave(end, &dir, port.and_then(|port| end.run(config, port, options, bar)));
     }
     plan(options, config.engine.progress)?;
     match link {
@@ -175,7 +152,7 @@ pub fn run_pair(
 }
 
 fn in_one_process(config: &Config, options: &PerfOptions, bar: bool) -> Result<PerfReport, PerfError> {
-    let port = Link::Ring.server_port(Path::new(&format!("perf-{}", process::id())))?;
+    let port = Link::Ring.server_port(Path::new(&format!("perf-{}", std::process::id())))?;
     let server = {
         let (config, options, port) = (config.clone(), options.clone(), port.clone());
         thread::Builder::new()
@@ -200,66 +177,6 @@ fn in_one_process(config: &Config, options: &PerfOptions, bar: bool) -> Result<P
     }
 }
 
-/// What an end leaves in the directory.
-fn result_path(dir: &Path, end: End) -> std::path::PathBuf {
-    dir.join(format!("{}.json", end.name()))
-}
-
-/// The life of a process that is one end of a pair.
-fn become_end(end: End, dir: &Path, config: &Config, link: Link, options: &PerfOptions, bar: bool) -> ! {
-    let result = link
-        .server_port(&dir.join("link.sock"))
-        .and_then(|port| end.run(config, port, options, bar))
-        .map_err(|error| error.to_string());
-    let text = serde_json::to_string(&result).unwrap_or_default();
-    let written = fs::write(result_path(dir, end), text).is_ok();
-    process::exit(i32::from(result.is_err() || !written));
-}
-
-/// A process of ours; killed if it still runs when this goes.
-struct Process {
-    end: End,
-    child: Child,
-}
-
-impl Process {
-    fn start(end: End, dir: &Path) -> Result<Self, PerfError> {
-        let program = env::current_exe().doing("finding this program")?;
-        let mut command = Command::new(program);
-        command.args(env::args_os().skip(1)).env(END, end.name()).env(DIR, dir);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
-        unsafe {
-            // Nothing that polls may outlive us, however we end.
-            command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into));
-        }
-        let child = command.spawn().doing("starting an end of the pair")?;
-        Ok(Self { end, child })
-    }
-
-    /// What it left, if it has ended.
-    fn result(&mut self, dir: &Path) -> Result<Option<PerfReport>, PerfError> {
-        let Some(status) = self.child.try_wait().doing("waiting for an end of the pair")? else {
-            return Ok(None);
-        };
-        let end = self.end.name();
-        let text = fs::read_to_string(result_path(dir, self.end)).unwrap_or_default();
-        match serde_json::from_str::<Result<PerfReport, String>>(&text) {
-            Ok(Ok(report)) if status.success() => Ok(Some(report)),
-            Ok(Err(message)) => Err(PerfError::End { end, message }),
-            _ => Err(PerfError::Died { end, status }),
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended already; then there is nobody to kill.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn in_two_processes() -> Result<PerfReport, PerfError> {
     let dir = tempfile::Builder::new()
         .prefix("urnic-perf-")
@@ -268,12 +185,12 @@ fn in_two_processes() -> Result<PerfReport, PerfError> {
     let mut server = Process::start(End::Server, dir.path())?;
     let mut client = Process::start(End::Client, dir.path())?;
     let report = loop {
-        let measured = client.result(dir.path());
+        let measured = client.result::<PerfReport>(dir.path());
         // Of two ends that fail, the one that does not just miss the other knows why; it is the first to end.
-        if measured.is_err() && server.result(dir.path()).is_ok() {
+        if measured.is_err() && server.result::<PerfReport>(dir.path()).is_ok() {
             thread::sleep(Duration::from_millis(100));
         }
-        let served = server.result(dir.path());
+        let served = server.result::<PerfReport>(dir.path());
         match (measured, served) {
             (Ok(Some(report)), _) => break report,
             (Ok(None), Ok(_)) => thread::sleep(Duration::from_millis(5)),
@@ -284,7 +201,7 @@ fn in_two_processes() -> Result<PerfReport, PerfError> {
         }
     };
     let deadline = Instant::now() + LAST_END;
-    while server.result(dir.path())?.is_none() {
+    while server.result::<PerfReport>(dir.path())?.is_none() {
         if Instant::now() > deadline {
             return Err(PerfError::Stalled { what: "the server to finish", seconds: LAST_END.as_secs() });
         }

@@ -1,0 +1,100 @@
+//! The ends of a pair as processes.
+//!
+//! Each is this very program again, with the same arguments, told by two environment variables which end it is and where
+//! the directory of the pair is. So both ends have exactly the settings of the whole.
+
+use std::{
+    env, fs,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{self, Child, Command, Stdio},
+};
+
+use nix::sys::{prctl, signal::Signal};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::error::{Doing, PerfError};
+
+/// Which end a process is, and where the pair's directory is. Not `URNIC_*`: those are settings.
+const END: &str = "_URNIC_PERF_END";
+const DIR: &str = "_URNIC_PERF_DIR";
+
+/// One end of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Server,
+    Client,
+}
+
+impl End {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        }
+    }
+}
+
+/// The end that this process is, if it was started as one, and the pair's directory.
+pub(super) fn own_end() -> Option<(End, PathBuf)> {
+    let (end, dir) = (env::var(END).ok()?, env::var_os(DIR)?);
+    let end = [End::Server, End::Client].into_iter().find(|e| e.name() == end)?;
+    Some((end, dir.into()))
+}
+
+/// What an end leaves in the directory.
+fn result_path(dir: &Path, end: End) -> PathBuf {
+    dir.join(format!("{}.json", end.name()))
+}
+
+/// Ends this process, which is one end of a pair, and leaves its result to the one that started it.
+pub(super) fn leave<T: Serialize>(end: End, dir: &Path, result: Result<T, PerfError>) -> ! {
+    let result = result.map_err(|error| error.to_string());
+    let text = serde_json::to_string(&result).unwrap_or_default();
+    let written = fs::write(result_path(dir, end), text).is_ok();
+    process::exit(i32::from(result.is_err() || !written));
+}
+
+/// A process of ours; killed if it still runs when this goes.
+pub(super) struct Process {
+    end: End,
+    child: Child,
+}
+
+impl Process {
+    pub(super) fn start(end: End, dir: &Path) -> Result<Self, PerfError> {
+        let program = env::current_exe().doing("finding this program")?;
+        let mut command = Command::new(program);
+        command.args(env::args_os().skip(1)).env(END, end.name()).env(DIR, dir);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
+        unsafe {
+            // Nothing that polls may outlive us, however we end.
+            command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into));
+        }
+        let child = command.spawn().doing("starting an end of the pair")?;
+        Ok(Self { end, child })
+    }
+
+    /// What it left, if it has ended.
+    pub(super) fn result<T: DeserializeOwned>(&mut self, dir: &Path) -> Result<Option<T>, PerfError> {
+        let Some(status) = self.child.try_wait().doing("waiting for an end of the pair")? else {
+            return Ok(None);
+        };
+        let end = self.end.name();
+        let text = fs::read_to_string(result_path(dir, self.end)).unwrap_or_default();
+        match serde_json::from_str::<Result<T, String>>(&text) {
+            Ok(Ok(report)) if status.success() => Ok(Some(report)),
+            Ok(Err(message)) => Err(PerfError::End { end, message }),
+            _ => Err(PerfError::Died { end, status }),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already; then there is nobody to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

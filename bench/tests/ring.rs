@@ -1,0 +1,43 @@
+//! Both ends in this process, over a pair of rings, every byte verified.
+//!
+//! One test, because its parts would otherwise compete for the cores that they poll on.
+
+use urnic_bench::perf::{Amount, Link, Mode, Op, PerfOptions, PerfReport, run_pair};
+use urnic_config::{Config, Progress};
+
+fn measure(config: &Config, options: &PerfOptions) -> PerfReport {
+    run_pair(config, Link::Ring, options, false).unwrap_or_else(|error| panic!("{options:?}: {error}"))
+}
+
+fn options(op: Op, mode: Mode, size: usize) -> PerfOptions {
+    PerfOptions { amount: Amount::Iters(200), verify: true, ..PerfOptions::new(op, mode, size) }
+}
+
+#[test]
+fn everything_arrives_and_is_reported() {
+    let config = Config::default();
+    for op in [Op::Write, Op::Read, Op::Send] {
+        for mode in [Mode::Lat, Mode::Bw, Mode::Rate] {
+            for size in [0, 1, 8, 1408, 65_536] {
+                let report = measure(&config, &options(op, mode, size));
+                assert_eq!(report.iters, 200);
+                assert!(report.verified);
+                assert_eq!(report.rtt_us.is_some(), mode == Mode::Lat);
+                assert_eq!(report.gbit_s.is_some(), mode != Mode::Lat);
+                assert_eq!(report.half_rtt_us.is_some(), mode == Mode::Lat && op != Op::Read);
+            }
+        }
+    }
+
+    let many = PerfOptions { qps: 20, ..options(Op::Write, Mode::Bw, 1000) };
+    assert_eq!(measure(&config, &many).qps, Some(20));
+
+    let by_time = PerfOptions { amount: Amount::Seconds(0.1), ..options(Op::Send, Mode::Rate, 8) };
+    assert!(measure(&config, &by_time).iters > 0);
+
+    let mut config = config;
+    config.mpa.crc = false;
+    assert_eq!(measure(&config, &options(Op::Send, Mode::Bw, 5000)).crc, Some(false));
+    config.engine.progress = Progress::Inline;
+    assert_eq!(measure(&config, &options(Op::Read, Mode::Bw, 5000)).progress.as_deref(), Some("inline"));
+}
