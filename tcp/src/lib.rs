@@ -32,6 +32,8 @@ mod seq;
 mod slab;
 mod stack;
 mod table;
+#[cfg(test)]
+mod testing;
 mod timewait;
 mod wire;
 

@@ -452,7 +452,8 @@ impl<B: Buffers> Connection<B> {
         let pipe = self.pipe();
         let unsent = self.cold.queue.end().since(self.snd_nxt);
         let sendable = self.cold.congestion.cwnd().saturating_sub(pipe).min(window);
-        let free = u64::from(cfg.send_buffer).saturating_sub(self.unacked());
+        // Two segments are kept back: who asks may overshoot by the record in hand.
+        let free = u64::from(cfg.send_buffer).saturating_sub(self.unacked() + 2 * u64::from(mss));
         let worth = sendable.saturating_add(4 * mss).saturating_sub(unsent);
         u64::from(worth).min(free) as usize
     }

@@ -1,1 +1,6 @@
+//! Whole stacks against each other.
 
+mod close;
+mod handshake;
+mod loss;
+mod transfer;

@@ -1,0 +1,107 @@
+use crate::testing::*;
+use crate::*;
+use std::time::Duration;
+
+fn data_of(s: &Sent) -> bool {
+    View::of(&s.bytes).is_some_and(|v| !v.payload.is_empty())
+}
+
+/// One segment in the middle of a window is lost: it is sent again without waiting for a timeout.
+#[test]
+fn fast_retransmit() {
+    for sack in [true, false] {
+        let mut p = Pair::new(|c| c.tcp.sack = sack);
+        let (c, s) = p.connect();
+        let mut n = 0;
+        p.transfer(c, s, &pattern(200_000), 1448, Duration::from_secs(1), |side, f| {
+            if side == Side::A && data_of(f) {
+                n += 1;
+                if n == 30 {
+                    return Act::Drop;
+                }
+            }
+            Act::Pass
+        });
+        let k = p.a.stack.counters();
+        assert_eq!((k.fast_recoveries, k.rto_recoveries), (1, 0), "sack {sack}");
+        assert_eq!(k.retransmitted_segments, 1, "sack {sack}");
+    }
+}
+
+/// Several segments of one window are lost.
+#[test]
+fn several_losses_in_a_window() {
+    for sack in [true, false] {
+        let mut p = Pair::new(|c| c.tcp.sack = sack);
+        let (c, s) = p.connect();
+        let mut n = 0;
+        p.transfer(c, s, &pattern(400_000), 1448, Duration::from_secs(1), |side, f| {
+            if side == Side::A && data_of(f) {
+                n += 1;
+                if [40, 42, 45, 46, 50].contains(&n) {
+                    return Act::Drop;
+                }
+            }
+            Act::Pass
+        });
+        let k = p.a.stack.counters();
+        assert_eq!((k.fast_recoveries, k.rto_recoveries), (1, 0), "sack {sack}");
+        assert_eq!(k.retransmitted_segments, 5, "sack {sack}");
+    }
+}
+
+/// The last segment is lost: nothing follows it that would tell, so the timer does.
+#[test]
+fn tail_loss_costs_a_timeout() {
+    let mut p = Pair::new(|_| {});
+    let (c, s) = p.connect();
+    let mut n = 0;
+    let from = p.now;
+    p.transfer(c, s, &pattern(1448 * 5), 1448, Duration::from_secs(2), |side, f| {
+        n += usize::from(side == Side::A && data_of(f));
+        if n == 5 && data_of(f) && !f.retransmit { Act::Drop } else { Act::Pass }
+    });
+    assert!(p.now - from >= Duration::from_millis(200));
+    let k = p.a.stack.counters();
+    assert_eq!((k.rto_recoveries, k.retransmitted_segments), (1, 1));
+}
+
+/// A whole window is lost, and nothing else.
+#[test]
+fn a_lost_window_is_sent_again() {
+    for sack in [true, false] {
+        let mut p = Pair::new(|c| c.tcp.sack = sack);
+        let (c, s) = p.connect();
+        let mut n = 0;
+        p.transfer(c, s, &pattern(1448 * 60), 1448, Duration::from_secs(9), |side, f| {
+            let data = side == Side::A && data_of(f);
+            n += usize::from(data);
+            if data && (20..40).contains(&n) && !f.retransmit { Act::Drop } else { Act::Pass }
+        });
+    }
+}
+
+#[test]
+fn random_trouble() {
+    for sack in [true, false] {
+        for round in 0..20 {
+            let seed = fastrand::u64(..);
+            println!("seed {seed}, sack {sack}, round {round}");
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let mut p = Pair::new(|c| {
+                c.tcp.sack = sack;
+                c.tcp.timestamps = round % 2 == 0;
+                c.tcp.congestion = if round % 4 < 2 { Congestion::Cubic } else { Congestion::Reno };
+            });
+            let (c, s) = p.connect();
+            let record = [1448, 100, 4000, 1][round % 4];
+            let len = if record == 1 { 3000 } else { 300_000 };
+            p.transfer(c, s, &pattern(len), record, Duration::from_secs(600), |_, _| match rng.u8(0..40) {
+                0 | 1 => Act::Drop,
+                2 => Act::Twice,
+                3 => Act::Delay,
+                _ => Act::Pass,
+            });
+        }
+    }
+}

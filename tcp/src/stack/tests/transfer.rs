@@ -1,0 +1,128 @@
+use crate::testing::*;
+use crate::*;
+use std::time::Duration;
+
+#[test]
+fn one_record_each_way() {
+    let mut p = Pair::new(|_| {});
+    let (c, s) = p.connect();
+    p.a.stack.send(c, Shared::new(b"ping")).unwrap();
+    p.a.stack.output(p.now, c, &mut p.a.port);
+    p.settle();
+    assert_eq!(p.b.data(s), b"ping");
+    p.b.stack.send(s, Shared::new(b"pong")).unwrap();
+    p.b.stack.output(p.now, s, &mut p.b.port);
+    p.settle();
+    assert_eq!(p.a.data(c), b"pong");
+    assert_eq!(p.a.seen.acked[&c], 4);
+    assert_eq!(p.b.seen.acked[&s], 4);
+    assert_eq!(p.a.stack.unacked(c), 0);
+}
+
+/// Whole records share a segment; one is never split unless it is longer than a segment, and nothing follows a part.
+#[test]
+fn segments_are_cut_at_records() {
+    let mut p = Pair::new(|_| {});
+    let (c, s) = p.connect();
+    let sizes = [100, 200, 1200, 1448, 1, 1447, 1448, 3000, 5, 5, 5, 5, 5, 5, 5, 5, 5, 700];
+    let mut all = Vec::new();
+    for n in sizes {
+        let r = pattern(n);
+        all.extend_from_slice(&r);
+        p.a.stack.send(c, Shared::new(&r)).unwrap();
+    }
+    p.a.stack.output(p.now, c, &mut p.a.port);
+    let lens: Vec<usize> =
+        p.a.port.frames.iter().map(|f| View::of(&f.bytes).unwrap().payload.len()).collect();
+    // 100+200 | 1200 | 1448 | 1+1447 | 1448 | 3000 in three | eight pieces | the rest
+    assert_eq!(lens, [300, 1200, 1448, 1448, 1448, 1448, 1448, 104, 40, 705]);
+    p.settle();
+    assert_eq!(p.b.data(s), all);
+}
+
+#[test]
+fn bulk_in_many_shapes() {
+    for (mtu, record) in [(1500, 1448), (1500, 100), (1500, 5000), (9000, 8948), (576, 3), (65535, 60_000)] {
+        let mut p = Pair::new(|c| c.mtu = mtu);
+        let (c, s) = p.connect();
+        p.transfer(c, s, &pattern(2_000_000), record, Duration::from_secs(20), |_, _| Act::Pass);
+        assert_eq!(p.a.stack.counters().retransmitted_segments, 0);
+        p.settle();
+        assert_eq!(p.a.seen.acked[&c], 2_000_000);
+    }
+}
+
+/// In-order data is acknowledged once per burst, not per segment.
+#[test]
+fn one_ack_per_burst() {
+    let mut p = Pair::new(|_| {});
+    let (c, s) = p.connect();
+    for _ in 0..8 {
+        p.a.stack.send(c, Shared::new(&pattern(1448))).unwrap();
+    }
+    p.a.stack.output(p.now, c, &mut p.a.port);
+    assert_eq!(p.a.port.frames.len(), 8);
+    let before = p.b.stack.counters().acks_out;
+    p.settle();
+    assert_eq!(p.b.stack.counters().acks_out - before, 1);
+    assert_eq!(p.b.data(s).len(), 8 * 1448);
+}
+
+/// An ACK that is owed rides on data that is sent.
+#[test]
+fn acks_are_piggybacked() {
+    let mut p = Pair::new(|_| {});
+    let (c, s) = p.connect();
+    p.a.stack.send(c, Shared::new(b"ping")).unwrap();
+    p.a.stack.output(p.now, c, &mut p.a.port);
+    let frame = p.a.port.frames.pop_front().unwrap();
+    p.b.receive(p.now, frame.bytes);
+    p.b.stack.send(s, Shared::new(b"pong")).unwrap();
+    p.b.stack.output(p.now, s, &mut p.b.port);
+    p.b.flush(p.now);
+    assert_eq!(p.b.port.frames.len(), 1);
+    p.settle();
+    assert_eq!(p.a.stack.unacked(c), 0);
+}
+
+/// A port that takes few frames at a time delays, and loses nothing.
+#[test]
+fn a_full_port_delays() {
+    let mut p = Pair::new(|_| {});
+    let (c, s) = p.connect();
+    p.a.port.room = 2;
+    p.b.port.room = 1;
+    p.transfer(c, s, &pattern(500_000), 1000, Duration::from_secs(20), |_, _| Act::Pass);
+    assert!(p.a.stack.counters().tx_full > 0);
+}
+
+#[test]
+fn room_keeps_the_pipe_full_and_no_fuller() {
+    let mut p = Pair::new(|_| {});
+    let (c, _) = p.connect();
+    let room = p.a.stack.room(c);
+    let cwnd = p.a.stack.info(c).unwrap().cwnd as usize;
+    assert!(room > cwnd && room <= cwnd + 4 * 1448, "{room} {cwnd}");
+    while p.a.stack.room(c) > 0 {
+        p.a.stack.send(c, Shared::new(&pattern(1448))).unwrap();
+    }
+    p.a.stack.output(p.now, c, &mut p.a.port);
+    assert_eq!(p.a.stack.room(c), 0);
+    let sent: usize = p.a.port.frames.iter().map(|f| View::of(&f.bytes).unwrap().payload.len()).sum();
+    assert!(sent <= cwnd && sent + 1448 > cwnd);
+    assert!(p.a.stack.unacked(c) as usize > sent, "something waits for the next ACK");
+}
+
+#[test]
+fn the_queue_is_bounded() {
+    let mut p = Pair::new(|_| {});
+    let (c, _) = p.connect();
+    let r = Shared::new(&pattern(60_000));
+    let mut queued = 0u64;
+    while p.a.stack.send(c, r.clone()).is_ok() {
+        queued += 60_000;
+        assert!(queued <= 4 << 20);
+    }
+    assert_eq!(p.a.stack.send(c, r), Err(SendError::Full));
+    assert_eq!(p.a.stack.unacked(c), queued);
+}

@@ -1,0 +1,442 @@
+//! Two stacks and a wire between them, for tests: buffers are vectors, time is a number.
+
+use crate::*;
+use std::collections::{HashMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+pub struct Plain;
+
+impl Buffers for Plain {
+    type Frame = Vec<u8>;
+    type Payload = Shared;
+}
+
+impl Frame for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Shared(pub Rc<[u8]>);
+
+impl Shared {
+    pub fn new(bytes: &[u8]) -> Self {
+        Shared(bytes.into())
+    }
+}
+
+impl Payload for Shared {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn sum(&self, r: Range<usize>) -> u16 {
+        sum::sum(&self.0[r])
+    }
+}
+
+/// A frame that was sent, and what was said about it.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub bytes: Vec<u8>,
+    pub pieces: usize,
+    pub retransmit: bool,
+    pub loopback: bool,
+}
+
+#[derive(Debug)]
+pub struct Port {
+    pub frames: VecDeque<Sent>,
+    pub room: usize,
+}
+
+impl Transmit<Shared> for Port {
+    fn room(&self) -> usize {
+        self.room - self.frames.len().min(self.room)
+    }
+
+    fn emit(&mut self, e: Emit<'_, Shared>) {
+        assert!(self.room() > 0, "emitted without room");
+        assert!(e.payload.len() <= MAX_PIECES);
+        let mut bytes = e.headers.to_vec();
+        for p in e.payload {
+            assert!(!p.range.is_empty(), "empty piece");
+            bytes.extend_from_slice(&p.payload.0[p.range.clone()]);
+        }
+        self.frames.push_back(Sent {
+            bytes,
+            pieces: e.payload.len(),
+            retransmit: e.retransmit,
+            loopback: e.loopback,
+        });
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Accepted(ListenerId, ConnId, SocketAddrV4),
+    Connected(ConnId, u64),
+    Finished(ConnId),
+    Closed(ConnId, CloseReason),
+}
+
+#[derive(Default)]
+pub struct Recorder {
+    pub events: Vec<Event>,
+    pub data: HashMap<ConnId, Vec<u8>>,
+    pub acked: HashMap<ConnId, u64>,
+}
+
+impl Handler<Vec<u8>> for Recorder {
+    fn accepted(&mut self, l: ListenerId, c: ConnId, peer: SocketAddrV4) {
+        self.events.push(Event::Accepted(l, c, peer));
+    }
+
+    fn connected(&mut self, c: ConnId, tag: u64) {
+        self.events.push(Event::Connected(c, tag));
+    }
+
+    fn data(&mut self, c: ConnId, _: u64, frame: Vec<u8>, range: Range<usize>) {
+        assert!(!range.is_empty());
+        self.data.entry(c).or_default().extend_from_slice(&frame[range]);
+    }
+
+    fn acked(&mut self, c: ConnId, _: u64, bytes: u64) {
+        *self.acked.entry(c).or_default() += bytes;
+    }
+
+    fn finished(&mut self, c: ConnId, _: u64) {
+        self.events.push(Event::Finished(c));
+    }
+
+    fn closed(&mut self, c: ConnId, _: u64, reason: CloseReason) {
+        self.events.push(Event::Closed(c, reason));
+    }
+}
+
+pub struct Node {
+    pub stack: Stack<Plain>,
+    pub seen: Recorder,
+    pub port: Port,
+}
+
+impl Node {
+    pub fn new(cfg: StackConfig) -> Self {
+        let ports = Box::new(LocalPorts::new(cfg.seed));
+        Node::with_ports(cfg, ports)
+    }
+
+    pub fn with_ports(cfg: StackConfig, ports: Box<dyn PortSpace + Send>) -> Self {
+        Node {
+            stack: Stack::new(cfg, ports, Time::ZERO).unwrap(),
+            seen: Recorder::default(),
+            port: Port { frames: VecDeque::new(), room: 1 << 20 },
+        }
+    }
+
+    pub fn receive(&mut self, now: Time, frame: Vec<u8>) {
+        self.stack.receive(now, frame, &mut self.seen, &mut self.port);
+    }
+
+    pub fn advance(&mut self, now: Time) {
+        self.stack.advance(now, &mut self.seen, &mut self.port);
+    }
+
+    pub fn flush(&mut self, now: Time) {
+        self.stack.flush(now, &mut self.port);
+    }
+
+    pub fn data(&self, c: ConnId) -> &[u8] {
+        self.seen.data.get(&c).map_or(&[], |d| d)
+    }
+
+    pub fn closed(&self, c: ConnId) -> Option<CloseReason> {
+        self.seen.events.iter().find_map(|e| match e {
+            Event::Closed(id, reason) if *id == c => Some(*reason),
+            _ => None,
+        })
+    }
+
+    pub fn accepted(&self) -> Option<ConnId> {
+        self.seen.events.iter().rev().find_map(|e| match e {
+            Event::Accepted(_, c, _) => Some(*c),
+            _ => None,
+        })
+    }
+
+    pub fn finished(&self, c: ConnId) -> bool {
+        self.seen.events.contains(&Event::Finished(c))
+    }
+}
+
+/// Chooses the same local port for every connection.
+pub struct Fixed(pub u16);
+
+impl PortSpace for Fixed {
+    fn listen(&mut self, port: u16) -> Result<u16, PortError> {
+        Ok(port)
+    }
+
+    fn unlisten(&mut self, _: u16) {}
+
+    fn connect(&mut self, _: SocketAddrV4) -> Result<u16, PortError> {
+        Ok(self.0)
+    }
+
+    fn release(&mut self, _: u16, _: SocketAddrV4) {}
+}
+
+pub const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub const PORT: u16 = 7471;
+
+pub fn config(ip: Ipv4Addr) -> StackConfig {
+    let o = ip.octets();
+    StackConfig::new([2, 0, o[0], o[1], o[2], o[3]], ip, 24, 0x5eed + u64::from(o[3]))
+}
+
+/// A view of an emitted TCP segment.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub seq: u32,
+    pub ack: u32,
+    pub flags: u8,
+    pub window: u16,
+    pub options: Vec<u8>,
+    pub payload: Vec<u8>,
+}
+
+impl View {
+    pub fn of(frame: &[u8]) -> Option<View> {
+        if frame.get(12..14)? != [8, 0] || frame[23] != 6 {
+            return None;
+        }
+        let total = 14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]));
+        let t = &frame[34..total];
+        let header = usize::from(t[12] >> 4) * 4;
+        let word = |i: usize| u32::from_be_bytes(t[i..i + 4].try_into().unwrap());
+        Some(View {
+            seq: word(4),
+            ack: word(8),
+            flags: t[13],
+            window: u16::from_be_bytes([t[14], t[15]]),
+            options: t[20..header].to_vec(),
+            payload: t[header..].to_vec(),
+        })
+    }
+
+    pub fn has_sack(&self) -> bool {
+        let mut o = &self.options[..];
+        while let [kind, rest @ ..] = o {
+            match kind {
+                0 => return false,
+                1 => o = rest,
+                5 => return true,
+                _ => o = &o[usize::from(o[1])..],
+            }
+        }
+        false
+    }
+}
+
+/// What the wire does with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    Pass,
+    Drop,
+    /// Comes after the next frame of the same direction.
+    Delay,
+    Twice,
+}
+
+/// Two nodes on one link without delay of its own.
+pub struct Pair {
+    pub a: Node,
+    pub b: Node,
+    pub now: Time,
+}
+
+/// Which node sent a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    A,
+    B,
+}
+
+impl Pair {
+    pub fn new(change: impl Fn(&mut StackConfig)) -> Pair {
+        let make = |ip| {
+            let mut c = config(ip);
+            change(&mut c);
+            Node::new(c)
+        };
+        Pair { a: make(A), b: make(B), now: Time::from_secs(1) }
+    }
+
+    /// Exchanges frames until both are silent, without letting timers run. Answers how many frames there were.
+    pub fn settle_with(&mut self, mut wire: impl FnMut(Side, &Sent) -> Act) -> usize {
+        let mut frames = 0;
+        loop {
+            self.a.flush(self.now);
+            self.b.flush(self.now);
+            if self.a.port.frames.is_empty() && self.b.port.frames.is_empty() {
+                return frames;
+            }
+            self.now += Duration::from_micros(5);
+            for side in [Side::A, Side::B] {
+                let (from, to) = match side {
+                    Side::A => (&mut self.a, &mut self.b),
+                    Side::B => (&mut self.b, &mut self.a),
+                };
+                let mut late = None;
+                for sent in std::mem::take(&mut from.port.frames) {
+                    check(&sent, from.stack.config());
+                    frames += 1;
+                    assert!(frames < 1_000_000, "they never fall silent");
+                    let target = if sent.loopback { &mut *from } else { &mut *to };
+                    match wire(side, &sent) {
+                        Act::Pass => target.receive(self.now, sent.bytes),
+                        Act::Drop => {}
+                        Act::Delay => late = Some(sent.bytes),
+                        Act::Twice => {
+                            target.receive(self.now, sent.bytes.clone());
+                            target.receive(self.now, sent.bytes);
+                        }
+                    }
+                }
+                if let Some(bytes) = late {
+                    to.receive(self.now, bytes);
+                }
+            }
+        }
+    }
+
+    pub fn settle(&mut self) -> usize {
+        self.settle_with(|_, _| Act::Pass)
+    }
+
+    /// Lets time pass, timers run and frames flow for `d`.
+    pub fn run_with(&mut self, d: Duration, mut wire: impl FnMut(Side, &Sent) -> Act) {
+        let end = self.now + d;
+        self.settle_with(&mut wire);
+        loop {
+            let next = [self.a.stack.next_deadline(), self.b.stack.next_deadline()];
+            let next = next.into_iter().flatten().min().unwrap_or(Time::MAX);
+            if next > end {
+                break;
+            }
+            self.now = self.now.max(next);
+            self.a.advance(self.now);
+            self.b.advance(self.now);
+            self.settle_with(&mut wire);
+        }
+        self.now = self.now.max(end);
+    }
+
+    pub fn run(&mut self, d: Duration) {
+        self.run_with(d, |_, _| Act::Pass);
+    }
+
+    /// A connection from A to B, both ends.
+    pub fn connect(&mut self) -> (ConnId, ConnId) {
+        let b = self.b.stack.config().ip;
+        self.b.stack.listen(PORT, 16).ok();
+        let client =
+            self.a.stack.connect(self.now, SocketAddrV4::new(b, PORT), 77, &mut self.a.port).unwrap();
+        self.settle();
+        assert!(self.a.seen.events.contains(&Event::Connected(client, 77)), "{:?}", self.a.seen.events);
+        (client, self.b.accepted().expect("accepted"))
+    }
+
+    /// Sends all of `data` from A in records of `record` octets, as room allows, until B has it or `limit` passes.
+    pub fn transfer(
+        &mut self,
+        from: ConnId,
+        to: ConnId,
+        data: &[u8],
+        record: usize,
+        limit: Duration,
+        mut wire: impl FnMut(Side, &Sent) -> Act,
+    ) {
+        let end = self.now + limit;
+        let had = self.b.data(to).len();
+        let mut records = data.chunks(record).peekable();
+        while self.b.data(to).len() < had + data.len() {
+            assert!(self.now < end, "{} of {} octets arrived", self.b.data(to).len() - had, data.len());
+            assert_eq!(self.a.closed(from), None);
+            let mut fed = false;
+            while records.peek().is_some() && self.a.stack.room(from) > 0 {
+                let r = records.next().unwrap();
+                self.a.stack.send(from, Shared::new(r)).unwrap();
+                fed = true;
+            }
+            self.a.stack.output(self.now, from, &mut self.a.port);
+            let moved = self.settle_some(&mut wire);
+            if !fed && !moved {
+                let next = [self.a.stack.next_deadline(), self.b.stack.next_deadline()];
+                let next = next.into_iter().flatten().min().expect("nothing will ever happen again");
+                self.now = self.now.max(next);
+                self.a.advance(self.now);
+                self.b.advance(self.now);
+            }
+        }
+        assert!(self.b.data(to)[had..] == *data, "the data is not what was sent");
+    }
+
+    /// One exchange in each direction.
+    fn settle_some(&mut self, wire: &mut impl FnMut(Side, &Sent) -> Act) -> bool {
+        self.a.flush(self.now);
+        self.b.flush(self.now);
+        let any = !self.a.port.frames.is_empty() || !self.b.port.frames.is_empty();
+        self.now += Duration::from_micros(5);
+        for side in [Side::A, Side::B] {
+            let (from, to) = match side {
+                Side::A => (&mut self.a, &mut self.b),
+                Side::B => (&mut self.b, &mut self.a),
+            };
+            let mut late = None;
+            for sent in std::mem::take(&mut from.port.frames) {
+                check(&sent, from.stack.config());
+                match wire(side, &sent) {
+                    Act::Pass => to.receive(self.now, sent.bytes),
+                    Act::Drop => {}
+                    Act::Delay => late = Some(sent.bytes),
+                    Act::Twice => {
+                        to.receive(self.now, sent.bytes.clone());
+                        to.receive(self.now, sent.bytes);
+                    }
+                }
+            }
+            if let Some(bytes) = late {
+                to.receive(self.now, bytes);
+            }
+        }
+        any
+    }
+}
+
+/// What holds for every frame that a stack sends.
+fn check(sent: &Sent, cfg: &StackConfig) {
+    assert!(sent.bytes.len() <= 14 + usize::from(cfg.mtu), "longer than the MTU");
+    if let Some(v) = View::of(&sent.bytes) {
+        assert!(v.payload.is_empty() || !v.has_sack(), "SACK blocks on a data segment");
+        let mut checked = sent.bytes.clone();
+        checked.drain(..34);
+        let pseudo = sum::pseudo_header_v4(
+            sent.bytes[26..30].try_into().unwrap(),
+            sent.bytes[30..34].try_into().unwrap(),
+            6,
+            checked.len(),
+        );
+        assert_eq!(sum::add(pseudo, sum::sum(&checked)), 0xffff, "bad checksum");
+    }
+}
+
+/// Octets that differ from place to place.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect()
+}
