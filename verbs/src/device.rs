@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use urnic_config::Progress;
+use urnic_config::{Config, Progress};
 
 use crate::channel::{ChannelShared, CompChannel};
 use crate::cm::EventChannel;
@@ -32,13 +32,17 @@ pub(crate) struct DeviceShared {
     pub(crate) memory: Arc<dyn Allocate>,
     pub(crate) qpns: Numbers,
     pds: AtomicU32,
+    /// Whether the connections' data is waited for at the end; not where time is simulated.
+    lingers: bool,
 }
 
 impl Drop for DeviceShared {
     fn drop(&mut self) {
         // The thread first: it keeps the shard alive.
         self.shard.stop();
-        self.shard.linger();
+        if self.lingers {
+            self.shard.linger();
+        }
     }
 }
 
@@ -108,7 +112,22 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device on any engine. Its thread, if `progress` wants one, is pinned to `core`, if one is named.
+    /// Opens a device: starts EAL if it does not run yet, opens the port, and starts the engine's thread if
+    /// `progress` asks for one.
+    ///
+    /// # Errors
+    /// [`Error::Open`] says what DPDK or the configuration refuses; [`Error::Invalid`] what the configuration
+    /// lacks.
+    pub fn open(config: &Config) -> Result<Self> {
+        let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
+        let (engine, memory) = crate::engine::open(config, doorbells.clone())?;
+        let core = config.engine.cores.first().copied();
+        let shard = Shard::new(engine, doorbells, config.engine.progress, core)?;
+        linger_at_exit(&shard);
+        Ok(Self::new(shard, memory, true))
+    }
+
+    /// A device on a simulated engine; when it ends it waits for nothing, because time may stand still.
     pub(crate) fn from_engine(
         engine: Box<dyn EngineOps>,
         doorbells: Arc<Doorbells>,
@@ -116,10 +135,12 @@ impl Device {
         progress: Progress,
         core: Option<usize>,
     ) -> Result<Self> {
-        let shard = Shard::new(engine, doorbells, progress, core)?;
-        linger_at_exit(&shard);
+        Ok(Self::new(Shard::new(engine, doorbells, progress, core)?, memory, false))
+    }
+
+    pub(crate) fn new(shard: Arc<Shard>, memory: Arc<dyn Allocate>, lingers: bool) -> Self {
         let qpns = Numbers::new(MAX_QPS);
-        Ok(Self { shared: Arc::new(DeviceShared { shard, memory, qpns, pds: AtomicU32::new(0) }) })
+        Self { shared: Arc::new(DeviceShared { shard, memory, qpns, pds: AtomicU32::new(0), lingers }) }
     }
 
     /// Facts and limits.

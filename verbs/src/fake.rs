@@ -13,7 +13,7 @@ use crate::device::{Device, MAX_QPS};
 use crate::error::{Error, Result};
 use crate::memory::{MrTable, PageAllocator};
 use crate::qp::{QpShared, QpState};
-use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, Pass, RequestId};
+use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, Pass, RequestId, Shard};
 use crate::wc::{Wc, WcFlags, WcOpcode, WcStatus};
 use crate::wr::{SendFlags, SendOp};
 
@@ -59,9 +59,8 @@ pub(crate) fn device(progress: Progress) -> (Device, Arc<Knobs>) {
     let knobs = Arc::new(Knobs::default());
     let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
     let engine = FakeEngine::new(knobs.clone(), doorbells.clone());
-    let device =
-        Device::from_engine(Box::new(engine), doorbells, Arc::new(PageAllocator), progress, None).unwrap();
-    (device, knobs)
+    let shard = Shard::new(Box::new(engine), doorbells, progress, None).unwrap();
+    (Device::new(shard, Arc::new(PageAllocator), true), knobs)
 }
 
 impl FakeEngine {

@@ -11,15 +11,18 @@ mod channel;
 mod cm;
 mod cq;
 mod device;
+mod engine;
 mod error;
 mod eventfd;
 #[cfg(test)]
 mod fake;
 mod memory;
 mod pd;
+mod port;
 mod qp;
 mod queue;
 mod shard;
+pub mod simulation;
 mod sync;
 mod wc;
 mod wr;

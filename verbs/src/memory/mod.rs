@@ -13,7 +13,7 @@ use bitflags::bitflags;
 
 pub(crate) use allocate::{Allocate, Block, PageAllocator};
 pub(crate) use regions::Regions;
-pub(crate) use table::{MAX_REGIONS, MrEntry, MrFault, MrTable, Span};
+pub(crate) use table::{MAX_REGIONS, MrEntry, MrFault, MrTable};
 
 use crate::error::{Error, Result};
 use crate::pd::Pd;

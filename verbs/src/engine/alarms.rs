@@ -1,0 +1,43 @@
+//! The engine's own time-outs (start-up, nudge, teardown). They are rare, so a heap serves;
+//! TCP's timers live in the stack's wheel.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use urnic_tcp::Time;
+
+/// What an alarm is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Alarm {
+    /// The MPA start-up exchange took too long (MPA-75, MPA-76).
+    Startup,
+    /// Nothing came back after the initiator's first FPDU.
+    Nudge,
+    /// The connection did not close in time after a Terminate or a disconnect.
+    Teardown,
+}
+
+/// Alarms by time. An alarm whose endpoint is gone or has moved on is ignored when it fires.
+#[derive(Default)]
+pub(super) struct Alarms(BinaryHeap<Reverse<(u64, u32, u32, Alarm)>>);
+
+impl Alarms {
+    /// Sets an alarm for the endpoint `index` of generation `generation`.
+    pub(super) fn set(&mut self, at: Time, index: u32, generation: u32, alarm: Alarm) {
+        self.0.push(Reverse((at.0, index, generation, alarm)));
+    }
+
+    /// The next alarm due at `now`.
+    pub(super) fn due(&mut self, now: Time) -> Option<(u32, u32, Alarm)> {
+        match self.0.peek() {
+            Some(Reverse((at, ..))) if *at <= now.0 => {
+                self.0.pop().map(|Reverse((_, index, generation, alarm))| (index, generation, alarm))
+            }
+            _ => None,
+        }
+    }
+
+    /// When the next alarm is due.
+    pub(super) fn next(&self) -> Option<Time> {
+        self.0.peek().map(|Reverse((at, ..))| Time(*at))
+    }
+}

@@ -1,0 +1,415 @@
+//! Connection set-up: from `connect`/`listen` through the MPA start-up exchange to RDMA mode.
+
+use super::alarms::Alarm;
+use super::endpoint::{Endpoint, Farewell, Phase, Request, StreamRange};
+use super::{Clock, Core, Engine};
+use crate::cm::{CmEvent, ConnParam, ConnRequest, ConnectFailure, EventQueue};
+use crate::error::Error;
+use crate::port::{Port, Wire};
+use crate::qp::QpState;
+use crate::shard::{ListenId, RequestId};
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+use std::time::Duration;
+use urnic_iwarp::startup::{
+    Initiator, Limits, Negotiated, Offer, Outcome, Progress, Request as Arrived, Responder, StartupError,
+};
+use urnic_iwarp::{Role, Stream, StreamLimits, Terminate};
+use urnic_tcp::{ConnId, ListenerId};
+
+/// A listening port.
+pub(super) struct Listener {
+    pub(super) id: ListenerId,
+    pub(super) events: Arc<EventQueue>,
+    /// Connections that are in the start-up exchange or wait for the application, at most.
+    pub(super) backlog: usize,
+    pub(super) waiting: usize,
+}
+
+impl<F: urnic_tcp::Frame> Core<F> {
+    fn offer<'a>(&self, private_data: &'a [u8], ird: u16, ord: u16) -> Offer<'a> {
+        Offer { rev: self.mpa.rev, crc: self.mpa.crc, ird, ord, private_data, ..Offer::default() }
+    }
+
+    /// A TCP connection has come in on a listening port.
+    pub(super) fn admit(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddrV4) {
+        let Some((slot, l)) = self
+            .listeners
+            .iter_mut()
+            .enumerate()
+            .find_map(|(i, l)| Some((i, l.as_mut()?)).filter(|(_, l)| l.id == listener))
+        else {
+            return;
+        };
+        let events = Arc::clone(&l.events);
+        let full = l.waiting >= l.backlog;
+        if !full {
+            l.waiting += 1;
+        }
+        let responder = Box::new(Responder::new(Limits::default()));
+        let phase = if full { Phase::Closing } else { Phase::Awaiting { responder } };
+        let index = self.add_endpoint(Some(conn), peer, events, phase);
+        if let Some(endpoint) = self.endpoints.get_mut(index) {
+            endpoint.listener = (!full).then_some(slot as u32);
+        }
+        self.newborn.push((conn, index));
+        if full {
+            self.farewell(index, Farewell::Reset);
+        } else {
+            self.set_alarm(index, self.now + self.mpa.startup_timeout, Alarm::Startup);
+        }
+    }
+
+    pub(super) fn add_endpoint(
+        &mut self,
+        conn: Option<ConnId>,
+        peer: SocketAddrV4,
+        events: Arc<EventQueue>,
+        phase: Phase,
+    ) -> u32 {
+        self.generation = self.generation.wrapping_add(1).max(1);
+        self.endpoints.insert(Endpoint {
+            generation: self.generation,
+            conn,
+            peer,
+            events,
+            listener: None,
+            queued: false,
+            outbox: Vec::new(),
+            heard: false,
+            starved: false,
+            farewell: None,
+            announced: false,
+            phase,
+        })
+    }
+
+    /// The TCP handshake of an active connection is done: send the MPA Request (MPA-62).
+    pub(super) fn send_request(&mut self, index: u32) {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        let Phase::Connecting { qp, request } = &endpoint.phase else { return };
+        let qp = *qp;
+        let offer = Offer {
+            rev: self.mpa.rev,
+            crc: self.mpa.crc,
+            ird: request.ird,
+            ord: request.ord,
+            private_data: &request.private_data,
+            ..Offer::default()
+        };
+        match Initiator::new(&offer) {
+            Ok((initiator, octets)) => {
+                endpoint.outbox = octets;
+                endpoint.phase = Phase::Requesting { qp, initiator: Box::new(initiator) };
+                self.schedule(index);
+            }
+            // `connect` has checked the offer already.
+            Err(_) => self.connect_failed(index, qp, ConnectFailure::Terms),
+        }
+    }
+
+    /// Stream data before RDMA mode. What follows an accepting Reply is given back for the stream.
+    pub(super) fn receive_startup(
+        &mut self,
+        index: u32,
+        chunk: StreamRange<F>,
+    ) -> Option<(u32, StreamRange<F>)> {
+        let endpoint = self.endpoints.get_mut(index)?;
+        let octets = urnic_iwarp::Chunk::bytes(&chunk);
+        match &mut endpoint.phase {
+            Phase::Requesting { qp, initiator } => {
+                let qp = *qp;
+                match initiator.receive(octets) {
+                    Ok(Progress::NeedMore { .. }) => None,
+                    Ok(Progress::Done {
+                        consumed,
+                        outcome: Outcome::Accepted(negotiated, _, private_data),
+                    }) => {
+                        self.open(index, qp, &negotiated, private_data);
+                        let StreamRange { frame, range } = chunk;
+                        let range = range.start + consumed..range.end;
+                        (!range.is_empty()).then_some((qp, StreamRange { frame, range }))
+                    }
+                    Ok(Progress::Done { outcome: Outcome::Rejected(_, private_data), .. }) => {
+                        // MPA-66: TCP stays open for the ULP to close; the connection manager is the ULP here.
+                        let event = CmEvent::Rejected { qpn: self.release_qp(qp), private_data };
+                        self.end_startup(index, Farewell::Fin, Some(event));
+                        None
+                    }
+                    Ok(Progress::Done {
+                        outcome: Outcome::Unacceptable(negotiated, _, terminate), ..
+                    }) => {
+                        self.refuse_terms(index, qp, &negotiated, terminate);
+                        None
+                    }
+                    Err(error) => {
+                        self.connect_failed(index, qp, failure(error));
+                        None
+                    }
+                }
+            }
+            Phase::Awaiting { responder } => {
+                match responder.receive(octets) {
+                    Ok(Arrived::NeedMore) => {}
+                    Ok(Arrived::Arrived(peer, private_data)) => {
+                        let id = RequestId(self.tag(index));
+                        self.ask(index, id, private_data, peer.ird.unwrap_or(0), peer.ord.unwrap_or(0));
+                    }
+                    Ok(Arrived::Refused(_, reply)) => {
+                        endpoint.outbox = reply;
+                        self.end_startup(index, Farewell::Fin, None);
+                    }
+                    // MPA-64, MPA-81: no Reply, just the end of the connection.
+                    Err(_) => self.end_startup(index, Farewell::Fin, None),
+                }
+                None
+            }
+            // MPA-91: octets behind the Request and before our Reply.
+            Phase::Pending { .. } => {
+                self.end_startup(index, Farewell::Fin, None);
+                None
+            }
+            Phase::Connecting { .. } | Phase::Open { .. } | Phase::Closing => None,
+        }
+    }
+
+    /// Puts a request before the application.
+    fn ask(&mut self, index: u32, id: RequestId, private_data: Vec<u8>, ird: u16, ord: u16) {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        endpoint.phase = match std::mem::replace(&mut endpoint.phase, Phase::Closing) {
+            Phase::Awaiting { responder } => Phase::Pending { responder },
+            other => other,
+        };
+        let request = ConnRequest::new(id, endpoint.peer, private_data, ird, ord);
+        endpoint.events.push(CmEvent::ConnectRequest(request));
+    }
+
+    /// Enters RDMA mode.
+    fn open(&mut self, index: u32, qp: u32, negotiated: &Negotiated, private_data: Vec<u8>) {
+        self.leave_backlog(index);
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        let Some(core) = self.qps.get_mut(qp) else { return };
+        core.stream = Some(Box::new(Stream::new(negotiated, StreamLimits::default())));
+        core.endpoint = Some(index);
+        core.tx.initiator = negotiated.role == Role::Initiator;
+        core.shared.set_state(QpState::Rts);
+        endpoint.phase = Phase::Open { qp };
+        endpoint.events.push(CmEvent::Established {
+            qpn: core.shared.qpn,
+            peer: endpoint.peer,
+            private_data,
+            ird: negotiated.ird,
+            ord: negotiated.ord,
+        });
+        self.schedule(index);
+    }
+
+    /// The peer accepted on terms that we cannot meet: a Terminate is our only FPDU (MPAE-17, MPAE-29).
+    fn refuse_terms(&mut self, index: u32, qp: u32, negotiated: &Negotiated, terminate: Terminate) {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        let Some(core) = self.qps.get_mut(qp) else { return };
+        core.stream = Some(Box::new(Stream::new(negotiated, StreamLimits::default())));
+        core.tx.terminate = Some(terminate);
+        core.flush(None, crate::wc::WcStatus::Flushed);
+        endpoint.announced = true;
+        endpoint.phase = Phase::Open { qp };
+        let event = CmEvent::ConnectError { qpn: core.shared.qpn, reason: ConnectFailure::Terms };
+        endpoint.events.push(event);
+        self.set_alarm(index, self.now + super::TEARDOWN_WITHIN, Alarm::Teardown);
+        self.schedule(index);
+    }
+
+    /// A listening port's waiting room has one more place.
+    pub(super) fn leave_backlog(&mut self, index: u32) {
+        if let Some(endpoint) = self.endpoints.get_mut(index)
+            && let Some(slot) = endpoint.listener.take()
+            && let Some(Some(listener)) = self.listeners.get_mut(slot as usize)
+        {
+            listener.waiting = listener.waiting.saturating_sub(1);
+        }
+    }
+
+    /// Undoes the tie between a queue pair and a connection that never came up; gives its number.
+    pub(super) fn release_qp(&mut self, qp: u32) -> u32 {
+        let Some(core) = self.qps.get_mut(qp) else { return 0 };
+        core.endpoint = None;
+        core.shared.qpn
+    }
+
+    pub(super) fn connect_failed(&mut self, index: u32, qp: u32, reason: ConnectFailure) {
+        let qpn = self.release_qp(qp);
+        self.end_startup(index, Farewell::Fin, Some(CmEvent::ConnectError { qpn, reason }));
+    }
+
+    /// Ends a connection that has not reached RDMA mode.
+    pub(super) fn end_startup(&mut self, index: u32, farewell: Farewell, event: Option<CmEvent>) {
+        self.leave_backlog(index);
+        if let Some(endpoint) = self.endpoints.get_mut(index) {
+            endpoint.phase = Phase::Closing;
+            if let Some(event) = event {
+                endpoint.events.push(event);
+            }
+        }
+        self.farewell(index, farewell);
+    }
+
+    /// The start-up exchange has taken too long.
+    pub(super) fn startup_timed_out(&mut self, index: u32) {
+        match self.endpoints.get(index).map(|e| &e.phase) {
+            Some(Phase::Connecting { qp, .. } | Phase::Requesting { qp, .. }) => {
+                let qpn = self.release_qp(*qp);
+                let event = CmEvent::ConnectError { qpn, reason: ConnectFailure::TimedOut };
+                self.end_startup(index, Farewell::Reset, Some(event));
+            }
+            Some(Phase::Awaiting { .. }) => self.end_startup(index, Farewell::Reset, None),
+            _ => {}
+        }
+    }
+}
+
+impl<P: Port, C: Clock> Engine<P, C> {
+    pub(super) fn start_listening(
+        &mut self,
+        port: u16,
+        backlog: u32,
+        events: Arc<EventQueue>,
+    ) -> Result<ListenId, Error> {
+        let backlog = backlog.clamp(1, 65_536) as usize;
+        let id = self.stack.listen(port, backlog).map_err(|_| Error::PortInUse(port))?;
+        let listener = Some(Listener { id, events, backlog, waiting: 0 });
+        let listeners = &mut self.core.listeners;
+        let slot = match listeners.iter().position(Option::is_none) {
+            Some(slot) => {
+                listeners[slot] = listener;
+                slot
+            }
+            None => {
+                listeners.push(listener);
+                listeners.len() - 1
+            }
+        };
+        Ok(ListenId(slot as u64))
+    }
+
+    pub(super) fn stop_listening(&mut self, id: ListenId) {
+        let slot = id.0 as u32;
+        let Some(listener) = self.core.listeners.get_mut(slot as usize).and_then(Option::take) else {
+            return;
+        };
+        self.stack.unlisten(listener.id);
+        let orphans: Vec<u32> =
+            self.core.endpoints.iter().filter(|(_, e)| e.listener == Some(slot)).map(|(i, _)| i).collect();
+        for index in orphans {
+            self.core.end_startup(index, Farewell::Reset, None);
+        }
+    }
+
+    pub(super) fn start_connect(
+        &mut self,
+        qpn: u32,
+        to: SocketAddrV4,
+        param: &ConnParam,
+        events: Arc<EventQueue>,
+    ) -> Result<(), Error> {
+        let qp = self.core.idle_qp(qpn)?;
+        let request = Box::new(Request {
+            private_data: param.private_data.clone(),
+            ird: param.ird.min(self.core.mpa.ird),
+            ord: param.ord.min(self.core.mpa.ord),
+        });
+        // Checked now, so that the caller hears of it at once.
+        Initiator::new(&self.core.offer(&request.private_data, request.ird, request.ord)).map_err(refused)?;
+        let now = self.now();
+        let index = self.core.add_endpoint(None, to, events, Phase::Connecting { qp, request });
+        let tag = self.core.tag(index);
+        match self.stack.connect(now, to, tag, &mut Wire(&mut self.port)) {
+            Ok(conn) => {
+                if let Some(endpoint) = self.core.endpoints.get_mut(index) {
+                    endpoint.conn = Some(conn);
+                }
+                if let Some(core) = self.core.qps.get_mut(qp) {
+                    core.endpoint = Some(index);
+                }
+                let timeout = param.timeout.min(Duration::from_secs(3600));
+                self.core.set_alarm(index, now + timeout, Alarm::Startup);
+                Ok(())
+            }
+            Err(error) => {
+                self.core.endpoints.remove(index);
+                Err(match error {
+                    urnic_tcp::ConnectError::Unreachable(_) => Error::NoRoute(*to.ip()),
+                    urnic_tcp::ConnectError::Address(_) => {
+                        Error::Invalid("the address is not that of a host's port")
+                    }
+                    _ => Error::Exhausted("connections or ports"),
+                })
+            }
+        }
+    }
+
+    pub(super) fn accept_request(
+        &mut self,
+        request: RequestId,
+        qpn: u32,
+        param: &ConnParam,
+    ) -> Result<(), Error> {
+        let qp = self.core.idle_qp(qpn)?;
+        let index = self.core.pending(request)?;
+        let offer = self.core.offer(
+            &param.private_data,
+            param.ird.min(self.core.mpa.ird),
+            param.ord.min(self.core.mpa.ord),
+        );
+        let Some(endpoint) = self.core.endpoints.get_mut(index) else { return Err(Error::RequestGone) };
+        let Phase::Pending { responder } = &mut endpoint.phase else { return Err(Error::RequestGone) };
+        let (reply, negotiated) = responder.accept(&offer).map_err(refused)?;
+        endpoint.outbox = reply;
+        self.core.open(index, qp, &negotiated, Vec::new());
+        Ok(())
+    }
+
+    pub(super) fn reject_request(&mut self, request: RequestId, private_data: &[u8]) -> Result<(), Error> {
+        let index = self.core.pending(request)?;
+        let Some(endpoint) = self.core.endpoints.get_mut(index) else { return Err(Error::RequestGone) };
+        let Phase::Pending { responder } = &mut endpoint.phase else { return Err(Error::RequestGone) };
+        endpoint.outbox = responder.reject(private_data).map_err(refused)?;
+        self.core.end_startup(index, Farewell::Fin, None);
+        Ok(())
+    }
+}
+
+impl<F: urnic_tcp::Frame> Core<F> {
+    fn idle_qp(&self, qpn: u32) -> Result<u32, Error> {
+        let qp = *self.by_qpn.get(&qpn).ok_or(Error::UnknownQp(qpn))?;
+        match self.qps.get(qp) {
+            Some(core) if core.endpoint.is_none() && core.state() == QpState::Idle => Ok(qp),
+            Some(core) => Err(Error::QpState { qpn, state: core.state() }),
+            None => Err(Error::UnknownQp(qpn)),
+        }
+    }
+
+    fn pending(&self, request: RequestId) -> Result<u32, Error> {
+        let (index, generation) = (request.0 as u32, (request.0 >> 32) as u32);
+        match self.endpoints.get(index) {
+            Some(e) if e.generation == generation && matches!(e.phase, Phase::Pending { .. }) => Ok(index),
+            _ => Err(Error::RequestGone),
+        }
+    }
+}
+
+/// What a failed start-up means to the application.
+fn failure(error: StartupError) -> ConnectFailure {
+    match error {
+        StartupError::Markers | StartupError::Offer => ConnectFailure::Terms,
+        _ => ConnectFailure::NotIwarp,
+    }
+}
+
+/// Why our own terms were not taken.
+fn refused(error: StartupError) -> Error {
+    match error {
+        StartupError::OwnPrivateData { .. } => Error::Invalid("too much private data for an MPA frame"),
+        StartupError::OutOfTurn => Error::RequestGone,
+        _ => Error::Invalid("connection parameters: IRD and ORD are at most 16382"),
+    }
+}

@@ -1,0 +1,77 @@
+//! An endpoint: one TCP connection on its way through MPA start-up, RDMA mode and teardown.
+
+use crate::cm::EventQueue;
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+use urnic_iwarp::Chunk;
+use urnic_iwarp::startup::{Initiator, Responder};
+use urnic_tcp::ConnId;
+
+/// One TCP connection of the engine.
+pub(super) struct Endpoint {
+    /// Distinguishes the users of one slab index over time.
+    pub(super) generation: u32,
+    /// The connection; `None` only before the stack has given an id.
+    pub(super) conn: Option<ConnId>,
+    pub(super) peer: SocketAddrV4,
+    pub(super) events: Arc<EventQueue>,
+    /// The listening port whose waiting room this connection sits in.
+    pub(super) listener: Option<u32>,
+    /// `Disconnected` has been reported.
+    pub(super) announced: bool,
+    /// In the ready list.
+    pub(super) queued: bool,
+    /// Start-up octets that wait for a transmit buffer.
+    pub(super) outbox: Vec<u8>,
+    /// Has work that waits for the TCP window.
+    pub(super) starved: bool,
+    /// How the connection is to end, at the end of the next turn.
+    pub(super) farewell: Option<Farewell>,
+    /// Stream data of the peer has arrived in RDMA mode.
+    pub(super) heard: bool,
+    pub(super) phase: Phase,
+}
+
+/// Where an endpoint stands.
+pub(super) enum Phase {
+    /// Active side: the TCP handshake is under way.
+    Connecting { qp: u32, request: Box<Request> },
+    /// Active side: the MPA Request is sent, the Reply awaited.
+    Requesting { qp: u32, initiator: Box<Initiator> },
+    /// Passive side: the MPA Request is awaited.
+    Awaiting { responder: Box<Responder> },
+    /// Passive side: the application has the request and decides.
+    Pending { responder: Box<Responder> },
+    /// RDMA mode, with the queue pair at this index.
+    Open { qp: u32 },
+    /// Nothing more is to be said; what arrives is acknowledged and discarded until the connection closes.
+    Closing,
+}
+
+/// What the application asked for in `connect`.
+pub(super) struct Request {
+    pub(super) private_data: Vec<u8>,
+    pub(super) ird: u16,
+    pub(super) ord: u16,
+}
+
+/// A received frame and the range of it that is stream data.
+pub(super) struct StreamRange<F> {
+    pub(super) frame: F,
+    pub(super) range: std::ops::Range<usize>,
+}
+
+impl<F: urnic_tcp::Frame> Chunk for StreamRange<F> {
+    fn bytes(&self) -> &[u8] {
+        self.frame.bytes().get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+/// How we end a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Farewell {
+    /// FIN behind what is queued.
+    Fin,
+    /// RST.
+    Reset,
+}

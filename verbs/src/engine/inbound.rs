@@ -1,0 +1,252 @@
+//! Receive path: in-order stream data of a connection becomes placements in registered memory and completions.
+
+use super::Core;
+use super::endpoint::{Endpoint, Phase, StreamRange};
+use super::qp::{QpCore, ReceiveSide};
+use super::teardown::Why;
+use crate::memory::{Access, MrFault, MrTable};
+use crate::qp::QpShared;
+use crate::wc::{Wc, WcFlags, WcOpcode, WcStatus};
+use std::net::SocketAddrV4;
+use urnic_iwarp::{CannotInvalidate, Delivery, ReadFault, RecvFault, Sink, TaggedFault, TaggedOp, Terminate};
+use urnic_tcp::{CloseReason, ConnId, Handler, ListenerId};
+
+/// A queue pair's memory and receive queue, as its RDMAP stream sees them.
+struct Inbound<'a> {
+    shared: &'a QpShared,
+    rx: &'a mut ReceiveSide,
+    table: &'a mut MrTable,
+    reads_answered: u32,
+    /// There may be something to send now.
+    ready: bool,
+    terminated: Option<Terminate>,
+    overflow: bool,
+}
+
+/// A place that an FPDU's payload goes to.
+#[derive(Clone, Copy)]
+enum Target {
+    /// Contiguous memory.
+    Memory(*mut u8),
+    /// The scatter list of the receive in hand, from this offset on.
+    Scatter(u32),
+}
+
+impl Inbound<'_> {
+    /// Calls `f` with each piece (address, length, place in the range) of `[offset, offset + len)` of the
+    /// scatter list of the receive in hand.
+    fn scatter(
+        &self,
+        offset: u32,
+        len: u32,
+        mut f: impl FnMut(*mut u8, u32, u32) -> Result<(), MrFault>,
+    ) -> Result<(), MrFault> {
+        let Some(view) = self.shared.recv.peek(self.rx.done) else { return Err(MrFault::InvalidStag) };
+        let (mut base, mut at) = (0u64, 0u32);
+        for sge in view.sges {
+            let end = base + u64::from(sge.len);
+            let want = u64::from(offset) + u64::from(at);
+            if at < len && want < end {
+                let skip = want - base;
+                let n = (end - want).min(u64::from(len - at)) as u32;
+                let span = self.table.resolve(
+                    sge.lkey,
+                    self.shared.pd,
+                    Access::LOCAL_WRITE,
+                    sge.addr.wrapping_add(skip),
+                    n,
+                )?;
+                f(span.ptr, n, at)?;
+                at += n;
+            }
+            base = end;
+        }
+        if at == len { Ok(()) } else { Err(MrFault::Bounds) }
+    }
+}
+
+impl Sink for Inbound<'_> {
+    type Target = Target;
+
+    fn tagged(&mut self, op: TaggedOp, stag: u32, to: u64, len: u32) -> Result<Target, TaggedFault> {
+        // A Read's sink needs only local write (AMB-24).
+        let need = match op {
+            TaggedOp::Write => Access::REMOTE_WRITE,
+            TaggedOp::ReadResponse => Access::LOCAL_WRITE,
+        };
+        match self.table.resolve(stag, self.shared.pd, need, to, len) {
+            Ok(span) => Ok(Target::Memory(span.ptr)),
+            Err(fault) => Err(super::access_fault(fault)),
+        }
+    }
+
+    fn receive_buffer(&mut self) -> Option<u32> {
+        let length = self.shared.recv.peek(self.rx.next)?.length;
+        self.rx.next = self.rx.next.wrapping_add(1);
+        Some(length)
+    }
+
+    fn untagged_target(&mut self, offset: u32, len: u32) -> Result<Target, RecvFault> {
+        let mut whole = None;
+        let checked = self.scatter(offset, len, |ptr, n, _| {
+            whole = if n == len { Some(ptr) } else { None };
+            Ok(())
+        });
+        match (checked, whole) {
+            (Err(_), _) => Err(RecvFault),
+            (Ok(()), Some(ptr)) => Ok(Target::Memory(ptr)),
+            (Ok(()), None) => Ok(Target::Scatter(offset)),
+        }
+    }
+
+    fn place(&mut self, target: Target, at: u32, src: &[u8]) {
+        match target {
+            Target::Memory(ptr) => {
+                // SAFETY: `tagged` or `untagged_target` has resolved the whole segment within the same
+                // call of `Stream::receive`, the engine lock is held throughout, and regions leave the table
+                // only under that lock; so [ptr + at, + src.len()) is registered memory. `src` is a frame of ours.
+                unsafe { urnic_crc::place(ptr.add(at as usize), src.as_ptr(), src.len()) }
+            }
+            Target::Scatter(offset) => {
+                let placed = self.scatter(offset + at, src.len() as u32, |ptr, n, from| {
+                    // SAFETY: as above; `scatter` has just resolved n octets at ptr, and from + n <= src.len().
+                    unsafe { urnic_crc::place(ptr, src.as_ptr().add(from as usize), n as usize) };
+                    Ok(())
+                });
+                debug_assert!(placed.is_ok(), "untagged_target has checked this range");
+            }
+        }
+    }
+
+    fn invalidate(&mut self, stag: u32) -> Result<(), CannotInvalidate> {
+        self.table.invalidate(stag, self.shared.pd).map_err(|_| CannotInvalidate)
+    }
+
+    fn read_source(&mut self, stag: u32, to: u64, len: u32) -> Result<(), ReadFault> {
+        let span = self.table.resolve(stag, self.shared.pd, Access::REMOTE_READ, to, len);
+        span.map(|_| ()).map_err(super::access_fault)
+    }
+
+    fn deliver(&mut self, delivery: Delivery) {
+        match delivery {
+            Delivery::Received { len, solicited, invalidated } => {
+                let Some(view) = self.shared.recv.peek(self.rx.done) else { return };
+                let mut flags = WcFlags::empty();
+                if invalidated.is_some() {
+                    flags |= WcFlags::WITH_INV;
+                }
+                if solicited {
+                    flags |= WcFlags::SOLICITED;
+                }
+                let wc = Wc {
+                    wr_id: view.wr_id,
+                    status: WcStatus::Success,
+                    opcode: WcOpcode::Recv,
+                    byte_len: len,
+                    qpn: self.shared.qpn,
+                    flags,
+                    invalidated_rkey: invalidated.unwrap_or(0),
+                };
+                self.shared.recv.release(self.rx.done);
+                self.rx.done = self.rx.done.wrapping_add(1);
+                self.overflow |= self.shared.recv_cq.push(wc).is_err();
+            }
+            Delivery::ReadDone { .. } => {
+                self.reads_answered += 1;
+                self.ready = true;
+            }
+            Delivery::ReadRequested | Delivery::FirstFpdu => self.ready = true,
+            Delivery::Terminated(terminate) => self.terminated = Some(terminate),
+        }
+    }
+}
+
+impl<F: urnic_tcp::Frame> Core<F> {
+    /// Hands stream data to the queue pair at `qp`.
+    fn receive_rdma(&mut self, endpoint: u32, qp: u32, chunk: StreamRange<F>) {
+        let Some(core) = self.qps.get_mut(qp) else { return };
+        let QpCore { shared, stream: Some(stream), tx, rx, .. } = &mut **core else { return };
+        if tx.terminate.is_some() {
+            return; // after a Terminate what arrives is acknowledged and discarded
+        }
+        let mut inbound = Inbound {
+            shared,
+            rx,
+            table: &mut self.table,
+            reads_answered: 0,
+            ready: false,
+            terminated: None,
+            overflow: false,
+        };
+        let outcome = stream.receive(chunk, &mut inbound);
+        let Inbound { reads_answered, ready, terminated, overflow, .. } = inbound;
+        if reads_answered > 0 {
+            tx.reads_answered += reads_answered;
+            if let Some(qp) = self.qps.get_mut(qp) {
+                qp.complete_sends();
+            }
+        }
+        if ready {
+            self.schedule(endpoint);
+        }
+        match outcome {
+            Err(fault) => self.fail(qp, fault.terminate, Why::Fault(fault.cause)),
+            Ok(()) => {
+                if let Some(terminate) = terminated {
+                    self.terminated(qp, terminate);
+                } else if overflow {
+                    self.fail(qp, Some(Terminate::STREAM_CATASTROPHIC), Why::CompletionQueueFull);
+                }
+            }
+        }
+    }
+}
+
+impl<F: urnic_tcp::Frame> Handler<F> for Core<F> {
+    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddrV4) {
+        self.admit(listener, conn, peer);
+    }
+
+    fn connected(&mut self, conn: ConnId, tag: u64) {
+        if let Some(index) = self.endpoint_of(conn, tag) {
+            self.send_request(index);
+        }
+    }
+
+    fn data(&mut self, conn: ConnId, tag: u64, frame: F, range: std::ops::Range<usize>) {
+        let Some(index) = self.endpoint_of(conn, tag) else { return };
+        let chunk = StreamRange { frame, range };
+        match self.endpoints.get_mut(index) {
+            Some(Endpoint { phase: Phase::Open { qp }, heard, .. }) => {
+                *heard = true;
+                let qp = *qp;
+                self.receive_rdma(index, qp, chunk);
+            }
+            Some(_) => {
+                if let Some((qp, rest)) = self.receive_startup(index, chunk) {
+                    self.receive_rdma(index, qp, rest);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn acked(&mut self, conn: ConnId, tag: u64, _bytes: u64) {
+        let Some(index) = self.endpoint_of(conn, tag) else { return };
+        if self.endpoints.get(index).is_some_and(|e| e.starved) {
+            self.schedule(index);
+        }
+    }
+
+    fn finished(&mut self, conn: ConnId, tag: u64) {
+        if let Some(index) = self.endpoint_of(conn, tag) {
+            self.peer_finished(index);
+        }
+    }
+
+    fn closed(&mut self, conn: ConnId, tag: u64, reason: CloseReason) {
+        if let Some(index) = self.endpoint_of(conn, tag) {
+            self.connection_gone(index, reason);
+        }
+    }
+}

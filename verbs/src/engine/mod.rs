@@ -1,0 +1,432 @@
+//! The engine: one port, one TCP stack, and the queue pairs whose connections run over them.
+//!
+//! An engine is driven by whoever holds its shard's lock ([`crate::shard`]). One [`Engine::pass`] takes at
+//! most a burst of frames, serves every queue pair that has work once, lets due timers fire and hands what
+//! there is to send to the wire. Inside, nothing is shared and nothing blocks. Port and clock are
+//! parameters, so that whole RNICs run against each other in one test, in virtual time.
+
+mod alarms;
+mod connect;
+mod endpoint;
+mod fpdu;
+mod inbound;
+mod open;
+mod outbound;
+mod qp;
+mod slab;
+mod teardown;
+
+pub(crate) use open::open;
+
+use crate::cm::{ConnParam, EventQueue};
+use crate::error::Error;
+use crate::memory::{MrFault, MrTable};
+use crate::port::{BURST, Port, PortBuffers, Wire};
+use crate::qp::QpShared;
+use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, Pass, RequestId};
+use alarms::{Alarm, Alarms};
+use arrayvec::ArrayVec;
+use connect::Listener;
+use endpoint::{Endpoint, Farewell, Phase};
+use qp::{Message, QpCore, Source};
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+use std::time::Duration;
+use teardown::Why;
+use urnic_iwarp::{AccessFault, Op};
+use urnic_tcp::{ConnId, LocalPorts, Stack, StackConfig, Time};
+
+/// Without an answer to its first FPDU this long after it, an initiator sends one zero-length Write: siw may
+/// leave the first FPDU unread until more arrives.
+const NUDGE_AFTER: Duration = Duration::from_millis(2);
+/// A connection that was told to close and has not is reset after this long.
+const TEARDOWN_WITHIN: Duration = Duration::from_secs(5);
+/// How often the link is looked at.
+const LINK_CHECK_EVERY: Duration = Duration::from_millis(5);
+/// Endpoints that get a turn in one pass, at most.
+const TURNS_PER_PASS: usize = 16;
+/// The STag of the nudge: never checked, and not 0, which some adapters refuse even so (AMB-17).
+const NUDGE_STAG: u32 = 1;
+
+/// Tells the time.
+pub trait Clock: Send {
+    /// Now; never goes back.
+    fn now(&self) -> Time;
+}
+
+/// MPA settings of an engine.
+#[derive(Clone, Debug)]
+pub struct MpaConfig {
+    /// Revision that we offer as initiator: 1 or 2.
+    pub rev: u8,
+    /// Whether we ask for CRCs; they are off only if the peer does not ask either.
+    pub crc: bool,
+    /// Most inbound Reads per queue pair.
+    pub ird: u16,
+    /// Most outbound Reads per queue pair.
+    pub ord: u16,
+    /// How long a peer may take over its MPA Request.
+    pub startup_timeout: Duration,
+}
+
+/// An RNIC on a port.
+pub struct Engine<P: Port, C: Clock> {
+    port: P,
+    clock: C,
+    stack: Stack<PortBuffers<P>>,
+    core: Core<P::Frame>,
+    drafts: ArrayVec<P::Draft, 2>,
+    doorbells: Arc<Doorbells>,
+    attributes: EngineAttr,
+    under_pressure: bool,
+    link_up: bool,
+    /// When to look at the link again.
+    link_check: Time,
+}
+
+/// Everything of an engine that is neither port nor stack, so that the stack can call back into it.
+struct Core<F: urnic_tcp::Frame> {
+    table: MrTable,
+    endpoints: Slab<Endpoint>,
+    qps: Slab<Box<QpCore<F>>>,
+    by_qpn: HashMap<u32, u32>,
+    /// Endpoints that want a turn, in order.
+    ready: VecDeque<u32>,
+    /// Accepted connections whose tag the stack does not know yet.
+    newborn: Vec<(ConnId, u32)>,
+    listeners: Vec<Option<Listener>>,
+    alarms: Alarms,
+    mpa: MpaConfig,
+    generation: u32,
+    /// The time of this pass.
+    now: Time,
+}
+
+impl<F: urnic_tcp::Frame> Core<F> {
+    /// The stack's tag of an endpoint: its generation (never 0) and index.
+    fn tag(&self, index: u32) -> u64 {
+        let generation = self.endpoints.get(index).map_or(0, |e| e.generation);
+        u64::from(generation) << 32 | u64::from(index)
+    }
+
+    /// The endpoint of a connection, unless it is gone.
+    #[inline]
+    fn endpoint_of(&self, conn: ConnId, tag: u64) -> Option<u32> {
+        let (generation, index) = ((tag >> 32) as u32, tag as u32);
+        if generation == 0 {
+            return self.newborn.iter().find(|(c, _)| *c == conn).map(|(_, index)| *index);
+        }
+        self.endpoints.get(index).filter(|e| e.generation == generation).map(|_| index)
+    }
+
+    /// Puts an endpoint into the ready list.
+    fn schedule(&mut self, index: u32) {
+        if let Some(endpoint) = self.endpoints.get_mut(index)
+            && !std::mem::replace(&mut endpoint.queued, true)
+        {
+            self.ready.push_back(index);
+        }
+    }
+
+    fn set_alarm(&mut self, index: u32, at: Time, alarm: Alarm) {
+        if let Some(endpoint) = self.endpoints.get(index) {
+            self.alarms.set(at, index, endpoint.generation, alarm);
+        }
+    }
+
+    /// A queue pair has work or, in the error state, work to flush.
+    fn doorbell(&mut self, qpn: u32) {
+        let Some(&index) = self.by_qpn.get(&qpn) else { return };
+        let Some(qp) = self.qps.get_mut(index) else { return };
+        qp.shared.answer_doorbell();
+        match qp.endpoint {
+            _ if qp.state() == crate::qp::QpState::Error => qp.flush(None, crate::wc::WcStatus::Flushed),
+            Some(endpoint) => self.schedule(endpoint),
+            None => {}
+        }
+    }
+
+    /// Fires due alarms.
+    fn ring_alarms(&mut self) {
+        while let Some((index, generation, alarm)) = self.alarms.due(self.now) {
+            if self.endpoints.get(index).is_none_or(|e| e.generation != generation) {
+                continue;
+            }
+            match alarm {
+                Alarm::Startup => self.startup_timed_out(index),
+                Alarm::Teardown => self.teardown_timed_out(index),
+                Alarm::Nudge => self.nudge(index),
+            }
+        }
+    }
+
+    /// Sends one zero-length Write if the peer has not answered, between messages.
+    fn nudge(&mut self, index: u32) {
+        let Some(&Endpoint { heard: false, phase: Phase::Open { qp }, .. }) = self.endpoints.get(index)
+        else {
+            return;
+        };
+        let Some(qp) = self.qps.get_mut(qp) else { return };
+        if qp.tx.message.is_some() || qp.tx.terminate.is_some() {
+            return; // more is being sent anyway
+        }
+        let Some(stream) = &mut qp.stream else { return };
+        if let Ok(outgoing) = stream.begin(Op::Write { stag: NUDGE_STAG, to: 0 }, 0) {
+            qp.tx.message = Some(Message { outgoing, source: Source::None });
+            self.schedule(index);
+        }
+    }
+}
+
+/// The RDMAP fault of an inbound Read whose memory is not there.
+fn access_fault(fault: MrFault) -> AccessFault {
+    match fault {
+        MrFault::InvalidStag => AccessFault::InvalidStag,
+        MrFault::NotAssociated => AccessFault::NotAssociated,
+        MrFault::NoRight => AccessFault::NoRight,
+        MrFault::Bounds => AccessFault::Bounds,
+        MrFault::Wrap => AccessFault::Wrap,
+    }
+}
+
+impl<P: Port, C: Clock> Engine<P, C> {
+    /// An engine on `port`. `doorbells` are those of the shard that will drive it.
+    pub(crate) fn new(
+        port: P,
+        clock: C,
+        mut stack: StackConfig,
+        mpa: MpaConfig,
+        doorbells: Arc<Doorbells>,
+        attributes: EngineAttr,
+    ) -> Result<Self, Error> {
+        let now = clock.now();
+        stack.checksum_offload_tx = port.spares_checksum();
+        let table = MrTable::new(stack.seed);
+        let ports = Box::new(LocalPorts::new(stack.seed));
+        let stack = Stack::new(stack, ports, now).map_err(|e| Error::Open(e.to_string()))?;
+        Ok(Engine {
+            port,
+            clock,
+            stack,
+            core: Core {
+                table,
+                endpoints: Slab::new(),
+                qps: Slab::new(),
+                by_qpn: HashMap::new(),
+                ready: VecDeque::new(),
+                newborn: Vec::new(),
+                listeners: Vec::new(),
+                alarms: Alarms::default(),
+                mpa,
+                generation: 0,
+                now,
+            },
+            drafts: ArrayVec::new(),
+            doorbells,
+            attributes,
+            under_pressure: false,
+            link_up: false,
+            link_check: now,
+        })
+    }
+
+    /// Takes the time for a control call.
+    fn now(&mut self) -> Time {
+        self.core.now = self.clock.now();
+        self.core.now
+    }
+
+    /// Tells the stack the tags of connections that have just come in.
+    #[inline]
+    fn adopt(&mut self) {
+        while let Some((conn, index)) = self.core.newborn.pop() {
+            self.stack.set_tag(conn, self.core.tag(index));
+        }
+    }
+
+    fn receive(&mut self, now: Time) -> bool {
+        let mut burst = ArrayVec::<P::Frame, BURST>::new();
+        self.port.receive(now, &mut burst);
+        if burst.is_empty() {
+            return false;
+        }
+        let low = self.port.receive_pool_low();
+        if low != self.under_pressure {
+            self.under_pressure = low;
+            self.stack.set_pressure(low);
+        }
+        for frame in burst {
+            self.stack.receive(now, frame, &mut self.core, &mut Wire(&mut self.port));
+            if !self.core.newborn.is_empty() {
+                self.adopt();
+            }
+        }
+        true
+    }
+
+    /// Looks at the link now and then. Where a lost carrier means that the peer process is gone, so are its
+    /// connections: nobody has to wait for time-outs.
+    fn check_link(&mut self, now: Time) {
+        self.link_check = now + LINK_CHECK_EVERY;
+        let up = self.port.check_link();
+        if self.link_up && !up && self.port.carrier_is_peer() {
+            let all: Vec<ConnId> = self.core.endpoints.iter().filter_map(|(_, e)| e.conn).collect();
+            for conn in all {
+                self.stack.abort(now, conn, &mut Wire(&mut self.port));
+            }
+        }
+        self.link_up = up;
+    }
+
+    /// Gives waiting endpoints their turns.
+    fn serve(&mut self, now: Time) -> bool {
+        while let Some(qpn) = self.doorbells.pop() {
+            self.core.doorbell(qpn);
+        }
+        let turns = self.core.ready.len().min(TURNS_PER_PASS);
+        for _ in 0..turns {
+            if self.port.room() == 0 {
+                break;
+            }
+            let Some(index) = self.core.ready.pop_front() else { break };
+            let Some(endpoint) = self.core.endpoints.get_mut(index) else { continue };
+            endpoint.queued = false;
+            if self.service(index, now) {
+                self.core.schedule(index);
+            }
+        }
+        turns > 0
+    }
+}
+
+impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
+    fn pass(&mut self) -> Pass {
+        let now = self.now();
+        if now >= self.link_check {
+            self.check_link(now);
+        }
+        let received = self.receive(now);
+        self.core.ring_alarms();
+        let served = self.serve(now);
+        self.stack.advance(now, &mut self.core, &mut Wire(&mut self.port));
+        self.stack.flush(now, &mut Wire(&mut self.port));
+        self.port.flush();
+        let deadlines = [self.stack.next_deadline(), self.core.alarms.next(), self.port.next_deadline()];
+        let next = deadlines.into_iter().flatten().min();
+        let pending = !self.core.ready.is_empty();
+        Pass {
+            worked: received || served || pending,
+            next_deadline: if pending {
+                Some(Duration::ZERO)
+            } else {
+                next.map(|at| Duration::from_nanos(at.0.saturating_sub(now.0)))
+            },
+        }
+    }
+
+    fn table(&mut self) -> &mut MrTable {
+        &mut self.core.table
+    }
+
+    fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<(), Error> {
+        let qpn = qp.qpn;
+        let index = self.core.qps.insert(Box::new(QpCore::new(qp)));
+        self.core.by_qpn.insert(qpn, index);
+        Ok(())
+    }
+
+    fn detach_qp(&mut self, qpn: u32) {
+        self.now();
+        if let Some(&index) = self.core.by_qpn.get(&qpn) {
+            self.core.remove_qp(index);
+        }
+    }
+
+    fn modify_to_error(&mut self, qpn: u32) {
+        self.now();
+        let Some(&index) = self.core.by_qpn.get(&qpn) else { return };
+        let Some(qp) = self.core.qps.get_mut(index) else { return };
+        match qp.endpoint {
+            // Abort: the connection is reset (verbs draft §6.2, RTS to Error).
+            Some(endpoint) => {
+                self.core.fail(index, None, Why::Requested);
+                self.core.farewell(endpoint, Farewell::Reset);
+            }
+            None => qp.flush(None, crate::wc::WcStatus::Flushed),
+        }
+    }
+
+    fn listen(&mut self, port: u16, backlog: u32, events: Arc<EventQueue>) -> Result<ListenId, Error> {
+        self.start_listening(port, backlog, events)
+    }
+
+    fn unlisten(&mut self, id: ListenId) {
+        self.now();
+        self.stop_listening(id);
+    }
+
+    fn connect(
+        &mut self,
+        qpn: u32,
+        to: SocketAddrV4,
+        param: &ConnParam,
+        events: Arc<EventQueue>,
+    ) -> Result<(), Error> {
+        self.start_connect(qpn, to, param, events)
+    }
+
+    fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<(), Error> {
+        self.now();
+        self.accept_request(request, qpn, param)
+    }
+
+    fn reject(&mut self, request: RequestId, private_data: &[u8]) -> Result<(), Error> {
+        self.now();
+        self.reject_request(request, private_data)
+    }
+
+    fn disconnect(&mut self, qpn: u32) -> Result<(), Error> {
+        self.now();
+        let index = *self.core.by_qpn.get(&qpn).ok_or(Error::UnknownQp(qpn))?;
+        if self.core.qps.get(index).is_none_or(|q| q.endpoint.is_none()) {
+            return Err(Error::NotConnected);
+        }
+        self.core.disconnect_qp(index);
+        Ok(())
+    }
+
+    fn shutdown(&mut self) {
+        self.now();
+        let all: Vec<u32> = self.core.endpoints.iter().map(|(index, _)| index).collect();
+        for index in all {
+            match self.core.endpoints.get(index).map(|e| &e.phase) {
+                Some(&Phase::Open { qp }) => self.core.disconnect_qp(qp),
+                Some(Phase::Closing) | None => {}
+                Some(_) => self.core.end_startup(index, Farewell::Reset, None),
+            }
+        }
+    }
+
+    fn drained(&self) -> bool {
+        if !self.link_up && self.port.carrier_is_peer() {
+            return true; // nobody is there to acknowledge anything
+        }
+        self.core.ready.is_empty()
+            && self.core.endpoints.iter().all(|(_, endpoint)| {
+                let quiet = match endpoint.phase {
+                    Phase::Open { qp } => self.core.qps.get(qp).is_none_or(|q| q.send_queue_empty()),
+                    _ => true,
+                };
+                quiet && endpoint.conn.is_none_or(|conn| self.stack.unacked(conn) == 0)
+            })
+    }
+
+    fn attributes(&self) -> EngineAttr {
+        let mut attributes = self.attributes.clone();
+        attributes.link_up = self.link_up;
+        attributes.counters = self.port.counters();
+        attributes
+    }
+}

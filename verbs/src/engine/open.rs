@@ -1,0 +1,125 @@
+//! From a configuration to an engine on a DPDK port.
+
+use super::{Clock, Engine, MpaConfig};
+use crate::error::{Error, Result};
+use crate::memory::Allocate;
+use crate::port::dpdk::DpdkPort;
+use crate::shard::{Doorbells, EngineAttr, EngineOps};
+use std::sync::Arc;
+use urnic_config::{Choice, Config, CrcKernel};
+use urnic_dataplane::{Arena, Eal, EalConfig, PortOptions};
+use urnic_sim::Impairment;
+use urnic_tcp::{Congestion, Keepalive, StackConfig, TcpConfig, Time};
+
+impl Clock for urnic_dataplane::Clock {
+    #[inline]
+    fn now(&self) -> Time {
+        Time(urnic_dataplane::Clock::now(self))
+    }
+}
+
+/// An engine as `config` describes it, and where its registered memory comes from.
+pub(crate) fn open(
+    config: &Config,
+    doorbells: Arc<Doorbells>,
+) -> Result<(Box<dyn EngineOps>, Arc<dyn Allocate>)> {
+    let spec = config.port.spec.as_ref().ok_or(Error::Invalid("no port: set [port] spec, or --port"))?;
+    let address = config.ip.address.ok_or(Error::Invalid("no IP address: set [ip] address, or --ip"))?;
+    let fault = match &config.port.fault {
+        Some(text) => {
+            let parsed = text.parse::<Impairment>();
+            Some(parsed.map_err(|e| Error::Open(format!("fault {text:?}: {e}")))?)
+        }
+        None => None,
+    };
+    choose_kernel(config.engine.crc_kernel)?;
+    let failed = |e: &dyn std::fmt::Display| Error::Open(e.to_string());
+
+    let hugepages = match config.memory.hugepages {
+        urnic_config::Hugepages::Auto => urnic_dataplane::Hugepages::Auto,
+        urnic_config::Hugepages::Off => urnic_dataplane::Hugepages::Off,
+        urnic_config::Hugepages::Required => urnic_dataplane::Hugepages::Required,
+    };
+    let eal = EalConfig { memory_mb: config.memory_mb(), hugepages, ..EalConfig::default() };
+    let eal = Eal::start(&eal).map_err(|e| failed(&e))?;
+    let options = PortOptions { mtu: config.port.mtu, ..PortOptions::default() };
+    let port = urnic_dataplane::Port::open(&eal, spec, &options).map_err(|e| failed(&e))?;
+
+    let mac = config.port.mac.unwrap_or_else(|| urnic_config::Mac::for_address(address.address)).0;
+    let stack = StackConfig {
+        gateway: config.ip.gateway,
+        mtu: config.port.mtu,
+        tcp: tcp(config),
+        ..StackConfig::new(mac, address.address, address.prefix, secret()?)
+    };
+    let mpa = MpaConfig {
+        rev: config.mpa.rev,
+        crc: config.mpa.crc,
+        ird: config.mpa.ird,
+        ord: config.mpa.ord,
+        startup_timeout: config.mpa.startup_timeout,
+    };
+    let attributes = EngineAttr {
+        mac,
+        ip: address.address,
+        prefix_len: address.prefix,
+        mtu: config.port.mtu,
+        port: spec.kind().to_owned(),
+        link_up: false,
+        counters: Vec::new(),
+    };
+    let clock = urnic_dataplane::Clock::calibrate();
+    let engine = Engine::new(DpdkPort::new(port, fault.as_ref()), clock, stack, mpa, doorbells, attributes)?;
+    Ok((Box::new(engine), Arc::new(Arena::new(&eal))))
+}
+
+fn tcp(config: &Config) -> TcpConfig {
+    let t = &config.tcp;
+    TcpConfig {
+        rto_min: t.rto_min,
+        recv_window: t.recv_window,
+        sack: t.sack,
+        timestamps: t.timestamps,
+        window_scale: t.window_scale,
+        congestion: match t.congestion {
+            urnic_config::Congestion::Reno => Congestion::Reno,
+            urnic_config::Congestion::Cubic => Congestion::Cubic,
+        },
+        keepalive: t.keepalive_idle.map(|idle| Keepalive {
+            idle,
+            interval: t.keepalive_interval,
+            count: t.keepalive_count,
+        }),
+        user_timeout: t.user_timeout,
+        ..TcpConfig::default()
+    }
+}
+
+fn choose_kernel(wanted: CrcKernel) -> Result<()> {
+    let kernel = match wanted {
+        CrcKernel::Auto => return Ok(()),
+        CrcKernel::Portable => urnic_crc::Kernel::Portable,
+        CrcKernel::Sse42 => urnic_crc::Kernel::Sse42,
+        CrcKernel::Vpclmul => urnic_crc::Kernel::Vpclmul,
+    };
+    if urnic_crc::force_kernel(kernel) {
+        Ok(())
+    } else {
+        Err(Error::Open(format!(
+            "this processor cannot run the CRC kernel {:?}: use \"auto\"",
+            wanted.word()
+        )))
+    }
+}
+
+/// A number that nobody can guess.
+fn secret() -> Result<u64> {
+    let mut seed = [0u8; 8];
+    // SAFETY: the buffer is as long as we say.
+    let n = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
+    if n == seed.len() as isize {
+        Ok(u64::from_ne_bytes(seed))
+    } else {
+        Err(Error::last_os("random numbers from the kernel"))
+    }
+}

@@ -1,0 +1,309 @@
+//! Send path: queue pairs that have work take turns (deficit round robin); each turn cuts messages into
+//! FPDUs, writes them into transmit buffers and hands those to TCP.
+
+use super::alarms::Alarm;
+use super::endpoint::{Farewell, Phase};
+use super::qp::{Cursor, Message, QpCore, Source};
+use super::teardown::Why;
+use super::{Clock, Engine, NUDGE_AFTER, access_fault, fpdu};
+use crate::port::{Draft, Port, Wire};
+use crate::wc::WcStatus;
+use crate::wr::{SendFlags, SendOp};
+use arrayvec::ArrayVec;
+use urnic_iwarp::{BeginError, Op, Terminate};
+use urnic_tcp::{ConnId, Stack, Time};
+
+/// A turn ends after this many full segments' worth of octets ...
+const QUANTUM_SEGMENTS: usize = 16;
+/// ... or after this many FPDUs.
+const QUANTUM_FPDUS: usize = 128;
+
+/// Octets of a start-up frame that are queued at a time; every transmit buffer holds them.
+const STARTUP_RECORD: usize = 512;
+
+/// What a queue pair has to say next.
+enum Next {
+    Message(Message),
+    /// A work request that can't be begun; it completes with this status.
+    Bad(WcStatus),
+    Nothing,
+}
+
+/// How a turn ended.
+#[derive(PartialEq, Eq)]
+enum Turn {
+    /// Nothing left to send.
+    Idle,
+    /// The quantum is used up, or buffers ran out: again in the next pass.
+    More,
+    /// The TCP window is full: again when an ACK arrives.
+    Starved,
+    /// A work request or an inbound Read named memory that is not there.
+    Fault { terminate: Terminate, culprit: Option<(u32, WcStatus)> },
+    /// The Terminate has been handed to TCP.
+    Terminated,
+}
+
+impl<F: urnic_tcp::Frame> QpCore<F> {
+    /// Chooses and begins the next message. Inbound Reads and work requests alternate; a message is never
+    /// interrupted by another (siw can't interleave, and RFC 5041 §5.3 wants submission order: DDP-34).
+    fn next_message(&mut self) -> Next {
+        let Some(stream) = &mut self.stream else { return Next::Nothing };
+        if let Some(terminate) = &self.tx.terminate {
+            return match stream.begin(Op::Terminate(*terminate), 0) {
+                Ok(outgoing) => Next::Message(Message { outgoing, source: Source::None }),
+                Err(_) => Next::Nothing,
+            };
+        }
+        let responses_first = self.tx.responses_turn;
+        self.tx.responses_turn = !responses_first;
+        if responses_first && let Some(message) = self.next_response() {
+            return Next::Message(message);
+        }
+        match self.next_work_request() {
+            Next::Nothing if !responses_first => self.next_response().map_or(Next::Nothing, Next::Message),
+            next => next,
+        }
+    }
+
+    fn next_response(&mut self) -> Option<Message> {
+        let stream = self.stream.as_mut()?;
+        let request = stream.next_response()?;
+        let outgoing = stream.begin(Op::ReadResponse(request), request.len).ok()?;
+        Some(Message { outgoing, source: Source::Response(request) })
+    }
+
+    fn next_work_request(&mut self) -> Next {
+        let Some(stream) = &mut self.stream else { return Next::Nothing };
+        let index = self.tx.next;
+        let Some(view) = self.shared.send.peek(index) else { return Next::Nothing };
+        let entry = view.entry;
+        if entry.flags.contains(SendFlags::FENCE) && stream.reads_outstanding() > 0 {
+            return Next::Nothing; // a read fence waits for all earlier Reads
+        }
+        let mut source = Source::WorkRequest { index, cursor: Cursor::default() };
+        let solicited = entry.flags.contains(SendFlags::SOLICITED);
+        let op = match entry.op {
+            SendOp::Send => Op::Send { solicited, invalidate: None },
+            SendOp::SendInv(stag) => Op::Send { solicited, invalidate: Some(stag) },
+            SendOp::Write { addr, rkey } => Op::Write { stag: rkey, to: addr },
+            SendOp::Read { addr, rkey } => {
+                source = Source::None;
+                // A zero-length Read may come without a sink; STag 0 upsets some hardware (AMB-17).
+                let sink = view.sges.first().copied().unwrap_or(crate::wr::Sge { addr: 0, len: 0, lkey: 1 });
+                Op::Read { sink_stag: sink.lkey, sink_to: sink.addr, src_stag: rkey, src_to: addr }
+            }
+        };
+        match stream.begin(op, entry.length) {
+            Ok(outgoing) => {
+                self.tx.next = index.wrapping_add(1);
+                Next::Message(Message { outgoing, source })
+            }
+            Err(BeginError::OrdReached | BeginError::NotYet | BeginError::Ended) => Next::Nothing,
+            Err(_) => Next::Bad(WcStatus::LocalQpOp),
+        }
+    }
+}
+
+impl<P: Port, C: Clock> Engine<P, C> {
+    /// Gives the endpoint at `index` its turn. True if it has more to send now.
+    pub(super) fn service(&mut self, index: u32, now: Time) -> bool {
+        let Some(endpoint) = self.core.endpoints.get_mut(index) else { return false };
+        let Some(conn) = endpoint.conn else { return false };
+        endpoint.starved = false;
+        if !endpoint.outbox.is_empty() && !self.send_outbox(index, conn) {
+            return true;
+        }
+        let mut more = false;
+        if let Some(&Phase::Open { qp }) = self.core.endpoints.get(index).map(|e| &e.phase) {
+            more = self.service_qp(index, conn, qp, now);
+        }
+        let farewell = self.core.endpoints.get_mut(index).and_then(|e| e.farewell.take());
+        match farewell {
+            None => self.stack.output(now, conn, &mut Wire(&mut self.port)),
+            Some(Farewell::Fin) => {
+                self.stack.close(now, conn, &mut Wire(&mut self.port));
+                self.stack.output(now, conn, &mut Wire(&mut self.port));
+            }
+            Some(Farewell::Reset) => self.stack.abort(now, conn, &mut Wire(&mut self.port)),
+        }
+        more
+    }
+
+    /// Queues MPA start-up octets. False if there was no buffer.
+    fn send_outbox(&mut self, index: u32, conn: ConnId) -> bool {
+        let Some(endpoint) = self.core.endpoints.get_mut(index) else { return true };
+        while !endpoint.outbox.is_empty() {
+            let Some(mut draft) = self.port.draft() else { return false };
+            let n = STARTUP_RECORD.min(endpoint.outbox.len());
+            let Some(out) = draft.append(n) else { return false };
+            out.copy_from_slice(&endpoint.outbox[..n]);
+            endpoint.outbox.drain(..n);
+            // A connection that is gone takes nothing; its endpoint hears of it by `closed`.
+            let _ = self.stack.send(conn, draft.freeze(None));
+        }
+        true
+    }
+
+    fn service_qp(&mut self, index: u32, conn: ConnId, qp_index: u32, now: Time) -> bool {
+        let Some(qp) = self.core.qps.get_mut(qp_index) else { return false };
+        let Some(stream) = &qp.stream else { return false };
+        if !stream.may_send() {
+            // MPA-70: the Responder is silent until it has seen a valid FPDU; a fault before that is
+            // answered by closing alone (MPA-92).
+            if qp.tx.terminate.take().is_some() {
+                self.core.farewell(index, Farewell::Fin);
+            }
+            return false;
+        }
+        let first_words = !qp.tx.spoken && qp.tx.initiator;
+        let mut turn = Segments {
+            emss: self.stack.mss(conn),
+            conn,
+            drafts: &mut self.drafts,
+            sum: 0,
+            want_sum: !self.port.spares_checksum(),
+        };
+        let outcome = turn.run(qp, &self.core.table, &mut self.port, &mut self.stack);
+        turn.hand_over(&mut self.stack);
+        qp.complete_sends();
+        let nudge = first_words && qp.tx.spoken;
+        if qp.tx.overflowed {
+            let terminate = Some(Terminate::STREAM_CATASTROPHIC);
+            self.core.fail(qp_index, terminate, Why::CompletionQueueFull);
+            return true;
+        }
+        let finished = qp.tx.closing && outcome == Turn::Idle && qp.send_queue_empty();
+        if nudge {
+            self.core.set_alarm(index, now + NUDGE_AFTER, Alarm::Nudge);
+        }
+        match outcome {
+            Turn::Idle if finished => self.core.farewell(index, Farewell::Fin),
+            Turn::Idle => {}
+            Turn::More => return true,
+            Turn::Starved => {
+                if let Some(endpoint) = self.core.endpoints.get_mut(index) {
+                    endpoint.starved = true;
+                }
+            }
+            Turn::Fault { terminate, culprit } => {
+                self.core.fail(qp_index, Some(terminate), Why::WorkRequest(culprit));
+                return true;
+            }
+            Turn::Terminated => self.core.farewell(index, Farewell::Fin),
+        }
+        false
+    }
+}
+
+/// The segments that a turn builds.
+struct Segments<'a, D> {
+    emss: usize,
+    conn: ConnId,
+    /// The segment under construction first, then a spare.
+    drafts: &'a mut ArrayVec<D, 2>,
+    sum: u16,
+    want_sum: bool,
+}
+
+impl<D: Draft> Segments<'_, D> {
+    fn run<P: Port<Draft = D, Payload = D::Payload>>(
+        &mut self,
+        qp: &mut QpCore<P::Frame>,
+        table: &crate::memory::MrTable,
+        port: &mut P,
+        stack: &mut Stack<crate::port::PortBuffers<P>>,
+    ) -> Turn
+    where
+        D::Payload: urnic_tcp::Payload,
+    {
+        let mulpdu = urnic_iwarp::mulpdu(self.emss, false);
+        let mut window = stack.room(self.conn);
+        let mut octets = QUANTUM_SEGMENTS * self.emss;
+        let mut fpdus = QUANTUM_FPDUS;
+        loop {
+            if qp.tx.message.is_none() {
+                match qp.next_message() {
+                    Next::Message(message) => qp.tx.message = Some(message),
+                    Next::Nothing => return Turn::Idle,
+                    Next::Bad(status) => {
+                        let culprit = Some((qp.tx.next, status));
+                        return Turn::Fault { terminate: Terminate::LOCAL_CATASTROPHIC, culprit };
+                    }
+                }
+            }
+            if window == 0 {
+                return Turn::Starved;
+            }
+            if octets == 0 || fpdus == 0 {
+                return Turn::More;
+            }
+            while !self.drafts.is_full() {
+                match port.draft() {
+                    Some(draft) => self.drafts.push(draft),
+                    None => return Turn::More,
+                }
+            }
+            let Some(message) = &mut qp.tx.message else { return Turn::Idle };
+            let Some(fpdu) = message.outgoing.next(mulpdu) else {
+                qp.tx.message = None;
+                continue;
+            };
+            let len = fpdu.size();
+            // Whole FPDUs per segment, several small ones together (RFC 5044 §5.1, MPA-43).
+            if self.drafts[0].len() + len > self.emss.max(len) {
+                self.hand_over_first(stack);
+            }
+            let Some(draft) = self.drafts.first_mut() else { return Turn::More };
+            let before = draft.len();
+            let Some(out) = draft.append(len) else { return Turn::More };
+            match fpdu::write(out, &fpdu, &mut message.source, &qp.shared, table, self.want_sum) {
+                Ok(sum) => self.sum = urnic_crc::combine(self.sum, 0, sum),
+                Err(fault) => {
+                    draft.truncate(before);
+                    return match message.source {
+                        Source::Response(request) => Turn::Fault {
+                            terminate: request.terminate(access_fault(fault), fpdu.payload.start),
+                            culprit: None,
+                        },
+                        // ERR-44: nothing of the faulty FPDU was sent.
+                        Source::WorkRequest { index, .. } => Turn::Fault {
+                            terminate: Terminate::LOCAL_CATASTROPHIC,
+                            culprit: Some((index, WcStatus::LocalProtection)),
+                        },
+                        Source::None => Turn::Idle,
+                    };
+                }
+            }
+            qp.tx.spoken = true;
+            window = window.saturating_sub(len);
+            octets = octets.saturating_sub(len);
+            fpdus -= 1;
+            if fpdu.last {
+                qp.tx.message = None;
+                if qp.tx.terminate.is_some() {
+                    return Turn::Terminated;
+                }
+            }
+        }
+    }
+
+    fn hand_over_first<B>(&mut self, stack: &mut Stack<B>)
+    where
+        B: urnic_tcp::Buffers<Payload = D::Payload>,
+    {
+        if self.drafts.first().is_some_and(|d| d.len() > 0) {
+            let draft = self.drafts.remove(0);
+            // A connection that is gone takes nothing; its endpoint hears of it by `closed`.
+            let _ = stack.send(self.conn, draft.freeze(self.want_sum.then_some(self.sum)));
+        }
+        self.sum = 0;
+    }
+
+    fn hand_over<B>(&mut self, stack: &mut Stack<B>)
+    where
+        B: urnic_tcp::Buffers<Payload = D::Payload>,
+    {
+        self.hand_over_first(stack);
+    }
+}

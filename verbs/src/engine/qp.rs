@@ -1,0 +1,172 @@
+//! The engine's half of a queue pair: where its queues stand, and its RDMAP stream.
+
+use super::endpoint::StreamRange;
+use crate::qp::{QpShared, QpState};
+use crate::wc::{Wc, WcOpcode, WcStatus};
+use crate::wr::{SendFlags, SendOp};
+use std::sync::Arc;
+use urnic_iwarp::{Outgoing, ReadRequest, Stream, Terminate};
+
+/// The engine's half of a queue pair.
+pub(super) struct QpCore<F: urnic_tcp::Frame> {
+    pub(super) shared: Arc<QpShared>,
+    /// The connection that this queue pair runs over.
+    pub(super) endpoint: Option<u32>,
+    /// Present in RDMA mode and until the connection is gone.
+    pub(super) stream: Option<Box<Stream<StreamRange<F>>>>,
+    pub(super) tx: SendSide,
+    pub(super) rx: ReceiveSide,
+}
+
+/// How far the send queue has been worked off. Numbers are those of [`crate::queue::SendQueue`].
+#[derive(Default)]
+pub(super) struct SendSide {
+    /// First work request that has not been begun.
+    pub(super) next: u32,
+    /// First work request that has not been completed.
+    pub(super) done: u32,
+    /// Reads answered, whose completion waits for its turn.
+    pub(super) reads_answered: u32,
+    /// The message that is being cut into FPDUs.
+    pub(super) message: Option<Message>,
+    /// The Terminate to send; after it nothing more goes out (RDMAP-51).
+    pub(super) terminate: Option<Terminate>,
+    /// The application has asked for a graceful disconnect: FIN once the send queue is empty.
+    pub(super) closing: bool,
+    /// Inbound Reads go before new work requests at the next message boundary.
+    pub(super) responses_turn: bool,
+    /// An FPDU has been sent.
+    pub(super) spoken: bool,
+    /// This end started the connection.
+    pub(super) initiator: bool,
+    /// A completion found no room in its queue.
+    pub(super) overflowed: bool,
+}
+
+/// A message under way.
+pub(super) struct Message {
+    pub(super) outgoing: Outgoing,
+    pub(super) source: Source,
+}
+
+/// Where a message's payload comes from.
+#[derive(Clone, Copy)]
+pub(super) enum Source {
+    /// The scatter-gather list or inline data of work request `index`; `cursor` remembers the
+    /// element (and its first octet's place in the message) at which the last FPDU ended.
+    WorkRequest { index: u32, cursor: Cursor },
+    /// Registered memory named by an inbound Read Request.
+    Response(ReadRequest),
+    /// No payload of the application's (Read Request, Terminate, nudge).
+    None,
+}
+
+/// A place in a scatter-gather list.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Cursor {
+    pub(super) element: u16,
+    pub(super) base: u32,
+}
+
+/// How far the receive queue has been used up.
+#[derive(Default)]
+pub(super) struct ReceiveSide {
+    /// First receive that no message has taken.
+    pub(super) next: u32,
+    /// First receive that has not been completed; at most one behind `next`.
+    pub(super) done: u32,
+}
+
+impl<F: urnic_tcp::Frame> QpCore<F> {
+    pub(super) fn new(shared: Arc<QpShared>) -> Self {
+        QpCore { shared, endpoint: None, stream: None, tx: SendSide::default(), rx: ReceiveSide::default() }
+    }
+
+    pub(super) fn state(&self) -> QpState {
+        self.shared.state()
+    }
+
+    /// True when every posted work request has been handed to TCP and every Read answered.
+    pub(super) fn send_queue_empty(&self) -> bool {
+        self.tx.message.is_none()
+            && self.tx.done == self.tx.next
+            && self.shared.send.peek(self.tx.next).is_none()
+    }
+
+    /// Completes, in order, what is complete: copied requests once all of them is handed to TCP, Reads
+    /// once answered (RDMAP-62).
+    pub(super) fn complete_sends(&mut self) {
+        // The message under way, if it is a work request's, is the last one begun.
+        let handed = match &self.tx.message {
+            Some(Message { source: Source::WorkRequest { index, .. }, .. }) => *index,
+            _ => self.tx.next,
+        };
+        while self.tx.done != handed {
+            let Some(view) = self.shared.send.peek(self.tx.done) else { break };
+            let entry = view.entry;
+            let opcode = match entry.op {
+                SendOp::Read { .. } if self.tx.reads_answered == 0 => break,
+                SendOp::Read { .. } => {
+                    self.tx.reads_answered -= 1;
+                    WcOpcode::Read
+                }
+                SendOp::Write { .. } => WcOpcode::Write,
+                SendOp::Send | SendOp::SendInv(_) => WcOpcode::Send,
+            };
+            if self.shared.signal_all || entry.flags.contains(SendFlags::SIGNALED) {
+                let mut wc = self.send_wc(entry.wr_id, opcode, WcStatus::Success);
+                wc.byte_len = entry.length;
+                self.publish_send(wc);
+            }
+            self.shared.send.release(self.tx.done);
+            self.tx.done = self.tx.done.wrapping_add(1);
+        }
+    }
+
+    /// Ends all outstanding work: the send `culprit` and the receive in hand with the status given, everything
+    /// else as flushed (verbs draft §6.2.4). Further posts end the same way when their doorbell rings.
+    pub(super) fn flush(&mut self, culprit: Option<(u32, WcStatus)>, open_receive: WcStatus) {
+        self.shared.set_state(QpState::Error);
+        self.tx.message = None;
+        while let Some(view) = self.shared.send.peek(self.tx.done) {
+            let opcode = match view.entry.op {
+                SendOp::Read { .. } => WcOpcode::Read,
+                SendOp::Write { .. } => WcOpcode::Write,
+                SendOp::Send | SendOp::SendInv(_) => WcOpcode::Send,
+            };
+            let status = match culprit {
+                Some((index, status)) if index == self.tx.done => status,
+                _ => WcStatus::Flushed,
+            };
+            let wc = self.send_wc(view.entry.wr_id, opcode, status);
+            self.publish_send(wc);
+            self.shared.send.release(self.tx.done);
+            self.tx.done = self.tx.done.wrapping_add(1);
+        }
+        self.tx.next = self.tx.done;
+        let mut status = if self.rx.next == self.rx.done { WcStatus::Flushed } else { open_receive };
+        while let Some(view) = self.shared.recv.peek(self.rx.done) {
+            let wc = Wc {
+                wr_id: view.wr_id,
+                status,
+                opcode: WcOpcode::Recv,
+                qpn: self.shared.qpn,
+                ..Wc::default()
+            };
+            // An overflowing queue loses flushes only: its queue pairs are in error already.
+            let _ = self.shared.recv_cq.push(wc);
+            self.shared.recv.release(self.rx.done);
+            self.rx.done = self.rx.done.wrapping_add(1);
+            status = WcStatus::Flushed;
+        }
+        self.rx.next = self.rx.done;
+    }
+
+    fn send_wc(&self, wr_id: u64, opcode: WcOpcode, status: WcStatus) -> Wc {
+        Wc { wr_id, status, opcode, qpn: self.shared.qpn, ..Wc::default() }
+    }
+
+    fn publish_send(&mut self, wc: Wc) {
+        self.tx.overflowed |= self.shared.send_cq.push(wc).is_err();
+    }
+}

@@ -1,0 +1,213 @@
+//! How connections end: Terminate, FIN, loss, disconnect, destruction of the queue pair.
+
+use super::alarms::Alarm;
+use super::endpoint::{Farewell, Phase};
+use super::{Core, TEARDOWN_WITHIN};
+use crate::cm::{CmEvent, ConnectFailure, DisconnectReason};
+use crate::qp::{QpState, TerminateInfo};
+use crate::wc::WcStatus;
+use urnic_iwarp::{Cause, Terminate};
+use urnic_tcp::CloseReason;
+
+/// Why a queue pair leaves RTS by our own doing.
+#[derive(Debug)]
+pub(super) enum Why {
+    /// What the peer sent is wrong.
+    Fault(Cause),
+    /// A work request is wrong (its number and status), or an inbound Read lost its memory (`None`).
+    WorkRequest(Option<(u32, WcStatus)>),
+    /// A completion found no room.
+    CompletionQueueFull,
+    /// The application asked for it.
+    Requested,
+}
+
+impl<F: urnic_tcp::Frame> Core<F> {
+    /// Ends the connection at the end of its next turn, and at the latest [`TEARDOWN_WITHIN`] from now.
+    pub(super) fn farewell(&mut self, index: u32, farewell: Farewell) {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        endpoint.farewell = Some(farewell);
+        self.schedule(index);
+        self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);
+    }
+
+    /// A fault on our side of queue pair `qp`: Terminate if there is one to send, FIN behind it; all
+    /// outstanding work ends (RDMAP-72, RDMAP-85; REQUIREMENTS "after any row").
+    pub(super) fn fail(&mut self, qp: u32, terminate: Option<Terminate>, why: Why) {
+        let Some(core) = self.qps.get_mut(qp) else { return };
+        if core.state() == QpState::Error {
+            return;
+        }
+        let (culprit, open_receive) = match &why {
+            Why::WorkRequest(culprit) => (*culprit, WcStatus::Flushed),
+            Why::Fault(Cause::MessageTooLong { .. }) => (None, WcStatus::LocalLength),
+            Why::Fault(Cause::ReceiveMemory) => (None, WcStatus::LocalProtection),
+            Why::Fault(Cause::CannotInvalidate(_)) => (None, WcStatus::Invalidation),
+            _ => (None, WcStatus::Flushed),
+        };
+        core.flush(culprit, open_receive);
+        let reason = match (&why, &terminate) {
+            (Why::Requested, _) => DisconnectReason::Aborted,
+            (_, Some(_)) => DisconnectReason::TerminateSent,
+            (_, None) => DisconnectReason::Aborted,
+        };
+        if let Some(t) = &terminate {
+            core.shared.set_terminate(info(t, true));
+        }
+        let silent = terminate.is_none();
+        core.tx.terminate = terminate;
+        let Some(index) = core.endpoint else { return };
+        self.announce(index, reason);
+        if silent {
+            self.farewell(index, Farewell::Fin);
+        } else {
+            self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);
+            self.schedule(index);
+        }
+    }
+
+    /// A Terminate has arrived: nothing is sent but FIN (ERR-47, RDMAP-85).
+    pub(super) fn terminated(&mut self, qp: u32, terminate: Terminate) {
+        let Some(core) = self.qps.get_mut(qp) else { return };
+        let status = blame(&terminate);
+        let oldest = core.tx.done;
+        core.flush(Some((oldest, status)), WcStatus::Flushed);
+        core.shared.set_terminate(info(&terminate, false));
+        let Some(index) = core.endpoint else { return };
+        self.announce(index, DisconnectReason::TerminateReceived);
+        self.farewell(index, Farewell::Fin);
+    }
+
+    /// The peer's FIN. Work that is left ends as flushed and our half closes too (AMB-28).
+    pub(super) fn peer_finished(&mut self, index: u32) {
+        match self.endpoints.get(index).map(|e| &e.phase) {
+            Some(&Phase::Open { qp }) => {
+                let Some(core) = self.qps.get_mut(qp) else { return };
+                let reason = if core.tx.closing { DisconnectReason::Local } else { DisconnectReason::Peer };
+                let terminating = core.tx.terminate.is_some();
+                core.flush(None, WcStatus::Flushed);
+                self.announce(index, reason);
+                if !terminating {
+                    self.farewell(index, Farewell::Fin);
+                }
+            }
+            Some(Phase::Requesting { qp, .. }) => {
+                self.connect_failed(index, *qp, ConnectFailure::Reset);
+            }
+            Some(Phase::Awaiting { .. } | Phase::Pending { .. }) => {
+                self.end_startup(index, Farewell::Fin, None)
+            }
+            Some(Phase::Closing) => self.farewell(index, Farewell::Fin),
+            Some(Phase::Connecting { .. }) | None => {}
+        }
+    }
+
+    /// The TCP connection is gone, in whatever way.
+    pub(super) fn connection_gone(&mut self, index: u32, reason: CloseReason) {
+        match self.endpoints.get(index).map(|e| &e.phase) {
+            Some(&Phase::Open { qp }) => {
+                if let Some(core) = self.qps.get_mut(qp) {
+                    let closing = core.tx.closing;
+                    core.flush(None, WcStatus::Flushed);
+                    core.stream = None;
+                    core.endpoint = None;
+                    let reason = match reason {
+                        CloseReason::Graceful if closing => DisconnectReason::Local,
+                        CloseReason::Graceful => DisconnectReason::Peer,
+                        CloseReason::TimedOut => DisconnectReason::TimedOut,
+                        CloseReason::Unreachable => DisconnectReason::TimedOut,
+                        CloseReason::Aborted => DisconnectReason::Aborted,
+                        CloseReason::Reset | CloseReason::Refused => DisconnectReason::Reset,
+                    };
+                    self.announce(index, reason);
+                }
+            }
+            Some(Phase::Connecting { qp, .. } | Phase::Requesting { qp, .. }) => {
+                let qpn = self.release_qp(*qp);
+                let reason = match reason {
+                    CloseReason::Refused => ConnectFailure::Refused,
+                    CloseReason::TimedOut => ConnectFailure::TimedOut,
+                    CloseReason::Unreachable => ConnectFailure::Unreachable,
+                    CloseReason::Graceful | CloseReason::Reset | CloseReason::Aborted => {
+                        ConnectFailure::Reset
+                    }
+                };
+                if let Some(endpoint) = self.endpoints.get(index) {
+                    endpoint.events.push(CmEvent::ConnectError { qpn, reason });
+                }
+            }
+            Some(Phase::Awaiting { .. } | Phase::Pending { .. } | Phase::Closing) => {}
+            None => return,
+        }
+        self.leave_backlog(index);
+        self.endpoints.remove(index);
+    }
+
+    /// Tells the application once that a connection in RDMA mode is over.
+    fn announce(&mut self, index: u32, reason: DisconnectReason) {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        let Phase::Open { qp } = endpoint.phase else { return };
+        if !std::mem::replace(&mut endpoint.announced, true)
+            && let Some(core) = self.qps.get(qp)
+        {
+            endpoint.events.push(CmEvent::Disconnected { qpn: core.shared.qpn, reason });
+        }
+    }
+
+    /// Graceful disconnect: what is posted is sent first, then FIN (DDP-43).
+    pub(super) fn disconnect_qp(&mut self, qp: u32) {
+        let Some(core) = self.qps.get_mut(qp) else { return };
+        let Some(index) = core.endpoint else { return };
+        if core.tx.closing || core.state() != QpState::Rts {
+            return;
+        }
+        core.tx.closing = true;
+        core.shared.set_state(QpState::Closing);
+        self.schedule(index);
+        self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);
+    }
+
+    /// The application destroys queue pair `qp`: no completion follows; what TCP holds is still delivered.
+    pub(super) fn remove_qp(&mut self, qp: u32) {
+        let Some(core) = self.qps.remove(qp) else { return };
+        self.by_qpn.remove(&core.shared.qpn);
+        let Some(index) = core.endpoint else { return };
+        if let Some(endpoint) = self.endpoints.get_mut(index) {
+            let farewell =
+                if matches!(endpoint.phase, Phase::Open { .. }) { Farewell::Fin } else { Farewell::Reset };
+            endpoint.phase = Phase::Closing;
+            self.farewell(index, farewell);
+        }
+    }
+
+    /// The connection did not close in time.
+    pub(super) fn teardown_timed_out(&mut self, index: u32) {
+        if let Some(endpoint) = self.endpoints.get_mut(index) {
+            endpoint.farewell = Some(Farewell::Reset);
+            self.schedule(index);
+        }
+    }
+}
+
+/// A Terminate as the application sees it.
+fn info(terminate: &Terminate, sent: bool) -> TerminateInfo {
+    TerminateInfo {
+        sent,
+        layer: terminate.layer,
+        etype: terminate.etype,
+        code: terminate.code,
+        meaning: terminate.meaning(),
+    }
+}
+
+/// What a received Terminate means to the oldest work request that is not complete, which it seems to be about.
+fn blame(terminate: &Terminate) -> WcStatus {
+    match (terminate.layer, terminate.etype) {
+        (0, 1) => WcStatus::RemoteAccess,
+        (0, 2) => WcStatus::RemoteInvalidRequest,
+        (0, _) => WcStatus::RemoteOperation,
+        (1, 1) => WcStatus::RemoteAccess,
+        (1, _) => WcStatus::RemoteInvalidRequest,
+        _ => WcStatus::Fatal,
+    }
+}

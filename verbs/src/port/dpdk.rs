@@ -1,0 +1,278 @@
+//! A DPDK port under an engine.
+//!
+//! DPDK's buffers are not `Send`: their pools serve one user at a time. An engine, with its port and everything
+//! made from the port's pools, is used by one thread at a time, under the shard's lock, and moves as a
+//! whole; that is what the `Send` promises here rest on.
+
+use super::{BURST, Draft, Port};
+use arrayvec::ArrayVec;
+use std::collections::VecDeque;
+use std::ops::Range;
+use urnic_dataplane::{Mbuf, Part, TxBuf, TxPayload, TxQueue};
+use urnic_sim::{Impairment, Link};
+use urnic_tcp::{Emit, Frame, MAX_PIECES, Payload, Time};
+
+/// Queued frames at which a burst is sent without waiting for the end of the pass.
+const EAGER: usize = 32;
+/// Frames to ourselves that wait, at most; like any link, this one drops what it can't hold.
+const HAIRPIN: usize = 1024;
+
+/// A received frame.
+pub(crate) struct RxFrame(Mbuf);
+
+// SAFETY: see the module's words on `Send`.
+unsafe impl Send for RxFrame {}
+
+impl Frame for RxFrame {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self.0.data()
+    }
+
+    #[inline]
+    fn checksum_trusted(&self) -> bool {
+        self.0.checksum_trusted()
+    }
+
+    #[inline]
+    fn sum(&self, range: Range<usize>) -> u16 {
+        self.0.data().get(range).map_or(0, urnic_crc::sum)
+    }
+}
+
+/// Finished payload.
+#[derive(Clone)]
+pub(crate) struct MbufPayload {
+    payload: TxPayload,
+    sum: Option<u16>,
+}
+
+// SAFETY: see the module's words on `Send`.
+unsafe impl Send for MbufPayload {}
+
+impl Payload for MbufPayload {
+    #[inline]
+    fn len(&self) -> usize {
+        self.payload.len()
+    }
+
+    #[inline]
+    fn sum(&self, range: Range<usize>) -> u16 {
+        match self.sum {
+            Some(sum) if range == (0..self.payload.len()) => sum,
+            _ => self.payload.data().get(range).map_or(0, urnic_crc::sum),
+        }
+    }
+}
+
+/// Payload under construction.
+pub(crate) struct MbufDraft(TxBuf);
+
+// SAFETY: see the module's words on `Send`.
+unsafe impl Send for MbufDraft {}
+
+impl Draft for MbufDraft {
+    type Payload = MbufPayload;
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    fn append(&mut self, n: usize) -> Option<&mut [u8]> {
+        self.0.append(n)
+    }
+
+    #[inline]
+    fn truncate(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+
+    #[inline]
+    fn freeze(self, sum: Option<u16>) -> MbufPayload {
+        MbufPayload { payload: self.0.freeze(), sum }
+    }
+}
+
+/// Faults injected into what the port sends.
+struct Fault {
+    link: Link<Vec<u8>>,
+    now: Time,
+}
+
+/// A DPDK port with its queue of frames to send.
+pub(crate) struct DpdkPort {
+    port: urnic_dataplane::Port,
+    queue: TxQueue,
+    hairpin: VecDeque<RxFrame>,
+    wires_turn: bool,
+    fault: Option<Box<Fault>>,
+    /// Mbufs left in the receive pool at which it counts as low.
+    low: usize,
+    /// Frames that found no buffer.
+    unsent: u64,
+    spares_checksum: bool,
+}
+
+// SAFETY: see the module's words on `Send`.
+unsafe impl Send for DpdkPort {}
+
+impl DpdkPort {
+    /// Wraps an open port. `fault` impairs what it sends.
+    pub(crate) fn new(port: urnic_dataplane::Port, fault: Option<&Impairment>) -> Self {
+        let fault = fault.map(|i| Box::new(Fault { link: Link::new(i), now: Time::ZERO }));
+        DpdkPort {
+            low: port.rx_pool().capacity() / 4,
+            // Injected corruption is to be noticed, as on a real wire: so the checksums are real then.
+            spares_checksum: port.caps().checksum_metadata && fault.is_none(),
+            port,
+            queue: TxQueue::new(),
+            hairpin: VecDeque::new(),
+            wires_turn: false,
+            fault,
+            unsent: 0,
+        }
+    }
+
+    fn send_burst(&mut self) {
+        self.port.tx_burst(&mut self.queue);
+    }
+
+    /// Sends a frame that has crossed the fault-injecting link.
+    fn send_copy(&mut self, frame: &[u8]) {
+        match self.port.frame(frame, &[], false) {
+            Some(frame) if self.queue.room() > 0 => {
+                let _ = self.queue.push(frame);
+            }
+            _ => self.unsent += 1,
+        }
+    }
+
+    /// Sends what is due on the fault-injecting link.
+    fn send_impaired(&mut self) {
+        while let Some(frame) = self.fault.as_mut().and_then(|f| f.link.pop(f.now.0)) {
+            if self.queue.room() == 0 {
+                self.send_burst();
+            }
+            self.send_copy(&frame);
+        }
+    }
+}
+
+impl Port for DpdkPort {
+    type Frame = RxFrame;
+    type Payload = MbufPayload;
+    type Draft = MbufDraft;
+
+    #[inline]
+    fn receive(&mut self, now: Time, into: &mut ArrayVec<RxFrame, BURST>) {
+        if let Some(fault) = &mut self.fault {
+            fault.now = now;
+        }
+        // The wire and the hairpin take turns while both have frames.
+        self.wires_turn = self.hairpin.is_empty() || !self.wires_turn;
+        if self.wires_turn {
+            let mut frames = ArrayVec::<Mbuf, BURST>::new();
+            self.port.rx_burst(&mut frames);
+            into.extend(frames.into_iter().map(RxFrame));
+        } else {
+            let n = self.hairpin.len().min(into.remaining_capacity());
+            into.extend(self.hairpin.drain(..n));
+        }
+    }
+
+    #[inline]
+    fn draft(&mut self) -> Option<MbufDraft> {
+        self.port.tx_pool().buffer().map(MbufDraft)
+    }
+
+    #[inline]
+    fn room(&self) -> usize {
+        self.queue.room()
+    }
+
+    #[inline]
+    fn emit(&mut self, emit: Emit<'_, MbufPayload>) {
+        let parts: ArrayVec<Part<'_>, MAX_PIECES> = emit
+            .payload
+            .iter()
+            .map(|piece| Part { payload: &piece.payload.payload, range: piece.range.clone() })
+            .collect();
+        if emit.loopback {
+            if self.hairpin.len() < HAIRPIN
+                && let Some(frame) = self.port.rx_pool_mut().copied(emit.headers, &parts)
+            {
+                self.hairpin.push_back(RxFrame(frame));
+            }
+            return;
+        }
+        if let Some(fault) = &mut self.fault {
+            let mut frame = emit.headers.to_vec();
+            for part in &parts {
+                frame.extend_from_slice(part.payload.data().get(part.range.clone()).unwrap_or_default());
+            }
+            fault.link.push(fault.now.0, frame);
+            self.send_impaired();
+            return;
+        }
+        match self.port.frame(emit.headers, &parts, emit.tcp_checksum_offload) {
+            Some(frame) => {
+                if self.queue.push(frame).is_err() {
+                    self.unsent += 1;
+                }
+                if self.queue.len() >= EAGER {
+                    self.send_burst();
+                }
+            }
+            // Like a drop on the wire: TCP sends it again.
+            None => self.unsent += 1,
+        }
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        if self.fault.is_some() {
+            self.send_impaired();
+        }
+        if !self.queue.is_empty() {
+            self.send_burst();
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        let arrival = self.fault.as_ref().and_then(|f| f.link.next_arrival()).map(Time);
+        let now = (!self.queue.is_empty() || !self.hairpin.is_empty()).then_some(Time::ZERO);
+        now.or(arrival)
+    }
+
+    #[inline]
+    fn receive_pool_low(&self) -> bool {
+        self.port.rx_pool().available() < self.low
+    }
+
+    fn spares_checksum(&self) -> bool {
+        self.spares_checksum
+    }
+
+    fn check_link(&mut self) -> bool {
+        self.port.link_up()
+    }
+
+    fn carrier_is_peer(&self) -> bool {
+        use urnic_config::PortSpec::{Memif, Vhost, VirtioUser};
+        matches!(self.port.spec(), VirtioUser { .. } | Vhost { .. } | Memif { .. })
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let stats = self.port.stats();
+        vec![
+            ("rx_frames", stats.rx_frames),
+            ("rx_bytes", stats.rx_bytes),
+            ("tx_frames", stats.tx_frames),
+            ("tx_bytes", stats.tx_bytes),
+            ("rx_dropped", stats.rx_dropped),
+            ("tx_unsent", self.unsent),
+        ]
+    }
+}

@@ -1,0 +1,95 @@
+//! What an engine needs of a network port, and the ports there are.
+//!
+//! The engine is generic over [`Port`], so that the same code drives a DPDK port in
+//! production ([`dpdk`]) and a simulated wire in virtual time ([`sim`]).
+
+pub(crate) mod dpdk;
+pub mod sim;
+
+use arrayvec::ArrayVec;
+use urnic_tcp::{Buffers, Emit, Frame, Payload, Time};
+
+/// Frames taken from a port in one burst at most.
+pub const BURST: usize = 32;
+
+/// A port of one engine: frames in, frames out, buffers to build payload in.
+pub trait Port: Send {
+    /// A received frame.
+    type Frame: Frame + Send;
+    /// Finished payload, shared by reference count between TCP's retransmission queue and frames under way.
+    type Payload: Payload + Send;
+    /// Payload under construction.
+    type Draft: Draft<Payload = Self::Payload> + Send;
+
+    /// Takes what has arrived by `now`, at most [`BURST`] frames. Begins a pass.
+    fn receive(&mut self, now: Time, into: &mut ArrayVec<Self::Frame, BURST>);
+
+    /// A fresh buffer to write payload into; `None` while the pool is dry.
+    fn draft(&mut self) -> Option<Self::Draft>;
+
+    /// Frames that [`Port::emit`] can take now.
+    fn room(&self) -> usize;
+
+    /// Builds a frame from headers and payload pieces and queues it for sending.
+    fn emit(&mut self, emit: Emit<'_, Self::Payload>);
+
+    /// Hands queued frames to the wire. Ends a pass.
+    fn flush(&mut self);
+
+    /// When the port itself wants another pass, whatever happens.
+    fn next_deadline(&self) -> Option<Time>;
+
+    /// True while the receive pool is low (a quarter left), so that frames held out of order must go.
+    fn receive_pool_low(&self) -> bool;
+
+    /// True where the link's metadata spares the Internet checksum of outgoing frames.
+    fn spares_checksum(&self) -> bool;
+
+    /// Looks whether the link has a carrier. May cost a system call: for every few milliseconds, not every pass.
+    fn check_link(&mut self) -> bool;
+
+    /// True if a lost carrier means that the peer, and with it every connection, is gone for good.
+    fn carrier_is_peer(&self) -> bool;
+
+    /// Counters, by name.
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+/// A payload buffer that is being filled.
+pub trait Draft {
+    /// What it becomes.
+    type Payload;
+
+    /// Octets written so far.
+    fn len(&self) -> usize;
+
+    /// Grows the content by `n` octets, to be overwritten; `None` if they do not fit.
+    fn append(&mut self, n: usize) -> Option<&mut [u8]>;
+
+    /// Takes back what was appended behind the first `len` octets.
+    fn truncate(&mut self, len: usize);
+
+    /// Ends the construction. `sum` is the one's-complement sum of the content, if it is known.
+    fn freeze(self, sum: Option<u16>) -> Self::Payload;
+}
+
+/// Ties a port's buffers into the TCP stack.
+pub struct PortBuffers<P: Port>(core::marker::PhantomData<fn() -> P>);
+
+impl<P: Port> Buffers for PortBuffers<P> {
+    type Frame = P::Frame;
+    type Payload = P::Payload;
+}
+
+/// Lets the TCP stack transmit through a port.
+pub struct Wire<'a, P: Port>(pub &'a mut P);
+
+impl<P: Port> urnic_tcp::Transmit<P::Payload> for Wire<'_, P> {
+    fn room(&self) -> usize {
+        self.0.room()
+    }
+
+    fn emit(&mut self, emit: Emit<'_, P::Payload>) {
+        self.0.emit(emit);
+    }
+}

@@ -1,0 +1,212 @@
+//! Whole RNICs against each other in one process, over a simulated network, in virtual time.
+//!
+//! Everything above the port is the real thing: engine, TCP, iWARP, queues, connection manager. Only
+//! the network and the clock are simulated, so that a run follows from its seed alone, however
+//! often it is repeated, and takes as long as its instructions do.
+//!
+//! ```
+//! use urnic::simulation::{Simulation, Options};
+//!
+//! let mut simulation = Simulation::new(&Options { network: "delay=10us,loss=0.01,seed=1".parse().unwrap(), ..Options::default() }).unwrap();
+//! let (a, b) = (simulation.device(0), simulation.device(1));
+//! assert_ne!(a.attributes().unwrap().ip, b.attributes().unwrap().ip);
+//! ```
+
+use crate::device::{Device, MAX_QPS};
+use crate::engine::{Engine, MpaConfig};
+use crate::error::Result;
+use crate::memory::PageAllocator;
+use crate::port::sim::{SimPort, SimWire};
+use crate::shard::{Doorbells, EngineAttr};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+use urnic_config::Progress;
+pub use urnic_sim::{Impairment, Network, SimClock};
+use urnic_tcp::StackConfig;
+pub use urnic_tcp::{Congestion, TcpConfig};
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many devices; 10.0.0.1 is the first one's address.
+    pub devices: usize,
+    /// What the network does to frames, and the seed of it all.
+    pub network: Impairment,
+    /// Bytes of an IP packet.
+    pub mtu: u16,
+    /// TCP's settings.
+    pub tcp: TcpConfig,
+    /// MPA revision that connecting sides offer.
+    pub mpa_rev: u8,
+    /// Whether the devices ask for CRCs.
+    pub crc: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            devices: 2,
+            network: Impairment::default(),
+            mtu: 1500,
+            tcp: TcpConfig::default(),
+            mpa_rev: 2,
+            crc: true,
+        }
+    }
+}
+
+/// Devices on a simulated network.
+pub struct Simulation {
+    clock: SimClock,
+    network: Network<Vec<u8>>,
+    nodes: Vec<Node>,
+}
+
+struct Node {
+    device: Device,
+    wire: SimWire,
+}
+
+impl Simulation {
+    /// Sets the devices up; their link is up from the start.
+    ///
+    /// # Errors
+    /// As those of [`Device::open`].
+    pub fn new(options: &Options) -> Result<Self> {
+        let clock = SimClock::default();
+        let nodes = (0..options.devices).map(|i| Node::new(i, options, &clock)).collect::<Result<_>>()?;
+        Ok(Simulation { clock, network: Network::new(options.devices, &options.network), nodes })
+    }
+
+    /// Device number `index`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn device(&self, index: usize) -> Device {
+        self.nodes[index].device.clone()
+    }
+
+    /// The address of device number `index`.
+    pub fn address(index: usize) -> Ipv4Addr {
+        Ipv4Addr::from_bits(0x0A00_0001 + index as u32)
+    }
+
+    /// The virtual time since the start.
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.clock.now())
+    }
+
+    /// The network, to look at it or change what it does.
+    pub fn network(&mut self) -> &mut Network<Vec<u8>> {
+        &mut self.network
+    }
+
+    /// Runs until `done` says so or virtual time `limit` has passed since the start; gives whether `done` did.
+    ///
+    /// `done` is asked whenever something may have happened; it may use the devices.
+    pub fn run(&mut self, limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+        loop {
+            if done() {
+                return true;
+            }
+            if !self.step(limit) {
+                return done();
+            }
+        }
+    }
+
+    /// Gives every device a pass and carries frames; with nothing to do now, time moves on to the next thing that
+    /// happens. False once that would be behind `limit`.
+    pub fn step(&mut self, limit: Duration) -> bool {
+        let now = self.clock.now();
+        while let Some(delivery) = self.network.pop(now) {
+            if let Some(node) = self.nodes.get(delivery.to) {
+                node.wire.deliver(delivery.frame);
+            }
+        }
+        let mut next: Option<u64> = None;
+        for node in &self.nodes {
+            let pass = node.device.shared.shard.pass();
+            if pass.worked {
+                next = Some(now);
+            } else if let Some(wait) = pass.next_deadline {
+                let at = now.saturating_add(wait.as_nanos() as u64);
+                next = Some(next.map_or(at, |n| n.min(at)));
+            }
+        }
+        for (from, node) in self.nodes.iter().enumerate() {
+            while let Some(frame) = node.wire.take() {
+                match destination(&frame, self.nodes.len()) {
+                    Some(to) => self.network.push(now, from, to, frame),
+                    None => self.network.broadcast(now, from, &frame),
+                }
+            }
+        }
+        let next = match (next, self.network.next_arrival()) {
+            (Some(a), Some(b)) => a.min(b),
+            (Some(at), None) | (None, Some(at)) => at,
+            (None, None) => return false,
+        };
+        if u128::from(next) > limit.as_nanos() {
+            return false;
+        }
+        self.clock.advance_to(next);
+        true
+    }
+}
+
+impl Drop for Simulation {
+    /// Nothing carries frames from now on: takes the links down, so that no device waits for acknowledgements.
+    fn drop(&mut self) {
+        self.clock.advance_by(1_000_000_000);
+        for node in &self.nodes {
+            node.wire.set_link(false);
+            node.device.shared.shard.pass();
+        }
+    }
+}
+
+impl Node {
+    fn new(index: usize, options: &Options, clock: &SimClock) -> Result<Self> {
+        let (port, wire) = SimPort::new(options.mtu);
+        let ip = Simulation::address(index);
+        let seed = options.network.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(index as u64);
+        let stack = StackConfig {
+            mtu: options.mtu,
+            tcp: options.tcp.clone(),
+            ..StackConfig::new(mac(index), ip, 24, seed)
+        };
+        let mpa = MpaConfig {
+            rev: options.mpa_rev,
+            crc: options.crc,
+            ird: 128,
+            ord: 128,
+            startup_timeout: Duration::from_secs(60),
+        };
+        let attributes = EngineAttr {
+            mac: mac(index),
+            ip,
+            prefix_len: 24,
+            mtu: options.mtu,
+            port: "simulation".to_owned(),
+            link_up: true,
+            counters: Vec::new(),
+        };
+        let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
+        let engine = Engine::new(port, clock.clone(), stack, mpa, doorbells.clone(), attributes)?;
+        let memory = Arc::new(PageAllocator);
+        let device = Device::from_engine(Box::new(engine), doorbells, memory, Progress::Inline, None)?;
+        Ok(Node { device, wire })
+    }
+}
+
+fn mac(index: usize) -> [u8; 6] {
+    [0x02, 0, 0, 0, (index >> 8) as u8, index as u8]
+}
+
+/// The node that a frame is for; `None`: all.
+fn destination(frame: &[u8], nodes: usize) -> Option<usize> {
+    let address: &[u8; 6] = frame.first_chunk()?;
+    (0..nodes).find(|&i| mac(i) == *address)
+}
