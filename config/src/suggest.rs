@@ -25,21 +25,26 @@ pub(crate) fn remedy<'a>(
     }
 }
 
-/// Edits (insertions, deletions, replacements of a character) between two words; `-` counts as `_`.
+/// Edits (insertions, deletions, replacements of a character, exchanges of neighbours) between two words; `-` counts
+/// as `_`.
 fn distance(a: &str, b: &str) -> usize {
     let letters = |s: &str| -> Vec<char> { s.replace('-', "_").chars().collect() };
     let (a, b) = (letters(a), letters(b));
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+    // `edits[i][j]`: between the first `i` characters of `a` and the first `j` of `b`.
+    let mut edits = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            edits[i][j] = if i == 0 || j == 0 {
+                i + j
+            } else {
+                let replaced = edits[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+                let best = replaced.min(edits[i - 1][j] + 1).min(edits[i][j - 1] + 1);
+                let exchanged = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+                if exchanged { best.min(edits[i - 2][j - 2] + 1) } else { best }
+            };
         }
     }
-    row[b.len()]
+    edits[a.len()][b.len()]
 }
 
 #[cfg(test)]
@@ -48,9 +53,14 @@ mod tests {
 
     #[test]
     fn distances() {
-        for (a, b, d) in
-            [("", "", 0), ("", "abc", 3), ("mtu", "mtu", 0), ("mut", "mtu", 2), ("rto-min", "rto_min", 0)]
-        {
+        for (a, b, d) in [
+            ("", "", 0),
+            ("", "abc", 3),
+            ("mtu", "mtu", 0),
+            ("mut", "mtu", 1),
+            ("kitten", "sitting", 3),
+            ("rto-min", "rto_min", 0),
+        ] {
             assert_eq!(distance(a, b), d, "{a} {b}");
             assert_eq!(distance(b, a), d, "{b} {a}");
         }

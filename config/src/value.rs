@@ -174,6 +174,9 @@ impl Value {
                     let (first, last) = part.split_once('-').unwrap_or((part, part));
                     let first = Value::Text(first.to_string()).core()?;
                     let last = Value::Text(last.to_string()).core()?;
+                    if first > last {
+                        return Err(format!("the range {part} is empty"));
+                    }
                     cores.extend(first..=last);
                 }
             }
