@@ -151,14 +151,15 @@ impl Scoreboard {
         seq.lt(self.lost_below)
     }
 
-    /// The estimate of octets in flight (RFC 6675 §4, SetPipe).
+    /// Octets from `from` up to `to` that are not SACKed.
+    pub fn unsacked_between(&self, from: Seq, to: Seq) -> u32 {
+        let sacked: u32 = self.sacked.iter().map(|b| b.end.min(to).since(b.start.max(from))).sum();
+        to.since(from) - sacked
+    }
+
+    /// The estimate of octets in flight (RFC 6675 §4, SetPipe): (a) not lost, plus (b) retransmitted.
     pub fn pipe(&self, snd_nxt: Seq) -> u32 {
-        let outstanding = |from: Seq, to: Seq| {
-            let sacked: u32 = self.sacked.iter().map(|b| b.end.min(to).since(b.start.max(from))).sum();
-            to.since(from) - sacked
-        };
-        // (a) not lost, plus (b) retransmitted.
-        outstanding(self.lost_below, snd_nxt) + outstanding(self.una, self.high_rxt)
+        self.unsacked_between(self.lost_below, snd_nxt) + self.unsacked_between(self.una, self.high_rxt)
     }
 
     /// Fast retransmit sent the segment that ends at `end` (RFC 6675 §5 (4.3)).

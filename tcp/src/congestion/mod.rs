@@ -197,6 +197,8 @@ impl Controller {
     }
 
     fn reduce(&mut self, flight: u32) {
+        // Behind a hole at SND.UNA far more may be outstanding than was ever in the network at once.
+        let flight = flight.min(self.cwnd);
         let reduced = match &mut self.algorithm {
             Algorithm::Reno(a) => a.reduce(flight),
             Algorithm::Cubic(a) => a.reduce(self.cwnd, self.mss, flight),

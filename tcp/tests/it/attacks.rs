@@ -129,17 +129,17 @@ fn old_timestamps_are_refused() {
 fn a_syn_flood_is_bounded_and_passes() {
     let tune = |c: &mut StackConfig| c.tcp.max_syn_backlog = 50;
     let mut b = Bench::listening(tune, Script::silent());
-    let mut answered = 0;
     for i in 0..20_000u32 {
-        answered += b.send(&Seg { from: 1024 + (i % 60_000) as u16, syn: true, seq: i, ..syn() }).len();
+        b.send(&Seg { from: 1024 + (i % 60_000) as u16, syn: true, seq: i, ..syn() });
     }
-    assert!((50..=51).contains(&answered), "{answered} SYN-ACKs");
     assert!(b.host.stack.counters().syn_backlog_full >= 19_000);
-    // The half-open ones give up, each after a few repetitions.
+    // Honest peers still get in, at the latest with their second SYN (RFC 4987 §3.3).
+    b.established(Seg { from: 63_000, ..syn() });
+    // The half-open ones are few, and give up after a few repetitions.
     let repeated = b.wait(Duration::from_secs(600)).len();
-    assert!(repeated <= 51 * 10, "{repeated} repetitions");
+    assert!(repeated <= 50 * 10, "{repeated} repetitions");
     b.established(Seg { from: 64_000, ..syn() });
-    assert_eq!(b.host.app.accepted, 1);
+    assert_eq!(b.host.app.accepted, 2);
 }
 
 #[test]

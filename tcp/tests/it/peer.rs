@@ -156,7 +156,7 @@ impl Bench {
     pub fn new(tune: impl FnOnce(&mut StackConfig)) -> Self {
         let mut b = Bench { host: Host::new(1, tune), now: Time::from_secs(1) };
         // The stack knows the peer's MAC address from the start: it answers this request.
-        assert!(b.give(arp(ArpOperation::Request)).is_empty());
+        assert!(b.give(arp(ArpOperation::Request, PEER, 1)).is_empty());
         b
     }
 
@@ -186,7 +186,9 @@ impl Bench {
             for f in frames {
                 match Seg::parse(&f) {
                     Some(s) => segments.push(s),
-                    None if is_arp_request(&f) => self.host.inbox.push_back(arp(ArpOperation::Reply)),
+                    None if is_arp_request(&f) => {
+                        self.host.inbox.push_back(arp(ArpOperation::Reply, PEER, 1))
+                    }
                     None => {}
                 }
             }
@@ -291,23 +293,22 @@ fn is_arp_request(frame: &[u8]) -> bool {
         && ArpPacket::new_checked(eth.payload()).is_ok_and(|p| p.operation() == ArpOperation::Request)
 }
 
-fn arp(operation: ArpOperation) -> Vec<u8> {
+/// An ARP frame from one node to another.
+pub fn arp(operation: ArpOperation, from: u8, to: u8) -> Vec<u8> {
+    let known = operation == ArpOperation::Reply;
+    let target = EthernetAddress(if known { mac(to) } else { [0; 6] });
     let repr = ArpRepr::EthernetIpv4 {
         operation,
-        source_hardware_addr: EthernetAddress(mac(PEER)),
-        source_protocol_addr: ip(PEER),
-        target_hardware_addr: EthernetAddress(if operation == ArpOperation::Reply { mac(1) } else { [0; 6] }),
-        target_protocol_addr: ip(1),
+        source_hardware_addr: EthernetAddress(mac(from)),
+        source_protocol_addr: ip(from),
+        target_hardware_addr: target,
+        target_protocol_addr: ip(to),
     };
     let mut bytes = vec![0; 14 + repr.buffer_len()];
     let mut eth = EthernetFrame::new_unchecked(&mut bytes[..]);
     EthernetRepr {
-        src_addr: EthernetAddress(mac(PEER)),
-        dst_addr: if operation == ArpOperation::Reply {
-            EthernetAddress(mac(1))
-        } else {
-            EthernetAddress::BROADCAST
-        },
+        src_addr: EthernetAddress(mac(from)),
+        dst_addr: if known { target } else { EthernetAddress::BROADCAST },
         ethertype: EthernetProtocol::Arp,
     }
     .emit(&mut eth);

@@ -1,12 +1,14 @@
 //! Random networks, settings and applications: every octet arrives intact, once and in order, and every connection
 //! ends as it should.
 
-use crate::harness::{Script, World, for_seeds, ip};
+use crate::harness::{Host, Script, World, for_seeds, ip};
+use crate::peer::arp;
 use fastrand::Rng;
+use smoltcp::wire::ArpOperation;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 use urnic_sim::Impairment;
-use urnic_tcp::{Congestion, StackConfig};
+use urnic_tcp::{Congestion, StackConfig, Time};
 
 /// Both octet counts and record sizes of every magnitude.
 fn script(rng: &mut Rng, mtu: usize) -> Script {
@@ -57,7 +59,8 @@ fn settings(rng: &mut Rng) -> impl Fn(&mut StackConfig) + use<> {
         c.tcp.recv_window = recv_window;
         c.tcp.initial_window = initial_window;
         c.tcp.rto_min = rto_min;
-        c.tcp.time_wait = Duration::from_secs(2);
+        c.tcp.time_wait = Duration::from_secs(600);
+        c.tcp.fin_wait = Duration::from_secs(7200);
         c.tcp.data_retries = 30;
         c.tcp.syn_retries = 20;
         c.tcp.rto_max = Duration::from_secs(60);
@@ -68,7 +71,15 @@ fn world(rng: &mut Rng) -> World {
     let impairment = impairment(rng);
     // Each end has its own settings.
     let (a, b) = (settings(rng), settings(rng));
-    World::new(&impairment, vec![crate::harness::Host::new(1, a), crate::harness::Host::new(2, b)])
+    let mut w = World::new(&impairment, vec![Host::new(1, a), Host::new(2, b)]);
+    // They know each other's address. Otherwise, on a bad network, some would rightly find each other unreachable.
+    for (i, host) in w.hosts.iter_mut().enumerate() {
+        let (me, other) = (1 + i as u8, 2 - i as u8);
+        host.inbox.push_back(arp(ArpOperation::Request, other, me));
+        host.pass(Time::ZERO);
+        host.out.frames.clear();
+    }
+    w
 }
 
 #[test]

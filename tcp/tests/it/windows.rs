@@ -90,10 +90,10 @@ fn a_record_waits_for_a_window_that_fits_it() {
     // RFC 9293 §3.8.6.2.1: held, then sent as far as it fits.
     let script = Script { records: vec![1000], close_first: false, ..Script::send(2000) };
     let mut b = Bench::listening(|_| {}, script);
-    let (mut c, _) = b.open(syn(400));
+    let (mut c, _) = b.open(syn(8000));
     c.base.window = 400;
     assert_eq!(b.send(&c.seg()), [], "held at first");
-    let sent = b.wait(Duration::from_secs(2));
+    let sent = b.wait(Duration::from_millis(150));
     let (at, first) = sent.first().expect("the override time passes");
     assert_eq!(first.data.len(), 400);
     assert!(at.0 - 1_000_000_000 >= 100_000_000, "{at:?}");
@@ -103,6 +103,15 @@ fn a_record_waits_for_a_window_that_fits_it() {
     // Then aligned again: the rest of the record, and the next one whole.
     let lens: Vec<_> = sent.iter().map(|s| s.data.len()).collect();
     assert_eq!(lens, [600, 1000]);
+}
+
+#[test]
+fn a_window_that_never_fits_a_record_is_used_all_the_same() {
+    let script = Script { records: vec![1000], close_first: false, ..Script::send(2000) };
+    let mut b = Bench::listening(|_| {}, script);
+    let (c, _) = b.open(syn(400));
+    let sent = b.send(&c.seg());
+    assert_eq!(sent.iter().map(|s| s.data.len()).collect::<Vec<_>>(), [400]);
 }
 
 #[test]
