@@ -11,7 +11,7 @@ use crate::Eal;
 /// EAL's heap has no such block left.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "no block of {len} bytes in {memory} memory ({free_mb} MiB free, perhaps in pieces): raise memory.size_mb{}",
+    "no block of {len} bytes in {memory} memory ({free_mb} MiB free, perhaps in pieces): raise memory.mb{}",
     if *.memory == "hugepage" { " or reserve more hugepages" } else { "" }
 )]
 pub struct ArenaError {

@@ -10,22 +10,11 @@ use std::thread::{self, ThreadId};
 
 use dpdk_sys as sys;
 use nix::sys::signal::SigSet;
+use urnic_config::Hugepages;
 
 use crate::affinity;
 use crate::hugepages;
 use crate::log;
-
-/// Whether EAL may, must or must not take hugepages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Hugepages {
-    /// Take them when enough are free, else ordinary pages and one warning.
-    #[default]
-    Auto,
-    /// Ordinary pages only.
-    Off,
-    /// Refuse to start without them.
-    Required,
-}
 
 /// Settings of [`Eal::start`].
 #[derive(Clone, Debug)]

@@ -31,7 +31,7 @@ pub(crate) enum Users {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "no memory for a pool of {frames} frames of {room} bytes ({reason}); EAL has {free_mb} MiB free: raise \
-     memory.size_mb or lower the MTU"
+     memory.mb or lower the MTU"
 )]
 pub struct PoolError {
     frames: u32,

@@ -21,6 +21,12 @@ pub enum PerfError {
     /// A core to run on.
     #[error(transparent)]
     Pin(#[from] urnic_dataplane::PinError),
+    /// DPDK, for a floor.
+    #[error(transparent)]
+    Eal(#[from] urnic_dataplane::EalError),
+    /// The port of a floor.
+    #[error(transparent)]
+    Port(#[from] urnic_dataplane::PortError),
     /// A request was not accepted.
     #[error("posting a request: {0}")]
     Post(#[from] PostError),

@@ -12,6 +12,7 @@
 mod client;
 mod end;
 mod error;
+pub mod floor;
 mod measure;
 pub mod options;
 mod pair;

@@ -57,7 +57,7 @@ impl FromStr for Link {
 
 impl Link {
     /// The server's port of a link named by `path`; the client's is its peer.
-    fn server_port(self, path: &Path) -> Result<PortSpec, PerfError> {
+    pub(super) fn server_port(self, path: &Path) -> Result<PortSpec, PerfError> {
         let name = path.display();
         let spec = match self {
             Self::Virtio => format!("virtio_user:{name}"),
@@ -83,7 +83,7 @@ impl End {
     }
 
     /// The core of this end: each its own, where there are two.
-    fn core(self, config: &Config) -> Option<usize> {
+    pub(super) fn core(self, config: &Config) -> Option<usize> {
         let cores = match config.engine.cores.as_slice() {
             [] => urnic_dataplane::allowed_cores(),
             cores => cores.to_vec(),
@@ -177,7 +177,7 @@ fn in_one_process(config: &Config, options: &PerfOptions, bar: bool) -> Result<P
     }
 }
 
-fn in_two_processes() -> Result<PerfReport, PerfError> {
+pub(super) fn in_two_processes() -> Result<PerfReport, PerfError> {
     let dir = tempfile::Builder::new()
         .prefix("urnic-perf-")
         .tempdir()

@@ -1,0 +1,369 @@
+//! The floor: what the raw port does with frames of the same size, without any of urnic above it.
+//!
+//! `lat` is a ping-pong of one frame; `bw` sends frames one way as fast as the port takes them, and the receiver counts
+//! and times them. Frames are not read: nothing below the engine would.
+
+use std::{
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use arrayvec::ArrayVec;
+use urnic_config::{Config, PortSpec};
+use urnic_dataplane::{BURST, Clock, Eal, EalConfig, Mbuf, Port, PortOptions, TxFrame, TxQueue};
+
+use super::{
+    end::PATIENCE,
+    error::PerfError,
+    measure::{Counted, Extent, Outcome, Stopwatch, histogram},
+    options::{Amount, Mode, PerfOptions},
+    pair::{self, Link},
+    process::{self, End},
+    report::{Latency, PerfReport},
+};
+
+/// The shortest Ethernet frame, without FCS.
+pub const MIN_FRAME: usize = 60;
+/// The longest: an MTU of 9000 bytes.
+pub const MAX_FRAME: usize = 9014;
+
+/// Header of every frame: two locally administered addresses, and an EtherType for experiments.
+const HEADER: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
+
+/// What to measure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FloorOptions {
+    /// `lat` or `bw`.
+    pub mode: Mode,
+    /// Bytes of a frame, without FCS.
+    pub size: usize,
+    /// How long.
+    pub amount: Amount,
+}
+
+impl FloorOptions {
+    /// The usual amount for the size.
+    pub fn new(mode: Mode, size: usize) -> Self {
+        let iters = match mode {
+            Mode::Lat => PerfOptions::usual_iters(mode, size),
+            _ => ((16 << 30) / size.max(1) as u64).min(30_000_000),
+        };
+        Self { mode, size, amount: Amount::Iters(iters) }
+    }
+
+    fn check(&self) -> Result<(), PerfError> {
+        if self.mode == Mode::Rate {
+            return Err(PerfError::Usage("--mode: a floor has lat and bw".to_owned()));
+        }
+        if !(MIN_FRAME..=MAX_FRAME).contains(&self.size) {
+            return Err(PerfError::Usage(format!("--size: a frame has {MIN_FRAME} to {MAX_FRAME} bytes")));
+        }
+        Ok(())
+    }
+
+    /// The length of frames that are not measured: they tell the receiver that all have been sent, and answer it.
+    fn control_size(&self) -> usize {
+        if self.size == 64 { 65 } else { 64 }
+    }
+}
+
+/// Measures between two ends on this machine, each on a core of its own if there are two. `bar`: show progress, if
+/// stderr is a terminal.
+///
+/// Like [`run_pair`](super::run_pair), starts this program twice more, where the link joins two processes.
+///
+/// # Errors
+/// [`PerfError`] of either end.
+pub fn run_floor(
+    config: &Config,
+    link: Link,
+    options: &FloorOptions,
+    bar: bool,
+) -> Result<PerfReport, PerfError> {
+    if let Some((end, dir)) = process::own_end() {
+        let port = link.server_port(&dir.join("link.sock"));
+        process::leave(end, &dir, port.and_then(|port| run_end(end, config, &port, options, bar)));
+    }
+    options.check()?;
+    if link != Link::Ring {
+        return pair::in_two_processes();
+    }
+    let port = link.server_port(Path::new("floor"))?;
+    thread::scope(|scope| {
+        let server = scope.spawn(|| run_end(End::Server, config, &port, options, false));
+        let report = run_end(End::Client, config, &port, options, bar);
+        match server.join() {
+            Ok(Err(why)) if report.is_ok() => Err(why),
+            _ => report,
+        }
+    })
+}
+
+fn run_end(
+    end: End,
+    config: &Config,
+    server: &PortSpec,
+    options: &FloorOptions,
+    bar: bool,
+) -> Result<PerfReport, PerfError> {
+    let eal = EalConfig {
+        memory_mb: config.memory.mb.unwrap_or(if options.size > 1514 { 256 } else { 128 }),
+        hugepages: config.memory.hugepages,
+        ..EalConfig::default()
+    };
+    let eal = Eal::start(&eal)?;
+    let spec = if end == End::Server { server.clone() } else { server.peer() };
+    let mtu = options.size.saturating_sub(HEADER.len()).max(1500) as u16;
+    let mut raw = Raw {
+        port: Port::open(&eal, &spec, &PortOptions { mtu, ..PortOptions::default() })?,
+        queue: TxQueue::new(),
+        frames: ArrayVec::new(),
+        quiet: None,
+        polls: 0,
+    };
+    if let Some(core) = end.core(config) {
+        urnic_dataplane::pin_current_thread(core)?;
+    }
+    let outcome = match end {
+        End::Server => serve(&mut raw, options)?,
+        End::Client => measure(&mut raw, options, bar)?,
+    };
+    let (messages, seconds) = (outcome.messages as f64, outcome.lap.wall.as_secs_f64().max(1e-9));
+    let rtt = outcome.histogram.as_ref().and_then(Latency::of);
+    let stream = options.mode == Mode::Bw;
+    Ok(PerfReport {
+        op: "floor".to_owned(),
+        mode: options.mode.to_string(),
+        size: options.size as u64,
+        mtu: None,
+        crc: None,
+        qps: None,
+        progress: None,
+        port: link_name(&spec).to_owned(),
+        iters: outcome.messages,
+        verified: false,
+        rtt_us: rtt,
+        half_rtt_us: rtt.map(Latency::half),
+        gbit_s: stream.then(|| messages * options.size as f64 * 8.0 / seconds / 1e9),
+        mmsg_s: stream.then(|| messages / seconds / 1e6),
+        cpu_ns_per_msg: (messages > 0.0).then(|| outcome.lap.cpu.as_secs_f64() * 1e9 / messages),
+    })
+}
+
+fn link_name(spec: &PortSpec) -> &'static str {
+    match spec.kind() {
+        "vhost" => "virtio_user",
+        kind => kind,
+    }
+}
+
+/// A port, and frames on their way through it.
+struct Raw {
+    port: Port,
+    queue: TxQueue,
+    frames: ArrayVec<Mbuf, BURST>,
+    quiet: Option<Instant>,
+    polls: u32,
+}
+
+impl Raw {
+    /// Receives; now and then looks after the link and at the time.
+    #[inline]
+    fn receive(&mut self, waiting_for: &'static str) -> Result<usize, PerfError> {
+        let n = self.port.rx_burst(&mut self.frames);
+        if n > 0 {
+            self.quiet = None;
+            self.polls = 0;
+        } else {
+            self.polls = self.polls.wrapping_add(1);
+            if self.polls.is_multiple_of(1 << 16) {
+                self.look(waiting_for)?;
+            }
+        }
+        Ok(n)
+    }
+
+    #[cold]
+    fn look(&mut self, what: &'static str) -> Result<(), PerfError> {
+        self.port.link_up();
+        if self.quiet.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            return Err(PerfError::Stalled { what, seconds: PATIENCE.as_secs() });
+        }
+        Ok(())
+    }
+
+    fn await_link(&mut self) -> Result<(), PerfError> {
+        while !self.port.link_up() {
+            self.look("the other end")?;
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.quiet = None;
+        Ok(())
+    }
+
+    /// A frame of `size` bytes: only its header is written.
+    #[inline]
+    fn frame(&mut self, size: usize) -> Option<TxFrame> {
+        let mut frame = self.port.tx_pool().mbuf()?;
+        frame.append(size)?.first_chunk_mut().map(|header| *header = HEADER)?;
+        Some(frame.into())
+    }
+
+    /// Queues a frame and sends what is queued.
+    #[inline]
+    fn send(&mut self, size: usize) {
+        if self.queue.room() > 0
+            && let Some(frame) = self.frame(size)
+        {
+            // There is room.
+            let _ = self.queue.push(frame);
+        }
+        self.port.tx_burst(&mut self.queue);
+    }
+}
+
+/// The end that echoes or counts, until it is told that all frames have been sent.
+fn serve(raw: &mut Raw, options: &FloorOptions) -> Result<Outcome, PerfError> {
+    let control = options.control_size();
+    let mut counted = 0;
+    let mut watch = Stopwatch::start();
+    loop {
+        if raw.receive("the client")? == 0 && raw.queue.is_empty() {
+            continue;
+        }
+        let mut end = None;
+        if counted == 0 {
+            watch = Stopwatch::start();
+        }
+        for frame in raw.frames.drain(..) {
+            if frame.len() == control {
+                end = Some(frame);
+            } else if options.mode == Mode::Bw {
+                counted += 1;
+            } else {
+                counted += 1;
+                // One frame is under way at a time.
+                let _ = raw.queue.push(frame.into());
+            }
+        }
+        raw.port.tx_burst(&mut raw.queue);
+        if let Some(frame) = end {
+            let lap = watch.lap();
+            answer(raw, frame, counted, lap.wall)?;
+            return Ok(Outcome { messages: counted, lap, histogram: None });
+        }
+    }
+}
+
+/// Tells the client what was counted, until it falls silent: it repeats its question until it has an answer.
+fn answer(raw: &mut Raw, mut frame: Mbuf, counted: u64, wall: Duration) -> Result<(), PerfError> {
+    const SILENCE: Duration = Duration::from_millis(100);
+    let mut verdict = ArrayVec::<u8, 16>::new();
+    verdict.extend(counted.to_le_bytes());
+    verdict.extend((wall.as_nanos() as u64).to_le_bytes());
+    let mut heard = Instant::now();
+    loop {
+        if let Some(place) = frame.data_mut().get_mut(HEADER.len()..HEADER.len() + verdict.len()) {
+            place.copy_from_slice(&verdict);
+        }
+        let _ = raw.queue.push(frame.into());
+        loop {
+            raw.port.tx_burst(&mut raw.queue);
+            if raw.receive("the client")? > 0 {
+                break;
+            }
+            if heard.elapsed() > SILENCE {
+                return Ok(());
+            }
+        }
+        heard = Instant::now();
+        let Some(next) = raw.frames.pop() else { return Ok(()) };
+        raw.frames.clear();
+        frame = next;
+    }
+}
+
+/// The end that sends, and reports.
+fn measure(raw: &mut Raw, options: &FloorOptions, bar: bool) -> Result<Outcome, PerfError> {
+    raw.await_link()?;
+    let mut extent = Extent::new(options.amount, bar);
+    let mut outcome = match options.mode {
+        Mode::Lat => ping(raw, options.size, &mut extent)?,
+        _ => pour(raw, options.size, &mut extent)?,
+    };
+    let (counted, wall) = ask(raw, options.control_size())?;
+    if options.mode == Mode::Bw {
+        // What has arrived counts, from the first frame to the last.
+        outcome.messages = counted;
+        outcome.lap.wall = wall;
+    }
+    Ok(outcome)
+}
+
+/// One frame back and forth.
+fn ping(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, PerfError> {
+    let clock = Clock::calibrate();
+    let mut histogram = histogram();
+    let mut counted = Counted::new();
+    let mut done = 0;
+    while extent.goes_on(done) {
+        let counts = counted.after(done, extent);
+        let start = clock.now();
+        raw.send(size);
+        while raw.receive("an echo")? == 0 {
+            if !raw.queue.is_empty() {
+                raw.port.tx_burst(&mut raw.queue);
+            }
+        }
+        if counts {
+            histogram.saturating_record(clock.now() - start);
+        }
+        raw.frames.clear();
+        done += 1;
+    }
+    Ok(counted.outcome(done, Some(histogram)))
+}
+
+/// Frames one way.
+fn pour(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, PerfError> {
+    let total = extent.total().unwrap_or(u64::MAX);
+    let watch = Stopwatch::start();
+    let (mut done, mut stuck) = (0, None);
+    while done < total && extent.has_time(done) {
+        while raw.queue.len() < BURST
+            && let Some(frame) = raw.frame(size)
+        {
+            let _ = raw.queue.push(frame);
+        }
+        let sent = raw.port.tx_burst(&mut raw.queue) as u64;
+        done += sent;
+        if sent > 0 {
+            stuck = None;
+        } else if stuck.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            return Err(PerfError::Stalled { what: "the port to take a frame", seconds: PATIENCE.as_secs() });
+        }
+    }
+    Ok(Outcome { messages: done, lap: watch.lap(), histogram: None })
+}
+
+/// Asks what has arrived, and how long that took.
+fn ask(raw: &mut Raw, control: usize) -> Result<(u64, Duration), PerfError> {
+    loop {
+        raw.send(control);
+        for _ in 0..100_000 {
+            raw.port.tx_burst(&mut raw.queue);
+            if raw.receive("the verdict")? > 0 {
+                break;
+            }
+        }
+        for frame in raw.frames.drain(..).filter(|f| f.len() == control) {
+            let number = |at: usize| {
+                frame.get(at..at + 8).and_then(|b| b.first_chunk()).map(|b| u64::from_le_bytes(*b))
+            };
+            if let (Some(counted), Some(nanos)) = (number(HEADER.len()), number(HEADER.len() + 8)) {
+                return Ok((counted, Duration::from_nanos(nanos)));
+            }
+        }
+    }
+}
