@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use urnic_config::Progress;
 
 use super::stag::StagMap;
-use super::{Access, MrEntry, MrFault, MrTable, Span};
+use super::table::Span;
+use super::{Access, MrEntry, MrFault, MrTable};
 use crate::error::{Error, PostError};
 use crate::fake;
 use crate::pd::PdId;

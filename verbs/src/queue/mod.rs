@@ -5,9 +5,9 @@ mod recv;
 mod ring;
 mod send;
 
-pub(crate) use recv::{RecvQueue, RecvView};
+pub(crate) use recv::RecvQueue;
 pub(crate) use ring::Ring;
-pub(crate) use send::{Payload, SendEntry, SendQueue, SendView};
+pub(crate) use send::{Payload, SendQueue, SendView};
 
 use crate::wc::Wc;
 

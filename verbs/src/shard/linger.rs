@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use super::Shard;
 
 static SHARDS: Mutex<Vec<Weak<Shard>>> = Mutex::new(Vec::new());
-static HOOKS: Once = Once::new();
 /// This process is a forked child of one that opened a device.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
@@ -16,15 +15,22 @@ pub(super) fn forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
+/// Makes forked children leave all devices alone from now on.
+pub(super) fn watch_forks() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        // SAFETY: the function is there as long as the program, takes nothing and stores one word.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
 /// Drives the shard's engine at a normal exit of the process until all is acknowledged and closed, so that
 /// a completed Send arrives.
 pub(crate) fn linger_at_exit(shard: &Arc<Shard>) {
-    HOOKS.call_once(|| {
-        // SAFETY: the functions are there as long as the program, and take nothing.
-        unsafe {
-            libc::atexit(at_exit);
-            libc::pthread_atfork(None, None, Some(in_child));
-        }
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        // SAFETY: the function is there as long as the program, and takes nothing.
+        unsafe { libc::atexit(at_exit) };
     });
     let mut shards = SHARDS.lock().unwrap_or_else(PoisonError::into_inner);
     shards.retain(|shard| shard.strong_count() > 0);

@@ -70,6 +70,7 @@ impl Shard {
         progress: Progress,
         core: Option<usize>,
     ) -> Result<Arc<Self>> {
+        linger::watch_forks();
         let shard = Arc::new(Self {
             hot: Line::default(),
             want: Line::default(),

@@ -1,10 +1,12 @@
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use urnic_config::Progress;
 
-use super::{Doorbells, Polled};
+use super::{Doorbells, Polled, linger_at_exit};
 use crate::fake::{self, Knobs};
 
 const ALL: [Progress; 3] = [Progress::Inline, Progress::Adaptive, Progress::Dedicated];
@@ -181,4 +183,45 @@ fn a_forked_child_leaves_the_device_alone() {
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0);
     assert!(device.attributes().is_ok(), "the parent goes on");
+}
+
+/// What the exit test's child process ends with, if all is well.
+const DRAINED: i32 = 42;
+const CHILD: &str = "URNIC_TEST_EXIT";
+
+/// A process that exits while its data is not acknowledged drives the engine until it is.
+#[test]
+fn exit_waits_until_all_is_acknowledged() {
+    for progress in ["inline", "dedicated", "adaptive"] {
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "shard::tests::exit_child", "--include-ignored"])
+            .env(CHILD, progress)
+            .status()
+            .unwrap();
+        assert_eq!(status.code(), Some(DRAINED), "{progress}");
+    }
+}
+
+/// The child process of the test above; nothing by itself.
+#[test]
+#[ignore = "run by exit_waits_until_all_is_acknowledged"]
+fn exit_child() {
+    static KNOBS: OnceLock<Arc<Knobs>> = OnceLock::new();
+    extern "C" fn judge() {
+        let drained = KNOBS.get().is_some_and(|knobs| {
+            knobs.shut_down.load(Ordering::SeqCst) && knobs.undrained.load(Ordering::SeqCst) == 0
+        });
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(if drained { DRAINED } else { 1 }) };
+    }
+    let Ok(progress) = std::env::var(CHILD) else { return };
+    let progress = ALL.into_iter().find(|p| p.to_string() == progress).unwrap();
+    // Registered first, so it runs last.
+    // SAFETY: the function is there as long as the program.
+    unsafe { libc::atexit(judge) };
+    let (device, knobs) = fake::device(progress);
+    linger_at_exit(&device.shared.shard);
+    knobs.undrained.store(50, Ordering::SeqCst);
+    KNOBS.set(knobs).unwrap_or_else(|_| panic!("once"));
+    std::process::exit(0);
 }
