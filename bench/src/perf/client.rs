@@ -208,7 +208,8 @@ fn measure(
         Control::Ready => {}
         _ => return Err(PerfError::Protocol("a control message out of turn")),
     }
-    let mut extent = Extent::new(options.amount, bar);
+    let in_flight = u64::from(end.session.window) * u64::from(end.session.lanes);
+    let mut extent = Extent::new(options.amount, bar).with_depth(in_flight);
     let outcome = match (options.mode, options.op) {
         (Mode::Lat, Op::Read) => pingpong::measure_reads(end, &mut extent)?,
         (Mode::Lat, _) => pingpong::measure(end, &mut extent)?,

@@ -53,7 +53,8 @@ pub(super) fn histogram() -> Histogram<u64> {
 
 /// How long a measurement goes on, and how far it is.
 ///
-/// The first messages are for warming up: a tenth of them, or of the time, and at most a thousand.
+/// The first messages are for warming up: a tenth of them, or of the time, and at most a thousand; none where so few
+/// are wanted that most are in flight at once.
 pub(super) struct Extent {
     amount: Amount,
     started: Option<Instant>,
@@ -91,11 +92,28 @@ impl Extent {
         Self { amount, started: None, warmup, expired: false, calls: 0, bar, shown: Instant::now() }
     }
 
+    /// The same for messages of which `in_flight` can be outstanding.
+    pub(super) fn with_depth(mut self, in_flight: u64) -> Self {
+        if matches!(self.amount, Amount::Iters(n) if n < 8 * in_flight) {
+            self.warmup = Some(0);
+        }
+        self
+    }
+
     /// Messages in all, warm-up included, if that is known beforehand.
     pub(super) fn total(&self) -> Option<u64> {
         match self.amount {
             Amount::Iters(n) => Some(n + self.warmup.unwrap_or(0)),
             Amount::Seconds(_) => None,
+        }
+    }
+
+    /// How many messages more than the warm-up `done` is, once that is over; a measurement by number goes on for so
+    /// many more.
+    pub(super) fn excess(&self, done: u64) -> u64 {
+        match self.amount {
+            Amount::Iters(_) => done.saturating_sub(self.warmup.unwrap_or(done)),
+            Amount::Seconds(_) => 0,
         }
     }
 
@@ -165,6 +183,12 @@ pub(super) struct Counted {
 impl Counted {
     pub(super) fn new() -> Self {
         Self { watch: Stopwatch::start(), before: None }
+    }
+
+    /// Whether messages count already.
+    #[inline]
+    pub(super) fn started(&self) -> bool {
+        self.before.is_some()
     }
 
     /// To be told after every message, or now and then: `done` so far. Says whether the next one counts.

@@ -3,10 +3,8 @@
 //! A Write is noticed by the last byte of the buffer; a Send, and a Write with a doorbell, by its receive. Either end
 //! takes the completion of its own message before it posts the next.
 
-use std::time::Instant;
-
-use hdrhistogram::Histogram;
 use urnic::WcOpcode;
+use urnic_dataplane::Clock;
 
 use super::{
     end::{End, IN, OUT},
@@ -135,6 +133,7 @@ pub(super) fn serve(end: &mut End) -> Result<(), PerfError> {
 /// Plays until there are enough round trips.
 pub(super) fn measure(end: &mut End, extent: &mut Extent) -> Result<Outcome, PerfError> {
     let lanes = end.session.lanes;
+    let clock = Clock::calibrate();
     let mut histogram = measure::histogram();
     let mut counted = Counted::new();
     let mut player = Player::new(end);
@@ -143,12 +142,14 @@ pub(super) fn measure(end: &mut End, extent: &mut Extent) -> Result<Outcome, Per
         let (lane, number) = place(done, lanes);
         let counts = counted.after(done, extent);
         player.prepare(lane, number)?;
-        let posted = Instant::now();
+        let posted = clock.now();
         player.post(lane, number)?;
         if matches!(player.hear(lane, number)?, Heard::Done) {
             return Err(PerfError::Protocol("a control message out of turn"));
         }
-        record(&mut histogram, posted, counts);
+        if counts {
+            histogram.saturating_record(clock.now() - posted);
+        }
         player.accept(lane, number)?;
         done += 1;
     }
@@ -161,16 +162,19 @@ pub(super) fn measure(end: &mut End, extent: &mut Extent) -> Result<Outcome, Per
 /// Reads one at a time, from post to completion. With `--verify` the server changes the bytes in between.
 pub(super) fn measure_reads(end: &mut End, extent: &mut Extent) -> Result<Outcome, PerfError> {
     let lanes = u64::from(end.session.lanes);
+    let clock = Clock::calibrate();
     let mut histogram = measure::histogram();
     let mut counted = Counted::new();
     let mut done = 0;
     while extent.goes_on(done) {
         let (lane, number) = ((done % lanes) as u32, done / lanes);
         let counts = counted.after(done, extent);
-        let posted = Instant::now();
+        let posted = clock.now();
         end.post_message(lane, number, number, number, true)?;
         await_one(end, Kind::Data, WcOpcode::Read)?;
-        record(&mut histogram, posted, counts);
+        if counts {
+            histogram.saturating_record(clock.now() - posted);
+        }
         if end.session.verify {
             end.check(lane, number, number)?;
             end.send_note(lane, number + 1)?;
@@ -205,12 +209,5 @@ fn await_one(end: &mut End, kind: Kind, opcode: WcOpcode) -> Result<(), PerfErro
         if arrived {
             return Ok(());
         }
-    }
-}
-
-#[inline]
-fn record(histogram: &mut Histogram<u64>, since: Instant, measured: bool) {
-    if measured {
-        histogram.saturating_record(since.elapsed().as_nanos() as u64);
     }
 }

@@ -124,6 +124,14 @@ impl Client<'_> {
         Ok(true)
     }
 
+    /// Adds messages to a lane that has not posted its last.
+    fn extend(&mut self, more: u64) {
+        let open = self.flows.iter().position(|flow| flow.posted < flow.total);
+        if let Some(flow) = open.and_then(|lane| self.flows.get_mut(lane)) {
+            flow.total = flow.total.saturating_add(more);
+        }
+    }
+
     /// Time is up: each lane posts what closes it, at most one message.
     fn finish(&mut self) {
         for lane in 0..self.flows.len() {
@@ -222,7 +230,9 @@ pub(super) fn measure(end: &mut End, extent: &mut Extent) -> Result<Outcome, Per
     while client.unfinished > 0 {
         let posted = client.turn()?;
         client.reap(!posted)?;
-        counted.after(client.completed, extent);
+        if !counted.started() && counted.after(client.completed, extent) {
+            client.extend(extent.excess(client.completed));
+        }
         if running && !extent.has_time(client.completed) {
             running = false;
             client.finish();

@@ -15,6 +15,7 @@ fn run(amount: Amount) -> (u64, u64) {
 fn a_count_is_kept_beside_the_warmup() {
     assert_eq!(run(Amount::Iters(100)), (110, 100));
     assert_eq!(run(Amount::Iters(1)), (1, 1));
+    assert_eq!(run(Amount::Iters(7)), (7, 7));
     assert_eq!(run(Amount::Iters(1_000_000)), (1_001_000, 1_000_000));
 }
 
