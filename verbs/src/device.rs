@@ -13,7 +13,7 @@ use crate::cq::{Cq, CqShared};
 use crate::error::{Error, Result};
 use crate::memory::{Allocate, Regions};
 use crate::pd::{Pd, PdId, PdShared};
-use crate::shard::{Doorbells, EngineOps, Shard, linger_at_exit};
+use crate::shard::{Doorbells, EngineOps, Shard, forked, linger_at_exit};
 
 /// Most queue pairs of a device.
 pub(crate) const MAX_QPS: u32 = 1 << 14;
@@ -119,6 +119,9 @@ impl Device {
     /// [`Error::Open`] says what DPDK or the configuration refuses; [`Error::Invalid`] what the configuration
     /// lacks.
     pub fn open(config: &Config) -> Result<Self> {
+        if forked() {
+            return Err(Error::Forked);
+        }
         let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
         let (engine, memory) = crate::engine::open(config, doorbells.clone())?;
         let core = config.engine.cores.first().copied();

@@ -11,7 +11,7 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the devices of this process image belong to the parent process.
 #[inline]
-pub(super) fn forked() -> bool {
+pub(crate) fn forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 

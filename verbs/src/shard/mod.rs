@@ -8,6 +8,7 @@ mod ops;
 
 use std::cell::UnsafeCell;
 use std::hint;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(crate) use doorbell::Doorbells;
-pub(crate) use linger::linger_at_exit;
+pub(crate) use linger::{forked, linger_at_exit};
 pub(crate) use ops::{EngineAttr, EngineOps, ListenId, Pass, RequestId};
 
 use urnic_config::Progress;
@@ -54,7 +55,7 @@ pub(crate) struct Shard {
     hot: Line<Hot>,
     /// Control verbs that wait for the lock; pollers and the engine's thread step aside for them.
     want: Line<AtomicU32>,
-    engine: UnsafeCell<Box<dyn EngineOps>>,
+    engine: UnsafeCell<ManuallyDrop<Box<dyn EngineOps>>>,
     pub(crate) doorbells: Arc<Doorbells>,
     driver: Driver,
 }
@@ -70,11 +71,14 @@ impl Shard {
         progress: Progress,
         core: Option<usize>,
     ) -> Result<Arc<Self>> {
+        if forked() {
+            return Err(Error::Forked);
+        }
         linger::watch_forks();
         let shard = Arc::new(Self {
             hot: Line::default(),
             want: Line::default(),
-            engine: UnsafeCell::new(engine),
+            engine: UnsafeCell::new(ManuallyDrop::new(engine)),
             doorbells,
             driver: Driver::new(progress),
         });
@@ -96,7 +100,7 @@ impl Shard {
 
     #[inline]
     fn attempt(&self, stays: bool) -> Polled {
-        if self.driver.is_dedicated() || self.want.load(Ordering::Relaxed) > 0 || linger::forked() {
+        if self.driver.is_dedicated() || self.want.load(Ordering::Relaxed) > 0 || forked() {
             return Polled::Skipped;
         }
         let Some(mut engine) = self.try_lock() else { return Polled::Skipped };
@@ -115,7 +119,7 @@ impl Shard {
 
     /// Runs `verb` between passes, and a pass afterwards.
     pub(crate) fn control<R>(&self, verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>) -> Result<R> {
-        if linger::forked() {
+        if forked() {
             return Err(Error::Forked);
         }
         let answer = {
@@ -178,7 +182,7 @@ impl Shard {
 
     /// Ends all connections gracefully and drives the engine until their data is acknowledged; bounded.
     pub(crate) fn linger(&self) {
-        if linger::forked() {
+        if forked() {
             return;
         }
         let end = Instant::now() + LINGER;
@@ -204,7 +208,10 @@ impl Shard {
 
     /// Stops the engine's thread; from then on only callers drive the engine.
     pub(crate) fn stop(&self) {
-        self.driver.stop();
+        // A forked child has no such thread.
+        if !forked() {
+            self.driver.stop();
+        }
     }
 
     #[inline]
@@ -241,6 +248,16 @@ impl Shard {
     /// Whether a control verb waits.
     fn is_wanted(&self) -> bool {
         self.want.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        // The port of a forked child is its parent's: closing it would end the parent's connections.
+        if !forked() {
+            // SAFETY: dropped once, here, and nobody has the lock any more.
+            unsafe { ManuallyDrop::drop(self.engine.get_mut()) };
+        }
     }
 }
 

@@ -163,26 +163,29 @@ fn forgetting_a_doorbell_keeps_the_others() {
     assert_eq!(left, (0..10).chain(20..64).collect::<Vec<_>>());
 }
 
-/// A child of a process with a device can exit without touching the device, and is told so.
+/// A child of a process with a device is told that it cannot use it, and can drop what it inherited without
+/// touching the device.
 #[test]
 fn a_forked_child_leaves_the_device_alone() {
-    let (device, knobs) = fake::device(Progress::Inline);
-    // SAFETY: the child makes only a few calls that need no lock of another thread, and ends at once.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0);
-    if child == 0 {
-        let refused = matches!(device.attributes(), Err(crate::Error::Forked));
-        let skipped = device.shared.shard.poll_pass() == Polled::Skipped;
-        device.shared.shard.linger();
-        let untouched = !knobs.shut_down.load(Ordering::SeqCst);
-        // SAFETY: ends the child without running anything of the parent's.
-        unsafe { libc::_exit(i32::from(!(refused && skipped && untouched))) };
+    for progress in ALL {
+        let (device, knobs) = fake::device(progress);
+        // SAFETY: the child takes no lock that another thread may hold, and ends at once.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            let refused = matches!(device.attributes(), Err(crate::Error::Forked));
+            let skipped = device.shared.shard.poll_pass() == Polled::Skipped;
+            drop(device);
+            let untouched = !knobs.shut_down.load(Ordering::SeqCst) && Arc::strong_count(&knobs) == 2;
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(i32::from(!(refused && skipped && untouched))) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(device.attributes().is_ok(), "the parent goes on");
     }
-    let mut status = -1;
-    // SAFETY: waits for the child made above.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert_eq!(status, 0);
-    assert!(device.attributes().is_ok(), "the parent goes on");
 }
 
 /// What the exit test's child process ends with, if all is well.
