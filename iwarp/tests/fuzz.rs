@@ -3,7 +3,7 @@
 mod support;
 
 use support::fuzz::{iwarp_stream, mpa_startup};
-use support::{hex, read_header, tagged, untagged};
+use support::{hex, read_header, tagged, untagged, vectors};
 
 /// Runs `body`; says which input it was when it panics.
 fn run(name: &str, body: fn(&[u8]), data: &[u8]) {
@@ -78,11 +78,8 @@ fn streams() {
 #[test]
 fn startups() {
     let mut rng = fastrand::Rng::with_seed(6581);
-    let frames: Vec<Vec<u8>> = include_str!("vectors.txt")
-        .lines()
-        .filter(|l| l.starts_with("RE") && l.contains("4d504120"))
-        .map(|l| hex(l.split_once(char::is_whitespace).unwrap().1))
-        .collect();
+    let frames = vectors().filter(|(_, octets)| octets.starts_with("4d504120"));
+    let frames: Vec<Vec<u8>> = frames.map(|(_, octets)| hex(octets)).collect();
     assert_eq!(frames.len(), 8);
     for _ in 0..20_000 {
         let mut data = vec![rng.u8(..)];

@@ -7,9 +7,8 @@ use urnic_iwarp::*;
 
 /// Golden octets by name. Marker streams are not here: markers are not negotiated.
 fn vector(name: &str) -> Vec<u8> {
-    include_str!("vectors.txt")
-        .lines()
-        .find_map(|line| line.split_once(char::is_whitespace).filter(|(n, _)| *n == name))
+    vectors()
+        .find(|(n, _)| *n == name)
         .map(|(_, octets)| hex(octets))
         .unwrap_or_else(|| panic!("no vector {name}"))
 }

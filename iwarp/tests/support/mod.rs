@@ -338,6 +338,12 @@ pub fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|d| (d[0] << 4 | d[1]) as u8).collect()
 }
 
+/// Golden octets: name and hex.
+pub fn vectors() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let lines = include_str!("../vectors.txt").lines().filter(|l| !l.starts_with('#'));
+    lines.filter_map(|l| l.split_once(char::is_whitespace)).map(|(name, octets)| (name, octets.trim()))
+}
+
 /// First two octets and HdrCt of a Terminate as the table of errors writes them: layer and type, code, M D R.
 pub fn octets_of(t: &Terminate) -> [u8; 3] {
     let hdrct = u8::from(t.segment_len.is_some()) << 7
