@@ -126,6 +126,8 @@ pub struct TcpConfig {
     pub max_syn_backlog: u32,
     /// Connections remembered in TIME-WAIT; the oldest go first.
     pub max_time_wait: u32,
+    /// Out-of-order frames that all connections together hold.
+    pub max_held_frames: u32,
     /// Neighbours remembered.
     pub max_neighbours: u32,
 }
@@ -153,7 +155,8 @@ impl Default for TcpConfig {
             max_connections: 65_536,
             max_syn_backlog: 1024,
             max_time_wait: 16_384,
-            max_neighbours: 1024,
+            max_held_frames: 16_384,
+            max_neighbours: 4096,
         }
     }
 }

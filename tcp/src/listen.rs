@@ -2,7 +2,6 @@
 //!
 //! A half-open connection is a few words, not a connection: a flood of SYNs costs little, and the backlog is bounded.
 
-use crate::arp::Neighbour;
 use crate::buffers::ListenerId;
 use crate::seq::Seq;
 use crate::table::Key;
@@ -33,10 +32,8 @@ pub(crate) struct Embryo {
     pub timestamp: Option<u32>,
     pub syn: SynOptions,
     pub window: u16,
-    pub neighbour: Neighbour,
-    pub waits_for_neighbour: bool,
-    /// The SYN-ACK has never left.
-    pub unsent: bool,
+    /// Where the SYN came from, and the SYN-ACK goes: a flood must not touch the neighbour cache.
+    pub mac: [u8; 6],
     pub retries: u8,
     pub sent_at: Time,
 }

@@ -1,7 +1,7 @@
 //! What all connections of a stack share.
 
 use crate::arp::{Arp, Neighbour};
-use crate::buffers::{Emit, Payload, Piece, Transmit};
+use crate::buffers::{ConnId, Emit, Payload, Piece, Transmit};
 use crate::config::{StackConfig, prefix_mask};
 use crate::counters::Counters;
 use crate::secret::{Purpose, Secret};
@@ -16,13 +16,6 @@ use core::time::Duration;
 /// Replies per second that need no connection: RST, echo, TIME-WAIT.
 const STATELESS_REPLIES: u32 = 10_000;
 
-/// Who is told when a neighbour's address becomes known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waiter {
-    Connection(u32, u32),
-    Embryo(u32, u32),
-}
-
 pub(crate) struct Net {
     pub cfg: StackConfig,
     /// The shift that we offer (RFC 7323 §2.2).
@@ -30,7 +23,11 @@ pub(crate) struct Net {
     pub counters: Counters,
     pub arp: Arp,
     pub secret: Secret,
-    pub waiters: Vec<(Neighbour, Waiter)>,
+    /// Connections that are told when a neighbour's address becomes known. Those that ended meanwhile leave with
+    /// the neighbour's answer; see `wait` for the bound.
+    waiters: Vec<(Neighbour, ConnId)>,
+    /// Out-of-order frames that all connections hold together.
+    pub held: u32,
     /// The link is short of receive buffers.
     pub pressure: bool,
     header: HeaderTemplate,
@@ -50,6 +47,7 @@ impl Net {
             arp: Arp::new(cfg.mac, cfg.ip, cfg.tcp.max_neighbours, now),
             secret: Secret::new(cfg.seed),
             waiters: Vec::new(),
+            held: 0,
             pressure: false,
             header: HeaderTemplate::new(cfg.mac, cfg.ip.to_bits()),
             stateless: Limiter::new(STATELESS_REPLIES, now),
@@ -134,6 +132,21 @@ impl Net {
             retransmit: false,
             tcp_checksum_offload: false,
         });
+    }
+
+    /// Remembers that a connection waits for a neighbour. False: too many do, and it must try again by itself.
+    pub fn wait(&mut self, n: Neighbour, id: ConnId) -> bool {
+        let may = self.waiters.len() < 2 * self.cfg.tcp.max_connections as usize;
+        if may {
+            self.waiters.push((n, id));
+        }
+        may
+    }
+
+    /// Those that waited for a neighbour; they do no longer.
+    pub fn take_waiters(&mut self, n: Neighbour) -> Vec<ConnId> {
+        let of_n = self.waiters.extract_if(.., |(waits_for, _)| *waits_for == n);
+        of_n.map(|(_, id)| id).collect()
     }
 
     /// One more reply that no connection is accountable for.

@@ -43,7 +43,6 @@ impl Payload for Shared {
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub bytes: Vec<u8>,
-    pub pieces: usize,
     pub retransmit: bool,
     pub loopback: bool,
 }
@@ -67,12 +66,7 @@ impl Transmit<Shared> for Port {
             assert!(!p.range.is_empty(), "empty piece");
             bytes.extend_from_slice(&p.payload.0[p.range.clone()]);
         }
-        self.frames.push_back(Sent {
-            bytes,
-            pieces: e.payload.len(),
-            retransmit: e.retransmit,
-            loopback: e.loopback,
-        });
+        self.frames.push_back(Sent { bytes, retransmit: e.retransmit, loopback: e.loopback });
     }
 }
 

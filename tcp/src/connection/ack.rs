@@ -205,9 +205,8 @@ impl<B: Buffers> Connection<B> {
         match self.recovery {
             // Everything outstanding counted as lost when the timer expired; what was sent since then counts.
             Recovery::Timeout => {
-                let again = c.resend.min(c.recover).since(self.snd_una);
-                let sacked_again = c.scoreboard.sacked_octets().min(again);
-                again - sacked_again + self.snd_nxt.since(c.recover)
+                let again = c.scoreboard.unsacked_between(self.snd_una, c.resend.min(c.recover));
+                again + self.snd_nxt.since(c.recover)
             }
             Recovery::NewReno => self.outstanding(),
             Recovery::None | Recovery::Sack if self.flags.has(Flags::SACK) && !c.scoreboard.is_empty() => {

@@ -83,14 +83,16 @@ impl<B: Buffers> Connection<B> {
         if broken(Rule::AckReceived) {
             self.rcv_nxt = seq;
         }
-        if cx.net.pressure {
+        if cx.net.pressure || cx.net.held >= cx.net.cfg.tcp.max_held_frames {
             cx.net.counters.out_of_order_dropped += 1;
         } else if !at.is_empty() {
+            cx.net.held -= self.cold.reassembly.len() as u32;
             match self.cold.reassembly.insert(seq, frame, at) {
                 Inserted::Held => {}
                 Inserted::Duplicate => cx.net.counters.duplicate += 1,
                 Inserted::Full => cx.net.counters.out_of_order_dropped += 1,
             }
+            cx.net.held += self.cold.reassembly.len() as u32;
         }
         if !self.cold.reassembly.is_empty() || self.cold.peer_fin.is_some() {
             self.flags.set(Flags::HOLES);
@@ -106,6 +108,7 @@ impl<B: Buffers> Connection<B> {
         h: &mut impl Handler<B::Frame>,
     ) -> Fate {
         let had_holes = self.flags.has(Flags::HOLES);
+        cx.net.held -= self.cold.reassembly.len() as u32;
         while let Some((frame, at)) = self.cold.reassembly.pop(self.rcv_nxt) {
             self.deliver(cx, h, frame, at);
         }
@@ -114,6 +117,7 @@ impl<B: Buffers> Connection<B> {
             self.rcv_nxt += 1;
             self.cold.reassembly.clear();
         }
+        cx.net.held += self.cold.reassembly.len() as u32;
         if finished || (self.cold.reassembly.is_empty() && self.cold.peer_fin.is_none()) {
             self.flags.clear(Flags::HOLES);
         }

@@ -151,6 +151,7 @@ pub(crate) struct Connection<B: Buffers> {
     pub snd_wnd: u32,
     pub snd_wl1: Seq,
     pub snd_wl2: Seq,
+    pub generation: u32,
     // Second line: sending, and when something is due.
     pub max_snd_wnd: u32,
     pub mss: u16,
@@ -272,6 +273,7 @@ impl<B: Buffers> Connection<B> {
             snd_wnd: 0,
             snd_wl1: Seq(0),
             snd_wl2: iss,
+            generation: 0,
             max_snd_wnd: 0,
             mss: DEFAULT_PEER_MSS,
             dup_acks: 0,
@@ -384,7 +386,7 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Gives held out-of-order frames back, the newest first; answers how many.
-    pub fn drop_held(&mut self) -> u64 {
+    pub fn drop_held(&mut self) -> u32 {
         let mut dropped = 0;
         while self.cold.reassembly.drop_newest() {
             dropped += 1;
@@ -404,6 +406,12 @@ impl<B: Buffers> Connection<B> {
             self.cold.resend_first = true;
             self.flags.set(Flags::OUTPUT);
         }
+    }
+
+    /// Its name; `index` is where it is.
+    #[inline]
+    pub fn id(&self, index: u32) -> ConnId {
+        ConnId { index, generation: self.generation }
     }
 
     #[inline]

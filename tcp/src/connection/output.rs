@@ -2,7 +2,6 @@
 
 use super::{Connection, Cx, Flags, Recovery, State};
 use crate::buffers::{Buffers, Transmit};
-use crate::net::Waiter;
 use crate::sabotage::{Rule, broken};
 use crate::scoreboard::{DUP_THRESH, NextSeg};
 use crate::seq::Seq;
@@ -30,9 +29,7 @@ impl<B: Buffers> Connection<B> {
         }
         let mac = cx.net.arp.resolve(self.cold.neighbour, cx.now);
         if mac.is_none() && !self.cold.waits_for_neighbour {
-            self.cold.waits_for_neighbour = true;
-            let waiter = Waiter::Connection(cx.id.index, cx.id.generation);
-            cx.net.waiters.push((self.cold.neighbour, waiter));
+            self.cold.waits_for_neighbour = cx.net.wait(self.cold.neighbour, cx.id);
         }
         mac
     }

@@ -84,7 +84,8 @@ impl<B: Buffers> Connection<B> {
         let opening = matches!(self.state, State::SynSent | State::SynReceived);
         let limit = if opening { cx.net.cfg.tcp.syn_retries } else { cx.net.cfg.tcp.data_retries };
         // A peer that keeps its window shut but answers probes is alive (RFC 9293 §3.8.6.1).
-        if self.cold.persist && self.heard > self.cold.last_sent {
+        let shut = self.cold.persist || self.snd_wnd == 0;
+        if shut && self.heard > self.cold.last_sent {
             self.cold.retries = 0;
         }
         if self.cold.retries >= limit {

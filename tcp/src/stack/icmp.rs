@@ -5,8 +5,8 @@ use crate::seq::Seq;
 use crate::wire::ETHERNET;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
-    EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4DstUnreachable, Icmpv4Packet, Icmpv4Repr,
-    IpProtocol, Ipv4Packet, Ipv4Repr,
+    EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4DstUnreachable, Icmpv4Message, Icmpv4Packet,
+    Icmpv4Repr, IpProtocol, Ipv4Packet, Ipv4Repr,
 };
 
 /// Octets of an IPv4 header as we write it.
@@ -22,20 +22,27 @@ impl<B: Buffers> Stack<B> {
         tx: &mut impl Transmit<B::Payload>,
     ) {
         let body = frame.get(ip.payload.clone()).unwrap_or(&[]);
-        let parsed = Icmpv4Packet::new_checked(body)
-            .and_then(|p| Icmpv4Repr::parse(&p, &ChecksumCapabilities::default()));
-        match parsed {
-            Ok(Icmpv4Repr::EchoRequest { ident, seq_no, data }) => {
-                let reply = Icmpv4Repr::EchoReply { ident, seq_no, data };
-                self.reply_echo(now, frame, ip, &reply, tx);
-            }
-            Ok(Icmpv4Repr::DstUnreachable { reason, header, data }) => {
-                let mtu = body.get(6..8).map_or(0, |m| u16::from_be_bytes([m[0], m[1]]));
+        let sums = ChecksumCapabilities::default();
+        let Ok(packet) = Icmpv4Packet::new_checked(body) else {
+            self.net.counters.malformed += 1;
+            return;
+        };
+        match packet.msg_type() {
+            // An error quotes only the beginning of a packet, so smoltcp's parser refuses it.
+            Icmpv4Message::DstUnreachable if packet.verify_checksum() => {
                 self.net.counters.unreachables_in += 1;
-                self.unreachable(now, reason, mtu, &header, data, h);
+                if let Some(quote) = Quote::parse(body) {
+                    self.unreachable(now, &quote, h);
+                }
             }
-            Ok(_) => {}
-            Err(_) => self.net.counters.malformed += 1,
+            Icmpv4Message::EchoRequest => match Icmpv4Repr::parse(&packet, &sums) {
+                Ok(Icmpv4Repr::EchoRequest { ident, seq_no, data }) => {
+                    let reply = Icmpv4Repr::EchoReply { ident, seq_no, data };
+                    self.reply_echo(now, frame, ip, &reply, tx);
+                }
+                _ => self.net.counters.malformed += 1,
+            },
+            _ => {}
         }
     }
 
@@ -76,39 +83,57 @@ impl<B: Buffers> Stack<B> {
 
     /// Someone could not deliver a segment of ours. Believed only if it quotes octets that are in flight (RFC 5927
     /// §4.1); fatal only to a connection that is being opened (RFC 1122 §4.2.3.9, RFC 5461).
-    fn unreachable(
-        &mut self,
-        now: Time,
-        reason: Icmpv4DstUnreachable,
-        mtu: u16,
-        header: &Ipv4Repr,
-        data: &[u8],
-        h: &mut impl Handler<B::Frame>,
-    ) {
-        let &[s0, s1, d0, d1, q0, q1, q2, q3, ..] = data else { return };
-        if header.next_header != IpProtocol::Tcp || header.src_addr != self.net.cfg.ip {
+    fn unreachable(&mut self, now: Time, q: &Quote, h: &mut impl Handler<B::Frame>) {
+        if q.src != self.net.cfg.ip.to_bits() {
             return;
         }
-        let (local, remote) = (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]));
-        let key = Key::new(header.dst_addr.to_bits(), remote, local);
-        let Some(Place::Connection(index)) = self.table.get(key).map(Place::unpack) else { return };
-        let Some(id) = self.id(index) else { return };
+        let Some(Place::Connection(index)) = self.table.get(q.key).map(Place::unpack) else { return };
         let Some(c) = self.connections.get_mut(index) else { return };
-        let seq = Seq(u32::from_be_bytes([q0, q1, q2, q3]));
-        if seq.lt(c.snd_una) || seq.ge(c.snd_nxt) {
+        let id = c.id(index);
+        if q.seq.lt(c.snd_una) || q.seq.ge(c.snd_nxt) {
             return;
         }
+        let opening = c.state == State::SynSent;
         let mut fate = Fate::Keep;
-        match reason {
-            Icmpv4DstUnreachable::FragRequired => c.lower_mtu(mtu),
-            Icmpv4DstUnreachable::PortUnreachable | Icmpv4DstUnreachable::ProtoUnreachable
-                if c.state == State::SynSent =>
-            {
+        match Icmpv4DstUnreachable::from(q.code) {
+            Icmpv4DstUnreachable::FragRequired => c.lower_mtu(q.mtu),
+            Icmpv4DstUnreachable::PortUnreachable | Icmpv4DstUnreachable::ProtoUnreachable if opening => {
                 fate = Fate::Closed(CloseReason::Refused);
             }
-            _ if c.state == State::SynSent => fate = Fate::Closed(CloseReason::Unreachable),
+            _ if opening => fate = Fate::Closed(CloseReason::Unreachable),
             _ => c.cold.soft_error = true,
         }
         self.settle(now, id, fate, h);
+    }
+}
+
+/// What a destination-unreachable message says about a TCP segment (RFC 792, RFC 1191 §4).
+struct Quote {
+    code: u8,
+    mtu: u16,
+    /// Who sent the segment.
+    src: u32,
+    /// The connection, seen from its sender.
+    key: Key,
+    seq: Seq,
+}
+
+impl Quote {
+    fn parse(body: &[u8]) -> Option<Quote> {
+        let &[_, code, _, _, _, _, m0, m1, ref packet @ ..] = body else { return None };
+        let ip: &[u8; IP_HEADER] = packet.first_chunk()?;
+        let header = usize::from(ip[0] & 0x0f) * 4;
+        if ip[0] >> 4 != 4 || header < IP_HEADER || ip[9] != PROTO_TCP {
+            return None;
+        }
+        let &[s0, s1, d0, d1, q0, q1, q2, q3] = packet.get(header..)?.first_chunk()?;
+        let dst = u32::from_be_bytes([ip[16], ip[17], ip[18], ip[19]]);
+        Some(Quote {
+            code,
+            mtu: u16::from_be_bytes([m0, m1]),
+            src: u32::from_be_bytes([ip[12], ip[13], ip[14], ip[15]]),
+            key: Key::new(dst, u16::from_be_bytes([d0, d1]), u16::from_be_bytes([s0, s1])),
+            seq: Seq(u32::from_be_bytes([q0, q1, q2, q3])),
+        })
     }
 }

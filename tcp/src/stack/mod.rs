@@ -9,7 +9,7 @@ use crate::config::{ConfigError, StackConfig};
 use crate::connection::{Birth, ConnInfo, Connection, Cx, Fate, Flags, State};
 use crate::counters::Counters;
 use crate::listen::{Embryo, ListenError, Listener};
-use crate::net::{Net, Waiter};
+use crate::net::Net;
 use crate::ports::{PortError, PortSpace};
 use crate::sabotage::{Rule, broken};
 use crate::slab::Slab;
@@ -225,8 +225,8 @@ impl<B: Buffers> Stack<B> {
         h: &mut impl Handler<B::Frame>,
         tx: &mut impl Transmit<B::Payload>,
     ) {
-        let Some(id) = self.id(index) else { return };
         let Some(c) = self.connections.get_mut(index) else { return };
+        let id = c.id(index);
         let fate = c.arrive(&mut Cx { now, net: &mut self.net, tx, id }, h, segment, frame);
         self.settle(now, id, fate, h);
     }
@@ -256,8 +256,8 @@ impl<B: Buffers> Stack<B> {
             h.closed(id, tag, reason);
         }
         while let Some(index) = self.wheel.poll(now) {
-            let Some(id) = self.id(index) else { continue };
             let Some(c) = self.connections.get_mut(index) else { continue };
+            let id = c.id(index);
             c.armed = Time::MAX;
             let mut fate = Fate::Keep;
             if c.deadline(&self.net) <= now {
@@ -283,8 +283,8 @@ impl<B: Buffers> Stack<B> {
         }
         for _ in 0..self.work.len() {
             let Some(index) = self.work.pop_front() else { break };
-            let Some(id) = self.id(index) else { continue };
             let Some(c) = self.connections.get_mut(index) else { continue };
+            let id = c.id(index);
             c.flags.clear(Flags::LISTED);
             c.output(&mut Cx { now, net: &mut self.net, tx, id });
             self.note(id.index);
@@ -377,11 +377,8 @@ impl<B: Buffers> Stack<B> {
     /// The connection is closed for sending, or the queue is full.
     pub fn send(&mut self, conn: ConnId, payload: B::Payload) -> Result<(), SendError> {
         let cfg = &self.net.cfg.tcp;
-        let c = match self.connections.generation(conn.index) {
-            Some(g) if g == conn.generation => self.connections.get_mut(conn.index),
-            _ => None,
-        };
-        let c = c.filter(|c| c.may_send()).ok_or(SendError::Closed)?;
+        let c = self.connections.get_mut(conn.index);
+        let c = c.filter(|c| c.generation == conn.generation && c.may_send()).ok_or(SendError::Closed)?;
         let len = u32::try_from(payload.len()).map_err(|_| SendError::Full)?;
         if len > 0 && !c.queue(payload, len, cfg) {
             return Err(SendError::Full);
@@ -430,7 +427,9 @@ impl<B: Buffers> Stack<B> {
             if let Some(c) = self.connections.get_mut(i)
                 && c.flags.has(Flags::HOLES)
             {
-                self.net.counters.out_of_order_dropped += c.drop_held();
+                let dropped = c.drop_held();
+                self.net.held -= dropped;
+                self.net.counters.out_of_order_dropped += u64::from(dropped);
             }
         }
     }
@@ -468,20 +467,13 @@ impl<B: Buffers> Stack<B> {
     // ---- inside ----
 
     #[inline]
-    fn id(&self, index: u32) -> Option<ConnId> {
-        Some(ConnId { index, generation: self.connections.generation(index)? })
-    }
-
-    #[inline]
     fn get(&self, conn: ConnId) -> Option<&Connection<B>> {
-        (self.connections.generation(conn.index)? == conn.generation)
-            .then(|| self.connections.get(conn.index))?
+        self.connections.get(conn.index).filter(|c| c.generation == conn.generation)
     }
 
     #[inline]
     fn get_mut(&mut self, conn: ConnId) -> Option<&mut Connection<B>> {
-        (self.connections.generation(conn.index)? == conn.generation)
-            .then(|| self.connections.get_mut(conn.index))?
+        self.connections.get_mut(conn.index).filter(|c| c.generation == conn.generation)
     }
 
     /// Calls into a connection, then notes what it owes and when it is due.
@@ -493,10 +485,8 @@ impl<B: Buffers> Stack<B> {
         tx: &mut T,
         f: impl FnOnce(&mut Connection<B>, &mut Cx<'_, T>),
     ) {
-        if self.connections.generation(id.index) != Some(id.generation) {
-            return;
-        }
-        let Some(c) = self.connections.get_mut(id.index) else { return };
+        let c = self.connections.get_mut(id.index).filter(|c| c.generation == id.generation);
+        let Some(c) = c else { return };
         f(c, &mut Cx { now, net: &mut self.net, tx, id });
         self.note(id.index);
     }
@@ -544,8 +534,12 @@ impl<B: Buffers> Stack<B> {
     fn adopt(&mut self, c: Connection<B>) -> ConnId {
         let key = c.key;
         let index = self.connections.insert(c);
+        let generation = self.connections.generation(index).unwrap_or(0);
+        if let Some(c) = self.connections.get_mut(index) {
+            c.generation = generation;
+        }
         self.table.insert(key, Place::Connection(index).pack());
-        ConnId { index, generation: self.connections.generation(index).unwrap_or(0) }
+        ConnId { index, generation }
     }
 
     /// Ends a connection without a handler at hand.
@@ -570,6 +564,7 @@ impl<B: Buffers> Stack<B> {
         self.table.remove(c.key);
         self.wheel.cancel(index);
         self.net.arp.release(c.cold.neighbour);
+        self.net.held -= c.cold.reassembly.len() as u32;
         Some(c)
     }
 
@@ -578,20 +573,8 @@ impl<B: Buffers> Stack<B> {
         let (Resolved::Found(n) | Resolved::Absent(n)) = resolved;
         let found = matches!(resolved, Resolved::Found(_));
         self.net.counters.arp_failures += u64::from(!found);
-        let mut waiters = Vec::new();
-        self.net.waiters.retain(|&(waits_for, who)| {
-            if waits_for == n {
-                waiters.push(who);
-            }
-            waits_for != n
-        });
-        for waiter in waiters {
-            match waiter {
-                Waiter::Connection(index, generation) => {
-                    self.wake_connection(now, ConnId { index, generation }, found, h);
-                }
-                Waiter::Embryo(index, generation) => self.wake_embryo(now, index, generation, found),
-            }
+        for id in self.net.take_waiters(n) {
+            self.wake_connection(now, id, found, h);
         }
     }
 

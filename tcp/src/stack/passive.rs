@@ -52,7 +52,11 @@ impl<B: Buffers> Stack<B> {
         let port = key.local_port();
         let id = ListenerId { port, generation: listener.generation };
         match s.flags & (flag::RST | flag::ACK | flag::SYN) {
-            flag::SYN => self.begin_embryo(now, key, id, s, tx),
+            flag::SYN => {
+                if let Some(mac) = source_mac(frame) {
+                    self.begin_embryo(now, key, id, s, mac, tx);
+                }
+            }
             f if f & flag::RST == 0 && f & flag::ACK != 0 => self.refuse(now, key, s, frame, tx),
             _ => {}
         }
@@ -78,6 +82,7 @@ impl<B: Buffers> Stack<B> {
         key: Key,
         listener: ListenerId,
         s: &Segment,
+        mac: [u8; 6],
         tx: &mut impl Transmit<B::Payload>,
     ) {
         let cfg = &self.net.cfg.tcp;
@@ -99,8 +104,6 @@ impl<B: Buffers> Stack<B> {
             let Some(victim) = victim else { return };
             self.drop_embryo(victim);
         }
-        let Some(hop) = self.net.next_hop(*key.remote().ip()) else { return };
-        let Some(neighbour) = self.net.arp.hold(hop) else { return };
         let index = self.embryos.insert(Embryo {
             key,
             listener,
@@ -110,9 +113,7 @@ impl<B: Buffers> Stack<B> {
             timestamp: s.timestamps.map(|t| t.value),
             syn: s.syn,
             window: s.window,
-            neighbour,
-            waits_for_neighbour: false,
-            unsent: true,
+            mac,
             retries: 0,
             sent_at: now,
         });
@@ -127,7 +128,6 @@ impl<B: Buffers> Stack<B> {
         let e = self.embryos.remove(index)?;
         self.table.remove(e.key);
         self.embryo_wheel.cancel(index);
-        self.net.arp.release(e.neighbour);
         if let Some(l) = self.listeners.get_mut(&e.listener.port)
             && l.generation == e.listener.generation
         {
@@ -137,7 +137,6 @@ impl<B: Buffers> Stack<B> {
     }
 
     fn send_syn_ack(&mut self, now: Time, index: u32, tx: &mut impl Transmit<B::Payload>) {
-        let Some(generation) = self.embryos.generation(index) else { return };
         let Some(e) = self.embryos.get_mut(index) else { return };
         let cfg = &self.net.cfg.tcp;
         self.embryo_wheel.schedule(index, now + e.timeout(cfg.rto_initial, cfg.rto_max));
@@ -145,14 +144,7 @@ impl<B: Buffers> Stack<B> {
             self.net.counters.tx_full += 1;
             return;
         }
-        let Some(dst_mac) = self.net.arp.resolve(e.neighbour, now) else {
-            if !e.waits_for_neighbour {
-                e.waits_for_neighbour = true;
-                self.net.waiters.push((e.neighbour, Waiter::Embryo(index, generation)));
-            }
-            return;
-        };
-        (e.sent_at, e.unsent) = (now, false);
+        e.sent_at = now;
         let timestamps = e
             .timestamp
             .filter(|_| self.net.cfg.tcp.timestamps)
@@ -160,7 +152,7 @@ impl<B: Buffers> Stack<B> {
         let mut options = Options::new();
         put_syn(&mut options, syn_options(&self.net, Some(&e.syn)), timestamps);
         let fields = TcpFields {
-            dst_mac,
+            dst_mac: e.mac,
             remote_ip: e.key.remote().ip().to_bits(),
             remote_port: e.key.remote().port(),
             local_port: e.key.local_port(),
@@ -196,6 +188,13 @@ impl<B: Buffers> Stack<B> {
         }
         if s.has(flag::SYN) || !in_window {
             // The peer's SYN again, or something odd: our SYN-ACK says what is expected.
+            // The source address of the first SYN may have been damaged under way: no checksum covers it.
+            if s.has(flag::SYN)
+                && s.seq == e.irs
+                && let (Some(mac), Some(e)) = (source_mac(&frame), self.embryos.get_mut(index))
+            {
+                e.mac = mac;
+            }
             if self.net.may_reply(now) {
                 self.send_syn_ack(now, index, tx);
             }
@@ -213,7 +212,6 @@ impl<B: Buffers> Stack<B> {
             return; // the SYN-ACK comes again, and with it the peer's answer
         }
         let Some(hop) = self.net.next_hop(*key.remote().ip()) else { return };
-        // The connection holds the neighbour before the embryo lets go.
         let Some(neighbour) = self.net.arp.hold(hop) else { return };
         let Some(e) = self.drop_embryo(index) else { return };
         let birth = Birth { key, iss: e.iss, ts_offset: e.ts_offset, neighbour, owns_port: false };
@@ -225,20 +223,6 @@ impl<B: Buffers> Stack<B> {
         self.arrive(now, id.index, s, frame, h, tx);
     }
 
-    /// A neighbour that a half-open connection waited for is known, or absent.
-    pub(super) fn wake_embryo(&mut self, now: Time, index: u32, generation: u32, found: bool) {
-        if self.embryos.generation(index) != Some(generation) {
-            return;
-        }
-        let Some(e) = self.embryos.get_mut(index) else { return };
-        e.waits_for_neighbour = false;
-        if found {
-            self.embryo_wheel.schedule(index, now);
-        } else {
-            self.drop_embryo(index);
-        }
-    }
-
     /// Timers of half-open connections and of TIME-WAIT.
     pub(super) fn advance_passive(&mut self, now: Time, tx: &mut impl Transmit<B::Payload>) {
         while let Some(index) = self.embryo_wheel.poll(now) {
@@ -248,7 +232,7 @@ impl<B: Buffers> Stack<B> {
                     self.drop_embryo(index);
                 }
                 Some(e) => {
-                    e.retries += u8::from(!e.unsent);
+                    e.retries += 1;
                     self.send_syn_ack(now, index, tx);
                 }
                 None => {}

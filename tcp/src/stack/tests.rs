@@ -2,5 +2,8 @@
 
 mod close;
 mod handshake;
+mod hostile;
+mod link;
 mod loss;
+mod scripted;
 mod transfer;

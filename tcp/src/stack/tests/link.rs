@@ -1,0 +1,165 @@
+//! ARP and ICMP.
+
+use crate::testing::*;
+use crate::*;
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4DstUnreachable, Icmpv4Packet, Icmpv4Repr,
+    IpProtocol, Ipv4Packet, Ipv4Repr,
+};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+fn icmp(from: &StackConfig, to: &StackConfig, repr: &Icmpv4Repr<'_>) -> Vec<u8> {
+    let sums = ChecksumCapabilities::default();
+    let mut bytes = vec![0; 34 + repr.buffer_len()];
+    let mut e = EthernetFrame::new_unchecked(&mut bytes[..]);
+    e.set_src_addr(EthernetAddress(from.mac));
+    e.set_dst_addr(EthernetAddress(to.mac));
+    e.set_ethertype(EthernetProtocol::Ipv4);
+    let mut ip = Ipv4Packet::new_unchecked(e.payload_mut());
+    Ipv4Repr {
+        src_addr: from.ip,
+        dst_addr: to.ip,
+        next_header: IpProtocol::Icmp,
+        payload_len: repr.buffer_len(),
+        hop_limit: 64,
+    }
+    .emit(&mut ip, &sums);
+    repr.emit(&mut Icmpv4Packet::new_unchecked(ip.payload_mut()), &sums);
+    bytes
+}
+
+#[test]
+fn echo_is_answered_and_limited() {
+    let mut p = Pair::new(|_| {});
+    let (a, b) = (config(A), config(B));
+    let request = Icmpv4Repr::EchoRequest { ident: 1, seq_no: 2, data: b"are you there" };
+    p.b.receive(p.now, icmp(&a, &b, &request));
+    let reply = p.b.port.frames.pop_front().unwrap().bytes;
+    assert_eq!(reply, {
+        let reply = Icmpv4Repr::EchoReply { ident: 1, seq_no: 2, data: b"are you there" };
+        let mut want = icmp(&b, &a, &reply);
+        // smoltcp sets no flags of ours here.
+        want.truncate(reply.buffer_len() + 34);
+        want
+    });
+    for _ in 0..100_000 {
+        p.b.receive(p.now, icmp(&a, &b, &request));
+    }
+    assert!(p.b.port.frames.len() <= 1001, "{}", p.b.port.frames.len());
+    assert!(p.b.port.frames.len() >= 900);
+}
+
+/// An error about `frame` that quotes `data` of it.
+fn quote<'a>(reason: Icmpv4DstUnreachable, frame: &[u8], data: &'a [u8]) -> Icmpv4Repr<'a> {
+    let packet = Ipv4Packet::new_checked(&frame[14..]).unwrap();
+    let header = Ipv4Repr::parse(&packet, &ChecksumCapabilities::default()).unwrap();
+    Icmpv4Repr::DstUnreachable { reason, header, data }
+}
+
+/// An unreachable port ends a connection that is being opened, and no other (RFC 1122 §4.2.3.9, RFC 5461).
+#[test]
+fn unreachable_is_hard_only_for_a_syn() {
+    for (reason, close) in [
+        (Icmpv4DstUnreachable::PortUnreachable, CloseReason::Refused),
+        (Icmpv4DstUnreachable::HostUnreachable, CloseReason::Unreachable),
+    ] {
+        let mut p = Pair::new(|_| {});
+        let (open, _) = p.connect();
+        p.a.stack.send(open, Shared::new(b"data")).unwrap();
+        p.a.stack.output(p.now, open, &mut p.a.port);
+        let opening = p.a.stack.connect(p.now, SocketAddrV4::new(B, 9), 0, &mut p.a.port).unwrap();
+        let sent: Vec<_> = p.a.port.frames.drain(..).map(|s| s.bytes).collect();
+        let (a, b) = (config(A), config(B));
+        for f in &sent {
+            // RFC 5927 §4.1: a quote of what is not in flight is not believed.
+            let mut forged = f[34..42].to_vec();
+            forged[4] ^= 0x80;
+            let forged = quote(reason, f, &forged);
+            p.a.receive(p.now, icmp(&b, &a, &forged));
+            assert!(p.a.seen.events.iter().all(|e| !matches!(e, Event::Closed(..))));
+        }
+        for f in &sent {
+            p.a.receive(p.now, icmp(&b, &a, &quote(reason, f, &f[34..42])));
+        }
+        assert_eq!(p.a.closed(opening), Some(close));
+        assert_eq!(p.a.closed(open), None);
+    }
+}
+
+/// A neighbour whose MAC address changes is followed with the next frame.
+#[test]
+fn a_moved_neighbour_is_followed() {
+    let mut p = Pair::new(|_| {});
+    let (c, _) = p.connect();
+    let mut moved = config(B);
+    moved.mac = [2, 9, 9, 9, 9, 9];
+    let mut b = Node::new(moved);
+    b.stack.connect(p.now, SocketAddrV4::new(A, 1), 0, &mut b.port).unwrap();
+    b.flush(p.now);
+    p.a.receive(p.now, b.port.frames.pop_front().unwrap().bytes);
+    p.a.port.frames.clear();
+    p.a.stack.send(c, Shared::new(b"x")).unwrap();
+    p.a.stack.output(p.now, c, &mut p.a.port);
+    assert_eq!(p.a.port.frames[0].bytes[..6], [2, 9, 9, 9, 9, 9]);
+}
+
+/// An address is asked for again after a while, directly and without stopping traffic; if nobody answers it is
+/// forgotten, and asked for when it is needed.
+#[test]
+fn neighbours_are_confirmed() {
+    let mut p = Pair::new(|_| {});
+    let (c, _) = p.connect();
+    p.run(Duration::from_secs(61));
+    let before = p.a.stack.counters().arp_requests_out;
+    assert_eq!(before, 2, "one to everybody, one to B");
+    p.run_with(Duration::from_secs(70), |_, _| Act::Drop);
+    assert_eq!(p.a.stack.counters().arp_failures, 1);
+    p.a.stack.send(c, Shared::new(b"x")).unwrap();
+    p.a.stack.output(p.now, c, &mut p.a.port);
+    assert!(p.a.port.frames.is_empty());
+    p.run(Duration::from_millis(10));
+    assert_eq!(p.a.stack.unacked(c), 0);
+}
+
+/// What is not on our link goes to the gateway; without one it cannot be reached.
+#[test]
+fn routes() {
+    let far = SocketAddrV4::new(Ipv4Addr::new(192, 168, 1, 1), 80);
+    let mut p = Pair::new(|_| {});
+    let refused = p.a.stack.connect(p.now, far, 0, &mut p.a.port);
+    assert_eq!(refused, Err(ConnectError::Unreachable(*far.ip())));
+    let mut p = Pair::new(|c| {
+        if c.ip == A {
+            c.gateway = Some(B);
+        }
+    });
+    p.connect();
+    p.a.stack.connect(p.now, far, 0, &mut p.a.port).unwrap();
+    let f = &p.a.port.frames[0].bytes;
+    assert_eq!((&f[..6], &f[30..34]), (&config(B).mac[..], &far.ip().octets()[..]));
+    for bad in ["10.0.0.255:1", "10.0.0.0:1", "255.255.255.255:1", "224.0.0.1:1", "10.0.0.2:0", "0.0.0.0:1"] {
+        assert!(p.a.stack.connect(p.now, bad.parse().unwrap(), 0, &mut p.a.port).is_err(), "{bad}");
+    }
+}
+
+/// A message that the path cannot carry lowers the segment size (RFC 1191).
+#[test]
+fn path_mtu() {
+    let mut p = Pair::new(|_| {});
+    let (c, s) = p.connect();
+    p.a.stack.send(c, Shared::new(&pattern(1448))).unwrap();
+    p.a.stack.output(p.now, c, &mut p.a.port);
+    let f = p.a.port.frames.pop_front().unwrap().bytes;
+    let repr = quote(Icmpv4DstUnreachable::FragRequired, &f, &f[34..42]);
+    let mut frame = icmp(&config(B), &config(A), &repr);
+    frame[34 + 6..34 + 8].copy_from_slice(&1000u16.to_be_bytes());
+    frame[36..38].fill(0);
+    let sum = !sum::sum(&frame[34..]);
+    frame[36..38].copy_from_slice(&sum.to_be_bytes());
+    p.a.receive(p.now, frame);
+    assert_eq!(p.a.stack.mss(c), 948);
+    p.run_with(Duration::from_secs(3), |_, f| if f.bytes.len() > 1014 { Act::Drop } else { Act::Pass });
+    assert_eq!(p.b.data(s), pattern(1448));
+}

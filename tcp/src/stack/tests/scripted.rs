@@ -1,0 +1,465 @@
+//! One stack against segments that are written by hand.
+
+use crate::seq::Seq;
+use crate::testing::*;
+use crate::wire::{HeaderTemplate, Options, TcpFields, flag};
+use crate::*;
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+const ACK: u8 = flag::ACK;
+const SYN: u8 = flag::SYN;
+const RST: u8 = flag::RST;
+const FIN: u8 = flag::FIN;
+
+/// B, played by the test; A is real. No options but the ones that a test adds.
+pub struct Script {
+    pub a: Node,
+    pub conn: ConnId,
+    pub now: Time,
+    header: HeaderTemplate,
+    port: u16,
+    /// What B sends next, and what it expects.
+    pub seq: u32,
+    pub ack: u32,
+    pub window: u16,
+}
+
+impl Script {
+    /// A connection that A accepted.
+    pub fn new(window: u16, change: impl Fn(&mut StackConfig)) -> Script {
+        let mut cfg = config(A);
+        change(&mut cfg);
+        let b = config(B);
+        let mut s = Script {
+            a: Node::new(cfg),
+            conn: ConnId { index: 0, generation: 0 },
+            now: Time::from_secs(1),
+            header: HeaderTemplate::new(b.mac, B.to_bits()),
+            port: 40_000,
+            seq: 1000,
+            ack: 0,
+            window,
+        };
+        s.a.stack.listen(PORT, 8).unwrap();
+        s.arp();
+        let reply = s.exchange(SYN, &[], &[2, 4, 5, 180]);
+        assert_eq!(reply.len(), 1);
+        assert_eq!((reply[0].flags, reply[0].ack), (SYN | ACK, 1001));
+        s.seq = 1001;
+        s.ack = reply[0].seq.wrapping_add(1);
+        assert!(s.exchange(ACK, &[], &[]).is_empty());
+        s.conn = s.a.accepted().unwrap();
+        s
+    }
+
+    /// A learns our MAC address as it would in life: from our request for its own.
+    fn arp(&mut self) {
+        let mut b = Node::new(config(B));
+        b.stack.connect(self.now, SocketAddrV4::new(A, 1), 0, &mut b.port).unwrap();
+        b.flush(self.now);
+        self.a.receive(self.now, b.port.frames.pop_front().unwrap().bytes);
+        self.a.port.frames.clear();
+    }
+
+    pub fn frame(&mut self, seq: u32, ack: u32, flags: u8, data: &[u8], options: &[u8]) -> Vec<u8> {
+        let fields = TcpFields {
+            dst_mac: self.a.stack.config().mac,
+            remote_ip: A.to_bits(),
+            remote_port: PORT,
+            local_port: self.port,
+            seq: Seq(seq),
+            ack: Seq(ack),
+            flags,
+            window: self.window,
+            options: &Options::try_from(options).unwrap(),
+        };
+        let mut frame = self.header.write(&fields, data.len(), Some(sum::sum(data))).to_vec();
+        frame.extend_from_slice(data);
+        frame
+    }
+
+    /// Gives A a segment and lets it answer.
+    pub fn inject(&mut self, seq: u32, ack: u32, flags: u8, data: &[u8], options: &[u8]) -> Vec<View> {
+        let frame = self.frame(seq, ack, flags, data, options);
+        self.now += Duration::from_micros(10);
+        self.a.receive(self.now, frame);
+        self.answers()
+    }
+
+    pub fn exchange(&mut self, flags: u8, data: &[u8], options: &[u8]) -> Vec<View> {
+        self.inject(self.seq, self.ack, flags, data, options)
+    }
+
+    pub fn answers(&mut self) -> Vec<View> {
+        self.a.flush(self.now);
+        let sent = std::mem::take(&mut self.a.port.frames);
+        sent.iter().filter_map(|s| View::of(&s.bytes)).collect()
+    }
+
+    pub fn send(&mut self, data: &[u8]) -> Vec<View> {
+        self.a.stack.send(self.conn, Shared::new(data)).unwrap();
+        self.a.stack.output(self.now, self.conn, &mut self.a.port);
+        self.answers()
+    }
+
+    /// Lets `d` pass; what A sends meanwhile.
+    pub fn wait(&mut self, d: Duration) -> Vec<(Time, View)> {
+        let end = self.now + d;
+        let mut out = Vec::new();
+        while let Some(next) = self.a.stack.next_deadline().filter(|&t| t <= end) {
+            self.now = self.now.max(next);
+            self.a.advance(self.now);
+            let now = self.now;
+            out.extend(self.answers().into_iter().map(|v| (now, v)));
+        }
+        self.now = end;
+        out
+    }
+
+    fn state(&self) -> Option<State> {
+        self.a.stack.info(self.conn).map(|i| i.state)
+    }
+}
+
+// ---- RFC 5961 ----
+
+/// §3.2: a RST counts only with exactly the next number; inside the window it is challenged, outside ignored.
+#[test]
+fn rst_must_be_exact() {
+    let mut s = Script::new(65_535, |_| {});
+    for (seq, answers) in [(1002, 1), (1001 + 60_000, 1), (1000, 0), (1001 + 70_000_000, 0)] {
+        let out = s.inject(seq, 0, RST, &[], &[]);
+        assert_eq!(out.len(), answers, "{seq}");
+        assert!(out.iter().all(|v| v.flags == ACK && v.ack == 1001));
+        assert_eq!(s.state(), Some(State::Established));
+    }
+    s.inject(1001, 0, RST, &[], &[]);
+    assert_eq!(s.a.closed(s.conn), Some(CloseReason::Reset));
+}
+
+/// §4.2: a SYN is challenged wherever it is.
+#[test]
+fn syn_is_challenged() {
+    let mut s = Script::new(65_535, |_| {});
+    for seq in [1000, 1001, 5000, 900_000_000] {
+        let out = s.inject(seq, 0, SYN, &[], &[]);
+        assert_eq!(out.len(), 1, "{seq}");
+        assert_eq!((out[0].flags, out[0].seq, out[0].ack), (ACK, s.ack, 1001));
+    }
+    assert_eq!(s.state(), Some(State::Established));
+}
+
+/// §5.2: data with an ACK of what was never sent, or from long ago, is not taken.
+#[test]
+fn acks_out_of_range_are_challenged() {
+    let mut s = Script::new(1000, |_| {});
+    let ack = s.ack;
+    for wrong in [ack.wrapping_add(1), ack.wrapping_sub(1001), ack.wrapping_add(1 << 31)] {
+        let out = s.inject(s.seq, wrong, ACK, b"evil", &[]);
+        assert_eq!(out.len(), 1);
+        assert!(s.a.data(s.conn).is_empty());
+    }
+    s.inject(s.seq, ack.wrapping_sub(1000), ACK, b"good", &[]);
+    assert_eq!(s.a.data(s.conn), b"good");
+}
+
+/// §7: challenges are limited in number.
+#[test]
+fn challenges_are_limited() {
+    let mut s = Script::new(65_535, |_| {});
+    let n: usize = (0..1000).map(|_| s.inject(1001, 0, SYN, &[], &[]).len()).sum();
+    assert_eq!(n, 10);
+    s.wait(Duration::from_secs(2));
+    assert_eq!(s.inject(1001, 0, SYN, &[], &[]).len(), 1);
+}
+
+// ---- windows ----
+
+/// RFC 9293 §3.8.6.1: a closed window is probed, less and less often, and the connection lives while probes are
+/// answered; the record goes out whole when the window opens.
+#[test]
+fn zero_window_probes() {
+    let mut s = Script::new(0, |c| c.tcp.data_retries = 3);
+    assert!(s.send(&pattern(1000)).is_empty());
+    let mut times = Vec::new();
+    while times.len() < 7 {
+        let next = s.a.stack.next_deadline().unwrap();
+        for (t, v) in s.wait(next - s.now) {
+            assert!(v.payload.is_empty() && v.seq == s.ack.wrapping_sub(1), "{v:?}");
+            times.push(t);
+            assert!(s.exchange(ACK, &[], &[]).is_empty());
+        }
+    }
+    assert!(times.windows(3).all(|t| t[2] - t[1] >= t[1] - t[0]), "{times:?}");
+    s.window = 1000;
+    let out = s.exchange(ACK, &[], &[]);
+    assert_eq!(out.len(), 1);
+    assert_eq!(out[0].payload, pattern(1000));
+    assert_eq!(s.a.closed(s.conn), None);
+}
+
+/// Probes that nobody answers end the connection.
+#[test]
+fn unanswered_probes_give_up() {
+    let mut s = Script::new(0, |c| c.tcp.data_retries = 3);
+    s.send(b"x");
+    s.wait(Duration::from_secs(120));
+    assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
+}
+
+/// RFC 9293 §3.8.6.2.1: a record that does not fit the window waits; then what fits goes, and the next record is
+/// whole again.
+#[test]
+fn a_small_window_holds_a_record_for_the_override_time() {
+    let mut s = Script::new(1500, |_| {});
+    assert_eq!(s.send(&pattern(1000)).len(), 1);
+    assert!(s.send(&pattern(1000)).is_empty(), "500 octets of window are left");
+    assert!(s.send(&pattern(300)).is_empty(), "nothing overtakes");
+    let held = s.now;
+    let out = s.wait(Duration::from_millis(150));
+    assert_eq!(out.len(), 1);
+    assert_eq!(out[0].1.payload, pattern(1000)[..500]);
+    assert!(out[0].0 - held >= Duration::from_millis(99));
+    s.ack = s.ack.wrapping_add(1500);
+    let out = s.exchange(ACK, &[], &[]);
+    let payloads: Vec<_> = out.iter().map(|v| v.payload.len()).collect();
+    assert_eq!(payloads, [500, 300], "the rest of the record alone, then whole ones");
+}
+
+/// A window that never fits a record does not stop it, and does not slow it to one piece per override time.
+#[test]
+fn a_tiny_window_still_moves() {
+    let mut s = Script::new(500, |_| {});
+    let mut out = s.send(&pattern(1400));
+    let (mut got, from) = (Vec::new(), s.now);
+    while got.len() < 1400 {
+        for v in std::mem::take(&mut out) {
+            got.extend_from_slice(&v.payload);
+            s.ack = v.seq.wrapping_add(v.payload.len() as u32);
+        }
+        out = s.exchange(ACK, &[], &[]);
+        if out.is_empty() {
+            out = s.wait(Duration::from_millis(150)).into_iter().map(|(_, v)| v).collect();
+        }
+    }
+    assert_eq!(got, pattern(1400));
+    assert!(s.now - from < Duration::from_millis(200));
+}
+
+/// The window that we advertise never shrinks from the right, whatever arrives (RFC 9293 §3.8.6).
+#[test]
+fn our_right_edge_never_moves_left() {
+    let mut s = Script::new(65_535, |_| {});
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut edge = Seq(1001);
+    for _ in 0..2000 {
+        let seq = s.seq.wrapping_add(rng.u32(0..50_000));
+        let n = rng.usize(1..1400);
+        let mut out = s.inject(seq, s.ack, ACK, &pattern(n), &[]);
+        if rng.bool() {
+            let n = rng.u32(1..1400);
+            out.extend(s.inject(s.seq, s.ack, ACK, &pattern(n as usize), &[]));
+        }
+        for v in out {
+            let right = Seq(v.ack) + u32::from(v.window);
+            assert!(right.ge(edge));
+            edge = right;
+            s.seq = v.ack;
+        }
+    }
+}
+
+// ---- receiving ----
+
+/// Octets come once and in order, however segments overlap.
+#[test]
+fn overlaps_are_delivered_once() {
+    for seed in 0..200 {
+        let mut s = Script::new(65_535, |c| c.tcp.sack = seed % 2 == 0);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let data = pattern(20_000);
+        while s.a.data(s.conn).len() < data.len() {
+            let have = s.a.data(s.conn).len();
+            let from = (have + rng.usize(0..6000)).saturating_sub(3000).min(data.len() - 1);
+            let to = (from + rng.usize(1..3000)).min(data.len());
+            s.inject(1001 + from as u32, s.ack, ACK, &data[from..to], &[]);
+            assert!(data.starts_with(s.a.data(s.conn)), "seed {seed}");
+        }
+    }
+}
+
+/// Out-of-order segments are acknowledged at once, each, with what was received (RFC 5681 §4.2, RFC 2018 §4).
+#[test]
+fn out_of_order_is_acknowledged_at_once() {
+    let mut s = Script::new(65_535, |_| {});
+    let burst = |s: &mut Script, segments: &[u32]| {
+        for &n in segments {
+            let f = s.frame(1001 + n * 100, s.ack, ACK, &pattern(100), &[]);
+            s.a.receive(s.now, f);
+        }
+        s.answers()
+    };
+    let out = burst(&mut s, &[1, 2, 3]);
+    assert_eq!(out.iter().map(|v| v.ack).collect::<Vec<_>>(), [1001; 3]);
+    let out = burst(&mut s, &[0]);
+    assert_eq!(out.iter().map(|v| v.ack).collect::<Vec<_>>(), [1401]);
+    let out = burst(&mut s, &[4, 5, 6, 7]);
+    assert_eq!(out.iter().map(|v| v.ack).collect::<Vec<_>>(), [1801]);
+}
+
+/// A FIN that comes before its turn counts when its turn comes.
+#[test]
+fn fin_out_of_order() {
+    let mut s = Script::new(65_535, |_| {});
+    s.inject(1101, s.ack, ACK | FIN, &pattern(100), &[]);
+    assert!(!s.a.finished(s.conn));
+    let out = s.inject(1001, s.ack, ACK, &pattern(100), &[]);
+    assert!(s.a.finished(s.conn));
+    assert_eq!(out.last().unwrap().ack, 1202);
+    assert_eq!(s.a.data(s.conn).len(), 200);
+    assert_eq!(s.state(), Some(State::CloseWait));
+    // What lies behind the FIN is no data.
+    s.inject(1202, s.ack, ACK, b"ghost", &[]);
+    assert_eq!(s.a.data(s.conn).len(), 200);
+}
+
+/// Under pressure nothing out of order is held, and what was held goes; in-order data still flows.
+#[test]
+fn pressure_gives_frames_back() {
+    let mut s = Script::new(65_535, |_| {});
+    s.inject(1101, s.ack, ACK, &pattern(100), &[]);
+    s.a.stack.set_pressure(true);
+    assert_eq!(s.a.stack.counters().out_of_order_dropped, 1);
+    s.inject(1101, s.ack, ACK, &pattern(100), &[]);
+    let out = s.inject(1001, s.ack, ACK, &pattern(100), &[]);
+    assert_eq!(out.last().unwrap().ack, 1101);
+    s.a.stack.set_pressure(false);
+    s.inject(1201, s.ack, ACK, &pattern(100), &[]);
+    let out = s.inject(1101, s.ack, ACK, &pattern(100), &[]);
+    assert_eq!(out.last().unwrap().ack, 1301);
+}
+
+/// Out-of-order frames are bounded for all connections together.
+#[test]
+fn held_frames_are_bounded() {
+    let mut s = Script::new(65_535, |c| c.tcp.max_held_frames = 10);
+    for i in 0..100 {
+        s.inject(1003 + 2 * i, s.ack, ACK, b"x", &[]);
+    }
+    assert_eq!(s.a.stack.counters().out_of_order_dropped, 90);
+    s.inject(1001, s.ack, ACK, &pattern(400), &[]);
+    assert_eq!(s.a.data(s.conn).len(), 400);
+}
+
+// ---- timers ----
+
+#[test]
+fn retransmissions_back_off_and_end() {
+    let mut s = Script::new(65_535, |c| c.tcp.data_retries = 4);
+    s.send(b"hello");
+    let from = s.now;
+    let out = s.wait(Duration::from_secs(60));
+    let data: Vec<_> = out.iter().filter(|(_, v)| v.payload == b"hello").map(|&(t, _)| t - from).collect();
+    assert_eq!(data.len(), 4, "{out:?}");
+    assert!(data.windows(2).all(|w| w[1] >= w[0] * 19 / 10), "doubling: {data:?}");
+    assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
+    assert_eq!(out.last().unwrap().1.flags & RST, RST);
+}
+
+#[test]
+fn user_timeout() {
+    let mut s = Script::new(65_535, |c| c.tcp.user_timeout = Some(Duration::from_secs(3)));
+    s.send(b"hello");
+    s.wait(Duration::from_millis(2_900));
+    assert_eq!(s.a.closed(s.conn), None);
+    s.wait(Duration::from_millis(200));
+    assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
+}
+
+#[test]
+fn keepalive() {
+    let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
+    let mut s = Script::new(65_535, |c| c.tcp.keepalive = Some(keepalive));
+    let out = s.wait(Duration::from_millis(10_500));
+    assert_eq!(out.len(), 1);
+    assert_eq!(out[0].1.seq, s.ack.wrapping_sub(1));
+    s.exchange(ACK, &[], &[]);
+    // Answered: the count starts anew. Not answered: three probes, then the end.
+    let out = s.wait(Duration::from_secs(20));
+    assert_eq!(out.iter().filter(|(_, v)| v.flags == ACK).count(), 3);
+    assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
+}
+
+/// A keep-alive of the peer is answered (RFC 9293 §3.8.4).
+#[test]
+fn keepalives_are_answered() {
+    let mut s = Script::new(65_535, |_| {});
+    for probe in [&[][..], &[0][..]] {
+        let out = s.inject(1000, s.ack, ACK, probe, &[]);
+        assert_eq!(out.len(), 1);
+        assert_eq!(out[0].ack, 1001);
+    }
+    assert!(s.a.data(s.conn).is_empty());
+}
+
+// ---- loss ----
+
+/// RFC 3042: each of the first two duplicate ACKs lets one new segment go; the third repairs (RFC 5681 §3.2).
+#[test]
+fn limited_transmit_then_fast_retransmit() {
+    let mut s = Script::new(65_535, |_| {});
+    let mut sent = Vec::new();
+    for _ in 0..16 {
+        sent.extend(s.send(&pattern(1460)));
+    }
+    assert_eq!(sent.len(), 10, "the initial window");
+    let first = sent[0].seq;
+    for n in 1..=3 {
+        let out = s.exchange(ACK, &[], &[]);
+        assert_eq!(out.len(), 1, "duplicate ACK {n}");
+        assert_eq!(out[0].seq == first, n == 3);
+    }
+}
+
+/// An ACK that says nothing new, with another window, is a window update and no duplicate (RFC 5681 §2).
+#[test]
+fn window_updates_are_no_duplicates() {
+    let mut s = Script::new(30_000, |_| {});
+    s.send(&pattern(1460));
+    for w in 1..6 {
+        s.window = 30_000 + w;
+        assert!(s.exchange(ACK, &[], &[]).is_empty());
+    }
+    assert_eq!(s.a.stack.counters().duplicate_acks, 0);
+}
+
+// ---- timestamps ----
+
+#[test]
+fn paws() {
+    let mut s = Script::new(65_535, |_| {});
+    // A connection with timestamps, from another port.
+    s.port = 40_001;
+    let ts = |v: u32| {
+        let b = v.to_be_bytes();
+        [1, 1, 8, 10, b[0], b[1], b[2], b[3], 0, 0, 0, 0]
+    };
+    s.seq = 1000;
+    let out = s.inject(1000, 0, SYN, &[], &ts(5000));
+    s.ack = out[0].seq.wrapping_add(1);
+    s.inject(1001, s.ack, ACK, b"one", &ts(5001));
+    s.conn = s.a.accepted().unwrap();
+    assert_eq!(s.a.data(s.conn), b"one");
+    // Older than what was seen: an old duplicate, answered and dropped.
+    let out = s.inject(1004, s.ack, ACK, b"old", &ts(4999));
+    assert_eq!(out.len(), 1);
+    // Without: dropped (RFC 7323 §3.2).
+    assert!(s.inject(1004, s.ack, ACK, b"none", &[]).is_empty());
+    assert_eq!(s.a.data(s.conn), b"one");
+    s.inject(1004, s.ack, ACK, b"two", &ts(5001));
+    assert_eq!(s.a.data(s.conn), b"onetwo");
+    // A RST needs none.
+    s.inject(1007, 0, RST, &[], &[]);
+    assert_eq!(s.a.closed(s.conn), Some(CloseReason::Reset));
+}
