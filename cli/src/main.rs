@@ -1,2 +1,35 @@
 //! The `urnic` command.
-fn main() {}
+//!
+//! Exit codes: 0, done and, where asked for, verified; 1, failed, and a message on stderr says what and what to do;
+//! 2, bad usage or configuration.
+
+mod args;
+mod failure;
+mod info;
+mod perf;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use args::{Cli, Command};
+
+fn main() -> ExitCode {
+    // Prints help and exits with 0, or says what is wrong with the arguments and exits with 2.
+    let cli = Cli::parse();
+    let filter = EnvFilter::try_from_env("URNIC_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    let done = match &cli.command {
+        Command::Info(args) => info::run(args),
+        Command::Perf(args) => perf::run(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("urnic: {failure}");
+            failure.exit_code()
+        }
+    }
+}

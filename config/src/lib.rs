@@ -21,6 +21,7 @@ pub use error::{ConfigError, Origin};
 pub use load::{Setting, Sources};
 pub use net::{Cidr, Mac};
 pub use port::{MemifRole, PortSpec};
+pub use units::bytes;
 
 use std::fmt;
 use std::net::Ipv4Addr;

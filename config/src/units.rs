@@ -17,7 +17,7 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
 }
 
 /// Reads a number of bytes such as `65536`, `64KiB`, `1MiB` or `1GiB`.
-pub(crate) fn bytes(text: &str) -> Option<u64> {
+pub fn bytes(text: &str) -> Option<u64> {
     let (number, unit) = split(text)?;
     let factor = match unit {
         "" | "B" => 1,

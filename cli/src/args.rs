@@ -1,0 +1,239 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
+use urnic_bench::perf::{Link, Mode, Op, Wait};
+
+/// A userspace RDMA NIC: iWARP over DPDK.
+#[derive(Debug, Parser)]
+#[command(
+    name = "urnic",
+    version,
+    after_help = "Exit codes: 0 done and verified, 1 failed, 2 bad usage or configuration.\n\
+                  Settings come from defaults, a TOML file (--config or URNIC_CONFIG), the environment (URNIC_*) and \
+                  options; each overrides the ones before.\n\
+                  URNIC_LOG=debug (or info, trace) shows what happens."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show the device, its port, and what the machine offers
+    Info(InfoArgs),
+    /// Measure latency, bandwidth and message rate
+    Perf(PerfArgs),
+}
+
+/// Options of everything that runs an engine.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Settings")]
+pub struct EngineArgs {
+    /// Configuration file (TOML); docs/urnic.toml describes every key
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Largest IP packet in bytes, 576 to 9000
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<String>,
+    /// Cores to run on, such as 0,1 or 2-3
+    #[arg(long, value_name = "LIST")]
+    pub cores: Option<String>,
+    /// Who drives the engine: inline, dedicated or adaptive
+    #[arg(long, value_name = "WHO")]
+    pub progress: Option<String>,
+    /// Faults to inject at the port, such as loss=0.01,seed=7
+    #[arg(long, value_name = "FAULTS")]
+    pub fault: Option<String>,
+}
+
+/// Options of a node of its own.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Settings")]
+pub struct NodeArgs {
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Our address with the length of the network's prefix, such as 10.0.0.1/24
+    #[arg(long, value_name = "ADDR/LEN")]
+    pub ip: Vec<String>,
+    /// Router to other networks
+    #[arg(long, value_name = "ADDR")]
+    pub gateway: Option<String>,
+    /// Port to use: virtio_user:PATH, vhost:PATH, memif:PATH[,role=server] or ring:NAME
+    #[arg(long, value_name = "KIND:ARG")]
+    pub port: Option<String>,
+    /// Ethernet address; derived from the IP address if not given
+    #[arg(long, value_name = "ADDR")]
+    pub mac: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct InfoArgs {
+    #[command(flatten)]
+    pub node: NodeArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct PerfArgs {
+    #[command(subcommand)]
+    pub command: PerfCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PerfCommand {
+    /// Measure between two nodes on this machine, which this command starts
+    Pair(PairArgs),
+    /// Serve one client, then exit
+    Server(ServerArgs),
+    /// Measure against a server
+    Client(ClientArgs),
+    /// Measure the raw link, without RDMA: the limit of what is above it
+    Floor(FloorArgs),
+    /// Print results, read as JSON lines from standard input, as one table
+    Table,
+}
+
+/// What is measured.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Measurement")]
+pub struct MeasureArgs {
+    /// Operation
+    #[arg(long, default_value = "write", value_parser = words::<Op>(&["write", "read", "send"]))]
+    pub op: Op,
+    /// lat: one message at a time; bw: as many bytes, rate: as many messages as possible
+    #[arg(long, default_value = "lat", value_parser = words::<Mode>(&["lat", "bw", "rate"]))]
+    pub mode: Mode,
+    /// Bytes of a message, such as 4096 or 64KiB [default: 8, with --mode bw 64KiB]
+    #[arg(long, value_name = "N", value_parser = size)]
+    pub size: Option<usize>,
+    #[command(flatten)]
+    pub amount: AmountArgs,
+    /// Queue pairs that the messages are spread over
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub qps: usize,
+    /// How both ends wait for completions: by polling, or asleep on a completion channel [default: event with a
+    /// dedicated engine, else poll]
+    #[arg(long, value_name = "HOW", value_parser = words::<Wait>(&["poll", "event"]), hide_possible_values = true)]
+    pub wait: Option<Wait>,
+    /// Fill every message with a changing pattern and check every byte where it arrives
+    #[arg(long)]
+    pub verify: bool,
+}
+
+/// How long it is measured.
+#[derive(Args, Debug)]
+pub struct AmountArgs {
+    /// Messages to measure [default: about a second's worth]
+    #[arg(long, value_name = "N", conflicts_with = "seconds")]
+    pub iters: Option<u64>,
+    /// Seconds to measure
+    #[arg(long, value_name = "S")]
+    pub seconds: Option<f64>,
+}
+
+#[derive(Args, Debug)]
+pub struct PairArgs {
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    #[command(flatten)]
+    pub link: LinkArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// The link that a pair uses.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Measurement")]
+pub struct LinkArgs {
+    /// Kind of link: virtio_user (with vhost) or memif between two processes, ring within one
+    #[arg(long, value_name = "KIND", default_value = "virtio_user",
+        value_parser = words::<Link>(&["virtio_user", "memif", "ring"]))]
+    pub port: Link,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Measurement")]
+pub struct OutputArgs {
+    /// Do not ask for CRCs; connections use them when either end asks
+    #[arg(long)]
+    pub no_crc: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct ServerArgs {
+    #[command(flatten)]
+    pub node: NodeArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct ClientArgs {
+    /// Address or name of the server, if need be with the TCP port behind a colon
+    pub host: String,
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    #[command(flatten)]
+    pub node: NodeArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct FloorArgs {
+    /// lat: ping-pong of one frame; bw: frames one way
+    #[arg(long, default_value = "lat", value_parser = words::<Mode>(&["lat", "bw"]))]
+    pub mode: Mode,
+    /// Bytes of a frame without FCS, 60 to 9014 [default: 64, with --mode bw 1514]
+    #[arg(long, value_name = "N", value_parser = size)]
+    pub size: Option<usize>,
+    #[command(flatten)]
+    pub amount: AmountArgs,
+    #[command(flatten)]
+    pub link: LinkArgs,
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE", help_heading = "Settings")]
+    pub config: Option<PathBuf>,
+    /// Cores to run on, such as 0,1
+    #[arg(long, value_name = "LIST", help_heading = "Settings")]
+    pub cores: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A parser of words that help and messages list.
+fn words<T>(known: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(known).try_map(|word| word.parse::<T>())
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    urnic_config::bytes(text)
+        .and_then(|n| usize::try_from(n).ok())
+        .ok_or_else(|| "write a number of bytes such as 4096 or 64KiB".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

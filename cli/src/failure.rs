@@ -1,0 +1,66 @@
+//! How a command can fail, and how it prints.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+use urnic_bench::perf::PerfError;
+use urnic_config::ConfigError;
+
+/// Why a command did not succeed. The message says what happened and what to do.
+#[derive(Debug)]
+pub enum Failure {
+    /// Bad usage or configuration.
+    Usage(String),
+    /// Everything else.
+    Failed(String),
+}
+
+impl Failure {
+    /// 2 or 1.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Failure::Usage(_) => ExitCode::from(2),
+            Failure::Failed(_) => ExitCode::from(1),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Failure::Usage(message) | Failure::Failed(message)) = self;
+        f.write_str(message)
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Failure::Usage(error.to_string())
+    }
+}
+
+impl From<PerfError> for Failure {
+    fn from(error: PerfError) -> Self {
+        match error.is_usage() {
+            true => Failure::Usage(error.to_string()),
+            false => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<urnic::Error> for Failure {
+    fn from(error: urnic::Error) -> Self {
+        Failure::Failed(error.to_string())
+    }
+}
+
+/// Prints a line or more on stdout. Nobody reading is no failure: `urnic info | head` is fine.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::Failed(format!("cannot write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

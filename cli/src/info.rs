@@ -1,0 +1,204 @@
+//! `urnic info`: the device and the machine.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use urnic::{Device, DeviceAttr};
+use urnic_config::{Choice, Config, Mac, PortSpec};
+use urnic_dataplane::{Capabilities, Eal, ExternalMemory, allowed_cores, hugepage_status};
+
+use crate::args::InfoArgs;
+use crate::failure::{Failure, print};
+use crate::settings::Settings;
+
+/// What is shown; the JSON form is a contract with scripts. What there is not is null.
+#[derive(Serialize)]
+struct Info {
+    version: &'static str,
+    dpdk: &'static str,
+    /// Cores that this process may run on.
+    cores: Vec<usize>,
+    /// Cores that engine threads are pinned to; none: any.
+    engine_cores: Vec<usize>,
+    progress: &'static str,
+    crc_kernel: &'static str,
+    memory_mb: u32,
+    hugepages: HugepageInfo,
+    /// The configured port.
+    port: Option<String>,
+    mtu: u16,
+    fault: Option<String>,
+    offloads: Option<Offloads>,
+    device: Option<DeviceInfo>,
+}
+
+#[derive(Serialize)]
+struct HugepageInfo {
+    setting: &'static str,
+    page_bytes: u64,
+    total: u64,
+    free: u64,
+}
+
+/// What the port does for us.
+#[derive(Serialize)]
+struct Offloads {
+    /// TCP checksums need not be computed on this link.
+    checksum: bool,
+    /// Frames are sent in several pieces.
+    scatter_gather: bool,
+    /// Memory that is sent without a copy: `eal` or `any`.
+    zero_copy: &'static str,
+    tso: bool,
+    rss: bool,
+}
+
+#[derive(Serialize)]
+struct DeviceInfo {
+    name: &'static str,
+    transport: &'static str,
+    node_guid: String,
+    mac: String,
+    ip: String,
+    state: &'static str,
+    max_qp: u32,
+    max_qp_wr: u32,
+    max_sge: u8,
+    max_inline: u32,
+    max_cqe: u32,
+    max_mr: u32,
+}
+
+pub fn run(args: &InfoArgs) -> Result<(), Failure> {
+    let settings = Settings::of_node(&args.node);
+    let config = settings.load()?;
+    let device = match (&config.port.spec, config.ip.address) {
+        (Some(_), Some(_)) => Some(Device::open(&config)?.attributes()?),
+        _ => None,
+    };
+    let info = Info::new(&config, device.as_ref());
+    print(&match args.json {
+        true => serde_json::to_string(&info).map_err(|error| Failure::Failed(error.to_string()))?,
+        false => info.text(),
+    })
+}
+
+impl Info {
+    fn new(config: &Config, device: Option<&DeviceAttr>) -> Self {
+        let pages = hugepage_status();
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            dpdk: Eal::version(),
+            cores: allowed_cores(),
+            engine_cores: config.engine.cores.clone(),
+            progress: config.engine.progress.word(),
+            crc_kernel: config.engine.crc_kernel.word(),
+            memory_mb: config.memory_mb(),
+            hugepages: HugepageInfo {
+                setting: config.memory.hugepages.word(),
+                page_bytes: pages.page_bytes,
+                total: pages.total,
+                free: pages.free,
+            },
+            port: config.port.spec.as_ref().map(ToString::to_string),
+            mtu: config.port.mtu,
+            fault: config.port.fault.clone(),
+            offloads: config.port.spec.as_ref().map(Offloads::of),
+            device: device.map(DeviceInfo::of),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("urnic {}, {}\n", self.version, self.dpdk);
+        let list = |cores: &[usize]| cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        // Writing to a string cannot fail.
+        let mut line = |name: &str, value: String| {
+            let _ = writeln!(text, "  {name:<16}{value}");
+        };
+        line("cores", list(&self.cores));
+        let engine =
+            if self.engine_cores.is_empty() { "any core".to_owned() } else { list(&self.engine_cores) };
+        line("engine", format!("{}, {engine}", self.progress));
+        line("CRC kernel", self.crc_kernel.to_owned());
+        line("memory", format!("{} MiB", self.memory_mb));
+        let HugepageInfo { setting, page_bytes, total, free } = &self.hugepages;
+        line("hugepages", format!("{setting}; {free} of {total} free, {} KiB each", page_bytes >> 10));
+        line("port", self.port.clone().unwrap_or_else(|| "none; use --port KIND:ARG".to_owned()));
+        line("MTU", self.mtu.to_string());
+        if let Some(fault) = &self.fault {
+            line("faults", fault.clone());
+        }
+        if let Some(o) = &self.offloads {
+            let yes = |b: bool| if b { "yes" } else { "no" };
+            line("checksums", if o.checksum { "offloaded" } else { "in software" }.to_owned());
+            line("scatter-gather", yes(o.scatter_gather).to_owned());
+            line("zero copy", format!("{} memory", o.zero_copy));
+            line("TSO, RSS", format!("{}, {}", yes(o.tso), yes(o.rss)));
+        }
+        match &self.device {
+            Some(device) => device.text(&mut text),
+            None => {
+                text.push_str("no device: it takes a port and an address (--port KIND:ARG --ip ADDR/LEN)")
+            }
+        }
+        text
+    }
+}
+
+impl Offloads {
+    fn of(spec: &PortSpec) -> Self {
+        let caps = Capabilities::of(spec);
+        Self {
+            checksum: caps.checksum_metadata,
+            scatter_gather: caps.multi_segment_tx,
+            zero_copy: match caps.external_tx {
+                ExternalMemory::Eal => "eal",
+                ExternalMemory::Any => "any",
+            },
+            tso: false,
+            rss: false,
+        }
+    }
+}
+
+impl DeviceInfo {
+    fn of(device: &DeviceAttr) -> Self {
+        let [a, b, c, d, e, f] = device.mac;
+        Self {
+            name: "urnic0",
+            transport: "iWARP",
+            // EUI-64 of the Ethernet address, as RNICs make it.
+            node_guid: format!("{:02x}{b:02x}:{c:02x}ff:fe{d:02x}:{e:02x}{f:02x}", a ^ 2),
+            mac: Mac(device.mac).to_string(),
+            ip: format!("{}/{}", device.ip, device.prefix_len),
+            state: if device.link_up { "active" } else { "down" },
+            max_qp: device.max_qp,
+            max_qp_wr: device.max_qp_wr,
+            max_sge: device.max_sge,
+            max_inline: device.max_inline,
+            max_cqe: device.max_cqe,
+            max_mr: device.max_mr,
+        }
+    }
+
+    /// As `ibv_devinfo` prints it.
+    fn text(&self, text: &mut String) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "hca_id: {}", self.name);
+        let mut line = |name: &str, value: &dyn std::fmt::Display| {
+            let _ = writeln!(text, "        {:<24}{value}", format!("{name}:"));
+        };
+        line("transport", &self.transport);
+        line("node_guid", &self.node_guid);
+        line("max_qp", &self.max_qp);
+        line("max_qp_wr", &self.max_qp_wr);
+        line("max_sge", &self.max_sge);
+        line("max_inline", &self.max_inline);
+        line("max_cqe", &self.max_cqe);
+        line("max_mr", &self.max_mr);
+        line("state", &self.state);
+        line("mac", &self.mac);
+        line("ip", &self.ip);
+        text.truncate(text.trim_end().len());
+    }
+}

@@ -1,0 +1,123 @@
+//! `urnic perf`: measurements.
+
+use std::io::BufRead;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
+
+use urnic_bench::perf::floor::{FloorOptions, run_floor};
+use urnic_bench::perf::{
+    Amount, DEFAULT_PORT, Mode, PerfError, PerfOptions, PerfReport, run_client, run_pair, run_server, table,
+};
+use urnic_config::{Config, Progress};
+
+use crate::args::{
+    AmountArgs, ClientArgs, FloorArgs, MeasureArgs, PairArgs, PerfArgs, PerfCommand, ServerArgs,
+};
+use crate::failure::{Failure, print};
+use crate::settings::Settings;
+
+pub fn run(args: &PerfArgs) -> Result<(), Failure> {
+    match &args.command {
+        PerfCommand::Pair(args) => pair(args),
+        PerfCommand::Server(args) => server(args),
+        PerfCommand::Client(args) => client(args),
+        PerfCommand::Floor(args) => floor(args),
+        PerfCommand::Table => print_table(),
+    }
+}
+
+fn pair(args: &PairArgs) -> Result<(), Failure> {
+    let config = Settings::of_engine(&args.engine).and_crc(&args.output).load()?;
+    let options = options(&args.measure);
+    show(run_pair(&config, args.link.port, &options, !args.output.json), args.output.json)
+}
+
+fn server(args: &ServerArgs) -> Result<(), Failure> {
+    let config = Settings::of_node(&args.node).and_crc(&args.output).load_node()?;
+    show(run_server(&config, DEFAULT_PORT, own_core(&config)), args.output.json)
+}
+
+fn client(args: &ClientArgs) -> Result<(), Failure> {
+    let config = Settings::of_node(&args.node).and_crc(&args.output).load_node()?;
+    let options = PerfOptions { core: own_core(&config), ..options(&args.measure) };
+    let server = resolve(&args.host)?;
+    show(run_client(&config, server, &options, !args.output.json), args.output.json)
+}
+
+fn floor(args: &FloorArgs) -> Result<(), Failure> {
+    let settings = Settings::new(args.config.as_deref());
+    let config = settings.set("--cores", "engine.cores", args.cores.as_deref()).load()?;
+    let size = args.size.unwrap_or(if args.mode == Mode::Bw { 1514 } else { 64 });
+    let mut options = FloorOptions::new(args.mode, size);
+    options.amount = amount(&args.amount, options.amount);
+    show(run_floor(&config, args.link.port, &options, !args.json), args.json)
+}
+
+/// The core that the calling thread is pinned to: the engine's, unless the engine has it for itself.
+fn own_core(config: &Config) -> Option<usize> {
+    match config.engine.progress {
+        Progress::Dedicated => None,
+        Progress::Inline | Progress::Adaptive => config.engine.cores.first().copied(),
+    }
+}
+
+fn options(args: &MeasureArgs) -> PerfOptions {
+    let size = args.size.unwrap_or(if args.mode == Mode::Bw { 64 << 10 } else { 8 });
+    let usual = PerfOptions::new(args.op, args.mode, size);
+    PerfOptions {
+        amount: amount(&args.amount, usual.amount),
+        qps: args.qps,
+        wait: args.wait,
+        verify: args.verify,
+        ..usual
+    }
+}
+
+fn amount(args: &AmountArgs, usual: Amount) -> Amount {
+    match (args.iters, args.seconds) {
+        (Some(iters), _) => Amount::Iters(iters),
+        (None, Some(seconds)) => Amount::Seconds(seconds),
+        (None, None) => usual,
+    }
+}
+
+/// An IPv4 address, if need be by name and with a TCP port.
+fn resolve(host: &str) -> Result<SocketAddrV4, Failure> {
+    if let Ok(address) = host.parse::<Ipv4Addr>() {
+        return Ok(SocketAddrV4::new(address, DEFAULT_PORT));
+    }
+    let wrong =
+        |why: String| Failure::Usage(format!("{why}; write the server's IPv4 address, such as 10.0.0.1"));
+    let found = match host.contains(':') {
+        true => host.to_socket_addrs(),
+        false => (host, DEFAULT_PORT).to_socket_addrs(),
+    };
+    let found = found.map_err(|error| wrong(format!("cannot find the server {host:?}: {error}")))?;
+    let v4 = found.into_iter().find_map(|address| match address {
+        SocketAddr::V4(v4) => Some(v4),
+        SocketAddr::V6(_) => None,
+    });
+    v4.ok_or_else(|| wrong(format!("the server {host:?} has no IPv4 address")))
+}
+
+/// Prints a result.
+fn show(report: Result<PerfReport, PerfError>, json: bool) -> Result<(), Failure> {
+    let report = report?;
+    print(&if json { report.to_json() } else { table(&[report]) })
+}
+
+fn print_table() -> Result<(), Failure> {
+    let mut reports = Vec::new();
+    for (i, line) in std::io::stdin().lock().lines().enumerate() {
+        let line = line.map_err(|error| Failure::Failed(format!("cannot read standard input: {error}")))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        reports.push(serde_json::from_str::<PerfReport>(&line).map_err(|error| {
+            Failure::Usage(format!(
+                "line {} of standard input is no result: {error}; pass on what urnic perf --json prints",
+                i + 1
+            ))
+        })?);
+    }
+    print(&table(&reports))
+}

@@ -1,0 +1,83 @@
+//! From options to a configuration.
+
+use std::path::Path;
+
+use urnic::simulation::Impairment;
+use urnic_config::{Config, Setting, Sources};
+
+use crate::args::{EngineArgs, NodeArgs, OutputArgs};
+use crate::failure::Failure;
+
+/// Collects the options of a command line.
+pub struct Settings(Sources);
+
+impl Settings {
+    /// The environment of this process, and a file.
+    pub fn new(file: Option<&Path>) -> Self {
+        Self(Sources { file: file.map(Path::to_path_buf), ..Sources::process() })
+    }
+
+    /// An option, if it was given.
+    pub fn set(mut self, option: &str, key: &'static str, value: Option<&str>) -> Self {
+        let setting = value.map(|v| Setting { option: option.to_owned(), key, value: v.to_owned() });
+        self.0.options.extend(setting);
+        self
+    }
+
+    /// The options of everything that runs an engine.
+    pub fn of_engine(args: &EngineArgs) -> Self {
+        Self::new(args.config.as_deref())
+            .set("--mtu", "port.mtu", args.mtu.as_deref())
+            .set("--cores", "engine.cores", args.cores.as_deref())
+            .set("--progress", "engine.progress", args.progress.as_deref())
+            .set("--fault", "port.fault", args.fault.as_deref())
+    }
+
+    /// The options of a node of its own.
+    pub fn of_node(args: &NodeArgs) -> Self {
+        let addresses = args.ip.join(",");
+        Self::of_engine(&args.engine)
+            .set("--ip", "ip.ip", (!args.ip.is_empty()).then_some(addresses.as_str()))
+            .set("--gateway", "ip.gateway", args.gateway.as_deref())
+            .set("--port", "port.port", args.port.as_deref())
+            .set("--mac", "port.mac", args.mac.as_deref())
+    }
+
+    /// `--no-crc`.
+    pub fn and_crc(self, args: &OutputArgs) -> Self {
+        self.set("--no-crc", "mpa.crc", args.no_crc.then_some("false"))
+    }
+
+    /// The configuration.
+    pub fn load(self) -> Result<Config, Failure> {
+        let config = Config::load(&self.0)?;
+        if let Some(fault) = &config.port.fault {
+            fault.parse::<Impairment>().map_err(|error| {
+                Failure::Usage(format!(
+                    "port.fault: {error}; write the faults to inject, such as \"loss=0.01,seed=7\""
+                ))
+            })?;
+        }
+        Ok(config)
+    }
+
+    /// The configuration of a node that opens a device, which takes a port and an address.
+    pub fn load_node(self) -> Result<Config, Failure> {
+        let config = self.load()?;
+        if config.port.spec.is_none() {
+            return Err(Failure::Usage(
+                "no port is configured; use --port KIND:ARG, URNIC_PORT, or port = \"KIND:ARG\" under [port] in a \
+                 configuration file"
+                    .to_owned(),
+            ));
+        }
+        if config.ip.address.is_none() {
+            return Err(Failure::Usage(
+                "no IP address is configured; use --ip ADDR/LEN, URNIC_IP, or ip = \"ADDR/LEN\" under [ip] in a \
+                 configuration file"
+                    .to_owned(),
+            ));
+        }
+        Ok(config)
+    }
+}
