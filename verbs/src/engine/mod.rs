@@ -45,6 +45,8 @@ const NUDGE_AFTER: Duration = Duration::from_millis(2);
 const TEARDOWN_WITHIN: Duration = Duration::from_secs(5);
 /// How often the link is looked at.
 const LINK_CHECK_EVERY: Duration = Duration::from_millis(5);
+/// A carrier that is away this long has not just blinked, as it does while a memory link comes up.
+const PEER_GONE_AFTER: Duration = Duration::from_millis(100);
 /// Endpoints that get a turn in one pass, at most.
 const TURNS_PER_PASS: usize = 16;
 /// The STag of the nudge: never checked, and not 0, which some adapters refuse even so (AMB-17).
@@ -84,6 +86,8 @@ pub struct Engine<P: Port, C: Clock> {
     link_up: bool,
     /// When to look at the link again.
     link_check: Time,
+    /// When the link last had a carrier, until its connections were given up.
+    carrier_seen: Option<Time>,
 }
 
 /// Everything of an engine that is neither port nor stack, so that the stack can call back into it.
@@ -229,6 +233,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             under_pressure: false,
             link_up: false,
             link_check: now,
+            carrier_seen: None,
         })
     }
 
@@ -271,7 +276,12 @@ impl<P: Port, C: Clock> Engine<P, C> {
     fn check_link(&mut self, now: Time) {
         self.link_check = now + LINK_CHECK_EVERY;
         let up = self.port.check_link();
-        if self.link_up && !up && self.port.carrier_is_peer() {
+        if up {
+            self.carrier_seen = Some(now);
+        }
+        let lost = self.carrier_seen.is_some_and(|seen| now >= seen + PEER_GONE_AFTER);
+        if lost && self.port.carrier_is_peer() {
+            self.carrier_seen = None;
             let all: Vec<ConnId> = self.core.endpoints.iter().filter_map(|(_, e)| e.conn).collect();
             for conn in all {
                 self.stack.abort(now, conn, &mut Wire(&mut self.port));
