@@ -22,9 +22,9 @@ pub const MAX_PRIVATE_DATA: usize = 512;
 pub struct ConnParam {
     /// Bytes for the peer's application; at most [`MAX_PRIVATE_DATA`].
     pub private_data: Vec<u8>,
-    /// Reads of the peer that may be outstanding here.
+    /// Reads of the peer that may be outstanding here; at most what the configuration says is used.
     pub ird: u16,
-    /// Reads that may be outstanding at the peer.
+    /// Reads that may be outstanding at the peer; at most what the configuration says is used.
     pub ord: u16,
     /// How long the peer may take to answer.
     pub timeout: Duration,
@@ -32,7 +32,7 @@ pub struct ConnParam {
 
 impl Default for ConnParam {
     fn default() -> Self {
-        Self { private_data: Vec::new(), ird: 16, ord: 16, timeout: Duration::from_secs(10) }
+        Self { private_data: Vec::new(), ird: u16::MAX, ord: u16::MAX, timeout: Duration::from_secs(10) }
     }
 }
 

@@ -24,15 +24,14 @@ fn passes(knobs: &Knobs) -> u64 {
     knobs.passes.load(Ordering::SeqCst)
 }
 
-/// CPU time of the engine's thread of this process whose engine `knobs` watches cannot be asked for by name in
-/// a test with several; passes tell as much: an idle thread makes about a thousand in a second.
+/// Its naps grow while nothing happens, so that it uses next to no processor time.
 #[test]
 fn an_idle_adaptive_thread_naps() {
     let (_device, knobs) = fake::device(Progress::Adaptive);
     let (start, before) = (Instant::now(), passes(&knobs));
     until("200 passes", || passes(&knobs) >= before + 200);
-    // 200 naps that grow from 50 us to 1 ms last 194 ms at least; a busy machine makes them longer only.
-    assert!(start.elapsed() >= Duration::from_millis(150), "{:?}", start.elapsed());
+    // 200 naps that grow from 50 us to 1.25 ms last 240 ms at least; a busy machine makes them longer only.
+    assert!(start.elapsed() >= Duration::from_millis(200), "{:?}", start.elapsed());
 }
 
 #[test]
