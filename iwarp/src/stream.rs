@@ -143,9 +143,6 @@ impl<C: Chunk> Stream<C> {
 
     fn take<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<(), Fault> {
         let bytes = chunk.bytes();
-        if bytes.is_empty() {
-            return Ok(());
-        }
         let mut at = 0;
         if !self.assembly.is_empty() {
             let Some(end) = self.assembly.completed_by(bytes) else {
