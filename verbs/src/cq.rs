@@ -137,6 +137,9 @@ impl Cq {
                 poller.idle = 0;
                 drop(poller);
                 std::thread::yield_now();
+            } else if pass == Polled::Skipped {
+                // Whoever drives the engine may share this core.
+                std::hint::spin_loop();
             }
         }
         taken

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use urnic_config::Progress;
 
@@ -13,7 +14,7 @@ use crate::device::{Device, MAX_QPS};
 use crate::error::{Error, Result};
 use crate::memory::{MrTable, PageAllocator};
 use crate::qp::{QpShared, QpState};
-use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, Pass, RequestId, Shard};
+use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, RequestId, Shard};
 use crate::wc::{Wc, WcFlags, WcOpcode, WcStatus};
 use crate::wr::{SendFlags, SendOp};
 
@@ -132,7 +133,7 @@ impl FakeEngine {
 }
 
 impl EngineOps for FakeEngine {
-    fn pass(&mut self) -> Pass {
+    fn pass(&mut self) -> bool {
         if self.knobs.inside.swap(true, Ordering::SeqCst) {
             self.knobs.overlaps.fetch_add(1, Ordering::SeqCst);
         }
@@ -154,7 +155,11 @@ impl EngineOps for FakeEngine {
         }
         self.knobs.passes.fetch_add(1, Ordering::SeqCst);
         self.knobs.inside.store(false, Ordering::SeqCst);
-        Pass { worked, next_deadline: None }
+        worked
+    }
+
+    fn next_deadline(&mut self) -> Option<Duration> {
+        None
     }
 
     fn table(&mut self) -> &mut MrTable {

@@ -127,10 +127,10 @@ impl Simulation {
         }
         let mut next: Option<u64> = None;
         for node in &self.nodes {
-            let pass = node.device.shared.shard.pass();
-            if pass.worked {
+            let (worked, deadline) = node.device.shared.shard.pass();
+            if worked {
                 next = Some(now);
-            } else if let Some(wait) = pass.next_deadline {
+            } else if let Some(wait) = deadline {
                 let at = now.saturating_add(wait.as_nanos() as u64);
                 next = Some(next.map_or(at, |n| n.min(at)));
             }

@@ -24,6 +24,22 @@ fn attributes_are_those_of_engine_and_device() {
     assert!(attributes.max_qp >= 10_000 && attributes.max_mr >= 10_000);
 }
 
+/// Everything can be shared among threads.
+#[test]
+fn objects_are_send_and_sync() {
+    fn check<T: Send + Sync>() {}
+    check::<crate::Device>();
+    check::<crate::Pd>();
+    check::<crate::Mr>();
+    check::<crate::Cq>();
+    check::<crate::CompChannel>();
+    check::<crate::Qp>();
+    check::<crate::EventChannel>();
+    check::<crate::Listener>();
+    check::<crate::ConnRequest>();
+    check::<crate::Connection>();
+}
+
 /// The device lives as long as anything made from it, and then ends gracefully.
 #[test]
 fn the_last_object_ends_the_device() {

@@ -5,7 +5,7 @@ use super::endpoint::{Endpoint, Phase, StreamRange};
 use super::qp::{QpCore, ReceiveSide};
 use super::teardown::Why;
 use crate::memory::{Access, MrFault, MrTable};
-use crate::qp::QpShared;
+use crate::qp::{QpShared, QpState};
 use crate::wc::{Wc, WcFlags, WcOpcode, WcStatus};
 use std::net::SocketAddrV4;
 use urnic_iwarp::{CannotInvalidate, Delivery, ReadFault, RecvFault, Sink, TaggedFault, TaggedOp, Terminate};
@@ -166,8 +166,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
     fn receive_rdma(&mut self, endpoint: u32, qp: u32, chunk: StreamRange<F>) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         let QpCore { shared, stream: Some(stream), tx, rx, .. } = &mut **core else { return };
-        if tx.terminate.is_some() {
-            return; // after a Terminate what arrives is acknowledged and discarded
+        if tx.terminate.is_some() || shared.state() == QpState::Error {
+            return; // after the end what arrives is acknowledged and discarded
         }
         let mut inbound = Inbound {
             shared,

@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::memory::{MrFault, MrTable};
 use crate::port::{BURST, Port, PortBuffers, Wire};
 use crate::qp::QpShared;
-use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, Pass, RequestId};
+use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, RequestId};
 use alarms::{Alarm, Alarms};
 use arrayvec::ArrayVec;
 use connect::Listener;
@@ -312,7 +312,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
 }
 
 impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
-    fn pass(&mut self) -> Pass {
+    fn pass(&mut self) -> bool {
         let now = self.now();
         if now >= self.link_check {
             self.check_link(now);
@@ -323,17 +323,16 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         self.stack.advance(now, &mut self.core, &mut Wire(&mut self.port));
         self.stack.flush(now, &mut Wire(&mut self.port));
         self.port.flush();
-        let deadlines = [self.stack.next_deadline(), self.core.alarms.next(), self.port.next_deadline()];
-        let next = deadlines.into_iter().flatten().min();
-        let pending = !self.core.ready.is_empty();
-        Pass {
-            worked: received || served || pending,
-            next_deadline: if pending {
-                Some(Duration::ZERO)
-            } else {
-                next.map(|at| Duration::from_nanos(at.0.saturating_sub(now.0)))
-            },
+        received || served || !self.core.ready.is_empty()
+    }
+
+    fn next_deadline(&mut self) -> Option<Duration> {
+        if !self.core.ready.is_empty() {
+            return Some(Duration::ZERO);
         }
+        let deadlines = [self.stack.next_deadline(), self.core.alarms.next(), self.port.next_deadline()];
+        let next = deadlines.into_iter().flatten().min()?;
+        Some(Duration::from_nanos(next.0.saturating_sub(self.now().0)))
     }
 
     fn table(&mut self) -> &mut MrTable {
@@ -438,5 +437,13 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         attributes.link_up = self.link_up;
         attributes.counters = self.port.counters();
         attributes
+    }
+}
+
+impl<P: Port, C: Clock> Drop for Engine<P, C> {
+    fn drop(&mut self) {
+        if std::env::var_os("DBG_COUNTERS").is_some() {
+            eprintln!("{:?} {:?}", self.port.counters(), self.stack.counters());
+        }
     }
 }

@@ -151,7 +151,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         if !stream.may_send() {
             // MPA-70: the Responder is silent until it has seen a valid FPDU; a fault before that is
             // answered by closing alone (MPA-92).
-            if qp.tx.terminate.take().is_some() {
+            if qp.tx.terminate.take().is_some() || qp.finishes() {
                 self.core.farewell(index, Farewell::Fin);
             }
             return false;
@@ -173,7 +173,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             self.core.fail(qp_index, terminate, Why::CompletionQueueFull);
             return true;
         }
-        let finished = qp.tx.closing && outcome == Turn::Idle && qp.send_queue_empty();
+        let finished = outcome == Turn::Idle && qp.finishes();
         if nudge {
             self.core.set_alarm(index, now + NUDGE_AFTER, Alarm::Nudge);
         }

@@ -33,6 +33,8 @@ pub(super) struct SendSide {
     pub(super) terminate: Option<Terminate>,
     /// The application has asked for a graceful disconnect: FIN once the send queue is empty.
     pub(super) closing: bool,
+    /// That FIN has been asked for.
+    finished: bool,
     /// Inbound Reads go before new work requests at the next message boundary.
     pub(super) responses_turn: bool,
     /// An FPDU has been sent.
@@ -91,6 +93,11 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         self.tx.message.is_none()
             && self.tx.done == self.tx.next
             && self.shared.send.peek(self.tx.next).is_none()
+    }
+
+    /// True once: a disconnect was asked for, and all that was posted before is done.
+    pub(super) fn finishes(&mut self) -> bool {
+        self.tx.closing && self.send_queue_empty() && !std::mem::replace(&mut self.tx.finished, true)
     }
 
     /// Completes, in order, what is complete: copied requests once all of them is handed to TCP, Reads

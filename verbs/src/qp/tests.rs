@@ -30,9 +30,10 @@ pub(crate) fn connect(device: &Device, a: &Qp, b: &Qp) {
     let listener = events.listen(7471, 1).unwrap();
     let to = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, listener.port());
     events.connect(a, to, &ConnParam::default()).unwrap();
-    let Some(CmEvent::ConnectRequest(request)) = events.poll() else { panic!("no request") };
+    let next = || events.wait(std::time::Duration::from_secs(60));
+    let Some(CmEvent::ConnectRequest(request)) = next() else { panic!("no request") };
     request.accept(b, &ConnParam::default()).unwrap();
-    assert!(matches!(events.poll(), Some(CmEvent::Established { qpn, .. }) if qpn == a.qpn()));
+    assert!(matches!(next(), Some(CmEvent::Established { qpn, .. }) if qpn == a.qpn()));
 }
 
 fn pair(device: &Device, pd: &Pd, cq: &Cq) -> [Qp; 2] {
@@ -224,4 +225,30 @@ fn doorbells_end_with_their_queue_pair() {
 fn idle_queue_pairs_are_small() {
     let entries = 16 * (40 + 16) + 16 * (24 + 16);
     assert!(size_of::<QpShared>() + entries <= 3072, "{} + {entries}", size_of::<QpShared>());
+}
+
+/// More pollers than cores, each waiting for its own completions: all get on.
+#[test]
+fn more_pollers_than_cores_get_on() {
+    const ROUNDS: u64 = 500;
+    for progress in [Progress::Inline, Progress::Adaptive, Progress::Dedicated] {
+        let (device, _) = fake::device(progress);
+        let pd = device.alloc_pd();
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                let cq = device.create_cq(16, None).unwrap();
+                let [a, b] = [(); 2].map(|()| pd.create_qp(&init(&cq)).unwrap());
+                connect(&device, &a, &b);
+                scope.spawn(move || {
+                    let _peer = b;
+                    for i in 0..ROUNDS {
+                        a.post_send(&wr(i, SendFlags::SIGNALED)).unwrap();
+                        let mut out = [Wc::default()];
+                        while cq.poll(&mut out) == 0 {}
+                        assert_eq!(out[0].wr_id, i);
+                    }
+                });
+            }
+        });
+    }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use urnic_config::Progress;
 
-use super::{Pass, Shard};
+use super::Shard;
 use crate::error::{Error, Result};
 
 /// A nap while there was work a moment ago.
@@ -166,38 +166,39 @@ fn adaptive(shard: &Shard) {
             nap = (nap * 2).min(WATCHING_NAP);
             continue;
         }
-        let pass = drive(shard, polls);
-        if pass.worked {
+        let (worked, deadline) = drive(shard, polls);
+        if worked {
             nap = SHORTEST_NAP;
         }
-        let time = pass.next_deadline.map_or(nap, |d| d.min(nap));
+        let time = deadline.map_or(nap, |d| d.min(nap));
         driver.nap(seen, sleep::IDLE, time);
         nap = (nap * 2).min(LONGEST_NAP);
     }
 }
 
-/// Passes until there was no work for a while or somebody polls. Answers the last pass, as "worked" if any did.
-fn drive(shard: &Shard, polls: u32) -> Pass {
+/// Passes until there was no work for a while or somebody polls. Answers whether there was any, and when the engine
+/// wants the next pass.
+fn drive(shard: &Shard, polls: u32) -> (bool, Option<Duration>) {
     let mut worked = false;
     let mut end = None;
     loop {
         step_aside(shard);
         let Some(mut engine) = shard.try_lock() else {
-            return Pass { worked, next_deadline: None };
+            return (worked, None);
         };
-        let pass = engine.pass();
-        drop(engine);
-        worked |= pass.worked;
-        if pass.worked {
+        if engine.pass() {
+            worked = true;
             end = None;
             continue;
         }
+        let deadline = engine.next_deadline();
+        drop(engine);
         // Only a thread that has just worked spins: an idle one would burn its core.
         let now = Instant::now();
         let over = !worked || now >= *end.get_or_insert(now + SPIN);
         let stop = shard.driver.stopping.load(Ordering::Relaxed);
         if over || stop || shard.hot.polls.load(Ordering::Relaxed) != polls {
-            return Pass { worked, ..pass };
+            return (worked, deadline);
         }
         thread::yield_now();
     }

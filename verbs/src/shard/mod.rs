@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use doorbell::Doorbells;
 pub(crate) use linger::{forked, linger_at_exit};
-pub(crate) use ops::{EngineAttr, EngineOps, ListenId, Pass, RequestId};
+pub(crate) use ops::{EngineAttr, EngineOps, ListenId, RequestId};
 
 use urnic_config::Progress;
 
@@ -109,12 +109,13 @@ impl Shard {
             let polls = self.hot.polls.load(Ordering::Relaxed);
             self.hot.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
         }
-        if engine.pass().worked { Polled::Worked } else { Polled::Idle }
+        if engine.pass() { Polled::Worked } else { Polled::Idle }
     }
 
     /// Runs a pass, whoever else would like to.
-    pub(crate) fn pass(&self) -> Pass {
-        self.lock().pass()
+    pub(crate) fn pass(&self) -> (bool, Option<Duration>) {
+        let mut engine = self.lock();
+        (engine.pass(), engine.next_deadline())
     }
 
     /// Runs `verb` between passes, and a pass afterwards.
@@ -153,7 +154,7 @@ impl Shard {
         take: impl Fn() -> Option<R>,
     ) -> Option<R> {
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        let mut nap = driver::SHORTEST_NAP;
+        let mut nap = Duration::ZERO;
         loop {
             if let Some(found) = take() {
                 return Some(found);
@@ -163,13 +164,11 @@ impl Shard {
                 self.hand_over();
                 left
             } else {
-                match self.try_pass() {
-                    Polled::Worked => nap = driver::SHORTEST_NAP,
-                    _ => nap = (nap * 2).min(driver::LONGEST_NAP),
-                }
+                let pass = self.try_pass();
                 if let Some(found) = take() {
                     return Some(found);
                 }
+                nap = if pass == Polled::Worked { Duration::ZERO } else { longer(nap) };
                 Some(left.map_or(nap, |l| l.min(nap)))
             };
             if left.is_some_and(|l| l.is_zero()) {
@@ -188,19 +187,19 @@ impl Shard {
         let end = Instant::now() + LINGER;
         self.lock().shutdown();
         loop {
-            let pass = {
+            let worked = {
                 let mut engine = self.lock();
-                let pass = engine.pass();
+                let worked = engine.pass();
                 if engine.drained() {
                     return;
                 }
-                pass
+                worked
             };
             if Instant::now() >= end {
                 tracing::warn!("not everything was acknowledged within {LINGER:?}");
                 return;
             }
-            if !pass.worked {
+            if !worked {
                 thread::sleep(driver::SHORTEST_NAP);
             }
         }
@@ -249,6 +248,11 @@ impl Shard {
     fn is_wanted(&self) -> bool {
         self.want.load(Ordering::Relaxed) > 0
     }
+}
+
+/// The nap after one of `nap` in which nothing happened.
+fn longer(nap: Duration) -> Duration {
+    (nap * 2).clamp(driver::SHORTEST_NAP, driver::LONGEST_NAP)
 }
 
 impl Drop for Shard {

@@ -9,15 +9,6 @@ use crate::error::Result;
 use crate::memory::MrTable;
 use crate::qp::QpShared;
 
-/// What a pass was like.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pass {
-    /// Something was received, sent or completed.
-    pub(crate) worked: bool,
-    /// When the engine wants a pass even if nothing happens, from now.
-    pub(crate) next_deadline: Option<Duration>,
-}
-
 /// A listener of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ListenId(pub(crate) u64);
@@ -44,7 +35,11 @@ pub(crate) struct EngineAttr {
 /// An engine, used by the holder of its shard's lock.
 pub(crate) trait EngineOps: Send {
     /// One bounded pass.
-    fn pass(&mut self) -> Pass;
+    ///
+    /// True if something was received, sent or completed, or there is more to do now.
+    fn pass(&mut self) -> bool;
+    /// When the engine wants a pass even if nothing happens, from now. For callers that may wait.
+    fn next_deadline(&mut self) -> Option<Duration>;
     /// The memory regions.
     fn table(&mut self) -> &mut MrTable;
 
