@@ -1,0 +1,26 @@
+//! Inputs as files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn folder(kind: &str, target: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(kind).join(target)
+}
+
+/// Puts the seeds and the regressions where libFuzzer looks for its corpus.
+pub fn write(target: &str, seeds: &[Vec<u8>]) {
+    let to = folder("corpus", target);
+    fs::create_dir_all(&to).expect("the corpus folder can be made");
+    let inputs = seeds.iter().cloned().chain(regressions(target));
+    for (i, input) in inputs.enumerate() {
+        fs::write(to.join(format!("seed-{i:03}")), input).expect("the corpus can be written");
+    }
+}
+
+/// Inputs that once failed.
+pub fn regressions(target: &str) -> Vec<Vec<u8>> {
+    let Ok(files) = fs::read_dir(folder("regressions", target)) else { return Vec::new() };
+    let mut paths: Vec<_> = files.flatten().map(|f| f.path()).collect();
+    paths.sort();
+    paths.iter().flat_map(fs::read).collect()
+}

@@ -1,0 +1,51 @@
+//! What the fuzz targets run. Every module has `run`, which must not panic whatever the octets, and `seeds`, some
+//! inputs to begin with. `fuzz_targets/` gives them to libFuzzer, the tests here to a short deterministic run. Inputs
+//! that once failed are kept in `regressions/TARGET/`; both begin with them.
+//!
+//! To add a target `x`: a module here with `run` and `seeds`, its name in `short_runs!`, `fuzz_targets/x.rs`, and a
+//! `[[bin]]` in Cargo.toml.
+
+pub mod corpus;
+#[path = "../../iwarp/tests/support/mod.rs"]
+mod iwarp_support;
+
+pub mod input;
+pub mod iwarp_stream;
+pub mod mpa_startup;
+pub mod mutate;
+pub mod tcp_frames;
+
+#[cfg(feature = "libfuzzer")]
+pub use libfuzzer_sys;
+
+/// The whole of a file in `fuzz_targets/`.
+#[cfg(feature = "libfuzzer")]
+#[macro_export]
+macro_rules! target {
+    ($name:ident) => {
+        $crate::libfuzzer_sys::fuzz_target!(
+            init: $crate::corpus::write(stringify!($name), &$crate::$name::seeds()),
+            |data: &[u8]| $crate::$name::run(data)
+        );
+    };
+}
+
+/// A short run of each target as an ordinary test.
+#[cfg(test)]
+macro_rules! short_runs {
+    ($($target:ident),* $(,)?) => {
+        mod short_run {
+            $(
+                #[test]
+                fn $target() {
+                    let mut seeds = crate::corpus::regressions(stringify!($target));
+                    seeds.extend(crate::$target::seeds());
+                    crate::mutate::short_run(&seeds, crate::$target::run);
+                }
+            )*
+        }
+    };
+}
+
+#[cfg(test)]
+short_runs!(iwarp_stream, mpa_startup, tcp_frames);

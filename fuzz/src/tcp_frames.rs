@@ -1,0 +1,186 @@
+//! Frames into a stack. The input is a little program: frames octet by octet, segments that fit the connections the
+//! stack has, time that passes, and what an application does. Whatever it says, the stack must not panic, must come
+//! to rest, must send well-formed frames only, must tell its application a consistent story, and must not hold more
+//! frames than its windows allow.
+
+mod app;
+mod segment;
+
+use crate::input::Input;
+use app::{App, Held, Out, Shared, Vectors};
+use segment::Flow;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+use urnic_tcp::{Congestion, Keepalive, LocalPorts, Stack, StackConfig, Time};
+
+const STACK_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const STACK_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const PEER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+/// Frames that the stack may hold at most, all connections together.
+const MOST_HELD: usize = 40_000;
+
+struct Run {
+    stack: Stack<Vectors>,
+    app: App,
+    out: Out,
+    now: Time,
+    held: Held,
+    flows: Vec<Flow>,
+}
+
+fn config(flags: u8) -> StackConfig {
+    let mut c = StackConfig::new(STACK_MAC, STACK_IP, 24, 42);
+    let bit = |n: u8| flags & (1 << n) != 0;
+    c.tcp.sack = bit(0);
+    c.tcp.timestamps = bit(1);
+    c.tcp.window_scale = bit(2);
+    c.tcp.congestion = if bit(3) { Congestion::Cubic } else { Congestion::Reno };
+    c.tcp.recv_window = if bit(4) { 1 << 20 } else { 8192 };
+    c.mtu = if bit(5) { 9000 } else { 576 };
+    if bit(6) {
+        let idle = Duration::from_secs(5);
+        c.tcp.keepalive = Some(Keepalive { idle, interval: Duration::from_secs(1), count: 3 });
+        c.tcp.user_timeout = Some(Duration::from_secs(30));
+    }
+    c.checksum_offload_tx = bit(7);
+    c.tcp.max_connections = 64;
+    c.tcp.max_syn_backlog = 16;
+    c
+}
+
+/// Runs one input.
+pub fn run(data: &[u8]) {
+    let mut input = Input(data);
+    let config = config(input.u8());
+    let out = Out::new(usize::from(config.mtu), config.checksum_offload_tx);
+    let ports = Box::new(LocalPorts::new(config.seed));
+    let Ok(stack) = Stack::new(config, ports, Time::ZERO) else { return };
+    let mut run =
+        Run { stack, app: App::default(), out, now: Time::ZERO, held: Held::default(), flows: Vec::new() };
+    let _ = run.stack.listen(7, 8);
+    run.receive(segment::arp(false), true);
+    for _ in 0..400 {
+        if input.is_empty() {
+            break;
+        }
+        run.step(&mut input);
+    }
+    run.drain();
+}
+
+impl Run {
+    fn step(&mut self, input: &mut Input) {
+        match input.u8() % 16 {
+            0 => {
+                let n = input.u8();
+                let frame = input.take(usize::from(n)).to_vec();
+                self.receive(frame, n & 1 == 0);
+            }
+            1 => {
+                // Of the right protocol and for us, otherwise as it comes.
+                let n = usize::from(input.u8());
+                let frame = segment::ip_frame(input.u8(), input.take(n));
+                self.receive(frame, true);
+            }
+            2 => self.receive(segment::arp(input.u8() & 1 == 0), true),
+            3 => {
+                self.now += Duration::from_micros(u64::from(input.magnitude()));
+                self.pass();
+            }
+            4 => {
+                if let Some(t) = self.stack.next_deadline() {
+                    self.now = self.now.max(t);
+                }
+                self.pass();
+            }
+            5 => self.application(input),
+            _ => {
+                let trusted = input.u8() > 8;
+                let frame = segment::read(input, &self.flows);
+                self.receive(frame, trusted);
+            }
+        }
+    }
+
+    fn receive(&mut self, frame: Vec<u8>, trusted: bool) {
+        let frame = self.held.frame(frame, trusted);
+        self.stack.receive(self.now, frame, &mut self.app, &mut self.out);
+        self.after();
+    }
+
+    fn pass(&mut self) {
+        self.stack.advance(self.now, &mut self.app, &mut self.out);
+        self.stack.flush(self.now, &mut self.out);
+        self.after();
+    }
+
+    /// What an application does, to one of its connections.
+    fn application(&mut self, input: &mut Input) {
+        let what = input.u8();
+        let index = usize::from(input.u8());
+        let now = self.now;
+        if what % 10 == 0 {
+            let port = u16::from(input.u8() % 4) + 9;
+            if let Ok(conn) = self.stack.connect(now, SocketAddrV4::new(PEER_IP, port), 5, &mut self.out) {
+                self.app.opened(conn);
+            }
+        }
+        let Some(conn) = self.app.nth(index) else { return };
+        match what % 10 {
+            1..=4 => {
+                let len = input.magnitude() as usize % 20_000;
+                if len > 0 && self.stack.room(conn) > 0 && self.stack.send(conn, Shared::new(len)).is_ok() {
+                    self.app.queued(conn, len as u64);
+                }
+                self.stack.output(now, conn, &mut self.out);
+            }
+            5 | 6 => self.stack.close(now, conn, &mut self.out),
+            7 => self.stack.abort(now, conn, &mut self.out),
+            8 => self.stack.set_pressure(input.u8() & 1 == 1),
+            9 => self.out.limit = usize::from(input.u8() % 70),
+            _ => {}
+        }
+        self.after();
+    }
+
+    /// Looks at what was sent, and hands back what went to ourselves.
+    fn after(&mut self) {
+        for _ in 0..50 {
+            for frame in std::mem::take(&mut self.out.frames) {
+                segment::observe(&frame, &mut self.flows);
+            }
+            let loopback = std::mem::take(&mut self.out.loopback);
+            if loopback.is_empty() {
+                break;
+            }
+            for frame in loopback {
+                let frame = self.held.frame(frame, true);
+                self.stack.receive(self.now, frame, &mut self.app, &mut self.out);
+            }
+        }
+        assert!(self.held.count() <= MOST_HELD, "{} frames held", self.held.count());
+    }
+
+    /// With nobody there any more, every timer runs out in a bounded number of steps.
+    fn drain(&mut self) {
+        self.out.limit = 64;
+        for conn in self.app.all() {
+            self.stack.abort(self.now, conn, &mut self.out);
+        }
+        self.after();
+        for _ in 0..100_000 {
+            let Some(t) = self.stack.next_deadline() else { return };
+            self.now = self.now.max(t);
+            self.pass();
+        }
+        let (census, next) = (self.stack.census(), self.stack.next_deadline());
+        panic!("timers never end: {census:?}, {next:?} at {:?}, {:?}", self.now, self.stack.counters());
+    }
+}
+
+/// Programs that open connections, exchange data and close.
+pub fn seeds() -> Vec<Vec<u8>> {
+    segment::seeds()
+}
