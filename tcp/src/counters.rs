@@ -42,6 +42,7 @@ pub struct Counters {
     // Loss.
     pub fast_recoveries: u64,
     pub rto_recoveries: u64,
+    pub loss_probes: u64,
     pub window_probes: u64,
     pub keepalive_probes: u64,
     pub sws_overrides: u64,

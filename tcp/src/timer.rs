@@ -52,6 +52,12 @@ pub struct TimerWheel {
     current: u64,
 }
 
+/// The time at which a wheel reports `deadline`: the start of the first tick that is not before it. For deadlines that
+/// are kept elsewhere, and looked at only when wheels are polled.
+pub fn round_up(deadline: Time) -> Time {
+    Time(tick_of(deadline.0).checked_mul(1 << TICK_SHIFT).unwrap_or(u64::MAX))
+}
+
 /// First tick that is not before `deadline`.
 fn tick_of(deadline: u64) -> u64 {
     deadline.div_ceil(1 << TICK_SHIFT)
@@ -132,6 +138,11 @@ impl TimerWheel {
                 }
             }
         }
+    }
+
+    /// `poll` has been called in the tick of `now` and has nothing more to say before the next tick.
+    pub fn is_settled(&self, now: Time) -> bool {
+        self.current >= now.0 >> TICK_SHIFT && self.heads[DUE as usize] == NIL
     }
 
     /// When to poll next: never later than the earliest deadline (rounded up to its tick), sometimes earlier.

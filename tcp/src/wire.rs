@@ -322,8 +322,10 @@ impl HeaderTemplate {
         b[46..48].copy_from_slice(&offset_flags.to_be_bytes());
         b[48..50].copy_from_slice(&t.window.to_be_bytes());
         b[50..52].copy_from_slice(&checksum.to_be_bytes());
-        for (to, from) in b[54..].iter_mut().zip(t.options) {
-            *to = *from;
+        // Mostly timestamps: a copy of known length.
+        match <&[u8; 12]>::try_from(t.options) {
+            Ok(timestamps) => b[54..66].copy_from_slice(timestamps),
+            Err(_) => b[54..].iter_mut().zip(t.options).for_each(|(to, from)| *to = *from),
         }
         self.bytes.get(..ETHERNET + IPV4 + header).unwrap_or(&self.bytes)
     }

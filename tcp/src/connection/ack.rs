@@ -4,7 +4,7 @@
 use super::{Connection, Cx, Flags, Recovery, State};
 use crate::buffers::{Buffers, Handler};
 use crate::congestion::Ack;
-use crate::scoreboard::DUP_THRESH;
+use crate::scoreboard::{DUP_THRESH, Update};
 use crate::time::Time;
 use crate::wire::{Segment, flag};
 use core::time::Duration;
@@ -25,17 +25,18 @@ impl<B: Buffers> Connection<B> {
         let acked = s.ack - self.snd_una;
         let flight = self.outstanding();
         if acked > 0 {
-            self.advance(cx, s, acked);
+            self.advance(cx, s);
         }
-        let mut newly_sacked = 0;
+        let mut update = Update::default();
         if self.flags.has(Flags::SACK) && (!s.sack.is_empty() || !self.cold.scoreboard.is_empty()) {
             let mss = u32::from(self.mss);
-            let update = self.cold.scoreboard.update(&s.sack, self.snd_una, self.snd_nxt, mss);
-            newly_sacked = update.newly_sacked;
+            update = self.cold.scoreboard.update(&s.sack, self.snd_una, self.snd_nxt, mss);
         }
         if acked > 0 {
             self.progress(cx.now, acked);
         }
+        let newly_sacked = update.newly_sacked;
+        let lost = self.probe_answered(acked, &update);
         let pure = s.payload.is_empty() && !s.has(flag::FIN);
         let duplicate = if self.flags.has(Flags::SACK) {
             newly_sacked > 0
@@ -44,9 +45,9 @@ impl<B: Buffers> Connection<B> {
         };
         if duplicate {
             cx.net.counters.duplicate_acks += 1;
-            self.arrive_duplicate(cx, flight);
+            self.arrive_duplicate(cx, flight, lost);
         }
-        if flight > 0 || self.snd_nxt.lt(self.cold.queue.end()) {
+        if self.has_work() {
             self.flags.set(Flags::OUTPUT);
         }
         let room_grew = newly_sacked > 0 || duplicate || (self.snd_una + self.snd_wnd).gt(right_edge);
@@ -75,7 +76,7 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// SND.UNA moves.
-    fn advance<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment, acked: u32) {
+    fn advance<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
         self.snd_una = s.ack;
         self.dup_acks = 0;
         self.measure(cx.now, s);
@@ -83,16 +84,19 @@ impl<B: Buffers> Connection<B> {
         c.queue.acknowledge(s.ack);
         c.retries = 0;
         c.soft_error = false;
-        debug_assert!(acked > 0);
+        let mut restart = false;
         if self.snd_una == self.snd_nxt {
             self.rtx_at = Time::MAX; // RFC 6298 (5.2)
             c.stalled_since = Time::MAX;
         } else {
             // RFC 6298 (5.3); in NewReno's recovery only for the first partial ACK (RFC 6582 §3.2, step 3).
             if !(self.recovery == Recovery::NewReno && c.partial_acked) {
-                self.rtx_at = cx.now + c.rtt.rto();
+                restart = true;
             }
             c.stalled_since = cx.now;
+        }
+        if restart {
+            self.restart_timer(cx.now);
         }
     }
 
@@ -158,7 +162,7 @@ impl<B: Buffers> Connection<B> {
 
     /// A duplicate ACK: something left the network, and something before it is missing.
     #[cold]
-    fn arrive_duplicate<T>(&mut self, cx: &mut Cx<'_, T>, flight: u32) {
+    fn arrive_duplicate<T>(&mut self, cx: &mut Cx<'_, T>, flight: u32, lost: bool) {
         let mss = u32::from(self.mss);
         self.dup_acks = self.dup_acks.saturating_add(1);
         if self.dup_acks == 1 {
@@ -169,7 +173,7 @@ impl<B: Buffers> Connection<B> {
             Recovery::Sack | Recovery::Timeout => {}
             Recovery::None if matches!(self.state, State::SynReceived) => {}
             Recovery::None => {
-                let lost = u32::from(self.dup_acks) >= DUP_THRESH;
+                let lost = lost || u32::from(self.dup_acks) >= DUP_THRESH;
                 if self.flags.has(Flags::SACK) {
                     if lost || self.cold.scoreboard.is_lost(self.snd_una) {
                         self.enter_fast_recovery(cx, Recovery::Sack);
@@ -196,7 +200,7 @@ impl<B: Buffers> Connection<B> {
             c.scoreboard.enter_recovery(self.snd_una + first);
         }
         self.recovery = kind;
-        self.rtx_at = cx.now + self.cold.rtt.rto();
+        self.restart_timer(cx.now);
     }
 
     /// Octets in flight by the best estimate that there is (RFC 6675 §4, SetPipe).

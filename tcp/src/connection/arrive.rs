@@ -19,23 +19,23 @@ impl<B: Buffers> Connection<B> {
         &mut self,
         cx: &mut Cx<'_, T>,
         h: &mut impl Handler<B::Frame>,
-        s: Segment,
+        s: &Segment,
         frame: B::Frame,
     ) -> Fate {
         self.heard = cx.now;
         if self.state == State::SynSent {
-            return self.arrive_syn_sent(cx, h, &s);
+            return self.arrive_syn_sent(cx, h, s);
         }
-        if !self.timestamps_acceptable(cx, &s) {
+        if !self.timestamps_acceptable(cx, s) {
             return Fate::Keep;
         }
-        if !self.in_window(&s) && !broken(Rule::SequenceWindow) {
+        if !self.in_window(s) && !broken(Rule::SequenceWindow) {
             cx.net.counters.unacceptable += 1;
-            self.refuse(cx, &s);
+            self.refuse(cx, s);
             return Fate::Keep;
         }
         if s.flags & (flag::RST | flag::SYN) != 0 {
-            return self.arrive_rst_or_syn(cx, &s);
+            return self.arrive_rst_or_syn(cx, s);
         }
         if !s.has(flag::ACK) {
             return Fate::Keep;
@@ -52,7 +52,7 @@ impl<B: Buffers> Connection<B> {
         // RFC 5961 §5: an ACK from before the largest window, or of what was never sent.
         if s.ack.lt(self.snd_una - self.max_snd_wnd) || s.ack.gt(self.snd_nxt) {
             if self.state == State::SynReceived {
-                self.reset_for(cx, &s);
+                self.reset_for(cx, s);
             } else {
                 self.challenge(cx);
             }
@@ -60,13 +60,13 @@ impl<B: Buffers> Connection<B> {
         }
         if self.state == State::SynReceived {
             if s.ack.le(self.snd_una) {
-                self.reset_for(cx, &s);
+                self.reset_for(cx, s);
                 return Fate::Keep;
             }
             self.establish(cx, self.cold.iss + 1);
             h.connected(cx.id, self.tag);
         }
-        self.arrive_ack(cx, h, &s);
+        self.arrive_ack(cx, h, s);
         if let Some(fate) = self.after_our_fin(cx) {
             return fate;
         }

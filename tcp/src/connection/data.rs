@@ -13,7 +13,7 @@ impl<B: Buffers> Connection<B> {
         &mut self,
         cx: &mut Cx<'_, T>,
         h: &mut impl Handler<B::Frame>,
-        s: Segment,
+        s: &Segment,
         frame: B::Frame,
     ) -> Fate {
         if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {

@@ -6,6 +6,7 @@ mod arrive;
 mod data;
 pub(crate) mod open;
 mod output;
+mod probe;
 mod queue;
 mod timers;
 
@@ -23,6 +24,8 @@ use crate::table::Key;
 use crate::time::Time;
 use crate::timewait::TimeWait;
 use crate::wire::SynOptions;
+use output::Next;
+use probe::Probe;
 use queue::SendQueue;
 
 /// Out-of-order frames that one connection holds at most; two windows of small segments would be more memory than
@@ -157,7 +160,7 @@ pub(crate) struct Connection<B: Buffers> {
     pub mss: u16,
     pub dup_acks: u8,
     pub recovery: Recovery,
-    /// Retransmission, SYN or window probe; `Time::MAX`: none.
+    /// Retransmission, SYN, loss probe or window probe; `Time::MAX`: none.
     pub rtx_at: Time,
     /// What the timer wheel knows; never later than the earliest deadline.
     pub armed: Time,
@@ -186,6 +189,13 @@ pub(crate) struct Cold<B: Buffers> {
     pub cwnd_limited: bool,
     /// Octets outstanding when the first duplicate ACK came.
     pub flight_before_dups: u32,
+    /// When the retransmission timer fires if no probe comes before it.
+    pub rto_at: Time,
+    /// `rtx_at` is when a loss probe is due.
+    pub probe_due: bool,
+    pub probe: Option<Probe>,
+    /// Octets of the last segment of new data.
+    pub last_len: u32,
     /// Timeouts in a row.
     pub retries: u8,
     /// Window probes are being sent instead of data.
@@ -293,6 +303,10 @@ impl<B: Buffers> Connection<B> {
                 partial_acked: false,
                 cwnd_limited: false,
                 flight_before_dups: 0,
+                rto_at: Time::MAX,
+                probe_due: false,
+                probe: None,
+                last_len: 0,
                 retries: 0,
                 persist: false,
                 probes: 0,

@@ -10,11 +10,11 @@ use crate::wire::{Options, Segment, TcpFields, Timestamps, flag, put_sack, put_t
 
 /// What to send next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Next {
-    seq: Seq,
-    len: u32,
-    fin: bool,
-    again: bool,
+pub(super) struct Next {
+    pub seq: Seq,
+    pub len: u32,
+    pub fin: bool,
+    pub again: bool,
 }
 
 impl<B: Buffers> Connection<B> {
@@ -135,7 +135,8 @@ impl<B: Buffers> Connection<B> {
             }
         }
         let mut pipe = self.pipe();
-        loop {
+        self.cold.cwnd_limited = false;
+        while self.has_work() {
             let Some(dst_mac) = self.ready_to_send(cx) else { return };
             let Some(next) = self.next(cx, pipe) else { return };
             let len = self.send(cx, dst_mac, next);
@@ -149,7 +150,8 @@ impl<B: Buffers> Connection<B> {
 
     /// There may be something to send. Asked before anything is tried, so that a full link or an unknown neighbour
     /// concerns only connections that need them.
-    fn has_work(&self) -> bool {
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
         self.snd_nxt.lt(self.cold.queue.end())
             || self.recovery != Recovery::None
             || self.cold.resend_first
@@ -157,7 +159,12 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Puts one segment on the wire; answers how many octets of data it took.
-    fn send<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, dst_mac: [u8; 6], next: Next) -> u32 {
+    pub(super) fn send<T: Transmit<B::Payload>>(
+        &mut self,
+        cx: &mut Cx<'_, T>,
+        dst_mac: [u8; 6],
+        next: Next,
+    ) -> u32 {
         let from = if next.again && broken(Rule::RetransmitRange) { self.snd_una + 1 } else { next.seq };
         let (pieces, len) = self.cold.queue.pieces(from, next.len);
         if len == 0 && !next.fin {
@@ -179,7 +186,7 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Accounts for a segment that was sent.
-    fn sent<T>(&mut self, cx: &mut Cx<'_, T>, next: Next) {
+    pub(super) fn sent<T>(&mut self, cx: &mut Cx<'_, T>, next: Next) {
         let end = next.seq + next.len;
         let c = &mut self.cold;
         c.last_sent = cx.now;
@@ -193,13 +200,16 @@ impl<B: Buffers> Connection<B> {
             c.timed = None; // Karn's rule
         } else {
             c.hold_until = Time::MAX;
+            c.last_len = next.len;
             if c.timed.is_none() && self.recovery == Recovery::None {
                 c.timed = Some((end, cx.now));
             }
         }
         self.snd_nxt = self.snd_nxt.max(end);
         if self.rtx_at == Time::MAX {
-            self.rtx_at = cx.now + c.rtt.rto(); // RFC 6298 (5.1)
+            self.restart_timer(cx.now); // RFC 6298 (5.1)
+        } else if !next.again {
+            self.schedule_probe(cx.now);
         }
     }
 
@@ -249,21 +259,19 @@ impl<B: Buffers> Connection<B> {
         } else {
             0
         };
-        let new = self.new_segment(cx);
-        self.cold.cwnd_limited = false;
-        let new = new?;
+        let new = self.new_segment(cx)?;
         let allowed = pipe.saturating_add(new.len) <= cwnd.saturating_add(limited) || pipe == 0;
         self.cold.cwnd_limited = !allowed;
         (allowed || new.len == 0).then_some(new)
     }
 
     /// The end of the data that was sent: SND.NXT without our FIN.
-    fn data_sent(&self) -> Seq {
+    pub(super) fn data_sent(&self) -> Seq {
         self.snd_nxt.min(self.cold.queue.end())
     }
 
     /// A retransmission of at most `max` octets from `seq` on, with our FIN if it is next.
-    fn again(&mut self, seq: Seq, max: u32) -> Next {
+    pub(super) fn again(&mut self, seq: Seq, max: u32) -> Next {
         let max = max.min(u32::from(self.mss)).min(self.data_sent().since(seq));
         let len = if max == 0 { 0 } else { self.cold.queue.segment_len(seq, max) };
         let fin = self.flags.has(Flags::FIN) && seq + len == self.cold.queue.end();
@@ -284,7 +292,7 @@ impl<B: Buffers> Connection<B> {
 
     /// The next new segment that the peer's window lets go, or our FIN. Starts the timers that watch over a window
     /// that is too small.
-    fn new_segment<T>(&mut self, cx: &mut Cx<'_, T>) -> Option<Next> {
+    pub(super) fn new_segment<T>(&mut self, cx: &mut Cx<'_, T>) -> Option<Next> {
         let (seq, end) = (self.snd_nxt, self.cold.queue.end());
         let closing = self.flags.has(Flags::CLOSE) && !self.flags.has(Flags::FIN);
         if !seq.lt(end) {

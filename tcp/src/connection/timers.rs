@@ -43,7 +43,9 @@ impl<B: Buffers> Connection<B> {
         if self.user_timeout_at(cx.net) <= now {
             return self.give_up(cx);
         }
-        if self.rtx_at <= now {
+        if self.rtx_at <= now && self.cold.probe_due {
+            self.send_loss_probe(cx);
+        } else if self.rtx_at <= now {
             let fate = self.on_retransmission_timeout(cx);
             if fate != Fate::Keep {
                 return fate;
@@ -122,6 +124,7 @@ impl<B: Buffers> Connection<B> {
         c.recover = self.snd_nxt;
         c.resend = self.snd_una;
         c.resend_first = false;
+        c.probe = None;
         self.dup_acks = 0;
         self.recovery = Recovery::Timeout;
         self.flags.set(Flags::OUTPUT);

@@ -209,8 +209,8 @@ impl<B: Buffers> Stack<B> {
         self.net.counters.segments_in += 1;
         let key = Key::new(ip.src, segment.remote_port, segment.local_port);
         match self.table.get(key).map(Place::unpack) {
-            Some(Place::Connection(i)) => self.arrive(now, i, segment, frame, h, tx),
-            Some(Place::Embryo(i)) => self.arrive_embryo(now, i, segment, frame, h, tx),
+            Some(Place::Connection(i)) => self.arrive(now, i, &segment, frame, h, tx),
+            Some(Place::Embryo(i)) => self.arrive_embryo(now, i, &segment, frame, h, tx),
             Some(Place::TimeWait(i)) => self.arrive_timewait(now, i, &segment, &frame, tx),
             None => self.arrive_new(now, key, &segment, &frame, tx),
         }
@@ -220,7 +220,7 @@ impl<B: Buffers> Stack<B> {
         &mut self,
         now: Time,
         index: u32,
-        segment: Segment,
+        segment: &Segment,
         frame: B::Frame,
         h: &mut impl Handler<B::Frame>,
         tx: &mut impl Transmit<B::Payload>,
@@ -254,6 +254,10 @@ impl<B: Buffers> Stack<B> {
     pub fn advance(&mut self, now: Time, h: &mut impl Handler<B::Frame>, tx: &mut impl Transmit<B::Payload>) {
         for (id, tag, reason) in self.ended.drain(..) {
             h.closed(id, tag, reason);
+        }
+        // All wheels are polled together, and say nothing new within a tick.
+        if self.wheel.is_settled(now) {
+            return;
         }
         while let Some(index) = self.wheel.poll(now) {
             let Some(c) = self.connections.get_mut(index) else { continue };

@@ -171,7 +171,7 @@ impl<B: Buffers> Stack<B> {
         &mut self,
         now: Time,
         index: u32,
-        s: Segment,
+        s: &Segment,
         frame: B::Frame,
         h: &mut impl Handler<B::Frame>,
         tx: &mut impl Transmit<B::Payload>,
@@ -204,7 +204,7 @@ impl<B: Buffers> Stack<B> {
             return;
         }
         if s.ack != e.iss + 1 {
-            self.refuse(now, key, &s, &frame, tx);
+            self.refuse(now, key, s, &frame, tx);
             return;
         }
         if self.connections.len() >= self.net.cfg.tcp.max_connections as usize {
@@ -255,7 +255,7 @@ impl<B: Buffers> Stack<B> {
     }
 
     pub(super) fn next_timewait(&self) -> Option<Time> {
-        self.timewait_order.front().map(|&(_, _, at)| at)
+        self.timewait_order.front().map(|&(_, _, at)| crate::timer::round_up(at))
     }
 
     /// A connection's addresses begin to wait; the oldest make room if there are too many.

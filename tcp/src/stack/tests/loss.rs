@@ -50,20 +50,44 @@ fn several_losses_in_a_window() {
     }
 }
 
-/// The last segment is lost: nothing follows it that would tell, so the timer does.
+/// The last segment is lost: nothing follows it that would tell. With SACK a probe asks (RFC 8985 §7), without the
+/// timer expires.
 #[test]
-fn tail_loss_costs_a_timeout() {
+fn tail_loss() {
+    for sack in [true, false] {
+        let mut p = Pair::new(|c| c.tcp.sack = sack);
+        let (c, s) = p.connect();
+        let mut n = 0;
+        let from = p.now;
+        p.transfer(c, s, &pattern(1448 * 5), 1448, Duration::from_secs(2), |side, f| {
+            n += usize::from(side == Side::A && data_of(f));
+            if n == 5 && data_of(f) && !f.retransmit { Act::Drop } else { Act::Pass }
+        });
+        assert_eq!(p.now - from >= Duration::from_millis(200), !sack);
+        assert!(sack || p.now - from < Duration::from_millis(300));
+        p.settle();
+        let k = p.a.stack.counters();
+        assert_eq!(k.retransmitted_segments, 1);
+        assert_eq!((k.loss_probes, k.rto_recoveries), if sack { (1, 0) } else { (0, 1) });
+        // The loss that the probe repaired counts (RFC 8985 §7.4).
+        assert!(p.a.stack.info(c).unwrap().ssthresh < 1 << 20);
+    }
+}
+
+/// The one ACK of a burst is lost: a probe brings another, and nothing is taken for lost.
+#[test]
+fn a_lost_ack_costs_a_probe() {
     let mut p = Pair::new(|_| {});
     let (c, s) = p.connect();
-    let mut n = 0;
-    let from = p.now;
-    p.transfer(c, s, &pattern(1448 * 5), 1448, Duration::from_secs(2), |side, f| {
-        n += usize::from(side == Side::A && data_of(f));
-        if n == 5 && data_of(f) && !f.retransmit { Act::Drop } else { Act::Pass }
+    p.transfer(c, s, &pattern(1448 * 5), 1448, Duration::from_secs(2), |side, _| {
+        if side == Side::B { Act::Drop } else { Act::Pass }
     });
-    assert!(p.now - from >= Duration::from_millis(200));
+    p.settle_with(|side, _| if side == Side::B { Act::Drop } else { Act::Pass });
+    p.run(Duration::from_millis(50));
+    assert_eq!(p.a.stack.unacked(c), 0);
     let k = p.a.stack.counters();
-    assert_eq!((k.rto_recoveries, k.retransmitted_segments), (1, 1));
+    assert_eq!((k.loss_probes, k.rto_recoveries, k.fast_recoveries), (1, 0, 0));
+    assert!(p.a.stack.info(c).unwrap().ssthresh > 1 << 20, "no congestion");
 }
 
 /// A whole window is lost, and nothing else.
