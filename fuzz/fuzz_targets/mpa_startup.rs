@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| urnic_fuzz::mpa_startup::run(data));
+urnic_fuzz::target!(mpa_startup);

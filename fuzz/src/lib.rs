@@ -5,6 +5,7 @@
 //! To add a target `x`: a module here with `run` and `seeds`, its name in `short_runs!`, `fuzz_targets/x.rs`, and a
 //! `[[bin]]` in Cargo.toml.
 
+pub mod config_file;
 pub mod corpus;
 #[path = "../../iwarp/tests/support/mod.rs"]
 mod iwarp_support;
@@ -48,4 +49,4 @@ macro_rules! short_runs {
 }
 
 #[cfg(test)]
-short_runs!(iwarp_stream, mpa_startup, tcp_frames);
+short_runs!(config_file, iwarp_stream, mpa_startup, tcp_frames);
