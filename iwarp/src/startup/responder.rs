@@ -43,12 +43,12 @@ impl Responder {
         };
         let (consumed, done) = collector.take(octets)?;
         let Some((request, private_data)) = done else { return Ok(Request::NeedMore) };
-        if consumed < octets.len() {
-            return Err(StartupError::Surplus);
-        }
         let max = self.limits.max_private_data;
         if private_data.len() > max {
             return Err(StartupError::PrivateDataLimit { len: private_data.len(), max });
+        }
+        if consumed < octets.len() {
+            return Err(StartupError::Surplus);
         }
         let peer = PeerParams::of(&request);
         if request.markers && !markers_supported() {
