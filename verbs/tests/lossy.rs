@@ -1,0 +1,67 @@
+//! Random operations between two RNICs over a network that loses, repeats, reorders and changes frames: whatever
+//! the seed, every operation completes with the right data or an error that names the cause, once and in order,
+//! and no octet of memory changes but those that an operation may write.
+//!
+//! `URNIC_SEEDS=n` runs n seeds, `URNIC_SEED=n` runs seed n alone.
+
+mod workload;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use workload::{Checked, Parameters, Seen};
+
+const SEEDS: u64 = 500;
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}
+
+fn run(seed: u64) -> Checked<Seen> {
+    let p = Parameters::random(seed);
+    let outcome = catch_unwind(AssertUnwindSafe(|| workload::run(&p)));
+    outcome.unwrap_or_else(|_| Err("panicked".to_owned())).map_err(|e| format!("{e}\n{p}"))
+}
+
+#[test]
+fn every_operation_completes_rightly_or_names_the_cause() {
+    if let Some(seed) = number("URNIC_SEED") {
+        println!("{:?}", run(seed).unwrap_or_else(|e| panic!("{e}")));
+        return;
+    }
+    let seeds = number("URNIC_SEEDS").unwrap_or(SEEDS);
+    let next = AtomicU64::new(0);
+    let work = || {
+        let (mut seen, mut failures) = (Seen::default(), Vec::new());
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds || failures.len() > 3 {
+                return (seen, failures);
+            }
+            match run(seed) {
+                Ok(of_run) => seen += of_run,
+                Err(failure) => failures.push(failure),
+            }
+        }
+    };
+    let (seen, mut failures) = work_on_two_threads(work);
+    failures.sort();
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    println!("{seeds} seeds: {seen:?}");
+    if seeds >= SEEDS {
+        let all = [seen.lost, seen.corrupted, seen.swapped, seen.crc_errors, seen.refused];
+        assert!(all.iter().all(|n| *n > 20), "the workload sees too little: {seen:?}");
+    }
+}
+
+fn work_on_two_threads(work: impl Fn() -> (Seen, Vec<String>) + Sync) -> (Seen, Vec<String>) {
+    thread::scope(|scope| {
+        let other = scope.spawn(&work);
+        let (mut seen, mut failures) = work();
+        let (others, more) = other.join().expect("failures are collected, not raised");
+        seen += others;
+        failures.extend(more);
+        (seen, failures)
+    })
+}

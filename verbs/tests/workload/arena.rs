@@ -1,0 +1,118 @@
+//! The memory of one node, registered in pieces, and what it must contain.
+
+use std::alloc::Layout;
+use urnic::{Access, Mr, Pd};
+
+/// A range of an [`Arena`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub at: usize,
+    pub len: usize,
+}
+
+/// All the memory of a node that an RNIC might touch, guard areas included, and a shadow that says what is in it.
+pub struct Arena {
+    base: *mut u8,
+    layout: Layout,
+    next: usize,
+    pub shadow: Vec<u8>,
+}
+
+impl Arena {
+    /// `len` octets of random content.
+    pub fn new(len: usize, rng: &mut fastrand::Rng) -> Arena {
+        let len = len.next_multiple_of(8);
+        let layout = Layout::from_size_align(len, 4096).unwrap();
+        // SAFETY: len is not 0.
+        let base = unsafe { std::alloc::alloc(layout) };
+        assert!(!base.is_null());
+        let mut shadow = Vec::with_capacity(len);
+        while shadow.len() < len {
+            shadow.extend_from_slice(&rng.u64(..).to_ne_bytes());
+        }
+        // SAFETY: both are len octets.
+        unsafe { base.copy_from_nonoverlapping(shadow.as_ptr(), len) };
+        Arena { base, layout, next: 0, shadow }
+    }
+
+    pub fn address(&self, at: usize) -> u64 {
+        self.base as u64 + at as u64
+    }
+
+    /// Registers `len` octets behind a guard of `guard` octets.
+    pub fn region(&mut self, pd: &Pd, len: usize, guard: usize, access: Access) -> Region {
+        let at = self.next + guard;
+        assert!(at + len <= self.shadow.len(), "the arena is too small");
+        self.next = at + len;
+        // SAFETY: within the allocation, which lives longer than the region: the world drops its ends first.
+        // Nobody holds a reference to it.
+        let mr = unsafe { pd.reg_mr(self.base.add(at), len, access) }.unwrap();
+        Region { mr: Some(mr), at, len, used: 0 }
+    }
+
+    /// Writes as the application.
+    pub fn write(&mut self, at: usize, bytes: &[u8]) {
+        self.shadow[at..at + bytes.len()].copy_from_slice(bytes);
+        // SAFETY: the shadow is as long as the arena, so the range is in bounds.
+        unsafe { self.base.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// What is there now.
+    pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
+        assert!(at + len <= self.shadow.len());
+        let mut out = vec![0; len];
+        // SAFETY: in bounds; engines run in this thread only, and not now.
+        unsafe { out.as_mut_ptr().copy_from_nonoverlapping(self.base.add(at), len) };
+        out
+    }
+
+    /// The content of `pieces`, one after the other.
+    pub fn gather(&self, pieces: &[Piece]) -> Vec<u8> {
+        pieces.iter().flat_map(|p| self.read(p.at, p.len)).collect()
+    }
+
+    /// The first octet that differs from the shadow, with what is there and what should be.
+    pub fn first_difference(&self) -> Option<(usize, u8, u8)> {
+        let now = self.read(0, self.shadow.len());
+        if now == self.shadow {
+            return None;
+        }
+        let at = now.iter().zip(&self.shadow).position(|(a, b)| a != b)?;
+        Some((at, now[at], self.shadow[at]))
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { std::alloc::dealloc(self.base, self.layout) };
+    }
+}
+
+/// Registered memory in an arena. Each octet is used once.
+pub struct Region {
+    pub mr: Option<Mr>,
+    pub at: usize,
+    pub len: usize,
+    used: usize,
+}
+
+impl Region {
+    pub fn key(&self) -> u32 {
+        self.mr.as_ref().map_or(0, Mr::rkey)
+    }
+
+    pub fn left(&self) -> usize {
+        self.len - self.used
+    }
+
+    /// The next `len` octets, after a gap of `gap`.
+    pub fn take(&mut self, gap: usize, len: usize) -> Option<Piece> {
+        if gap + len > self.left() {
+            return None;
+        }
+        let at = self.at + self.used + gap;
+        self.used += gap + len;
+        Some(Piece { at, len })
+    }
+}

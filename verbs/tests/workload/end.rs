@@ -1,0 +1,239 @@
+//! The model of one end of a connection.
+
+use super::Checked;
+use super::arena::{Arena, Piece, Region};
+use super::parameters::Parameters;
+use crate::check;
+use std::collections::VecDeque;
+use urnic::*;
+
+/// Bit of a work request id that marks receives.
+pub const RECEIVE: u64 = 1 << 63;
+
+/// Receives that are kept posted.
+pub const RECEIVES: usize = 16;
+/// Octets of a slot that is overwritten again and again.
+pub const SLOT: usize = 16;
+/// Regions that Sends with Invalidate are for.
+pub const WINDOWS: usize = 3;
+/// Octets of such a region.
+pub const WINDOW: usize = 64;
+pub const MAX_SGE: u8 = 4;
+pub const MAX_INLINE: u32 = 128;
+
+/// Whether something has happened to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It may have happened, in part or as a whole.
+    Maybe,
+    /// It must not happen.
+    Never,
+    /// It was seen to have happened, and is in the shadow.
+    Done,
+}
+
+/// What a Write does to the peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub enum Mark {
+    Effect(usize),
+    /// The n-th value of the peer's slot.
+    Slot(usize),
+}
+
+/// A posted send request.
+pub struct Posted {
+    pub wr_id: u64,
+    pub seq: u64,
+    pub signalled: bool,
+    pub opcode: WcOpcode,
+    pub len: u32,
+    /// What the application may overwrite once the request is complete.
+    pub from: Vec<Piece>,
+    /// What a Read writes here.
+    pub read: Option<usize>,
+}
+
+/// A posted receive.
+pub struct Receive {
+    pub wr_id: u64,
+    pub pieces: Vec<Piece>,
+    pub capacity: usize,
+}
+
+/// A Send of the peer that is to arrive here.
+pub struct Due {
+    pub seq: u64,
+    pub len: u32,
+    pub solicited: bool,
+    pub invalidates: Option<u32>,
+    pub effect: usize,
+    /// It does not fit its receive.
+    pub too_long: bool,
+}
+
+pub struct End {
+    // Before the protection domain goes.
+    pub src: Region,
+    pub dst: Region,
+    pub ro: Region,
+    pub inbox: Region,
+    pub sink: Region,
+    pub windows: Vec<Region>,
+    pub next_window: usize,
+    /// The key of a window that a Send was posted to invalidate.
+    pub invalid: Option<u32>,
+    pub slot: Piece,
+    pub slot_values: Vec<Vec<u8>>,
+    /// The slot has had this value at least.
+    pub slot_floor: usize,
+    pub qp: Qp,
+    pub pd: Pd,
+    pub connection: Option<Connection>,
+    pub posted: VecDeque<Posted>,
+    pub receives: VecDeque<Receive>,
+    pub due: VecDeque<Due>,
+    /// Writes of this end that are not known to have arrived.
+    pub unproven: VecDeque<(u64, Mark)>,
+    /// Places at the peer that this end wrote, with what.
+    pub written: Vec<(Piece, Vec<u8>)>,
+    /// The last Read's sink and what it must have brought.
+    pub last_read: Option<(Piece, Vec<u8>)>,
+    pub seq: u64,
+    pub receive_id: u64,
+    pub ops_left: usize,
+    pub established: bool,
+    pub disconnected: Option<DisconnectReason>,
+    /// How the connection ends has been decided.
+    pub ending: bool,
+    pub gave_up: bool,
+    /// Errors other than flushes that were reported for send requests and for receives.
+    pub errors: [u32; 2],
+    /// A completion was not a success.
+    pub broken: [bool; 2],
+}
+
+impl End {
+    /// Octets of memory that an end needs at most.
+    pub fn memory(p: &Parameters) -> usize {
+        let guards = (6 + WINDOWS) * 700;
+        5 * room(p) + WINDOWS * WINDOW + guards + 4096
+    }
+
+    pub fn new(
+        p: &Parameters,
+        device: &Device,
+        arena: &mut Arena,
+        send_cq: &Cq,
+        recv_cq: &Cq,
+        pair: usize,
+        side: usize,
+    ) -> End {
+        let pd = device.alloc_pd();
+        let init = QpInit {
+            send_cq,
+            recv_cq,
+            max_send_wr: p.queue,
+            max_recv_wr: RECEIVES as u32,
+            max_send_sge: MAX_SGE,
+            max_recv_sge: MAX_SGE,
+            max_inline: MAX_INLINE,
+            signal_all: p.signal_all,
+        };
+        let qp = pd.create_qp(&init).unwrap();
+        let len = room(p);
+        let odd = 64 + (p.seed as usize * 7 + pair * 5 + side * 3) % 600;
+        let (local, write, read) = (Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ);
+        let src = arena.region(&pd, len, odd, Access::empty());
+        let mut dst = arena.region(&pd, len, odd, local | write | read);
+        let ro = arena.region(&pd, len, odd, read);
+        let inbox = arena.region(&pd, len, odd, local);
+        let sink = arena.region(&pd, len, odd, local);
+        let windows = (0..WINDOWS).map(|_| arena.region(&pd, WINDOW, odd, local | write)).collect();
+        let slot = dst.take(3, SLOT).unwrap();
+        End {
+            slot_values: vec![arena.read(slot.at, SLOT)],
+            slot_floor: 0,
+            slot,
+            src,
+            dst,
+            ro,
+            inbox,
+            sink,
+            windows,
+            next_window: 0,
+            invalid: None,
+            qp,
+            pd,
+            connection: None,
+            posted: VecDeque::new(),
+            receives: VecDeque::new(),
+            due: VecDeque::new(),
+            unproven: VecDeque::new(),
+            written: Vec::new(),
+            last_read: None,
+            seq: 0,
+            receive_id: 0,
+            ops_left: p.ops,
+            established: false,
+            disconnected: None,
+            ending: false,
+            gave_up: false,
+            errors: [0; 2],
+            broken: [false; 2],
+        }
+    }
+
+    pub fn failed(&self) -> bool {
+        self.disconnected.is_some() || self.broken != [false; 2]
+    }
+
+    /// Nothing left to do, and nothing outstanding.
+    pub fn is_idle(&self) -> bool {
+        self.established && self.ops_left == 0 && self.posted.is_empty()
+    }
+
+    /// The connection is gone and everything has been reported.
+    pub fn is_over(&self) -> bool {
+        self.disconnected.is_some() && self.posted.is_empty() && self.receives.is_empty()
+    }
+
+    pub fn disconnected(&mut self, pair: usize, side: usize, reason: DisconnectReason) -> Checked {
+        let before = self.disconnected.replace(reason);
+        check!(before.is_none(), "pair {pair} side {side}: disconnected twice: {before:?}, {reason:?}");
+        Ok(())
+    }
+
+    pub fn region_at(&self, at: usize) -> Option<&'static str> {
+        let named = [
+            (&self.src, "sources"),
+            (&self.dst, "targets of Writes"),
+            (&self.ro, "sources of Reads"),
+            (&self.inbox, "receives"),
+            (&self.sink, "sinks of Reads"),
+        ];
+        let windows = self.windows.iter().map(|w| (w, "a window"));
+        named
+            .into_iter()
+            .chain(windows)
+            .find(|(r, _)| (r.at..r.at + r.len).contains(&at))
+            .map(|(_, name)| name)
+    }
+
+    pub fn describe(&self) -> String {
+        format!(
+            "{:?}, {} to post, {} posted, {} receives, {} due, {:?}, {:?}",
+            self.qp.state(),
+            self.ops_left,
+            self.posted.len(),
+            self.receives.len(),
+            self.due.len(),
+            self.disconnected,
+            self.qp.terminate(),
+        )
+    }
+}
+
+/// Octets of an end's regions.
+fn room(p: &Parameters) -> usize {
+    p.budget + 64 * 1024
+}
