@@ -93,6 +93,31 @@ fn data_outside_of_the_window_is_refused_with_an_ack() {
 }
 
 #[test]
+pub fn an_ack_from_outside_of_the_window_acknowledges_nothing() {
+    let mut b = Bench::listening(|_| {}, Script { close_first: false, ..Script::send(1000) });
+    let (c, _) = b.open(syn());
+    assert_eq!(b.send(&c.seg()).len(), 1);
+    for offset in [1u32 << 21, 1 << 30, 0u32.wrapping_sub(5)] {
+        b.send(&Seg { seq: c.nxt.wrapping_add(offset), ack: Some(c.una.wrapping_add(1000)), ..c.seg() });
+        assert_eq!(b.host.app.sessions[0].acked, 0, "{offset}");
+    }
+    b.send(&Seg { ack: Some(c.una.wrapping_add(1000)), ..c.seg() });
+    assert_eq!(b.host.app.sessions[0].acked, 1000);
+}
+
+#[test]
+pub fn octets_that_come_again_are_delivered_once() {
+    let (mut b, c) = established();
+    b.send(&c.data(0, 100));
+    // Both ends of what is held and of what was delivered are crossed.
+    for (offset, len, total) in [(50, 100, 150), (200, 50, 150), (140, 80, 250), (0, 251, 251), (250, 1, 251)]
+    {
+        b.send(&c.data(offset, len));
+        assert_eq!(b.host.app.sessions[0].received, total, "{offset} {len}");
+    }
+}
+
+#[test]
 fn resets_and_acks_in_syn_sent() {
     // RFC 9293 §3.10.7.3
     let mut b = Bench::new(|_| {});

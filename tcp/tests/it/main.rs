@@ -8,6 +8,8 @@ mod peer;
 mod attacks;
 mod closing;
 mod random;
+#[cfg(feature = "sabotage")]
+mod sabotage;
 mod smoltcp_peer;
 mod throughput;
 mod windows;

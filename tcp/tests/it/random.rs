@@ -82,17 +82,20 @@ fn world(rng: &mut Rng) -> World {
     w
 }
 
+/// One connection under `seed`.
+pub fn one(seed: u64) {
+    let mut rng = Rng::with_seed(seed);
+    let mut w = world(&mut rng);
+    let (mut client, server) = (script(&mut rng, 1500), script(&mut rng, 1500));
+    // Somebody has to close.
+    client.close_first |= !server.close_first;
+    w.open(client, server);
+    w.run_to_end(Duration::from_secs(7200));
+}
+
 #[test]
 fn one_connection() {
-    for_seeds(300, |seed| {
-        let mut rng = Rng::with_seed(seed);
-        let mut w = world(&mut rng);
-        let (mut client, server) = (script(&mut rng, 1500), script(&mut rng, 1500));
-        // Somebody has to close.
-        client.close_first |= !server.close_first;
-        w.open(client, server);
-        w.run_to_end(Duration::from_secs(7200));
-    });
+    for_seeds(300, one);
 }
 
 #[test]
