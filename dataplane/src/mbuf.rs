@@ -7,7 +7,7 @@ use dpdk_sys as sys;
 
 /// A frame that nobody else refers to: received from a port, or copied together. Dropping it returns its memory.
 ///
-/// Mbufs come from pools with one producer and one consumer, so neither a port nor anything made from its pools is
+/// Mbufs come from pools that serve one user at a time, so neither a port nor anything made from its pools is
 /// `Send`: an engine moves between threads as a whole, under its lock, and says so itself.
 #[derive(Debug)]
 #[repr(transparent)]

@@ -12,6 +12,8 @@ use crate::Mbuf;
 use crate::eal::{self, Eal};
 use crate::payload::TxBuf;
 
+mod lifo;
+
 /// Bytes free before the data of a fresh mbuf, for headers.
 pub const HEADROOM: usize = sys::RTE_PKTMBUF_HEADROOM as usize;
 
@@ -42,8 +44,8 @@ pub struct PoolError {
 
 /// A fixed number of mbufs, used by one engine.
 ///
-/// Threads that EAL does not know get no cache from a mempool, and an engine is driven by such threads in turn, so the
-/// mempool has no cache and a single-producer, single-consumer ring, and batches are kept here.
+/// Threads that EAL does not know get no cache from a mempool, and an engine is driven by such threads in turn: so the
+/// mempool has no cache, but a stack that only the engine uses, and batches to be sent are kept here.
 #[derive(Debug)]
 pub struct Pool {
     mempool: NonNull<sys::rte_mempool>,
@@ -71,7 +73,7 @@ impl Pool {
         let name = format!("urnic{}", SERIAL.fetch_add(1, Ordering::Relaxed));
         let name = CString::new(name).unwrap_or_default();
         let ops = match users {
-            Users::Engine => c"ring_sp_sc",
+            Users::Engine => lifo::NAME,
             Users::Link => c"ring_mp_mc",
         };
         let full = HEADROOM + room.next_multiple_of(64);
@@ -79,6 +81,7 @@ impl Pool {
             u16::try_from(full).map_err(|_| "a frame of at most 64 KiB fits".to_owned()).and_then(|full| {
                 eal.control(|| {
                     reap();
+                    lifo::register().map_err(eal::strerror)?;
                     // SAFETY: EAL runs; the strings are NUL-terminated.
                     let m = unsafe {
                         sys::rte_pktmbuf_pool_create_by_ops(
@@ -147,7 +150,7 @@ impl Pool {
     fn refill(&mut self) {
         let mut batch = [ptr::null_mut(); BATCH];
         for want in [BATCH, 1] {
-            // SAFETY: `batch` has room for `want` pointers; without a cache the mempool's ring is used.
+            // SAFETY: `batch` has room for `want` pointers.
             let status =
                 unsafe { sys::rte_mempool_get_bulk(self.mempool.as_ptr(), batch.as_mut_ptr(), want as u32) };
             if status == 0 {

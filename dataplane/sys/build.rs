@@ -17,7 +17,7 @@ const FUNCTIONS: [&str; 15] = [
     "rte_get_tsc_hz",
     "rte_log_(cur_msg_loglevel|set_global_level)",
     "rte_openlog_stream",
-    "rte_mempool_(free|avail_count|get_bulk|put_bulk)",
+    "rte_mempool_(register_ops|free|avail_count|get_bulk|put_bulk)",
     "rte_pktmbuf_(pool_create_by_ops|attach|free|free_seg|attach_extbuf)",
     "rte_ring_(create|free|dequeue)",
     "rte_socket_id",
