@@ -55,7 +55,7 @@ pub struct TimerWheel {
 /// The time at which a wheel reports `deadline`: the start of the first tick that is not before it. For deadlines that
 /// are kept elsewhere, and looked at only when wheels are polled.
 pub fn round_up(deadline: Time) -> Time {
-    Time(tick_of(deadline.0).checked_mul(1 << TICK_SHIFT).unwrap_or(u64::MAX))
+    Time(tick_of(deadline.0).saturating_mul(1 << TICK_SHIFT))
 }
 
 /// First tick that is not before `deadline`.

@@ -122,7 +122,9 @@ impl Controller {
             if !ack.limited {
                 return;
             }
-            let limit = if self.after_timeout { self.mss } else { 2 * self.mss };
+            // One ACK stands for a whole burst, so all that it acknowledges counts, as in a sender that paces (RFC
+            // 9406 §4.2); only after a timeout the limit of RFC 3465 §2.3 holds.
+            let limit = if self.after_timeout { self.mss } else { u32::MAX };
             let growth = acked.min(limit).min(self.ssthresh - self.cwnd);
             self.grow(growth);
             if self.in_slow_start() {

@@ -89,7 +89,7 @@ proptest! {
         for (r, n, expired) in samples {
             if expired { e.back_off() } else { e.sample(d(r), n) }
             prop_assert!(e.rto() > Duration::ZERO);
-            prop_assert!(e.rto() <= d(max.max(min).min(LONGEST).max(1)));
+            prop_assert!(e.rto() <= d(max.max(min).clamp(1, LONGEST)));
         }
     }
 

@@ -309,6 +309,11 @@ impl<B: Buffers> Stack<B> {
         timers.into_iter().flatten().min()
     }
 
+    /// `flush` has something to do: after a pass, because the port was full.
+    pub fn wants_flush(&self) -> bool {
+        !self.work.is_empty() || self.net.arp.has_requests()
+    }
+
     // ---- connections ----
 
     /// Opens a connection to `remote`. `Handler::connected` or `closed` tells how it went.

@@ -5,5 +5,6 @@ mod handshake;
 mod hostile;
 mod link;
 mod loss;
+mod memory;
 mod scripted;
 mod transfer;

@@ -1,0 +1,61 @@
+//! What a connection costs.
+
+use crate::testing::*;
+use crate::*;
+use std::sync::Arc;
+
+/// A stack can be moved to the thread that drives it.
+#[test]
+fn a_stack_is_send() {
+    struct Portable;
+    #[derive(Clone)]
+    struct Bytes(Arc<[u8]>);
+    impl Payload for Bytes {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+        fn sum(&self, r: std::ops::Range<usize>) -> u16 {
+            sum::sum(&self.0[r])
+        }
+    }
+    impl Buffers for Portable {
+        type Frame = Vec<u8>;
+        type Payload = Bytes;
+    }
+    fn send<T: Send>() {}
+    send::<Stack<Portable>>();
+}
+
+/// A thousand connections, opened and closed many times over: places are used again.
+#[test]
+fn places_are_used_again() {
+    let mut p = Pair::new(|c| c.tcp.max_time_wait = 100);
+    for _ in 0..20 {
+        let open: Vec<_> = (0..100).map(|_| p.connect()).collect();
+        assert_eq!(p.a.stack.census().0, 100);
+        for (c, s) in open {
+            p.a.stack.close(p.now, c, &mut p.a.port);
+            p.b.stack.close(p.now, s, &mut p.b.port);
+        }
+        p.settle();
+        assert_eq!((p.a.stack.census().0, p.b.stack.census().0), (0, 0));
+        assert!(p.a.stack.census().2 <= 100 && p.b.stack.census().2 <= 100);
+    }
+}
+
+/// More connections than are allowed are refused, on both sides, and the others go on.
+#[test]
+fn connections_are_bounded() {
+    let mut p = Pair::new(|c| c.tcp.max_connections = 10);
+    for _ in 0..10 {
+        p.connect();
+    }
+    let to = std::net::SocketAddrV4::new(B, PORT);
+    assert_eq!(p.a.stack.connect(p.now, to, 0, &mut p.a.port), Err(ConnectError::TooMany));
+    let mut other = Node::new(config(std::net::Ipv4Addr::new(10, 0, 0, 3)));
+    std::mem::swap(&mut p.a, &mut other);
+    p.a.stack.connect(p.now, to, 0, &mut p.a.port).unwrap();
+    p.settle();
+    assert_eq!(p.b.stack.census(), (10, 0, 0));
+    assert_eq!(p.b.stack.counters().syn_backlog_full, 1);
+}
