@@ -5,6 +5,7 @@
 mod harness;
 mod peer;
 
+mod acks;
 mod attacks;
 mod closing;
 mod random;

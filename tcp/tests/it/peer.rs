@@ -9,7 +9,7 @@ use smoltcp::wire::{
 };
 use std::net::SocketAddrV4;
 use std::time::Duration;
-use urnic_tcp::{ConnId, StackConfig, Time};
+use urnic_tcp::{StackConfig, Time};
 
 /// The peer's node number.
 const PEER: u8 = 9;
@@ -55,10 +55,6 @@ impl Default for Seg {
 }
 
 impl Seg {
-    pub fn len(&self) -> u32 {
-        self.data.len() as u32 + u32::from(self.syn) + u32::from(self.fin)
-    }
-
     pub fn frame(&self, src: u8, dst: u8) -> Vec<u8> {
         let mut sack_ranges = [None; 3];
         for (to, &from) in sack_ranges.iter_mut().zip(&self.sacks) {
@@ -247,11 +243,6 @@ impl Bench {
         let sent = self.send(&c.seg());
         assert_eq!(self.host.app.sessions.len(), before + 1, "not accepted; stack sent {sent:?}");
         c
-    }
-
-    /// The id of the only connection.
-    pub fn conn(&self) -> ConnId {
-        self.host.app.sessions[0].conn
     }
 
     /// A connection that the stack opens to port 9 of the peer; its SYN.
