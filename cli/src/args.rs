@@ -14,7 +14,7 @@ use urnic_bench::perf::{Link, Mode, Op, Wait};
     after_help = "Exit codes: 0 done and verified, 1 failed, 2 bad usage or configuration.\n\
                   Settings come from defaults, a TOML file (--config or URNIC_CONFIG), the environment (URNIC_*) and \
                   options; each overrides the ones before.\n\
-                  URNIC_LOG=debug (or info, trace) shows what happens."
+                  URNIC_LOG=debug (or info, trace) shows what happens on standard error."
 )]
 pub struct Cli {
     #[command(subcommand)]

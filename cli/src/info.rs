@@ -88,7 +88,7 @@ impl Info {
         let pages = hugepage_status();
         Self {
             version: env!("CARGO_PKG_VERSION"),
-            dpdk: Eal::version(),
+            dpdk: Eal::version().trim_start_matches("DPDK "),
             cores: allowed_cores(),
             engine_cores: config.engine.cores.clone(),
             progress: config.engine.progress.word(),
@@ -109,7 +109,7 @@ impl Info {
     }
 
     fn text(&self) -> String {
-        let mut text = format!("urnic {}, {}\n", self.version, self.dpdk);
+        let mut text = format!("urnic {}, DPDK {}\n", self.version, self.dpdk);
         let list = |cores: &[usize]| cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         // Writing to a string cannot fail.
         let mut line = |name: &str, value: String| {

@@ -9,6 +9,7 @@ mod info;
 mod perf;
 mod settings;
 
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -19,8 +20,7 @@ use args::{Cli, Command};
 fn main() -> ExitCode {
     // Prints help and exits with 0, or says what is wrong with the arguments and exits with 2.
     let cli = Cli::parse();
-    let filter = EnvFilter::try_from_env("URNIC_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    log();
     let done = match &cli.command {
         Command::Info(args) => info::run(args),
         Command::Perf(args) => perf::run(args),
@@ -32,4 +32,16 @@ fn main() -> ExitCode {
             failure.exit_code()
         }
     }
+}
+
+/// Logs on stderr what `URNIC_LOG` asks for. What DPDK warns of happens whenever a link goes down; where it makes
+/// something fail, the error quotes it.
+fn log() {
+    let filter = EnvFilter::try_from_env("URNIC_LOG").unwrap_or_else(|_| EnvFilter::new("warn,dpdk=error"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .without_time()
+        .init();
 }

@@ -1,0 +1,223 @@
+//! The command as scripts see it: exit codes, messages, JSON.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+fn urnic(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_urnic"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_")) {
+        command.env_remove(name);
+    }
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    urnic(args).output().expect("urnic runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Bad usage or configuration: exit code 2, nothing on stdout, a message with all the parts.
+#[track_caller]
+fn refuses(command: &mut Command, parts: &[&str]) {
+    let output = command.output().expect("urnic runs");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{command:?}: {message}");
+    assert!(output.stdout.is_empty(), "{command:?}: {}", text(&output.stdout));
+    for part in parts {
+        assert!(message.contains(part), "{command:?}: {part:?} is not in {message:?}");
+    }
+}
+
+#[test]
+fn bad_usage() {
+    refuses(&mut urnic(&[]), &["Usage: urnic"]);
+    refuses(&mut urnic(&["inof"]), &["inof", "similar", "info"]);
+    refuses(&mut urnic(&["perf"]), &["Usage: urnic perf"]);
+    refuses(&mut urnic(&["perf", "client"]), &["<HOST>"]);
+    refuses(&mut urnic(&["perf", "pair", "--op", "atomic"]), &["'atomic'", "write, read, send"]);
+    refuses(&mut urnic(&["perf", "pair", "--mode", "fast"]), &["'fast'", "lat, bw, rate"]);
+    refuses(&mut urnic(&["perf", "pair", "--port", "pci"]), &["'pci'", "virtio_user, memif, ring"]);
+    refuses(&mut urnic(&["perf", "pair", "--size", "big"]), &["'big'", "4096 or 64KiB"]);
+    refuses(&mut urnic(&["perf", "pair", "--size", "2GiB"]), &["--size", "1 GiB"]);
+    refuses(&mut urnic(&["perf", "pair", "--iters", "1", "--seconds", "1"]), &["cannot be used with"]);
+    refuses(&mut urnic(&["perf", "pair", "--iters", "0"]), &["--iters", "at least 1"]);
+    refuses(&mut urnic(&["perf", "pair", "--seconds", "-1"]), &["'-1'"]);
+    refuses(&mut urnic(&["perf", "pair", "--seconds", "0"]), &["--seconds", "more than 0"]);
+    refuses(&mut urnic(&["perf", "pair", "--qps", "0"]), &["--qps", "1 to 16384"]);
+    refuses(&mut urnic(&["perf", "pair", "--vrify"]), &["--vrify", "--verify"]);
+    refuses(&mut urnic(&["perf", "floor", "--mode", "rate"]), &["'rate'", "lat, bw"]);
+    refuses(&mut urnic(&["perf", "floor", "--size", "59"]), &["--size", "60 to 9014"]);
+}
+
+#[test]
+fn bad_settings() {
+    refuses(&mut urnic(&["info", "--mtu", "100"]), &["option --mtu: port.mtu: 100 is outside 576 to 9000"]);
+    refuses(
+        &mut urnic(&["info", "--port", "pci:0"]),
+        &["option --port", "no kind of port \"pci\"", "ring:NAME"],
+    );
+    refuses(&mut urnic(&["info", "--ip", "10.0.0.1"]), &["option --ip", "no prefix length", "10.0.0.1/24"]);
+    refuses(
+        &mut urnic(&["info", "--ip", "10.0.0.1/24", "--ip", "10.0.0.2/24"]),
+        &["2 addresses are given, and one is supported"],
+    );
+    refuses(&mut urnic(&["info", "--mac", "1:2"]), &["option --mac", "not an Ethernet address"]);
+    refuses(
+        &mut urnic(&["info", "--progress", "fast"]),
+        &["option --progress", "inline, dedicated, adaptive"],
+    );
+    refuses(&mut urnic(&["info", "--cores", "a"]), &["option --cores", "not a whole number"]);
+    refuses(
+        &mut urnic(&["info", "--ip", "10.0.0.1/24", "--gateway", "10.1.0.1"]),
+        &["option --gateway", "not in the network of 10.0.0.1/24"],
+    );
+    refuses(
+        &mut urnic(&["perf", "pair", "--fault", "los=1"]),
+        &["port.fault", "unknown key `los`", "loss=0.01"],
+    );
+    refuses(
+        urnic(&["info"]).env("URNIC_MTU", "x"),
+        &["environment variable URNIC_MTU: port.mtu", "576 to 9000"],
+    );
+    refuses(urnic(&["info"]).env("URNIC_MTUU", "1500"), &["URNIC_MTUU", "did you mean URNIC_MTU?"]);
+    refuses(&mut urnic(&["perf", "server"]), &["no port is configured", "--port KIND:ARG"]);
+    refuses(
+        &mut urnic(&["perf", "server", "--port", "ring:x"]),
+        &["no IP address is configured", "--ip ADDR/LEN"],
+    );
+    refuses(
+        &mut urnic(&["perf", "client", "fd00::1", "--port", "ring:x", "--ip", "10.0.0.1/24"]),
+        &["the server \"fd00::1\"", "write the server's IPv4 address"],
+    );
+}
+
+/// A mistake in the file: file, line, key, what is wrong, what to write.
+#[test]
+fn bad_file() {
+    let mut file = tempfile::Builder::new().suffix(".toml").tempfile().expect("a file");
+    file.write_all(b"# mine\n[port]\nmtuu = 9000\n").expect("written");
+    let path = file.path().to_str().expect("a name");
+    let message = format!("urnic: {path}:3: port.mtuu: there is no such key; did you mean mtu?");
+    refuses(&mut urnic(&["info", "--config", path]), &[&message]);
+    refuses(urnic(&["info"]).env("URNIC_CONFIG", path), &[&message]);
+    refuses(&mut urnic(&["perf", "floor", "--config", path]), &[&message]);
+    refuses(
+        &mut urnic(&["info", "--config", "/nowhere/x.toml"]),
+        &["/nowhere/x.toml: cannot be read", "--config"],
+    );
+}
+
+#[test]
+fn help_and_version() {
+    for args in [
+        &["--help"][..],
+        &["info", "--help"],
+        &["perf", "--help"],
+        &["perf", "pair", "--help"],
+        &["--version"],
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert!(output.stderr.is_empty() && text(&output.stdout).contains("urnic"), "{args:?}");
+    }
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout).lines().count(), 1, "one object on one line");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Without a port there is no device, but all the rest.
+#[test]
+fn info_of_the_machine() {
+    let info = json(&run(&["info", "--json", "--mtu", "9000"]));
+    assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!((&info["mtu"], &info["memory_mb"]), (&9000.into(), &256.into()));
+    assert!(info["device"].is_null() && info["port"].is_null() && info["offloads"].is_null());
+    assert!(info["dpdk"].as_str().is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit())), "{info}");
+    let output = run(&["info"]);
+    assert!(text(&output.stdout).contains("no device: it takes a port and an address"));
+}
+
+/// With one, the device, in the same process over a ring.
+#[test]
+fn info_of_a_device() {
+    let settings = ["--port", "ring:info", "--ip", "10.9.0.1/24", "--mac", "02:00:00:00:00:09"];
+    let settings: Vec<&str> = settings.into_iter().chain(["--cores", "0"]).collect();
+    let info = json(&run(&[&["info", "--json"], settings.as_slice()].concat()));
+    let device = &info["device"];
+    assert_eq!(device["mac"], "02:00:00:00:00:09");
+    assert_eq!(device["ip"], "10.9.0.1/24");
+    assert_eq!(device["node_guid"], "0000:00ff:fe00:0009");
+    assert_eq!(device["transport"], "iWARP");
+    assert!(device["max_qp"].as_u64().is_some_and(|n| n >= 1000), "{info}");
+    assert_eq!((&info["port"], &info["engine_cores"]), (&"ring:info".into(), &serde_json::json!([0])));
+    assert_eq!(info["offloads"]["tso"], false);
+    let output = run(&[&["info"], settings.as_slice()].concat());
+    let shown = text(&output.stdout);
+    assert!(
+        shown.contains("hca_id: urnic0") && shown.contains("iWARP") && shown.contains("10.9.0.1/24"),
+        "{shown}"
+    );
+}
+
+/// Layers: the command line over the environment over the file.
+#[test]
+fn layers() {
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    file.write_all(b"[port]\nmtu = 1000\n[engine]\nprogress = \"inline\"\n[memory]\nmb = 64\n")
+        .expect("written");
+    let path = file.path().to_str().expect("a name");
+    let mut command = urnic(&["info", "--json", "--config", path, "--mtu", "1200"]);
+    let info =
+        json(&command.env("URNIC_MTU", "1100").env("URNIC_PROGRESS", "dedicated").output().expect("runs"));
+    assert_eq!((&info["mtu"], &info["memory_mb"]), (&1200.into(), &64.into()));
+    assert_eq!(info["progress"], "dedicated");
+}
+
+/// Results are passed on to the table as they were printed.
+#[test]
+fn results_and_their_table() {
+    let output = run(&["perf", "pair", "--port", "ring", "--iters", "500", "--verify", "--no-crc", "--json"]);
+    let result = json(&output);
+    assert_eq!(
+        (&result["op"], &result["mode"], &result["size"]),
+        (&"write".into(), &"lat".into(), &8.into())
+    );
+    assert_eq!((&result["verified"], &result["crc"]), (&true.into(), &false.into()));
+    assert!(result["rtt_us"]["p50"].as_f64().is_some_and(|us| us > 0.0), "{result}");
+    assert!(result["gbit_s"].is_null());
+
+    let table = |input: &[u8]| {
+        let mut child = urnic(&["perf", "table"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("urnic runs");
+        child.stdin.take().expect("a pipe").write_all(input).expect("written");
+        child.wait_with_output().expect("urnic ends")
+    };
+    let twice = [output.stdout.as_slice(), b"\n", output.stdout.as_slice()].concat();
+    let shown = table(&twice);
+    assert_eq!(shown.status.code(), Some(0));
+    assert_eq!(text(&shown.stdout).matches("write").count(), 2);
+    let wrong = table(b"\nhello\n");
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("line 2 of standard input is no result"), "{}", text(&wrong.stderr));
+}
+
+/// A failure that is nobody's bad usage: exit code 1, and what to do.
+#[test]
+fn failures() {
+    let args = ["info", "--port", "vhost:/nonexistent/dir/x.sock,server=yes", "--ip", "10.9.0.1/24"];
+    let output = run(&args);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("urnic: ") && message.contains("/nonexistent/dir"), "{message}");
+}
