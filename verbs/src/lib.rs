@@ -21,6 +21,10 @@ mod pd;
 mod port;
 mod qp;
 mod queue;
+#[cfg(feature = "sabotage")]
+pub mod sabotage;
+#[cfg(not(feature = "sabotage"))]
+mod sabotage;
 mod shard;
 pub mod simulation;
 mod sync;

@@ -9,6 +9,7 @@ use crate::device::{MAX_INLINE, MAX_SGE, MAX_WR};
 use crate::error::{Error, PostError, PostListError, Result};
 use crate::pd::{Pd, PdId};
 use crate::queue::{Payload, RecvQueue, SendQueue};
+use crate::sabotage::{Rule, broken};
 use crate::wr::{RecvWr, SendWr};
 
 /// The state of a queue pair (verbs §6.2).
@@ -282,7 +283,7 @@ impl Qp {
     /// Tells the engine that there is work. The swap also orders the posted entry before the engine's look.
     #[inline]
     fn ring(&self) {
-        if !self.shared.scheduled.swap(true, Ordering::AcqRel) {
+        if !self.shared.scheduled.swap(true, Ordering::AcqRel) && !broken(Rule::Doorbell) {
             self.pd.shared.device.shard.ring(self.shared.qpn);
         }
     }

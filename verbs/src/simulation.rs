@@ -18,6 +18,7 @@ use crate::error::Result;
 use crate::memory::PageAllocator;
 use crate::port::sim::{SimPort, SimWire};
 use crate::shard::{Doorbells, EngineAttr};
+use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,11 +57,25 @@ impl Default for Options {
     }
 }
 
+/// A node of the network that is no RNIC: whatever is to be said over the wire, it can say.
+pub trait Host {
+    /// Takes the Ethernet frames that have arrived, and gives those to send. Called at every step with the time
+    /// since the start; answers when it wants a turn even if nothing arrives.
+    fn turn(
+        &mut self,
+        now: Duration,
+        arrived: &mut VecDeque<Vec<u8>>,
+        send: &mut Vec<Vec<u8>>,
+    ) -> Option<Duration>;
+}
+
 /// Devices on a simulated network.
 pub struct Simulation {
     clock: SimClock,
     network: Network<Vec<u8>>,
     nodes: Vec<Node>,
+    /// Their numbers follow those of the devices.
+    hosts: Vec<(Box<dyn Host>, VecDeque<Vec<u8>>)>,
 }
 
 struct Node {
@@ -74,9 +89,19 @@ impl Simulation {
     /// # Errors
     /// As those of [`Device::open`].
     pub fn new(options: &Options) -> Result<Self> {
+        Self::with_hosts(options, Vec::new())
+    }
+
+    /// The same, with other hosts on the network; their numbers follow those of the devices.
+    ///
+    /// # Errors
+    /// As those of [`Device::open`].
+    pub fn with_hosts(options: &Options, hosts: Vec<Box<dyn Host>>) -> Result<Self> {
         let clock = SimClock::default();
         let nodes = (0..options.devices).map(|i| Node::new(i, options, &clock)).collect::<Result<_>>()?;
-        Ok(Simulation { clock, network: Network::new(options.devices, &options.network), nodes })
+        let network = Network::new(options.devices + hosts.len(), &options.network);
+        let hosts = hosts.into_iter().map(|host| (host, VecDeque::new())).collect();
+        Ok(Simulation { clock, network, nodes, hosts })
     }
 
     /// Device number `index`.
@@ -87,9 +112,14 @@ impl Simulation {
         self.nodes[index].device.clone()
     }
 
-    /// The address of device number `index`.
+    /// The IP address of node number `index`.
     pub fn address(index: usize) -> Ipv4Addr {
         Ipv4Addr::from_bits(0x0A00_0001 + index as u32)
+    }
+
+    /// The Ethernet address of node number `index`.
+    pub fn mac(index: usize) -> [u8; 6] {
+        [0x02, 0, 0, 0, (index >> 8) as u8, index as u8]
     }
 
     /// The virtual time since the start.
@@ -123,6 +153,8 @@ impl Simulation {
         while let Some(delivery) = self.network.pop(now) {
             if let Some(node) = self.nodes.get(delivery.to) {
                 node.wire.deliver(delivery.frame);
+            } else if let Some((_, arrived)) = self.hosts.get_mut(delivery.to - self.nodes.len()) {
+                arrived.push_back(delivery.frame);
             }
         }
         let mut next: Option<u64> = None;
@@ -135,12 +167,25 @@ impl Simulation {
                 next = Some(next.map_or(at, |n| n.min(at)));
             }
         }
+        let mut sent = Vec::new();
         for (from, node) in self.nodes.iter().enumerate() {
             while let Some(frame) = node.wire.take() {
-                match destination(&frame, self.nodes.len()) {
-                    Some(to) => self.network.push(now, from, to, frame),
-                    None => self.network.broadcast(now, from, &frame),
-                }
+                sent.push((from, frame));
+            }
+        }
+        for (i, (host, arrived)) in self.hosts.iter_mut().enumerate() {
+            let mut frames = Vec::new();
+            if let Some(at) = host.turn(Duration::from_nanos(now), arrived, &mut frames) {
+                let at = (at.as_nanos() as u64).max(now);
+                next = Some(next.map_or(at, |n| n.min(at)));
+            }
+            sent.extend(frames.into_iter().map(|frame| (self.nodes.len() + i, frame)));
+        }
+        let all = self.nodes.len() + self.hosts.len();
+        for (from, frame) in sent {
+            match destination(&frame, all) {
+                Some(to) => self.network.push(now, from, to, frame),
+                None => self.network.broadcast(now, from, &frame),
             }
         }
         let next = match (next, self.network.next_arrival()) {
@@ -175,7 +220,7 @@ impl Node {
         let stack = StackConfig {
             mtu: options.mtu,
             tcp: options.tcp.clone(),
-            ..StackConfig::new(mac(index), ip, 24, seed)
+            ..StackConfig::new(Simulation::mac(index), ip, 24, seed)
         };
         let mpa = MpaConfig {
             rev: options.mpa_rev,
@@ -185,7 +230,7 @@ impl Node {
             startup_timeout: Duration::from_secs(60),
         };
         let attributes = EngineAttr {
-            mac: mac(index),
+            mac: Simulation::mac(index),
             ip,
             prefix_len: 24,
             mtu: options.mtu,
@@ -201,12 +246,8 @@ impl Node {
     }
 }
 
-fn mac(index: usize) -> [u8; 6] {
-    [0x02, 0, 0, 0, (index >> 8) as u8, index as u8]
-}
-
 /// The node that a frame is for; `None`: all.
 fn destination(frame: &[u8], nodes: usize) -> Option<usize> {
     let address: &[u8; 6] = frame.first_chunk()?;
-    (0..nodes).find(|&i| mac(i) == *address)
+    (0..nodes).find(|&i| Simulation::mac(i) == *address)
 }

@@ -5,6 +5,7 @@ use super::qp::{Cursor, Source};
 use crate::memory::{Access, MrFault, MrTable};
 use crate::qp::QpShared;
 use crate::queue::SendView;
+use crate::sabotage::{Rule, broken};
 use urnic_iwarp::Fpdu;
 
 /// Accumulates an FPDU. Octets that do not fit are a bug of the caller and end up nowhere.
@@ -63,7 +64,8 @@ pub(super) fn write(
         Source::None => {}
         Source::Response(request) => {
             if len > 0 {
-                let to = request.src_to.wrapping_add(u64::from(fpdu.payload.start));
+                let start = if broken(Rule::ReadSource) { 0 } else { fpdu.payload.start };
+                let to = request.src_to.wrapping_add(u64::from(start));
                 let span = table.resolve(request.src_stag, qp.pd, Access::REMOTE_READ, to, len)?;
                 // SAFETY: just resolved; regions leave the table only under the engine lock, which we hold.
                 unsafe { writer.memory(span.ptr, len as usize) };
@@ -98,7 +100,7 @@ fn gather(
     let mut at = range.start;
     while at < range.end {
         let sge = view.sges.get(usize::from(cursor.element)).ok_or(MrFault::Bounds)?;
-        let skip = at.saturating_sub(cursor.base);
+        let skip = if broken(Rule::Gather) { 0 } else { at.saturating_sub(cursor.base) };
         if skip >= sge.len {
             cursor.base = cursor.base.wrapping_add(sge.len);
             cursor.element += 1;

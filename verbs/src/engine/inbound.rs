@@ -6,6 +6,7 @@ use super::qp::{QpCore, ReceiveSide};
 use super::teardown::Why;
 use crate::memory::{Access, MrFault, MrTable};
 use crate::qp::{QpShared, QpState};
+use crate::sabotage::{Rule, broken};
 use crate::wc::{Wc, WcFlags, WcOpcode, WcStatus};
 use std::net::SocketAddrV4;
 use urnic_iwarp::{CannotInvalidate, Delivery, ReadFault, RecvFault, Sink, TaggedFault, TaggedOp, Terminate};
@@ -47,7 +48,7 @@ impl Inbound<'_> {
             let end = base + u64::from(sge.len);
             let want = u64::from(offset) + u64::from(at);
             if at < len && want < end {
-                let skip = want - base;
+                let skip = if broken(Rule::Scatter) { 0 } else { want - base };
                 let n = (end - want).min(u64::from(len - at)) as u32;
                 let span = self.table.resolve(
                     sge.lkey,
@@ -75,7 +76,7 @@ impl Sink for Inbound<'_> {
             TaggedOp::ReadResponse => Access::LOCAL_WRITE,
         };
         match self.table.resolve(stag, self.shared.pd, need, to, len) {
-            Ok(span) => Ok(Target::Memory(span.ptr)),
+            Ok(span) => Ok(Target::Memory(span.ptr.wrapping_add(usize::from(broken(Rule::Place))))),
             Err(fault) => Err(super::access_fault(fault)),
         }
     }
@@ -135,14 +136,14 @@ impl Sink for Inbound<'_> {
                 if invalidated.is_some() {
                     flags |= WcFlags::WITH_INV;
                 }
-                if solicited {
+                if solicited && !broken(Rule::Solicited) {
                     flags |= WcFlags::SOLICITED;
                 }
                 let wc = Wc {
                     wr_id: view.wr_id,
                     status: WcStatus::Success,
                     opcode: WcOpcode::Recv,
-                    byte_len: len,
+                    byte_len: if broken(Rule::ReceivedLength) { view.length } else { len },
                     qpn: self.shared.qpn,
                     flags,
                     invalidated_rkey: invalidated.unwrap_or(0),

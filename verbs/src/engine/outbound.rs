@@ -7,6 +7,7 @@ use super::qp::{Cursor, Message, QpCore, Source};
 use super::teardown::Why;
 use super::{Clock, Engine, NUDGE_AFTER, access_fault, fpdu};
 use crate::port::{Draft, Port, Wire};
+use crate::sabotage::{Rule, broken};
 use crate::wc::WcStatus;
 use crate::wr::{SendFlags, SendOp};
 use arrayvec::ArrayVec;
@@ -78,7 +79,8 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         let index = self.tx.next;
         let Some(view) = self.shared.send.peek(index) else { return Next::Nothing };
         let entry = view.entry;
-        if entry.flags.contains(SendFlags::FENCE) && stream.reads_outstanding() > 0 {
+        let fenced = entry.flags.contains(SendFlags::FENCE) && !broken(Rule::Fence);
+        if fenced && stream.reads_outstanding() > 0 {
             return Next::Nothing; // a read fence waits for all earlier Reads
         }
         let mut source = Source::WorkRequest { index, cursor: Cursor::default() };

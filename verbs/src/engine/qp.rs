@@ -2,6 +2,7 @@
 
 use super::endpoint::StreamRange;
 use crate::qp::{QpShared, QpState};
+use crate::sabotage::{Rule, broken};
 use crate::wc::{Wc, WcOpcode, WcStatus};
 use crate::wr::{SendFlags, SendOp};
 use std::sync::Arc;
@@ -105,13 +106,18 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
     pub(super) fn complete_sends(&mut self) {
         // The message under way, if it is a work request's, is the last one begun.
         let handed = match &self.tx.message {
-            Some(Message { source: Source::WorkRequest { index, .. }, .. }) => *index,
+            Some(Message { source: Source::WorkRequest { index, .. }, .. })
+                if !broken(Rule::CopiedBeforeCompletion) =>
+            {
+                *index
+            }
             _ => self.tx.next,
         };
         while self.tx.done != handed {
             let Some(view) = self.shared.send.peek(self.tx.done) else { break };
             let entry = view.entry;
             let opcode = match entry.op {
+                SendOp::Read { .. } if broken(Rule::ReadAnswered) => WcOpcode::Read,
                 SendOp::Read { .. } if self.tx.reads_answered == 0 => break,
                 SendOp::Read { .. } => {
                     self.tx.reads_answered -= 1;
@@ -120,10 +126,14 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
                 SendOp::Write { .. } => WcOpcode::Write,
                 SendOp::Send | SendOp::SendInv(_) => WcOpcode::Send,
             };
-            if self.shared.signal_all || entry.flags.contains(SendFlags::SIGNALED) {
+            let signalled = self.shared.signal_all || entry.flags.contains(SendFlags::SIGNALED);
+            if signalled || broken(Rule::Signalled) {
                 let mut wc = self.send_wc(entry.wr_id, opcode, WcStatus::Success);
                 wc.byte_len = entry.length;
                 self.publish_send(wc);
+                if broken(Rule::ReportOnce) {
+                    self.publish_send(wc);
+                }
             }
             self.shared.send.release(self.tx.done);
             self.tx.done = self.tx.done.wrapping_add(1);
@@ -161,7 +171,9 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
                 ..Wc::default()
             };
             // An overflowing queue loses flushes only: its queue pairs are in error already.
-            let _ = self.shared.recv_cq.push(wc);
+            if !broken(Rule::FlushReceives) {
+                let _ = self.shared.recv_cq.push(wc);
+            }
             self.shared.recv.release(self.rx.done);
             self.rx.done = self.rx.done.wrapping_add(1);
             status = WcStatus::Flushed;

@@ -5,6 +5,7 @@ use super::endpoint::{Farewell, Phase};
 use super::{Core, TEARDOWN_WITHIN};
 use crate::cm::{CmEvent, ConnectFailure, DisconnectReason};
 use crate::qp::{QpState, TerminateInfo};
+use crate::sabotage::{Rule, broken};
 use crate::wc::WcStatus;
 use urnic_iwarp::{Cause, Terminate};
 use urnic_tcp::CloseReason;
@@ -54,6 +55,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
         if let Some(t) = &terminate {
             core.shared.set_terminate(info(t, true));
         }
+        let terminate = terminate.filter(|_| !broken(Rule::Terminate));
         let silent = terminate.is_none();
         core.tx.terminate = terminate;
         let Some(index) = core.endpoint else { return };

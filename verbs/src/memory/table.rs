@@ -6,6 +6,7 @@ use super::Access;
 use super::stag::{INDEX_BITS, StagMap};
 use crate::error::{Error, Result};
 use crate::pd::PdId;
+use crate::sabotage::{Rule, broken};
 
 /// Most regions of a device.
 pub(crate) const MAX_REGIONS: usize = 1 << 20;
@@ -126,7 +127,9 @@ impl MrTable {
         if !slot.entry.access.intersects(Access::REMOTE) {
             return Err(MrFault::NoRight);
         }
-        slot.state = State::Invalid;
+        if !broken(Rule::Invalidate) {
+            slot.state = State::Invalid;
+        }
         Ok(())
     }
 
@@ -149,10 +152,10 @@ impl MrTable {
             Some(slot) if slot.key == key && slot.state == State::Valid => &slot.entry,
             _ => return Err(MrFault::InvalidStag),
         };
-        if entry.pd != pd {
+        if entry.pd != pd && !broken(Rule::ProtectionDomain) {
             return Err(MrFault::NotAssociated);
         }
-        if !entry.access.contains(need) {
+        if !entry.access.contains(need) && !broken(Rule::Rights) {
             return Err(MrFault::NoRight);
         }
         if addr.checked_add(len.into()).is_none() {
@@ -160,6 +163,10 @@ impl MrTable {
         }
         match addr.checked_sub(entry.virt) {
             Some(offset) if offset <= entry.len && u64::from(len) <= entry.len - offset => {
+                Ok(Span { ptr: entry.base.wrapping_add(offset as usize), len })
+            }
+            _ if broken(Rule::Bounds) => {
+                let offset = addr.wrapping_sub(entry.virt);
                 Ok(Span { ptr: entry.base.wrapping_add(offset as usize), len })
             }
             _ => Err(MrFault::Bounds),

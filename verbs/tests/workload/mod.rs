@@ -58,6 +58,8 @@ impl std::ops::AddAssign for Seen {
 }
 
 const LIMIT: Duration = Duration::from_secs(20_000);
+/// Far more than any seed needs.
+const MOST_STEPS: usize = 10_000_000;
 const PORT: u16 = 7000;
 
 /// What an operation does to memory, and whether it is known to have happened.
@@ -124,7 +126,7 @@ fn drive(
     phase: &str,
     done: impl Fn(&World) -> bool,
 ) -> Checked {
-    loop {
+    for _ in 0..MOST_STEPS {
         let network = simulation.network();
         world.swapped = network.links().map(|link| link.statistics().swapped).sum();
         world.turn()?;
@@ -137,6 +139,7 @@ fn drive(
             return Ok(());
         }
     }
+    Err(format!("no end of phase {phase:?} at {:?}: {}", simulation.now(), world.describe()))
 }
 
 impl World {
