@@ -186,18 +186,21 @@ fn drive(shard: &Shard, polls: u32) -> (bool, Option<Duration>) {
         let Some(mut engine) = shard.try_lock() else {
             return (worked, None);
         };
-        if engine.pass() {
-            worked = true;
+        let found = engine.pass();
+        let deadline = if found { None } else { engine.next_deadline() };
+        drop(engine);
+        worked |= found;
+        let stopping = shard.driver.stopping.load(Ordering::Relaxed);
+        if stopping || shard.hot.polls.load(Ordering::Relaxed) != polls {
+            return (worked, deadline);
+        }
+        if found {
             end = None;
             continue;
         }
-        let deadline = engine.next_deadline();
-        drop(engine);
         // Only a thread that has just worked spins: an idle one would burn its core.
         let now = Instant::now();
-        let over = !worked || now >= *end.get_or_insert(now + SPIN);
-        let stop = shard.driver.stopping.load(Ordering::Relaxed);
-        if over || stop || shard.hot.polls.load(Ordering::Relaxed) != polls {
+        if !worked || now >= *end.get_or_insert(now + SPIN) {
             return (worked, deadline);
         }
         thread::yield_now();

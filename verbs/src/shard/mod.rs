@@ -222,7 +222,8 @@ impl Shard {
             .locked
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
-            .then_some(EngineGuard { shard: self })
+            // Not `then_some`: a guard made in vain would let go of the winner's lock.
+            .then(|| EngineGuard { shard: self })
     }
 
     /// The lock, ahead of all pollers.

@@ -59,6 +59,19 @@ fn pollers_leave_a_dedicated_engine_alone() {
     assert_eq!(device.shared.shard.poll_pass(), Polled::Skipped);
 }
 
+/// A thread whose engine always has work still ends with the device.
+#[test]
+fn a_busy_thread_stops() {
+    for progress in [Progress::Adaptive, Progress::Dedicated] {
+        let (device, knobs) = fake::device(progress);
+        knobs.arrivals.store(u32::MAX, Ordering::SeqCst);
+        let before = passes(&knobs);
+        until("being busy", || passes(&knobs) > before + 100);
+        drop(device);
+        assert!(knobs.shut_down.load(Ordering::SeqCst));
+    }
+}
+
 /// While somebody polls, the thread makes no passes; when he stops, it does.
 #[test]
 fn adaptive_watches_pollers_and_takes_over() {
