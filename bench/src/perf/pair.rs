@@ -145,10 +145,12 @@ pub fn run_pair(
         process::leave(end, &dir, port.and_then(|port| end.run(config, port, options, bar)));
     }
     plan(options, config.engine.progress)?;
-    match link {
-        Link::Ring => in_one_process(config, options, bar),
-        Link::Virtio | Link::Memif => in_two_processes(),
-    }
+    let report = match link {
+        Link::Ring => in_one_process(config, options, bar)?,
+        Link::Virtio | Link::Memif => in_two_processes()?,
+    };
+    // The link has the name of one of its ends.
+    Ok(PerfReport { port: link.to_string(), ..report })
 }
 
 fn in_one_process(config: &Config, options: &PerfOptions, bar: bool) -> Result<PerfReport, PerfError> {

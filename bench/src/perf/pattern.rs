@@ -18,17 +18,20 @@ impl Message {
     /// The bytes `offset ..` of the message.
     pub(super) fn fill(self, offset: usize, out: &mut [u8]) {
         let seed = mix(u64::from(self.stream) << 40 ^ self.number);
-        let mut at = offset;
-        let mut rest = &mut *out;
-        while !rest.is_empty() {
-            let word = mix(seed.wrapping_add((at / 8) as u64)).to_le_bytes();
-            let skip = at % 8;
-            let take = rest.len().min(8 - skip);
-            let (head, tail) = rest.split_at_mut(take);
-            head.copy_from_slice(&word[skip..skip + take]);
-            at += take;
-            rest = tail;
+        let word = |at: usize| mix(seed.wrapping_add((at / 8) as u64)).to_le_bytes();
+        // Up to the next whole word, whole words, the rest.
+        let (skip, end) = (offset % 8, offset + out.len());
+        let ragged = out.len().min((8 - skip) % 8);
+        let (head, body) = out.split_at_mut(ragged);
+        head.copy_from_slice(&word(offset)[skip..skip + ragged]);
+        let start = offset + ragged;
+        let mut words = body.chunks_exact_mut(8);
+        for (i, chunk) in words.by_ref().enumerate() {
+            chunk.copy_from_slice(&word(start + 8 * i));
         }
+        let rest = words.into_remainder();
+        let len = rest.len();
+        rest.copy_from_slice(&word(end - len)[..len]);
         if let Some(last) = self.len.checked_sub(1 + offset).and_then(|at| out.get_mut(at)) {
             *last = self.last_byte();
         }
