@@ -11,9 +11,12 @@ fn goodput(impairment: &str, octets: u64, tune: impl Fn(&mut StackConfig)) -> (f
     let mut w = World::pair(impairment, tune);
     let mss = 1448;
     w.open(Script { records: vec![mss], ..Script::send(octets) }, Script::silent());
+    // From the handshake on: a lost SYN alone takes a second.
+    assert!(w.run(HOUR, |w| !w.hosts[1].app.sessions.is_empty()));
+    let start = w.now;
     let done = w.run(HOUR, |w| w.hosts[1].app.sessions.first().is_some_and(|s| s.received == octets));
     assert!(done, "{}", w.describe());
-    ((octets * 8) as f64 / (w.now.0 as f64 * 1e-9), *w.hosts[0].stack.counters())
+    ((octets * 8) as f64 / (w.now - start).as_secs_f64(), *w.hosts[0].stack.counters())
 }
 
 #[test]
@@ -61,9 +64,9 @@ fn random_loss_keeps_the_reno_rate() {
             c.tcp.sack = sack;
             c.tcp.rto_min = Duration::from_millis(5);
         });
-        // MSS/RTT · 1.22/√p is what Reno gets; half of it is asked for (CUBIC is no slower).
+        // MSS/RTT · 1.22/√p is what Reno gets; most of it is asked for (CUBIC is no slower).
         let reno = 1448.0 * 8.0 / 0.001 * 1.22 / f64::sqrt(p);
-        assert!(rate > 0.5 * reno, "loss {p} sack {sack}: {rate:e} of {reno:e} {counters:?}");
+        assert!(rate > 0.7 * reno, "loss {p} sack {sack}: {rate:e} of {reno:e} {counters:?}");
     }
 }
 
