@@ -5,6 +5,8 @@ use std::ptr::NonNull;
 
 use dpdk_sys as sys;
 
+use crate::pool;
+
 /// A frame that nobody else refers to: received from a port, or copied together. Dropping it returns its memory.
 ///
 /// Mbufs come from pools that serve one user at a time, so neither a port nor anything made from its pools is
@@ -155,7 +157,7 @@ impl Deref for Mbuf {
 impl Drop for Mbuf {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: ours, single segment, not used afterwards.
-        unsafe { sys::rte_pktmbuf_free_seg(self.0.as_ptr()) }
+        // SAFETY: ours alone, direct, a single segment, not used afterwards.
+        unsafe { pool::give_back(self.0) }
     }
 }

@@ -5,7 +5,6 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrayvec::ArrayVec;
 use dpdk_sys as sys;
 
 use crate::Mbuf;
@@ -16,9 +15,6 @@ mod lifo;
 
 /// Bytes free before the data of a fresh mbuf, for headers.
 pub const HEADROOM: usize = sys::RTE_PKTMBUF_HEADROOM as usize;
-
-/// Mbufs taken from the mempool at a time.
-const BATCH: usize = 32;
 
 /// How the threads that use a pool relate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +41,10 @@ pub struct PoolError {
 /// A fixed number of mbufs, used by one engine.
 ///
 /// Threads that EAL does not know get no cache from a mempool, and an engine is driven by such threads in turn: so the
-/// mempool has no cache, but a stack that only the engine uses, and batches to be sent are kept here.
+/// mempool has no cache, but a stack that only the engine uses.
 #[derive(Debug)]
 pub struct Pool {
     mempool: NonNull<sys::rte_mempool>,
-    cache: ArrayVec<NonNull<sys::rte_mbuf>, BATCH>,
     capacity: usize,
     room: usize,
     eal: Arc<Eal>,
@@ -101,7 +96,6 @@ impl Pool {
             Ok(at) => Ok(Self {
                 // SAFETY: not null, checked above.
                 mempool: unsafe { NonNull::new_unchecked(at as *mut sys::rte_mempool) },
-                cache: ArrayVec::new(),
                 capacity: frames as usize,
                 room: full - HEADROOM,
                 eal: Arc::clone(eal),
@@ -119,7 +113,7 @@ impl Pool {
     #[inline]
     pub fn available(&self) -> usize {
         // SAFETY: the mempool lives.
-        unsafe { sys::rte_mempool_avail_count(self.mempool.as_ptr()) as usize + self.cache.len() }
+        unsafe { sys::rte_mempool_avail_count(self.mempool.as_ptr()) as usize }
     }
 
     /// Bytes of data that an mbuf holds after its headroom.
@@ -134,10 +128,15 @@ impl Pool {
     /// Takes an mbuf without data; `None` if the pool is empty.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<NonNull<sys::rte_mbuf>> {
-        if self.cache.is_empty() {
-            self.refill();
-        }
-        let mut m = self.cache.pop()?;
+        let pool = self.mempool.as_ptr();
+        // SAFETY: the mempool lives, and is ours to use.
+        let object = unsafe {
+            lifo::take(pool).or_else(|| {
+                let mut object = ptr::null_mut();
+                (sys::rte_mempool_get_bulk(pool, &raw mut object, 1) == 0).then_some(object)
+            })
+        }?;
+        let mut m = NonNull::new(object.cast::<sys::rte_mbuf>())?;
         // SAFETY: mbufs in a pool are unused, with reference count one and no next segment.
         let mbuf = unsafe { m.as_mut() };
         mbuf.data_off = HEADROOM as u16;
@@ -145,19 +144,6 @@ impl Pool {
         mbuf.pkt_len = 0;
         mbuf.ol_flags = 0;
         Some(m)
-    }
-
-    fn refill(&mut self) {
-        let mut batch = [ptr::null_mut(); BATCH];
-        for want in [BATCH, 1] {
-            // SAFETY: `batch` has room for `want` pointers.
-            let status =
-                unsafe { sys::rte_mempool_get_bulk(self.mempool.as_ptr(), batch.as_mut_ptr(), want as u32) };
-            if status == 0 {
-                self.cache.extend(batch.iter().take(want).filter_map(|&m| NonNull::new(m.cast())));
-                return;
-            }
-        }
     }
 
     /// Takes an mbuf to write a frame into; `None` if the pool is empty.
@@ -174,12 +160,22 @@ impl Pool {
     }
 }
 
+/// Returns an mbuf to its pool.
+///
+/// # Safety
+/// `m` is a single-segment direct mbuf that nobody else refers to, and is not used any more.
+#[inline]
+pub(crate) unsafe fn give_back(m: NonNull<sys::rte_mbuf>) {
+    // SAFETY: as the caller promises; such an mbuf is in the state in which pools keep them.
+    unsafe {
+        if lifo::give_back(m.as_ref().pool, m.as_ptr().cast()).is_none() {
+            sys::rte_pktmbuf_free_seg(m.as_ptr());
+        }
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
-        for m in self.cache.drain(..) {
-            // SAFETY: ours and unused.
-            unsafe { sys::rte_pktmbuf_free_seg(m.as_ptr()) }
-        }
         let retired = Retired { mempool: self.mempool, capacity: self.capacity };
         RETIRED.lock().unwrap_or_else(PoisonError::into_inner).push(retired);
         self.eal.control(reap);

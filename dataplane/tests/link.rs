@@ -166,6 +166,7 @@ fn a_socket_in_use_is_refused_and_a_stale_one_is_not() {
         let refusal = second.line(Duration::from_secs(20));
         assert!(refusal.contains("in use by another process"), "{refusal}");
         second.finish();
+        assert!(first.is_alive(), "the owner of the socket must not notice");
         first.kill();
         assert!(link.dir.path().join("s.sock").exists(), "SIGKILL leaves the socket behind");
         let mut third = Child::start("echo", &spec, &[]);

@@ -17,10 +17,12 @@ use dpdk_sys as sys;
 /// The name under which mempools find this.
 pub(super) const NAME: &CStr = c"urnic_lifo";
 
+/// The number under which DPDK knows the stack.
+static INDEX: OnceLock<i32> = OnceLock::new();
+
 /// Tells DPDK of the stack, once.
 pub(super) fn register() -> Result<(), i32> {
-    static REGISTERED: OnceLock<i32> = OnceLock::new();
-    let index = *REGISTERED.get_or_init(|| {
+    let index = *INDEX.get_or_init(|| {
         let mut ops = sys::rte_mempool_ops {
             alloc: Some(alloc),
             free: Some(free),
@@ -53,6 +55,64 @@ unsafe fn stack<'a>(pool: *const sys::rte_mempool) -> &'a Stack {
     unsafe { &*(*pool).__bindgen_anon_1.pool_data.cast::<Stack>() }
 }
 
+impl Stack {
+    #[inline]
+    fn push(&self, objects: &[*mut c_void]) -> Option<()> {
+        let len = self.len.load(Ordering::Relaxed);
+        for (cell, object) in self.objects.get(len..len + objects.len())?.iter().zip(objects) {
+            cell.set(*object);
+        }
+        // Whoever sees the pool full also sees what was done to its mbufs.
+        self.len.store(len + objects.len(), Ordering::Release);
+        Some(())
+    }
+
+    #[inline]
+    fn pop(&self, objects: &mut [*mut c_void]) -> Option<()> {
+        let len = self.len.load(Ordering::Relaxed);
+        let left = len.checked_sub(objects.len())?;
+        for (object, cell) in objects.iter_mut().zip(self.objects.get(left..len)?) {
+            *object = cell.get();
+        }
+        self.len.store(left, Ordering::Release);
+        Some(())
+    }
+}
+
+/// Whether `pool` is kept as a stack.
+#[inline]
+unsafe fn is_stack(pool: *const sys::rte_mempool) -> bool {
+    // SAFETY: the caller passes a live mempool.
+    INDEX.get() == Some(unsafe { &(*pool).ops_index })
+}
+
+/// Takes an object; `None` if there is none, or the pool is not kept as a stack.
+///
+/// # Safety
+/// `pool` is a live mempool and used by this thread only.
+#[inline]
+pub(super) unsafe fn take(pool: *const sys::rte_mempool) -> Option<*mut c_void> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let mut object = [ptr::null_mut()];
+        if !is_stack(pool) {
+            return None;
+        }
+        stack(pool).pop(&mut object)?;
+        Some(object[0])
+    }
+}
+
+/// Puts an object back, if its pool is kept as a stack.
+///
+/// # Safety
+/// `pool` is a live mempool and used by this thread only; `object` is of it, and not used any more.
+#[inline]
+pub(super) unsafe fn give_back(pool: *const sys::rte_mempool, object: *mut c_void) -> Option<()> {
+    // SAFETY: as the caller promises.
+    unsafe { if is_stack(pool) { stack(pool).push(&[object]) } else { None } }
+}
+
 unsafe extern "C" fn alloc(pool: *mut sys::rte_mempool) -> i32 {
     // SAFETY: DPDK passes a mempool under construction.
     unsafe {
@@ -70,28 +130,14 @@ unsafe extern "C" fn free(pool: *mut sys::rte_mempool) {
 
 unsafe extern "C" fn enqueue(pool: *mut sys::rte_mempool, objects: *const *mut c_void, n: u32) -> i32 {
     // SAFETY: DPDK passes n objects; the cells are used by one thread at a time.
-    let (stack, objects) = unsafe { (stack(pool), slice::from_raw_parts(objects, n as usize)) };
-    let len = stack.len.load(Ordering::Relaxed);
-    let Some(free) = stack.objects.get(len..len + objects.len()) else { return -libc::ENOBUFS };
-    for (cell, object) in free.iter().zip(objects) {
-        cell.set(*object);
-    }
-    // Whoever sees the pool full also sees what was done to its mbufs.
-    stack.len.store(len + objects.len(), Ordering::Release);
-    0
+    let pushed = unsafe { stack(pool).push(slice::from_raw_parts(objects, n as usize)) };
+    pushed.map_or(-libc::ENOBUFS, |()| 0)
 }
 
 unsafe extern "C" fn dequeue(pool: *mut sys::rte_mempool, objects: *mut *mut c_void, n: u32) -> i32 {
     // SAFETY: DPDK passes room for n objects; the cells are used by one thread at a time.
-    let (stack, objects) = unsafe { (stack(pool), slice::from_raw_parts_mut(objects, n as usize)) };
-    let len = stack.len.load(Ordering::Relaxed);
-    let Some(left) = len.checked_sub(objects.len()) else { return -libc::ENOBUFS };
-    let Some(taken) = stack.objects.get(left..len) else { return -libc::ENOBUFS };
-    for (object, cell) in objects.iter_mut().zip(taken) {
-        *object = cell.get();
-    }
-    stack.len.store(left, Ordering::Release);
-    0
+    let popped = unsafe { stack(pool).pop(slice::from_raw_parts_mut(objects, n as usize)) };
+    popped.map_or(-libc::ENOBUFS, |()| 0)
 }
 
 unsafe extern "C" fn count(pool: *const sys::rte_mempool) -> u32 {

@@ -146,7 +146,7 @@ impl Device {
             return;
         }
         self.retry_at = Instant::now() + RETRY;
-        if !self.spec.path().is_some_and(|p| p.exists()) {
+        if !self.spec.path().is_some_and(socket::is_served) {
             return;
         }
         let id = self.id;

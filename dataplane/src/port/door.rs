@@ -33,7 +33,7 @@ impl Door {
         Ok(Self { listener, visitor: None, path: path.to_owned() })
     }
 
-    /// Whether a peer has come and stays: who only looks whether the socket is in use is gone by the second look.
+    /// Whether a peer has come and stays: at the second look it must still be there.
     pub(super) fn has_visitor(&mut self) -> bool {
         if let Some(visitor) = &self.visitor {
             let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;

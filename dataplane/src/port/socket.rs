@@ -29,34 +29,32 @@ impl Drop for Listening {
     }
 }
 
-/// Makes the path free for a port that is going to listen on it: removes a socket on which nobody listens.
+/// Makes the path free for a port that is going to listen on it: removes a socket on which nobody listens. For a port
+/// that cannot wait for its peer, checks that it is there.
 pub(super) fn prepare(spec: &PortSpec) -> Result<Option<Listening>, PortError> {
-    let (path, kind) = match spec {
+    match spec {
         PortSpec::VirtioUser { path, server: true, .. } | PortSpec::Vhost { path, server: true } => {
-            (path, SockType::Stream)
+            free(path, spec).map(|()| None)
         }
-        PortSpec::Memif { path, role: MemifRole::Server, .. } => (path, SockType::SeqPacket),
-        PortSpec::VirtioUser { path, server: false, .. } => {
-            // The driver takes a path without a socket for something else altogether.
-            return match probe(path, SockType::Stream) {
-                Ok(()) => Ok(None),
-                Err(_) => Err(PortError::NoPeer { port: spec.to_string(), path: path.clone() }),
-            };
+        // The driver takes a path without a socket for something else altogether.
+        PortSpec::VirtioUser { path, server: false, .. } if !is_served(path) => {
+            Err(PortError::NoPeer { port: spec.to_string(), path: path.clone() })
         }
-        _ => return Ok(None),
-    };
-    if kind == SockType::SeqPacket {
-        let mut paths = MEMIF.lock().unwrap_or_else(PoisonError::into_inner);
-        if !paths.get_or_insert_default().insert(path.clone()) {
-            return Ok(None);
+        PortSpec::Memif { path, role: MemifRole::Server, .. } => {
+            let mut paths = MEMIF.lock().unwrap_or_else(PoisonError::into_inner);
+            let paths = paths.get_or_insert_default();
+            if paths.contains(path) {
+                return Ok(None);
+            }
+            free(path, spec)?;
+            paths.insert(path.clone());
+            Ok(Some(Listening(path.clone())))
         }
+        _ => Ok(None),
     }
-    let listening = (kind == SockType::SeqPacket).then(|| Listening(path.clone()));
-    free(path, kind, spec)?;
-    Ok(listening)
 }
 
-fn free(path: &Path, kind: SockType, spec: &PortSpec) -> Result<(), PortError> {
+fn free(path: &Path, spec: &PortSpec) -> Result<(), PortError> {
     let bad = |reason: String| PortError::SocketPath { port: spec.to_string(), path: path.into(), reason };
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
@@ -73,7 +71,7 @@ fn free(path: &Path, kind: SockType, spec: &PortSpec) -> Result<(), PortError> {
     if !meta.file_type().is_socket() {
         return Err(bad("a file that is not a socket is in the way".into()));
     }
-    match probe(path, kind) {
+    match probe(path) {
         // Nobody listens: left behind by a process that was killed.
         Err(Errno::ECONNREFUSED) => fs::remove_file(path).map_err(|e| bad(e.to_string())),
         Err(e @ (Errno::EACCES | Errno::EPERM)) => Err(bad(e.desc().into())),
@@ -81,7 +79,14 @@ fn free(path: &Path, kind: SockType, spec: &PortSpec) -> Result<(), PortError> {
     }
 }
 
-fn probe(path: &Path, kind: SockType) -> Result<(), Errno> {
-    let fd = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)?;
+/// Whether somebody has the socket open.
+pub(super) fn is_served(path: &Path) -> bool {
+    probe(path) == Err(Errno::EPROTOTYPE)
+}
+
+/// Tries to connect, with a type of socket that no driver uses: the answer tells whether there is a living socket
+/// (EPROTOTYPE), and its owner notices nothing. A connection that ends at once makes a memif server panic.
+fn probe(path: &Path) -> Result<(), Errno> {
+    let fd = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     connect(fd.as_raw_fd(), &UnixAddr::new(path)?)
 }

@@ -55,6 +55,10 @@ impl Child {
         assert_eq!(line, what, "{}", self.name);
     }
 
+    pub fn is_alive(&mut self) -> bool {
+        self.process.try_wait().expect("a child of ours").is_none()
+    }
+
     pub fn kill(&mut self) {
         self.process.kill().expect("a child of ours");
         self.process.wait().expect("a child of ours");
