@@ -7,7 +7,7 @@ use crate::cm::{CmEvent, ConnectFailure, DisconnectReason};
 use crate::qp::{QpState, TerminateInfo};
 use crate::sabotage::{Rule, broken};
 use crate::wc::WcStatus;
-use urnic_iwarp::{Cause, Terminate};
+use urnic_iwarp::{Cause, TaggedOp, Terminate};
 use urnic_tcp::CloseReason;
 
 /// Why a queue pair leaves RTS by our own doing.
@@ -43,6 +43,10 @@ impl<F: urnic_tcp::Frame> Core<F> {
             Why::WorkRequest(culprit) => (*culprit, WcStatus::Flushed),
             Why::Fault(Cause::MessageTooLong { .. }) => (None, WcStatus::LocalLength),
             Why::Fault(Cause::ReceiveMemory) => (None, WcStatus::LocalProtection),
+            // The sink is our own: the oldest request that is not complete is the Read that named it.
+            Why::Fault(Cause::Tagged { op: TaggedOp::ReadResponse, .. }) => {
+                (Some((core.tx.done, WcStatus::LocalProtection)), WcStatus::Flushed)
+            }
             Why::Fault(Cause::CannotInvalidate(_)) => (None, WcStatus::Invalidation),
             _ => (None, WcStatus::Flushed),
         };

@@ -425,6 +425,7 @@ impl World {
     /// An effect must be seen in memory now.
     fn happened(&mut self, effect: usize) -> Checked {
         let effect = &mut self.effects[effect];
+        check!(effect.fate != Fate::Never, "succeeded, but must not");
         let arena = &mut self.arenas[effect.device];
         let now = arena.gather(&effect.pieces);
         if let Some(at) = now.iter().zip(&effect.data).position(|(a, b)| a != b) {

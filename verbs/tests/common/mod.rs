@@ -1,0 +1,172 @@
+//! What the tests of whole RNICs share.
+#![allow(dead_code)]
+
+pub mod raw;
+
+use std::net::SocketAddrV4;
+use std::time::Duration;
+use urnic::simulation::{Options, Simulation};
+use urnic::*;
+
+pub const PORT: u16 = 7000;
+pub const LIMIT: Duration = Duration::from_secs(3600);
+
+/// A queue pair and what it needs.
+pub struct End {
+    pub pd: Pd,
+    pub cq: Cq,
+    pub qp: Qp,
+    pub events: EventChannel,
+    pub connection: Option<Connection>,
+}
+
+impl End {
+    pub fn new(device: &Device) -> End {
+        let events = device.create_event_channel().unwrap();
+        End::with_events(device, events)
+    }
+
+    pub fn with_events(device: &Device, events: EventChannel) -> End {
+        let pd = device.alloc_pd();
+        let cq = device.create_cq(256, None).unwrap();
+        let qp = create_qp(&pd, &cq);
+        End { pd, cq, qp, events, connection: None }
+    }
+
+    /// The next completion.
+    pub fn next(&self, simulation: &mut Simulation) -> Wc {
+        let mut wc = [Wc::default()];
+        let limit = simulation.now() + LIMIT;
+        assert!(simulation.run(limit, || self.cq.poll(&mut wc) == 1), "no completion within {LIMIT:?}");
+        wc[0]
+    }
+
+    /// All completions that are there.
+    pub fn completions(&self) -> Vec<Wc> {
+        let mut all = Vec::new();
+        let mut wc = [Wc::default(); 16];
+        loop {
+            match self.cq.poll(&mut wc) {
+                0 => return all,
+                n => all.extend_from_slice(&wc[..n]),
+            }
+        }
+    }
+
+    /// The next event.
+    pub fn event(&self, simulation: &mut Simulation) -> CmEvent {
+        let mut event = None;
+        let limit = simulation.now() + LIMIT;
+        let found = simulation.run(limit, || {
+            event = self.events.poll();
+            event.is_some()
+        });
+        assert!(found, "no event within {LIMIT:?}");
+        event.unwrap()
+    }
+
+    /// The next event, which must tell of the end.
+    pub fn end(&self, simulation: &mut Simulation) -> DisconnectReason {
+        match self.event(simulation) {
+            CmEvent::Disconnected { qpn, reason } if qpn == self.qp.qpn() => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Posts a signalled request.
+    pub fn post(&self, wr_id: u64, op: SendOp, sges: &[Sge]) {
+        self.qp.post_send(&SendWr { wr_id, op, sges, flags: SendFlags::SIGNALED }).unwrap();
+    }
+
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) {
+        self.qp.post_recv(&RecvWr { wr_id, sges }).unwrap();
+    }
+
+    pub fn disconnect(&self) {
+        self.connection.as_ref().unwrap().disconnect().unwrap();
+    }
+}
+
+pub fn create_qp(pd: &Pd, cq: &Cq) -> Qp {
+    let init = QpInit {
+        send_cq: cq,
+        recv_cq: cq,
+        max_send_wr: 64,
+        max_recv_wr: 64,
+        max_send_sge: 4,
+        max_recv_sge: 4,
+        max_inline: 64,
+        signal_all: false,
+    };
+    pd.create_qp(&init).unwrap()
+}
+
+pub fn address(node: usize) -> SocketAddrV4 {
+    SocketAddrV4::new(Simulation::address(node), PORT)
+}
+
+/// Connects `client`, on whatever device, to `server` on device 0, which listens meanwhile.
+pub fn connect(simulation: &mut Simulation, server: &mut End, client: &mut End) {
+    let listener = server.events.listen(PORT, 16).unwrap();
+    let param = ConnParam::default();
+    client.connection = Some(client.events.connect(&client.qp, address(0), &param).unwrap());
+    let mut established = [false, false];
+    let limit = simulation.now() + LIMIT;
+    let all = simulation.run(limit, || {
+        match server.events.poll() {
+            Some(CmEvent::ConnectRequest(request)) => {
+                server.connection = Some(request.accept(&server.qp, &param).unwrap());
+            }
+            Some(CmEvent::Established { .. }) => established[0] = true,
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+        match client.events.poll() {
+            Some(CmEvent::Established { .. }) => established[1] = true,
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+        established == [true, true]
+    });
+    assert!(all, "not connected: {established:?}");
+    drop(listener);
+}
+
+/// Two devices with a connected queue pair each: the one that listened and the one that connected.
+pub fn connected(options: &Options) -> (Simulation, End, End) {
+    let mut simulation = Simulation::new(options).unwrap();
+    let (mut server, mut client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
+    connect(&mut simulation, &mut server, &mut client);
+    (simulation, server, client)
+}
+
+/// A little time on the wire, nothing else.
+pub fn options() -> Options {
+    Options { network: "delay=5us".parse().unwrap(), ..Options::default() }
+}
+
+/// Shows that a connection works, both ways; the side that connected speaks first (MPA-70).
+pub fn works(simulation: &mut Simulation, server: &End, client: &End) {
+    for (from, to) in [(client, server), (server, client)] {
+        let source = from.pd.alloc_mr(100, Access::empty()).unwrap();
+        let sink = to.pd.alloc_mr(100, Access::LOCAL_WRITE).unwrap();
+        source.write_at(0, &pattern(100, 3)).unwrap();
+        to.post_recv(501, &[Sge::of(&sink, 0, 100)]);
+        from.post(500, SendOp::Send, &[Sge::of(&source, 0, 100)]);
+        for (end, wr_id) in [(to, 501), (from, 500)] {
+            let wc = end.next(simulation);
+            assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+        }
+        assert_eq!(content(&sink), pattern(100, 3));
+    }
+}
+
+pub fn content(mr: &Mr) -> Vec<u8> {
+    let mut bytes = vec![0; mr.len() as usize];
+    mr.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251 + seed) as u8).collect()
+}

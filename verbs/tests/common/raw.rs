@@ -1,0 +1,153 @@
+//! A node that speaks TCP and whatever the test has it say.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddrV4;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+use urnic::simulation::{Host, Simulation};
+use urnic_tcp::{
+    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Payload, Stack, StackConfig, Time,
+    Transmit,
+};
+
+pub struct Plain;
+
+impl Buffers for Plain {
+    type Frame = Octets;
+    type Payload = Octets;
+}
+
+#[derive(Clone)]
+pub struct Octets(Rc<[u8]>);
+
+impl Frame for Octets {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Payload for Octets {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn sum(&self, range: Range<usize>) -> u16 {
+        urnic_crc::sum(&self.0[range])
+    }
+}
+
+/// Frames on their way out.
+#[derive(Default)]
+pub struct Out(Vec<Vec<u8>>);
+
+impl Transmit<Octets> for Out {
+    fn room(&self) -> usize {
+        4096usize.saturating_sub(self.0.len())
+    }
+
+    fn emit(&mut self, emit: Emit<'_, Octets>) {
+        let mut frame = emit.headers.to_vec();
+        for piece in emit.payload {
+            frame.extend_from_slice(&piece.payload.0[piece.range.clone()]);
+        }
+        self.0.push(frame);
+    }
+}
+
+/// What has happened to connections.
+#[derive(Default)]
+pub struct Seen {
+    pub accepted: Vec<ConnId>,
+    pub connected: Vec<ConnId>,
+    pub finished: Vec<ConnId>,
+    pub closed: Vec<(ConnId, CloseReason)>,
+    pub data: HashMap<ConnId, Vec<u8>>,
+}
+
+impl Handler<Octets> for Seen {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddrV4) {
+        self.accepted.push(conn);
+    }
+
+    fn connected(&mut self, conn: ConnId, _: u64) {
+        self.connected.push(conn);
+    }
+
+    fn data(&mut self, conn: ConnId, _: u64, frame: Octets, range: Range<usize>) {
+        self.data.entry(conn).or_default().extend_from_slice(&frame.0[range]);
+    }
+
+    fn acked(&mut self, _: ConnId, _: u64, _: u64) {}
+
+    fn finished(&mut self, conn: ConnId, _: u64) {
+        self.finished.push(conn);
+    }
+
+    fn closed(&mut self, conn: ConnId, _: u64, reason: CloseReason) {
+        self.closed.push((conn, reason));
+    }
+}
+
+/// The node's stack, for the test to use between steps.
+pub struct Raw {
+    pub stack: Stack<Plain>,
+    pub seen: Seen,
+    out: Out,
+    now: Time,
+}
+
+/// A node for a simulation, and the test's handle to it. `node` is its number.
+pub fn node(node: usize) -> (Rc<RefCell<Raw>>, Box<dyn Host>) {
+    let config = StackConfig::new(Simulation::mac(node), Simulation::address(node), 24, 77 + node as u64);
+    let stack = Stack::new(config, Box::new(LocalPorts::new(node as u64)), Time(0)).unwrap();
+    let raw = Raw { stack, seen: Seen::default(), out: Out::default(), now: Time(0) };
+    let raw = Rc::new(RefCell::new(raw));
+    (raw.clone(), Box::new(Shared(raw)))
+}
+
+impl Raw {
+    pub fn connect(&mut self, to: SocketAddrV4) -> ConnId {
+        self.stack.connect(self.now, to, 1, &mut self.out).unwrap()
+    }
+
+    pub fn send(&mut self, conn: ConnId, octets: &[u8]) {
+        self.stack.send(conn, Octets(octets.into())).unwrap();
+        self.stack.output(self.now, conn, &mut self.out);
+    }
+
+    pub fn close(&mut self, conn: ConnId) {
+        self.stack.close(self.now, conn, &mut self.out);
+    }
+
+    pub fn abort(&mut self, conn: ConnId) {
+        self.stack.abort(self.now, conn, &mut self.out);
+    }
+
+    /// What has come in on `conn`.
+    pub fn heard(&self, conn: ConnId) -> Vec<u8> {
+        self.seen.data.get(&conn).cloned().unwrap_or_default()
+    }
+}
+
+struct Shared(Rc<RefCell<Raw>>);
+
+impl Host for Shared {
+    fn turn(
+        &mut self,
+        now: Duration,
+        arrived: &mut VecDeque<Vec<u8>>,
+        send: &mut Vec<Vec<u8>>,
+    ) -> Option<Duration> {
+        let Raw { stack, seen, out, now: last } = &mut *self.0.borrow_mut();
+        *last = Time(now.as_nanos() as u64);
+        for frame in arrived.drain(..) {
+            stack.receive(*last, Octets(frame.into()), seen, out);
+        }
+        stack.advance(*last, seen, out);
+        stack.flush(*last, out);
+        send.append(&mut out.0);
+        stack.next_deadline().map(|at| Duration::from_nanos(at.0))
+    }
+}
