@@ -230,7 +230,7 @@ fn idle_queue_pairs_are_small() {
 /// More pollers than cores, each waiting for its own completions: all get on.
 #[test]
 fn more_pollers_than_cores_get_on() {
-    const ROUNDS: u64 = 500;
+    const ROUNDS: u64 = 50;
     for progress in [Progress::Inline, Progress::Adaptive, Progress::Dedicated] {
         let (device, _) = fake::device(progress);
         let pd = device.alloc_pd();
