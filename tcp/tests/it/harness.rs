@@ -395,9 +395,13 @@ impl World {
     }
 }
 
-/// How many seeds a randomized test runs.
+/// Seeds of the test that runs most of them.
+pub const MOST_SEEDS: u64 = 300;
+
+/// The seeds of a randomized test: `default` of them, or as many more as `URNIC_TEST_SEEDS` is more than the most.
 pub fn seeds(default: u64) -> Range<u64> {
-    0..std::env::var("URNIC_TEST_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(default)
+    let wanted = std::env::var("URNIC_TEST_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(MOST_SEEDS);
+    0..(default * wanted / MOST_SEEDS).max(1)
 }
 
 /// Runs `test` for every seed; says which one failed.

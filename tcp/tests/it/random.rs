@@ -1,7 +1,7 @@
 //! Random networks, settings and applications: every octet arrives intact, once and in order, and every connection
 //! ends as it should.
 
-use crate::harness::{Host, Script, World, for_seeds, ip};
+use crate::harness::{Host, MOST_SEEDS, Script, World, for_seeds, ip};
 use crate::peer::arp;
 use fastrand::Rng;
 use smoltcp::wire::ArpOperation;
@@ -95,7 +95,7 @@ pub fn one(seed: u64) {
 
 #[test]
 fn one_connection() {
-    for_seeds(300, one);
+    for_seeds(MOST_SEEDS, one);
 }
 
 #[test]
