@@ -13,7 +13,6 @@ pub struct Counters {
     pub fragments: u64,
     pub unknown_protocol: u64,
     pub no_connection: u64,
-    pub no_listener: u64,
     // Frames out.
     pub segments_out: u64,
     pub bytes_out: u64,

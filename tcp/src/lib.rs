@@ -7,16 +7,39 @@
 //! # A pass
 //! ```text
 //! for frame in burst { stack.receive(now, frame, &mut handler, &mut tx) }
-//! stack.advance(now, &mut handler, &mut tx)     // timers
+//! stack.advance(now, &mut handler, &mut tx)     // timers; cheap when nothing is due
 //! ...                                           // what the handler noted: send(), output(), close() ...
-//! stack.flush(now, &mut tx)                     // delayed ACKs, connections that waited for room
+//! stack.flush(now, &mut tx)                     // delayed ACKs, ARP requests, connections that waited for room
 //! ```
-//! [`Stack::next_deadline`] says when `advance` has something to do.
+//! [`Stack::next_deadline`] says when `advance` has something to do, [`Stack::wants_flush`] whether a full port left
+//! something for another `flush`. Frames that are emitted with `loopback` go back into `receive`. What happens in a
+//! call without a handler (`close`, `abort`) is reported by the next `advance`.
 //!
 //! # What is sent
 //! [`Stack::send`] queues one record. Segments are cut at record boundaries: several whole records share one
-//! segment if they fit, a record longer than a segment is split, and a segment never carries a part of a record
-//! behind anything else. [`Stack::room`] says how much is worth queueing.
+//! segment if they fit, a record longer than a segment is split, and nothing follows a part of a record in its
+//! segment. A record that the peer's window does not fit is held for `TcpConfig::sws_override`. [`Stack::room`] says
+//! how much is worth queueing.
+//!
+//! # What is acknowledged
+//! In-order data once per pass and connection, with data if there is some to send (a stretch ACK, RFC 5681 §4.2
+//! asks for one per two segments); what is out of order, fills a gap or was received before at once. SACK blocks go on
+//! segments without data only. The user takes all data at once, so the window is constant and its right edge only
+//! moves forward.
+//!
+//! # Where things are
+//! | module | does |
+//! |---|---|
+//! | `stack` | finds who a frame is for; listeners, half-open connections, TIME-WAIT; timers; ICMP |
+//! | `connection` | one connection: `open`, `arrive`, `ack`, `data`, `output`, `probe`, `timers`, and its `queue` |
+//! | [`reassembly`], [`scoreboard`] | what is out of order here; what the peer holds |
+//! | [`congestion`], [`rtt`], [`timer`] | how much, how long, when |
+//! | `arp`, `wire`, [`sum`], `net` | neighbours, headers, checksums, what connections share |
+//!
+//! # What it does not do
+//! Fragments are refused (RFC 1122 asks hosts to reassemble), urgent data is ordinary data, data on a SYN waits for its
+//! retransmission. Security considerations: RFC 5961, RFC 6528, RFC 6056, RFC 5927, RFC 1337; keyed hash; the backlog,
+//! out-of-order data, neighbours and stateless replies are bounded.
 #![forbid(unsafe_code)]
 
 mod arp;

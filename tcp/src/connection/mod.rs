@@ -28,9 +28,11 @@ use output::Next;
 use probe::Probe;
 use queue::SendQueue;
 
-/// Out-of-order frames that one connection holds at most; two windows of small segments would be more memory than
-/// they are worth.
-const MAX_HELD_FRAMES: u32 = 1024;
+/// Out-of-order frames that a connection with this receive window holds at most: a window of segments of half a KiB.
+fn held_frames(recv_window: u32) -> u32 {
+    (recv_window >> 9).clamp(64, 1 << 16)
+}
+
 /// Records that one connection may have queued or in flight.
 const MAX_RECORDS: usize = 1 << 16;
 /// The smallest segment that a peer can make us send (its MSS option may ask for less).
@@ -315,7 +317,7 @@ impl<B: Buffers> Connection<B> {
                 fin_wait_until: Time::MAX,
                 last_sent: now,
                 ts_recent_at: now,
-                reassembly: Reassembly::new(MAX_HELD_FRAMES),
+                reassembly: Reassembly::new(held_frames(cfg.recv_window)),
                 peer_fin: None,
                 challenge_window: Time::ZERO,
                 challenges: 0,

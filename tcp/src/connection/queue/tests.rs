@@ -1,1 +1,73 @@
+use super::*;
+use crate::testing::{Shared, pattern};
 
+fn bytes(q: &SendQueue<Shared>, seq: Seq, len: u32) -> (Vec<u8>, u32) {
+    let (pieces, got) = q.pieces(seq, len);
+    let all = pieces.iter().flat_map(|p| p.payload.0[p.range.clone()].to_vec()).collect();
+    (all, got)
+}
+
+/// Whatever is pushed, acknowledged and cut: a segment holds the stream's octets, at most `max` of them, and either a
+/// part of one record or whole ones.
+#[test]
+fn segments_are_the_stream() {
+    let all = pattern(200 * 3000);
+    for seed in 0..50 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let origin = Seq(rng.u32(..));
+        let mut q = SendQueue::new(origin);
+        let (mut stream, mut ends, mut una) = (Vec::new(), vec![0usize], 0usize);
+        for _ in 0..200 {
+            let n = if rng.bool() { rng.usize(1..20) } else { rng.usize(1..3000) };
+            let data = &all[stream.len()..stream.len() + n];
+            stream.extend_from_slice(data);
+            ends.push(stream.len());
+            q.push(Shared::new(data), n as u32);
+            assert_eq!(q.end() - origin, stream.len() as u32);
+            for _ in 0..3 {
+                let from = rng.usize(una..stream.len());
+                let max = rng.u32(1..2000);
+                let len = q.segment_len(origin + from as u32, max) as usize;
+                assert!(len > 0 && len <= max as usize);
+                let (got, n) = bytes(&q, origin + from as u32, len as u32);
+                assert_eq!((&got[..], n as usize), (&stream[from..from + len], len), "seed {seed}");
+                let starts_record = ends.contains(&from);
+                let crossed = ends.iter().filter(|&&e| from < e && e < from + len).count();
+                assert!(crossed == 0 || (starts_record && ends.contains(&(from + len))));
+                assert!(crossed < MAX_PIECES);
+            }
+            if rng.u8(..) < 100 {
+                una = rng.usize(una..=stream.len());
+                q.acknowledge(origin + una as u32);
+                let kept = ends.iter().filter(|&&e| e > una).count();
+                assert_eq!(q.records(), kept);
+                una = una.min(stream.len() - 1).max(una.saturating_sub(1));
+                if q.records() == 0 {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_empty_queue_has_no_segments() {
+    let mut q = SendQueue::<Shared>::new(Seq(5));
+    assert_eq!(q.segment_len(Seq(5), 100), 0);
+    assert_eq!(bytes(&q, Seq(5), 100), (Vec::new(), 0));
+    q.push(Shared::new(b"abc"), 3);
+    assert_eq!(bytes(&q, Seq(6), 100), (b"bc".to_vec(), 2));
+    q.acknowledge(Seq(8));
+    assert_eq!(q.segment_len(Seq(8), 100), 0);
+}
+
+#[test]
+fn a_burst_gives_its_memory_back() {
+    let mut q = SendQueue::new(Seq(0));
+    for _ in 0..1000 {
+        q.push(Shared::new(b"x"), 1);
+    }
+    q.acknowledge(Seq(1000));
+    q.shrink();
+    assert!(q.records.capacity() <= IDLE_CAPACITY);
+}

@@ -18,7 +18,7 @@ fn random_frames() {
         honest.push(f.bytes.clone());
         Act::Pass
     });
-    for round in 0..100_000 {
+    for round in 0..30_000 {
         let mut frame = match round % 3 {
             0 => (0..rng.usize(0..200)).map(|_| rng.u8(..)).collect(),
             _ => honest[rng.usize(..honest.len())].clone(),
