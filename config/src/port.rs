@@ -57,7 +57,7 @@ pub enum MemifRole {
 
 /// The longest path that fits the address of a Unix socket with its final zero.
 const PATH_MAX: usize = 107;
-const QUEUE_DEFAULT: u16 = 1024;
+const QUEUE_DEFAULT: u16 = 256;
 
 impl PortSpec {
     /// Names of the kinds, as written before the colon.

@@ -119,6 +119,24 @@ impl Mbuf {
         unsafe { self.0.as_mut() }.ol_flags &= !sys::RTE_MBUF_F_RX_L4_CKSUM_MASK;
     }
 
+    /// Asks the processor to fetch the whole frame, or as much of a large one as it can have under way.
+    #[inline]
+    pub fn prefetch_all(&self) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            const LINE: usize = 64;
+            const LINES: usize = 24;
+            let data = self.data();
+            for line in 0..data.len().div_ceil(LINE).min(LINES) {
+                // SAFETY: a prefetch never faults.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(data.as_ptr().wrapping_add(line * LINE).cast()) };
+            }
+            // SAFETY: as above.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(data.as_ptr().wrapping_add(data.len()).cast()) };
+        }
+    }
+
     /// Asks the processor to fetch the headers.
     #[inline]
     pub fn prefetch(&self) {

@@ -83,6 +83,8 @@ pub struct Engine<P: Port, C: Clock> {
     doorbells: Arc<Doorbells>,
     attributes: EngineAttr,
     under_pressure: bool,
+    /// The last pass received something that the next one may have to acknowledge.
+    owes_acks: bool,
     link_up: bool,
     /// When to look at the link again.
     link_check: Time,
@@ -231,6 +233,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             doorbells,
             attributes,
             under_pressure: false,
+            owes_acks: false,
             link_up: false,
             link_check: now,
             carrier_seen: None,
@@ -262,7 +265,12 @@ impl<P: Port, C: Clock> Engine<P, C> {
             self.under_pressure = low;
             self.stack.set_pressure(low);
         }
-        for frame in burst {
+        let mut frames = burst.into_iter();
+        while let Some(frame) = frames.next() {
+            // The frame after this one: its lines arrive while this one's are worked on.
+            if let Some(next) = frames.as_slice().first() {
+                P::prefetch(next);
+            }
             self.stack.receive(now, frame, &mut self.core, &mut Wire(&mut self.port));
             if !self.core.newborn.is_empty() {
                 self.adopt();
@@ -312,22 +320,25 @@ impl<P: Port, C: Clock> Engine<P, C> {
 }
 
 impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
+    /// Sending comes first and receiving last: what the application has just posted leaves at once, and takes
+    /// with it the ACKs of what the pass before received; only then are those sent that found no company.
     fn pass(&mut self) -> bool {
         let now = self.now();
         if now >= self.link_check {
             self.check_link(now);
         }
-        let received = self.receive(now);
         self.core.ring_alarms();
         let served = self.serve(now);
         self.stack.advance(now, &mut self.core, &mut Wire(&mut self.port));
         self.stack.flush(now, &mut Wire(&mut self.port));
         self.port.flush();
+        let received = self.receive(now);
+        self.owes_acks = received;
         received || served || !self.core.ready.is_empty()
     }
 
     fn next_deadline(&mut self) -> Option<Duration> {
-        if !self.core.ready.is_empty() {
+        if self.owes_acks || !self.core.ready.is_empty() {
             return Some(Duration::ZERO);
         }
         let deadlines = [self.stack.next_deadline(), self.core.alarms.next(), self.port.next_deadline()];

@@ -183,6 +183,11 @@ impl Port for DpdkPort {
     }
 
     #[inline]
+    fn prefetch(frame: &RxFrame) {
+        frame.0.prefetch_all();
+    }
+
+    #[inline]
     fn draft(&mut self) -> Option<MbufDraft> {
         self.port.tx_pool().buffer().map(MbufDraft)
     }

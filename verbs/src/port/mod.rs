@@ -24,6 +24,9 @@ pub trait Port: Send {
     /// Takes what has arrived by `now`, at most [`BURST`] frames. Begins a pass.
     fn receive(&mut self, now: Time, into: &mut ArrayVec<Self::Frame, BURST>);
 
+    /// Asks the processor to fetch a frame that will be looked at soon, all of it.
+    fn prefetch(frame: &Self::Frame);
+
     /// A fresh buffer to write payload into; `None` while the pool is dry.
     fn draft(&mut self) -> Option<Self::Draft>;
 

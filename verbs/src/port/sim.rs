@@ -129,6 +129,8 @@ impl Port for SimPort {
         }
     }
 
+    fn prefetch(_frame: &SimFrame) {}
+
     fn draft(&mut self) -> Option<SimDraft> {
         Some(SimDraft { bytes: vec![0; self.draft_size], len: 0 })
     }

@@ -16,7 +16,7 @@ pub(super) const SHORTEST_NAP: Duration = Duration::from_micros(50);
 /// the processor time of an idle process (about 15 us for each nap).
 pub(super) const LONGEST_NAP: Duration = Duration::from_micros(1250);
 /// A nap while somebody polls: how soon it is noticed that he stopped.
-const WATCHING_NAP: Duration = Duration::from_micros(500);
+const WATCHING_NAP: Duration = LONGEST_NAP;
 /// How long the thread keeps passing after the last work before it naps.
 const SPIN: Duration = Duration::from_micros(50);
 
