@@ -380,7 +380,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
 
 impl<F: urnic_tcp::Frame> Core<F> {
     fn idle_qp(&self, qpn: u32) -> Result<u32, Error> {
-        let qp = *self.by_qpn.get(&qpn).ok_or(Error::UnknownQp(qpn))?;
+        let qp = self.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
         match self.qps.get(qp) {
             Some(core) if core.endpoint.is_none() && core.state() == QpState::Idle => Ok(qp),
             Some(core) => Err(Error::QpState { qpn, state: core.state() }),

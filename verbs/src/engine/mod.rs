@@ -30,7 +30,7 @@ use connect::Listener;
 use endpoint::{Endpoint, Farewell, Phase};
 use qp::{Message, QpCore, Source};
 use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,7 +97,8 @@ struct Core<F: urnic_tcp::Frame> {
     table: MrTable,
     endpoints: Slab<Endpoint>,
     qps: Slab<Box<QpCore<F>>>,
-    by_qpn: HashMap<u32, u32>,
+    /// Index in `qps` by queue pair number; numbers are small and dense.
+    by_qpn: Vec<Option<u32>>,
     /// Endpoints that want a turn, in order.
     ready: VecDeque<u32>,
     /// Accepted connections whose tag the stack does not know yet.
@@ -127,6 +128,12 @@ impl<F: urnic_tcp::Frame> Core<F> {
         self.endpoints.get(index).filter(|e| e.generation == generation).map(|_| index)
     }
 
+    /// Where a queue pair is.
+    #[inline]
+    fn index_of(&self, qpn: u32) -> Option<u32> {
+        *self.by_qpn.get(qpn as usize)?
+    }
+
     /// Puts an endpoint into the ready list.
     fn schedule(&mut self, index: u32) {
         if let Some(endpoint) = self.endpoints.get_mut(index)
@@ -144,7 +151,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
 
     /// A queue pair has work or, in the error state, work to flush.
     fn doorbell(&mut self, qpn: u32) {
-        let Some(&index) = self.by_qpn.get(&qpn) else { return };
+        let Some(index) = self.index_of(qpn) else { return };
         let Some(qp) = self.qps.get_mut(index) else { return };
         qp.shared.answer_doorbell();
         match qp.endpoint {
@@ -220,7 +227,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
                 table,
                 endpoints: Slab::new(),
                 qps: Slab::new(),
-                by_qpn: HashMap::new(),
+                by_qpn: Vec::new(),
                 ready: VecDeque::new(),
                 newborn: Vec::new(),
                 listeners: Vec::new(),
@@ -265,10 +272,10 @@ impl<P: Port, C: Clock> Engine<P, C> {
             self.under_pressure = low;
             self.stack.set_pressure(low);
         }
-        let mut frames = burst.into_iter();
+        let mut frames = burst.drain(..).peekable();
         while let Some(frame) = frames.next() {
             // The frame after this one: its lines arrive while this one's are worked on.
-            if let Some(next) = frames.as_slice().first() {
+            if let Some(next) = frames.peek() {
                 P::prefetch(next);
             }
             self.stack.receive(now, frame, &mut self.core, &mut Wire(&mut self.port));
@@ -353,20 +360,24 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<(), Error> {
         let qpn = qp.qpn;
         let index = self.core.qps.insert(Box::new(QpCore::new(qp)));
-        self.core.by_qpn.insert(qpn, index);
+        let slot = qpn as usize;
+        if self.core.by_qpn.len() <= slot {
+            self.core.by_qpn.resize(slot + 1, None);
+        }
+        self.core.by_qpn[slot] = Some(index);
         Ok(())
     }
 
     fn detach_qp(&mut self, qpn: u32) {
         self.now();
-        if let Some(&index) = self.core.by_qpn.get(&qpn) {
+        if let Some(index) = self.core.index_of(qpn) {
             self.core.remove_qp(index);
         }
     }
 
     fn modify_to_error(&mut self, qpn: u32) {
         self.now();
-        let Some(&index) = self.core.by_qpn.get(&qpn) else { return };
+        let Some(index) = self.core.index_of(qpn) else { return };
         let Some(qp) = self.core.qps.get_mut(index) else { return };
         match qp.endpoint {
             // Abort: the connection is reset (verbs draft §6.2, RTS to Error).
@@ -409,7 +420,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
 
     fn disconnect(&mut self, qpn: u32) -> Result<(), Error> {
         self.now();
-        let index = *self.core.by_qpn.get(&qpn).ok_or(Error::UnknownQp(qpn))?;
+        let index = self.core.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
         if self.core.qps.get(index).is_none_or(|q| q.endpoint.is_none()) {
             return Err(Error::NotConnected);
         }
@@ -448,13 +459,5 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         attributes.link_up = self.link_up;
         attributes.counters = self.port.counters();
         attributes
-    }
-}
-
-impl<P: Port, C: Clock> Drop for Engine<P, C> {
-    fn drop(&mut self) {
-        if std::env::var_os("DBG_COUNTERS").is_some() {
-            eprintln!("{:?} {:?}", self.port.counters(), self.stack.counters());
-        }
     }
 }

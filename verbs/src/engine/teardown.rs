@@ -176,7 +176,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
     /// The application destroys queue pair `qp`: no completion follows; what TCP holds is still delivered.
     pub(super) fn remove_qp(&mut self, qp: u32) {
         let Some(core) = self.qps.remove(qp) else { return };
-        self.by_qpn.remove(&core.shared.qpn);
+        self.by_qpn[core.shared.qpn as usize] = None;
         let Some(index) = core.endpoint else { return };
         if let Some(endpoint) = self.endpoints.get_mut(index) {
             let farewell =

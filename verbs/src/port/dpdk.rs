@@ -174,8 +174,9 @@ impl Port for DpdkPort {
         self.wires_turn = self.hairpin.is_empty() || !self.wires_turn;
         if self.wires_turn {
             let mut frames = ArrayVec::<Mbuf, BURST>::new();
-            self.port.rx_burst(&mut frames);
-            into.extend(frames.into_iter().map(RxFrame));
+            if self.port.rx_burst(&mut frames) > 0 {
+                into.extend(frames.drain(..).map(RxFrame));
+            }
         } else {
             let n = self.hairpin.len().min(into.remaining_capacity());
             into.extend(self.hairpin.drain(..n));
