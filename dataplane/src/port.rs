@@ -136,11 +136,12 @@ impl Port {
         let frame = usize::from(options.mtu) + ETHERNET;
         let queue = u32::from(vdev::queue_size(spec));
         let users = if vdev::is_ring(spec) { Users::Link } else { Users::Engine };
-        let pool = |frames: u32| {
-            Pool::new(eal, frames + queue, frame, users)
+        let pool = |frames: u32, room: usize| {
+            Pool::new(eal, frames + queue, room, users)
                 .map_err(|source| PortError::Pool { port: spec.to_string(), source })
         };
-        let (rx, tx) = (pool(options.rx_frames)?, pool(options.tx_frames)?);
+        let rx = pool(options.rx_frames, vdev::receive_room(spec, frame))?;
+        let tx = pool(options.tx_frames, frame)?;
         let device = Device::open(eal, spec, frame, &rx)?;
         Ok(Self {
             device,

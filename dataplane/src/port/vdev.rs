@@ -14,6 +14,17 @@ pub(super) fn queue_size(spec: &PortSpec) -> u16 {
     }
 }
 
+/// Bytes that an mbuf for reception must hold, for frames of up to `frame` bytes.
+pub(super) fn receive_room(spec: &PortSpec, frame: usize) -> usize {
+    /// The longest frame of any urnic.
+    const LONGEST: usize = urnic_config::MTU_MAX as usize + super::ETHERNET;
+    match spec {
+        // Where the mbufs hold the driver's own buffers it copies without looking, however long the peer's frame.
+        PortSpec::Memif { .. } => frame.max(LONGEST),
+        _ => frame,
+    }
+}
+
 /// Whether both ends are in this process.
 pub(super) fn is_ring(spec: &PortSpec) -> bool {
     matches!(spec, PortSpec::Ring { .. })
