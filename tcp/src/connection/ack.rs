@@ -5,6 +5,7 @@ use super::{Connection, Cx, Flags, Recovery, State};
 use crate::buffers::{Buffers, Handler};
 use crate::congestion::Ack;
 use crate::scoreboard::{DUP_THRESH, Update};
+use crate::seq::Seq;
 use crate::time::Time;
 use crate::wire::{Segment, flag};
 use core::time::Duration;
@@ -100,8 +101,8 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// A round-trip sample: of the timed segment, or after a retransmission from the echoed timestamp, which Karn's
-    /// rule allows (RFC 7323 §4.1).
+    /// A round-trip sample: of the timed segment, or after a timeout from the timestamp that is echoed, if that was
+    /// sent since (RFC 7323 §4.1). An older one says how long ago an ACK was lost, not how long a round trip takes.
     fn measure(&mut self, now: Time, s: &Segment) {
         if let Some((end, sent)) = self.cold.timed {
             if end.le(s.ack) {
@@ -111,11 +112,14 @@ impl<B: Buffers> Connection<B> {
         } else if self.cold.rtt.backoff() > 0
             && self.flags.has(Flags::TIMESTAMPS)
             && let Some(t) = s.timestamps
-            && t.echo != 0
         {
-            let ms = self.timestamp(now).wrapping_sub(t.echo);
-            if ms < 1 << 20 {
-                self.cold.rtt.sample(Duration::from_millis(u64::from(ms)), 1);
+            let (ago, limit) = (
+                self.timestamp(now).wrapping_sub(t.echo),
+                self.timestamp(now).wrapping_sub(self.timestamp(self.cold.timed_out_at)),
+            );
+            if ago <= limit {
+                // The clock's step is a millisecond.
+                self.cold.rtt.sample(Duration::from_millis(u64::from(ago) + 1), 1);
             }
         }
     }

@@ -211,6 +211,8 @@ pub(crate) struct Cold<B: Buffers> {
     /// When FIN-WAIT-2 ends; `Time::MAX` in other states.
     pub fin_wait_until: Time,
     pub last_sent: Time,
+    /// When the retransmission timer expired last.
+    pub timed_out_at: Time,
     pub ts_recent_at: Time,
     pub reassembly: Reassembly<B::Frame>,
     /// The sequence number of the peer's FIN, once known.
@@ -228,6 +230,8 @@ pub(crate) struct Cold<B: Buffers> {
     /// An ICMP error said that the peer cannot be reached; the reason if it stays silent (RFC 5461).
     pub soft_error: bool,
     pub retransmits: u64,
+    /// Our timestamp of the last retransmission.
+    pub resent_at: u32,
 }
 
 /// How a connection begins.
@@ -316,6 +320,7 @@ impl<B: Buffers> Connection<B> {
                 stalled_since: Time::MAX,
                 fin_wait_until: Time::MAX,
                 last_sent: now,
+                timed_out_at: Time::ZERO,
                 ts_recent_at: now,
                 reassembly: Reassembly::new(held_frames(cfg.recv_window)),
                 peer_fin: None,
@@ -328,6 +333,7 @@ impl<B: Buffers> Connection<B> {
                 owns_port,
                 soft_error: false,
                 retransmits: 0,
+                resent_at: 0,
             }),
         }
     }

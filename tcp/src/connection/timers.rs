@@ -96,6 +96,7 @@ impl<B: Buffers> Connection<B> {
         let first = self.cold.retries == 0;
         self.cold.retries += 1;
         self.cold.timed = None; // Karn's rule
+        self.cold.timed_out_at = cx.now;
         self.cold.rtt.back_off(); // RFC 6298 (5.5)
         self.rtx_at = cx.now + self.cold.rtt.rto();
         if opening {
