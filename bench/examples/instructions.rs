@@ -3,7 +3,7 @@
 
 use std::net::SocketAddrV4;
 use std::time::Duration;
-use urnic::simulation::{Options, Simulation};
+use urnic::simulation::{CrcKernel, Options, Simulation};
 use urnic::*;
 
 const PORT: u16 = 7000;
@@ -34,7 +34,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         return Err("usage: instructions write|read|send SIZE COUNT".into());
     };
     let (size, count): (u32, u64) = (size.parse()?, count.parse()?);
-    let mut simulation = Simulation::new(&Options::default())?;
+    let mut simulation = Simulation::new(&Options { crc_kernel: CrcKernel::Portable, ..Options::default() })?;
     let (pd, server_cq, server, server_events) = queue_pair(&simulation.device(0))?;
     let (client_pd, cq, client, events) = queue_pair(&simulation.device(1))?;
     let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;

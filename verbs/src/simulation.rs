@@ -13,7 +13,7 @@
 //! ```
 
 use crate::device::{Device, MAX_QPS};
-use crate::engine::{Engine, MpaConfig};
+use crate::engine::{Engine, MpaConfig, choose_kernel};
 use crate::error::Result;
 use crate::memory::PageAllocator;
 use crate::port::sim::{SimPort, SimWire};
@@ -22,6 +22,7 @@ use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
+pub use urnic_config::CrcKernel;
 use urnic_config::Progress;
 pub use urnic_sim::{Impairment, Network, SimClock};
 use urnic_tcp::StackConfig;
@@ -42,6 +43,8 @@ pub struct Options {
     pub mpa_rev: u8,
     /// Whether the devices ask for CRCs.
     pub crc: bool,
+    /// Which CRC implementation this process uses from now on.
+    pub crc_kernel: CrcKernel,
 }
 
 impl Default for Options {
@@ -53,6 +56,7 @@ impl Default for Options {
             tcp: TcpConfig::default(),
             mpa_rev: 2,
             crc: true,
+            crc_kernel: CrcKernel::Auto,
         }
     }
 }
@@ -97,6 +101,7 @@ impl Simulation {
     /// # Errors
     /// As those of [`Device::open`].
     pub fn with_hosts(options: &Options, hosts: Vec<Box<dyn Host>>) -> Result<Self> {
+        choose_kernel(options.crc_kernel)?;
         let clock = SimClock::default();
         let nodes = (0..options.devices).map(|i| Node::new(i, options, &clock)).collect::<Result<_>>()?;
         let network = Network::new(options.devices + hosts.len(), &options.network);

@@ -16,7 +16,7 @@ mod qp;
 mod slab;
 mod teardown;
 
-pub(crate) use open::open;
+pub(crate) use open::{choose_kernel, open};
 
 use crate::cm::{ConnParam, EventQueue};
 use crate::error::Error;

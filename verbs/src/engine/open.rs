@@ -95,7 +95,8 @@ fn tcp(config: &Config) -> TcpConfig {
     }
 }
 
-fn choose_kernel(wanted: CrcKernel) -> Result<()> {
+/// Which CRC kernel the process uses from now on.
+pub(crate) fn choose_kernel(wanted: CrcKernel) -> Result<()> {
     let kernel = match wanted {
         CrcKernel::Auto => return Ok(()),
         CrcKernel::Portable => urnic_crc::Kernel::Portable,
