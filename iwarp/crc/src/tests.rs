@@ -1,6 +1,6 @@
 use super::dispatch::Table;
 use super::*;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 /// The kernels that this processor can run.
@@ -192,20 +192,30 @@ fn forced_kernels_are_used() {
     assert!(Kernel::Portable.available());
 }
 
+/// Tells the other thread to end, also when an assertion of ours fails: otherwise the test would hang.
+struct AtEnd<'a>(&'a AtomicUsize);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(usize::MAX, Ordering::Release);
+    }
+}
+
 /// What is stored is what the CRC and the sum cover, though the source changes all the time.
 #[test]
 fn a_changing_source_is_read_once() {
     let source: Vec<AtomicU8> = (0..4096).map(|_| AtomicU8::new(0)).collect();
-    let stop = AtomicBool::new(false);
+    let stop = AtomicUsize::new(0);
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut rng = fastrand::Rng::with_seed(1);
-            while !stop.load(Ordering::Relaxed) {
+            while stop.load(Ordering::Relaxed) == 0 {
                 for byte in &source[rng.usize(..4000)..] {
                     byte.store(rng.u8(..), Ordering::Relaxed);
                 }
             }
         });
+        let _end = AtEnd(&stop);
         let mut buffer = vec![0u8; 4096];
         for kernel in kernels() {
             for round in 0..4000 {
@@ -217,7 +227,6 @@ fn a_changing_source_is_read_once() {
                 assert_eq!(sum, oracle_sum(&buffer[..len]), "{:?} {len}", kernel.kernel);
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 
@@ -233,7 +242,7 @@ fn placements_ascend() {
     let mut rng = rng();
     for kernel in kernels() {
         // A round: the writer places `len` bytes of the value `round` at `at`; the reader waits for a byte.
-        let rounds: Vec<(usize, usize, usize)> = (0..3000)
+        let rounds: Vec<(usize, usize, usize)> = (0..300)
             .map(|_| {
                 let len = if rng.bool() { rng.usize(1..=64) } else { rng.usize(1..=1500) };
                 (rng.usize(..SIZE - len), len, rng.usize(..len))
@@ -243,20 +252,25 @@ fn placements_ascend() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 for (round, &(at, len, _)) in rounds.iter().enumerate() {
-                    while turn.load(Ordering::Acquire) != 2 * round + 1 {
-                        thread::yield_now();
+                    loop {
+                        match turn.load(Ordering::Acquire) {
+                            usize::MAX => return,
+                            now if now == round + 1 => break,
+                            _ => thread::yield_now(),
+                        }
                     }
                     let value = vec![round as u8 | 1; len];
                     // SAFETY: `at + len` is within the target.
                     unsafe { (kernel.place)(byte(at).as_ptr(), value.as_ptr(), len) };
                 }
             });
+            let _end = AtEnd(&turn);
             for (round, &(at, len, watched)) in rounds.iter().enumerate() {
                 let new = round as u8 | 1;
                 for i in 0..SIZE {
                     byte(i).store(0, Ordering::Relaxed);
                 }
-                turn.store(2 * round + 1, Ordering::Release);
+                turn.store(round + 1, Ordering::Release);
                 // The word that ends there, if the placement has all of it.
                 let end = at + len;
                 let word = (end % 8 == 0 && len >= 8).then(|| &target[end / 8 - 1]);
@@ -267,7 +281,7 @@ fn placements_ascend() {
                         let seen = word.map_or(0, |w| w.load(Ordering::Acquire));
                         assert!(seen == 0 || seen == whole, "{:?}: torn word {seen:x}", kernel.kernel);
                         spins += 1;
-                        if spins.is_multiple_of(1000) {
+                        if spins.is_multiple_of(256) {
                             thread::yield_now();
                         }
                     }
