@@ -40,7 +40,13 @@ fn read(addr: u64, rkey: u32) -> SendOp {
 }
 
 fn unknown(memory: &Memory) -> u32 {
-    (0..).find(|k| [&memory.all, &memory.readable, &memory.writable, &memory.elsewhere].iter().all(|m| m.rkey() != *k)).unwrap()
+    (0..)
+        .find(|k| {
+            [&memory.all, &memory.readable, &memory.writable, &memory.elsewhere]
+                .iter()
+                .all(|m| m.rkey() != *k)
+        })
+        .unwrap()
 }
 
 fn cases() -> Vec<Case> {
@@ -53,7 +59,8 @@ fn cases() -> Vec<Case> {
         outcomes: HANDED_OVER,
     };
     let read = |name, op, codes| Case { outcomes: &[WcStatus::RemoteAccess], ..write(name, op, codes) };
-    let send = |name, op, len, codes, receive, outcomes| Case { len, receive, outcomes, ..write(name, op, codes) };
+    let send =
+        |name, op, len, codes, receive, outcomes| Case { len, receive, outcomes, ..write(name, op, codes) };
     vec![
         write("Write to an unknown STag", |m| self::write(m.all.addr(), unknown(m)), (1, 1, 0)),
         write("Write beyond the end", |m| self::write(m.all.addr() + 1000 - 15, m.all.rkey()), (1, 1, 1)),
@@ -138,8 +145,11 @@ impl Scene {
     fn ends(&mut self, name: &str, sent_by_server: bool, codes: (u8, u8, u8)) {
         use DisconnectReason::{TerminateReceived, TerminateSent};
         let reasons = [self.server.end(&mut self.simulation), self.client.end(&mut self.simulation)];
-        let expected =
-            if sent_by_server { [TerminateSent, TerminateReceived] } else { [TerminateReceived, TerminateSent] };
+        let expected = if sent_by_server {
+            [TerminateSent, TerminateReceived]
+        } else {
+            [TerminateReceived, TerminateSent]
+        };
         assert_eq!(reasons, expected, "{name}");
         for (end, sent) in [(&self.server, sent_by_server), (&self.client, !sent_by_server)] {
             let t = end.qp.terminate().unwrap_or_else(|| panic!("{name}: no Terminate"));
@@ -179,8 +189,9 @@ fn what_the_peer_refuses_ends_the_connection_and_nothing_else() {
         let name = case.name;
         let mut scene = Scene::new();
         scene.post_receives();
-        let before = [&scene.memory.all, &scene.memory.readable, &scene.memory.writable, &scene.memory.elsewhere]
-            .map(content);
+        let before =
+            [&scene.memory.all, &scene.memory.readable, &scene.memory.writable, &scene.memory.elsewhere]
+                .map(content);
         let sge = |len| [Sge::of(&scene.local, 0, len)];
         let all = &scene.memory.all;
         scene.client.post(1, write(all.addr() + 500, all.rkey()), &sge(16));
@@ -202,8 +213,9 @@ fn what_the_peer_refuses_ends_the_connection_and_nothing_else() {
 
         let mut expected = before;
         expected[0][500..516].copy_from_slice(&pattern(16, 1));
-        let now = [&scene.memory.all, &scene.memory.readable, &scene.memory.writable, &scene.memory.elsewhere]
-            .map(content);
+        let now =
+            [&scene.memory.all, &scene.memory.readable, &scene.memory.writable, &scene.memory.elsewhere]
+                .map(content);
         assert!(now == expected, "{name}: memory was written");
         scene.all_else_goes_on(name);
     }

@@ -1,6 +1,7 @@
 //! What the tests of whole RNICs share.
 #![allow(dead_code)]
 
+pub mod memory;
 pub mod raw;
 
 use std::net::SocketAddrV4;

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::time::Duration;
 use urnic::simulation::{Host, Simulation};
 use urnic_tcp::{
-    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Payload, Stack, StackConfig, Time,
-    Transmit,
+    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Payload, Stack, StackConfig,
+    Time, Transmit,
 };
 
 pub struct Plain;

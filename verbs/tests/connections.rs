@@ -1,0 +1,398 @@
+//! How connections come about, and how they do not.
+
+mod common;
+
+use common::raw::{self, Raw};
+use common::*;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+use urnic::simulation::{Impairment, Options, Simulation};
+use urnic::*;
+use urnic_iwarp::startup::{Initiator, Offer};
+use urnic_tcp::{CloseReason, ConnId};
+
+/// Steps until `done`.
+fn until(simulation: &mut Simulation, what: &str, done: impl FnMut() -> bool) {
+    let limit = simulation.now() + LIMIT;
+    assert!(simulation.run(limit, done), "{what}: not within {LIMIT:?}");
+}
+
+/// One device, number 0, and a node that speaks TCP, number 1.
+fn with_raw() -> (Simulation, End, Rc<RefCell<Raw>>) {
+    let (raw, host) = raw::node(1);
+    let simulation = Simulation::with_hosts(&Options { devices: 1, ..options() }, vec![host]).unwrap();
+    let end = End::new(&simulation.device(0));
+    (simulation, end, raw)
+}
+
+/// A TCP connection from the raw node to the device.
+fn raw_connection(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>) -> ConnId {
+    let conn = raw.borrow_mut().connect(address(0));
+    until(simulation, "TCP handshake", || raw.borrow().seen.connected.contains(&conn));
+    conn
+}
+
+fn closed(raw: &Rc<RefCell<Raw>>, conn: ConnId) -> Option<CloseReason> {
+    raw.borrow().seen.closed.iter().find(|(c, _)| *c == conn).map(|(_, reason)| *reason)
+}
+
+fn finished(raw: &Rc<RefCell<Raw>>, conn: ConnId) -> bool {
+    raw.borrow().seen.finished.contains(&conn)
+}
+
+fn mpa_request(private_data: &[u8]) -> Vec<u8> {
+    Initiator::new(&Offer { rev: 2, crc: true, ird: 4, ord: 4, private_data, ..Offer::default() }).unwrap().1
+}
+
+/// The event that a connection failed, and the words for it.
+fn failure(simulation: &mut Simulation, end: &End) -> (ConnectFailure, String) {
+    match end.event(simulation) {
+        CmEvent::ConnectError { qpn, reason } if qpn == end.qp.qpn() => (reason, reason.to_string()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_port_where_nobody_listens_refuses() {
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let (mut server, mut client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
+    client.events.connect(&client.qp, address(0), &ConnParam::default()).unwrap();
+    let (reason, words) = failure(&mut simulation, &client);
+    assert_eq!(reason, ConnectFailure::Refused);
+    assert!(words.contains("refused") && words.contains("nobody listens"), "{words}");
+    // The queue pair can be connected again.
+    assert_eq!(client.qp.state(), QpState::Idle);
+    connect(&mut simulation, &mut server, &mut client);
+    works(&mut simulation, &server, &client);
+}
+
+#[test]
+fn an_absent_host_is_unreachable() {
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let client = End::new(&simulation.device(1));
+    let started = client.events.connect(&client.qp, address(77), &ConnParam::default());
+    let (reason, words) = match started {
+        Ok(_) => failure(&mut simulation, &client),
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!(reason, ConnectFailure::Unreachable, "{words}");
+    assert!(words.contains("unreachable"), "{words}");
+    assert!(simulation.now() < Duration::from_secs(11));
+}
+
+#[test]
+fn a_host_that_falls_silent_times_out() {
+    let (mut simulation, server, client) = connected(&options());
+    let _listener = server.events.listen(PORT, 4).unwrap();
+    let silence = Impairment { loss: 1.0, ..Impairment::default() };
+    simulation.network().link_mut(0, 1).unwrap().set_impairment(&silence);
+    let other = End::new(&simulation.device(1));
+    let before = simulation.now();
+    other.events.connect(&other.qp, address(0), &ConnParam::default()).unwrap();
+    assert_eq!(failure(&mut simulation, &other).0, ConnectFailure::TimedOut);
+    let took = simulation.now() - before;
+    assert!(took >= Duration::from_secs(10) && took < Duration::from_secs(11), "{took:?}");
+    drop(client);
+}
+
+#[test]
+fn a_peer_that_accepts_and_says_nothing_times_out() {
+    let (mut simulation, end, raw) = with_raw();
+    raw.borrow_mut().stack.listen(PORT, 4).unwrap();
+    end.events.connect(&end.qp, address(1), &ConnParam::default()).unwrap();
+    assert_eq!(failure(&mut simulation, &end).0, ConnectFailure::TimedOut);
+    let conn = raw.borrow().seen.accepted[0];
+    assert!(raw.borrow().heard(conn).starts_with(b"MPA ID Req Frame"));
+    until(&mut simulation, "closed", || closed(&raw, conn) == Some(CloseReason::Reset));
+}
+
+#[test]
+fn a_peer_that_is_no_iwarp_node_is_named_as_such() {
+    for answer in [
+        &b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"[..],
+        &[0; 20],
+        b"MPA ID Rep Framf\0\x01\0\0",
+    ] {
+        let (mut simulation, end, raw) = with_raw();
+        raw.borrow_mut().stack.listen(PORT, 4).unwrap();
+        end.events.connect(&end.qp, address(1), &ConnParam::default()).unwrap();
+        until(&mut simulation, "request", || {
+            let raw = raw.borrow();
+            raw.seen.accepted.first().is_some_and(|conn| !raw.heard(*conn).is_empty())
+        });
+        let conn = raw.borrow().seen.accepted[0];
+        raw.borrow_mut().send(conn, answer);
+        let (reason, words) = failure(&mut simulation, &end);
+        assert_eq!(reason, ConnectFailure::NotIwarp);
+        assert!(words.contains("no iWARP node"), "{words}");
+        assert_eq!(end.qp.state(), QpState::Idle);
+        until(&mut simulation, "closed", || finished(&raw, conn) || closed(&raw, conn).is_some());
+    }
+}
+
+#[test]
+fn a_peer_that_closes_during_the_start_up_is_named_as_such() {
+    let (mut simulation, end, raw) = with_raw();
+    raw.borrow_mut().stack.listen(PORT, 4).unwrap();
+    end.events.connect(&end.qp, address(1), &ConnParam::default()).unwrap();
+    until(&mut simulation, "accepted", || !raw.borrow().seen.accepted.is_empty());
+    let conn = raw.borrow().seen.accepted[0];
+    raw.borrow_mut().close(conn);
+    assert_eq!(failure(&mut simulation, &end).0, ConnectFailure::Reset);
+}
+
+/// Whatever strangers say to a listening port, the application hears nothing of it, and the port goes on.
+#[test]
+fn strangers_do_not_disturb_a_listener() {
+    let (mut simulation, end, raw) = with_raw();
+    let _listener = end.events.listen(PORT, 2).unwrap();
+    let mut markers = mpa_request(b"");
+    markers[16] |= 0x80;
+    let mut too_long = mpa_request(b"");
+    too_long[18..20].copy_from_slice(&513u16.to_be_bytes());
+    let surplus = [mpa_request(b""), vec![0]].concat();
+    let reply = [&b"MPA ID Rep Frame"[..], &mpa_request(b"")[16..]].concat();
+    let strange = [
+        &b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..],
+        &[0xFF; 64],
+        &markers,
+        &too_long,
+        &surplus,
+        &reply,
+    ];
+    // More rounds than the backlog has room for: each must give its place back.
+    for (i, octets) in strange.into_iter().cycle().take(4 * strange.len()).enumerate() {
+        let conn = raw_connection(&mut simulation, &raw);
+        raw.borrow_mut().send(conn, octets);
+        until(&mut simulation, "closed", || finished(&raw, conn) || closed(&raw, conn).is_some());
+        let heard = raw.borrow().heard(conn);
+        let refused = octets == &markers[..];
+        assert_eq!(heard.starts_with(b"MPA ID Rep Frame"), refused, "{i}: {heard:?}");
+        assert!(!refused || heard[16] & 0x20 != 0, "the rejected bit");
+        raw.borrow_mut().close(conn);
+        assert!(end.events.poll().is_none(), "{i}");
+    }
+    // One that hangs up in the middle, one that resets.
+    for reset in [false, true] {
+        let conn = raw_connection(&mut simulation, &raw);
+        raw.borrow_mut().send(conn, &mpa_request(b"")[..10]);
+        until(&mut simulation, "heard", || raw.borrow().stack.unacked(conn) == 0);
+        if reset {
+            raw.borrow_mut().abort(conn)
+        } else {
+            raw.borrow_mut().close(conn)
+        }
+        until(&mut simulation, "closed", || closed(&raw, conn).is_some() || finished(&raw, conn));
+    }
+    let conn = raw_connection(&mut simulation, &raw);
+    raw.borrow_mut().send(conn, &mpa_request(b"at last"));
+    let event = end.event(&mut simulation);
+    assert!(matches!(&event, CmEvent::ConnectRequest(r) if r.private_data() == b"at last"), "{event:?}");
+}
+
+/// A peer that takes too long over its Request loses its place (MPA-75).
+#[test]
+fn a_silent_stranger_is_shown_out() {
+    let (mut simulation, end, raw) = with_raw();
+    let _listener = end.events.listen(PORT, 2).unwrap();
+    let first = [0, 1].map(|_| raw_connection(&mut simulation, &raw));
+    // The backlog is full: a third one is turned away.
+    let third = raw.borrow_mut().connect(address(0));
+    until(&mut simulation, "turned away", || closed(&raw, third).is_some());
+    assert!(simulation.now() < Duration::from_secs(10));
+    assert!(first.iter().all(|conn| closed(&raw, *conn).is_none()));
+    until(&mut simulation, "shown out", || {
+        first.iter().all(|conn| closed(&raw, *conn) == Some(CloseReason::Reset))
+    });
+    assert!(simulation.now() < Duration::from_secs(61));
+    let conn = raw_connection(&mut simulation, &raw);
+    raw.borrow_mut().send(conn, &mpa_request(b""));
+    assert!(matches!(end.event(&mut simulation), CmEvent::ConnectRequest(_)));
+}
+
+#[test]
+fn a_start_up_frame_may_come_octet_by_octet() {
+    let (mut simulation, end, raw) = with_raw();
+    let _listener = end.events.listen(PORT, 2).unwrap();
+    let conn = raw_connection(&mut simulation, &raw);
+    for octet in mpa_request(b"slowly") {
+        assert!(end.events.poll().is_none());
+        raw.borrow_mut().send(conn, &[octet]);
+        until(&mut simulation, "acknowledged", || raw.borrow().stack.unacked(conn) == 0);
+    }
+    let CmEvent::ConnectRequest(request) = end.event(&mut simulation) else { panic!("no request") };
+    assert_eq!((request.private_data(), request.peer().ip()), (&b"slowly"[..], &Simulation::address(1)));
+    let param = ConnParam { private_data: b"yes".to_vec(), ..ConnParam::default() };
+    request.accept(&end.qp, &param).unwrap();
+    until(&mut simulation, "reply", || raw.borrow().heard(conn).len() == 20 + 4 + 3);
+    assert!(raw.borrow().heard(conn).ends_with(b"yes"));
+}
+
+#[test]
+fn a_rejection_carries_private_data() {
+    for drops in [false, true] {
+        let mut simulation = Simulation::new(&options()).unwrap();
+        let (mut server, mut client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
+        {
+            let _listener = server.events.listen(PORT, 1).unwrap();
+            let param = ConnParam { private_data: b"please".to_vec(), ..ConnParam::default() };
+            client.events.connect(&client.qp, address(0), &param).unwrap();
+            let CmEvent::ConnectRequest(request) = server.event(&mut simulation) else {
+                panic!("no request")
+            };
+            assert_eq!(request.private_data(), b"please");
+            if drops {
+                drop(request)
+            } else {
+                request.reject(b"not today").unwrap()
+            }
+            let expected: &[u8] = if drops { b"" } else { b"not today" };
+            match client.event(&mut simulation) {
+                CmEvent::Rejected { qpn, private_data } => {
+                    assert_eq!((qpn, &private_data[..]), (client.qp.qpn(), expected));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        connect(&mut simulation, &mut server, &mut client);
+        works(&mut simulation, &server, &client);
+    }
+}
+
+/// A request that nobody has answered goes when its listener goes, and an answer to it comes too late.
+#[test]
+fn a_request_does_not_outlive_listener_or_peer() {
+    for listener_goes in [true, false] {
+        let mut simulation = Simulation::new(&options()).unwrap();
+        let (server, client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
+        let mut listener = Some(server.events.listen(PORT, 1).unwrap());
+        let param = ConnParam { timeout: Duration::from_secs(3), ..ConnParam::default() };
+        client.events.connect(&client.qp, address(0), &param).unwrap();
+        let CmEvent::ConnectRequest(request) = server.event(&mut simulation) else { panic!("no request") };
+        if listener_goes {
+            listener = None;
+        }
+        let expected = if listener_goes { ConnectFailure::Reset } else { ConnectFailure::TimedOut };
+        assert_eq!(failure(&mut simulation, &client).0, expected);
+        let limit = simulation.now() + Duration::from_secs(1);
+        simulation.run(limit, || false);
+        let answer = request.accept(&server.qp, &ConnParam::default());
+        assert!(matches!(answer, Err(Error::RequestGone)), "{:?}", answer.err());
+        assert_eq!(server.qp.state(), QpState::Idle);
+        drop(listener);
+    }
+}
+
+#[test]
+fn a_port_is_listened_on_once() {
+    let simulation = Simulation::new(&options()).unwrap();
+    let end = End::new(&simulation.device(0));
+    let listener = end.events.listen(PORT, 1).unwrap();
+    let again = end.events.listen(PORT, 1).err().map(|e| e.to_string());
+    assert_eq!(again.as_deref(), Some("port 7000 is in use"));
+    drop(listener);
+    end.events.listen(PORT, 1).unwrap();
+}
+
+#[test]
+fn a_queue_pair_connects_once() {
+    let (_simulation, _server, client) = connected(&options());
+    let again = client.events.connect(&client.qp, address(0), &ConnParam::default());
+    assert!(matches!(again, Err(Error::QpState { state: QpState::Rts, .. })), "{:?}", again.err());
+}
+
+#[test]
+fn a_thousand_connections_at_once() {
+    const MANY: usize = 1000;
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let devices = [simulation.device(0), simulation.device(1)];
+    let events = [0, 1].map(|d: usize| devices[d].create_event_channel().unwrap());
+    let pds = [0, 1].map(|d: usize| devices[d].alloc_pd());
+    let cqs = [0, 1].map(|d: usize| devices[d].create_cq(4096, None).unwrap());
+    let qps: [Vec<Qp>; 2] = [0, 1].map(|d: usize| (0..MANY).map(|_| create_qp(&pds[d], &cqs[d])).collect());
+    let inbox = pds[0].alloc_mr(8 * MANY, Access::LOCAL_WRITE).unwrap();
+    let source = pds[1].alloc_mr(8 * MANY, Access::empty()).unwrap();
+    let numbers: Vec<u8> = (0..MANY as u64).flat_map(u64::to_be_bytes).collect();
+    source.write_at(0, &numbers).unwrap();
+    let _listener = events[0].listen(PORT, MANY as u32).unwrap();
+    let mut number_of = HashMap::new();
+    for (i, qp) in qps[1].iter().enumerate() {
+        let param = ConnParam {
+            private_data: (i as u32).to_be_bytes().to_vec(),
+            timeout: Duration::from_secs(100),
+            ..ConnParam::default()
+        };
+        events[1].connect(qp, address(0), &param).unwrap();
+        number_of.insert(qp.qpn(), i);
+    }
+    let mut established = [0, 0];
+    until(&mut simulation, "all established", || {
+        while let Some(event) = events[0].poll() {
+            match event {
+                CmEvent::ConnectRequest(request) => {
+                    let i = u32::from_be_bytes(request.private_data().try_into().unwrap()) as usize;
+                    let sge = [Sge::of(&inbox, 8 * i as u64, 8)];
+                    qps[0][i].post_recv(&RecvWr { wr_id: i as u64, sges: &sge }).unwrap();
+                    request.accept(&qps[0][i], &ConnParam::default()).unwrap();
+                }
+                CmEvent::Established { .. } => established[0] += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        while let Some(event) = events[1].poll() {
+            let CmEvent::Established { qpn, .. } = event else { panic!("{event:?}") };
+            established[1] += 1;
+            let i = number_of[&qpn];
+            let sges = [Sge::of(&source, 8 * i as u64, 8)];
+            let flags = SendFlags::SIGNALED;
+            qps[1][i].post_send(&SendWr { wr_id: i as u64, op: SendOp::Send, sges: &sges, flags }).unwrap();
+        }
+        established == [MANY; 2]
+    });
+    for cq in &cqs {
+        let mut got = Vec::new();
+        until(&mut simulation, "all completed", || {
+            let mut wc = [Wc::default(); 64];
+            let n = cq.poll(&mut wc);
+            got.extend(wc[..n].iter().map(|wc| (wc.wr_id, wc.status)));
+            got.len() == MANY
+        });
+        got.sort_by_key(|(wr_id, _)| *wr_id);
+        assert_eq!(got, (0..MANY as u64).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
+    }
+    assert!(content(&inbox) == numbers);
+}
+
+#[test]
+fn connections_that_come_and_go_leave_nothing_behind() {
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let mut cycles = |n: usize| {
+        for i in 0..n {
+            let (mut server, mut client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
+            connect(&mut simulation, &mut server, &mut client);
+            match i % 4 {
+                0 => client.disconnect(),
+                1 => server.disconnect(),
+                2 => client.qp.to_error(),
+                _ => {
+                    drop(client);
+                    server.end(&mut simulation);
+                    continue;
+                }
+            }
+            for end in [&server, &client] {
+                end.end(&mut simulation);
+            }
+        }
+        // TIME-WAIT and all time-outs pass.
+        let limit = simulation.now() + LIMIT;
+        assert!(!simulation.run(limit, || false));
+        memory::live()
+    };
+    // The first thousand make tables grow, which do not shrink again.
+    let before = cycles(1000);
+    let after = cycles(1000);
+    assert!(after - before < 32 << 10, "{before} octets live after 1000 connections, {after} after 2000");
+}

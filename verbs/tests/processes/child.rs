@@ -1,0 +1,183 @@
+//! An end of a link: a child process, from both sides.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use urnic_config::Config;
+
+// Not `URNIC_*`: those are settings.
+const ROLE: &str = "_URNIC_TEST_ROLE";
+const ARGS: &str = "_URNIC_TEST_ARGS";
+const CONFIG: &str = "_URNIC_TEST_CONFIG";
+
+/// How long an end may take for a step. A bound, not a measurement: the machine may be busy.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The right to run ends. One test has it at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A child process, as the test sees it. Killed, if it still runs when this goes.
+pub struct Child {
+    process: std::process::Child,
+    lines: Receiver<String>,
+    stderr: Receiver<String>,
+    name: String,
+}
+
+impl Child {
+    pub fn start(role: &str, args: &str, config: &str) -> Self {
+        Self::start_as(None, role, args, config)
+    }
+
+    /// Starts it as another user.
+    pub fn start_as(user: Option<u32>, role: &str, args: &str, config: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("our own path"));
+        command.args(["--exact", "child", "--include-ignored", "--nocapture", "--test-threads=1"]);
+        command.env(ROLE, role).env(ARGS, args).env(CONFIG, config);
+        if let Some(id) = user {
+            command.uid(id).gid(id);
+        }
+        let parent = std::process::id();
+        // SAFETY: between fork and exec only system calls are made.
+        unsafe {
+            // Nothing that polls may outlive us, however we end.
+            command.pre_exec(move || {
+                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 || libc::getppid() as u32 != parent {
+                    return Err(std::io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("starting ourselves");
+        let stdout = process.stdout.take().expect("piped");
+        let stderr = process.stderr.take().expect("piped");
+        let said = |line: String| line.find("> ").map(|at| line[at + 2..].to_owned());
+        Self {
+            lines: lines(stdout, said),
+            stderr: lines(stderr, |line| {
+                eprintln!("{line}");
+                Some(line)
+            }),
+            process,
+            name: format!("{role} {args} [{}]", config.replace('\n', " ")),
+        }
+    }
+
+    /// The next line that the end says.
+    pub fn line(&mut self) -> String {
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => line,
+            Err(e) => panic!("{}: says nothing ({e}), {:?}", self.name, self.process.try_wait()),
+        }
+    }
+
+    pub fn expect(&mut self, what: &str) {
+        let line = self.line();
+        assert_eq!(line, what, "{}", self.name);
+    }
+
+    /// The rest of the next line, which starts with `what`.
+    pub fn expect_start(&mut self, what: &str) -> String {
+        let line = self.line();
+        match line.strip_prefix(what) {
+            Some(rest) => rest.trim_start().to_owned(),
+            None => panic!("{}: {line:?} instead of {what:?}", self.name),
+        }
+    }
+
+    pub fn tell(&mut self, line: &str) {
+        let stdin = self.process.stdin.as_mut().expect("piped");
+        writeln!(stdin, "{line}").expect("the child listens");
+    }
+
+    pub fn kill(&mut self) {
+        self.process.kill().expect("a child of ours");
+        self.process.wait().expect("a child of ours");
+    }
+
+    /// How it ends by itself.
+    pub fn status(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            match self.process.try_wait().expect("a child of ours") {
+                Some(status) => return status,
+                None if start.elapsed() > PATIENCE => panic!("{}: does not end", self.name),
+                None => thread::sleep(Duration::from_millis(2)),
+            }
+        }
+    }
+
+    /// Tells the end to stop, and expects that it does, well.
+    pub fn finish(&mut self) {
+        drop(self.process.stdin.take());
+        let status = self.status();
+        assert!(status.success(), "{}: {status}", self.name);
+    }
+
+    /// What it said on stderr; it must have ended.
+    pub fn complaints(&mut self) -> Vec<String> {
+        self.stderr.iter().collect()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The lines of a pipe, as `pick` wants them.
+fn lines(
+    pipe: impl std::io::Read + Send + 'static,
+    pick: impl Fn(String) -> Option<String> + Send + 'static,
+) -> Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            if let Some(line) = pick(line)
+                && sender.send(line).is_err()
+            {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+/// The role of this process, if it is a child of a test.
+pub fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// The `n`th argument of this child.
+pub fn arg<T: std::str::FromStr>(n: usize) -> T {
+    let args = std::env::var(ARGS).expect("arguments");
+    let word = args.split_whitespace().nth(n).expect("enough arguments");
+    word.parse().ok().expect("an argument of the right type")
+}
+
+/// The configuration of this child.
+pub fn config() -> Config {
+    Config::parse(Path::new("test"), &std::env::var(CONFIG).expect("a configuration")).expect("a valid one")
+}
+
+/// Says a line to the test.
+pub fn say(line: &str) {
+    println!("> {line}");
+}
+
+/// Lines from the test; disconnected when it wants an end.
+pub fn orders() -> Receiver<String> {
+    lines(std::io::stdin(), Some)
+}

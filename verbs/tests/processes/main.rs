@@ -1,0 +1,81 @@
+//! Whole RNICs in processes of their own, over the links that two processes share.
+//!
+//! EAL can be started once per process, so every end is a child process: this test binary again, told its role and
+//! its settings by the environment. Ends talk to the test by lines on stdin and stdout. One test runs at a time,
+//! because its two ends may keep two cores busy.
+
+mod child;
+mod exit;
+mod kill;
+mod modes;
+mod node;
+mod refusals;
+mod sleeping;
+mod traffic;
+
+use child::Child;
+
+/// The entry of the child processes; nothing by itself.
+#[test]
+#[ignore = "run by the other tests, as their child processes"]
+fn child() {
+    if let Some(role) = child::role() {
+        match role.as_str() {
+            "exit-server" => exit::server(),
+            "exit-client" => exit::client(),
+            "survivor" => kill::survivor(),
+            "victim" => kill::victim(),
+            "target" => sleeping::target(),
+            "reader" => sleeping::reader(),
+            "answerer" => modes::answerer(),
+            "asker" => modes::asker(),
+            "ring" => modes::both_ends_of_a_ring(),
+            "opener" => refusals::opener(),
+            "listener" => refusals::listener(),
+            "lonely" => refusals::lonely(),
+            other => panic!("no role {other}"),
+        }
+    }
+}
+
+/// A link between two ends, in a directory of its own.
+struct Link {
+    dir: tempfile::TempDir,
+    server: &'static str,
+    client: &'static str,
+}
+
+impl Link {
+    /// Server and client are named as they open the link; the server opens it first.
+    const VIRTIO: [&'static str; 2] = ["virtio_user", "vhost"];
+    const VHOST: [&'static str; 2] = ["vhost", "virtio_user"];
+    const MEMIF: [&'static str; 2] = ["memif", "memif"];
+
+    fn new([server, client]: [&'static str; 2]) -> Self {
+        Self { dir: tempfile::tempdir().expect("a temporary directory"), server, client }
+    }
+
+    fn spec(&self, kind: &str) -> String {
+        format!("{kind}:{}", self.dir.path().join("link").display())
+    }
+
+    fn server_spec(&self) -> String {
+        let role = if self.server == "memif" { ",role=server" } else { "" };
+        self.spec(self.server) + role
+    }
+
+    /// Starts the end that others connect to. `settings` are lines of a configuration file.
+    fn server(&self, role: &str, args: &str, settings: &str) -> Child {
+        Child::start(role, args, &config(&self.server_spec(), node::SERVER, settings))
+    }
+
+    /// Starts the end that connects.
+    fn client(&self, role: &str, args: &str, settings: &str) -> Child {
+        Child::start(role, args, &config(&self.spec(self.client), node::CLIENT, settings))
+    }
+}
+
+/// A configuration file. `settings` may add to the section `[port]` first, then open others.
+fn config(spec: &str, ip: std::net::Ipv4Addr, settings: &str) -> String {
+    format!("[ip]\naddress = \"{ip}/24\"\n[port]\nspec = \"{spec}\"\n{settings}")
+}

@@ -1,0 +1,192 @@
+//! Every way to drive the engine, with every way to wait for it.
+
+use urnic::{Device, Mr, Qp, SendOp, Sge, Wc, WcOpcode};
+
+use super::Link;
+use super::child::{Child, alone, arg, config, orders, say};
+use super::node::{ALL, CLIENT, Node, PORT, SERVER, Wait, pattern, receive, send, success};
+
+/// Questions of at most so many messages; each is answered by one.
+const BURST: u64 = 16;
+const LEN: usize = 3000;
+const QUESTIONS: u64 = 1000;
+
+/// Two ends ask and answer, each with its progress and its way to wait.
+fn talk(kinds: [&'static str; 2], server: [&str; 2], client: [&str; 2]) {
+    let settings = |progress: &str| format!("[engine]\nprogress = \"{progress}\"\n");
+    let link = Link::new(kinds);
+    let mut answerer = link.server("answerer", server[1], &settings(server[0]));
+    answerer.expect("listening");
+    let mut asker = link.client("asker", client[1], &settings(client[0]));
+    let slept = [asker.expect_start("done"), answerer.expect_start("done")];
+    println!("{kinds:?} {server:?} {client:?}: the asker slept {} times, the answerer {}", slept[0], slept[1]);
+    for (slept, how) in slept.iter().zip([client[1], server[1]]) {
+        assert_eq!(slept == "0", how == "poll", "{how}: {slept} sleeps");
+    }
+    asker.finish();
+    answerer.finish();
+}
+
+/// One end of the talk.
+struct Talker {
+    node: Node,
+    qp: Qp,
+    memory: Mr,
+    sent: u64,
+    received: u64,
+    done: u64,
+    seed: u64,
+}
+
+impl Talker {
+    fn new(node: Node, seed: u64) -> Self {
+        let memory = node.pd.alloc_mr(3 * BURST as usize * LEN, ALL).unwrap();
+        let qp = node.qp();
+        let talker = Self { node, qp, memory, sent: 0, received: 0, done: 0, seed };
+        (0..2 * BURST).for_each(|i| receive(&talker.qp, i, talker.slot(i)));
+        talker
+    }
+
+    fn slot(&self, slot: u64) -> Sge {
+        Sge::of(&self.memory, slot * LEN as u64, LEN as u32)
+    }
+
+    /// Sends the next message; its last byte says whether the question ends with it.
+    fn send(&mut self, last: bool) {
+        let slot = 2 * BURST + self.sent % BURST;
+        let mut bytes = pattern(self.sent ^ self.seed, LEN);
+        bytes[LEN - 1] = u8::from(last);
+        self.memory.write_at(slot * LEN as u64, &bytes).unwrap();
+        send(&self.qp, slot, SendOp::Send, self.slot(slot));
+        self.sent += 1;
+    }
+
+    /// A completion. True: the peer's question ends, or its answer.
+    fn complete(&mut self, wc: &Wc, peers_seed: u64) -> bool {
+        success(wc);
+        if wc.opcode != WcOpcode::Recv {
+            self.done += 1;
+            return false;
+        }
+        let mut bytes = vec![0; LEN];
+        self.memory.read_at(wc.wr_id * LEN as u64, &mut bytes).unwrap();
+        let expected = pattern(self.received ^ peers_seed, LEN);
+        assert!(bytes[..LEN - 1] == expected[..LEN - 1], "message {}", self.received);
+        self.received += 1;
+        receive(&self.qp, wc.wr_id, self.slot(wc.wr_id));
+        bytes[LEN - 1] != 0
+    }
+
+    /// Until the peer's question or answer is there and all that was sent has completed.
+    fn listen(&mut self, peers_seed: u64, what: &str) {
+        let mut heard = false;
+        while !heard || self.done < self.sent {
+            for wc in self.node.completions(what) {
+                heard |= self.complete(&wc, peers_seed);
+            }
+        }
+    }
+
+    fn ask_all(&mut self) {
+        let mut random = fastrand::Rng::with_seed(1);
+        for number in 0..QUESTIONS {
+            let burst = random.u64(1..=BURST);
+            (1..=burst).for_each(|i| self.send(i == burst));
+            self.listen(ANSWERER, &format!("answer {number}"));
+        }
+    }
+
+    fn answer_all(&mut self) {
+        for number in 0..QUESTIONS {
+            self.listen(ASKER, &format!("question {number}"));
+            self.send(true);
+        }
+        while self.done < self.sent {
+            for wc in self.node.completions("the last answer") {
+                self.complete(&wc, ASKER);
+            }
+        }
+    }
+}
+
+const ASKER: u64 = 1 << 32;
+const ANSWERER: u64 = 1 << 33;
+
+pub fn answerer() {
+    let node = Node::open(arg(0));
+    let _listener = node.events.listen(PORT, 1).unwrap();
+    let mut talker = Talker::new(node, ANSWERER);
+    say("listening");
+    talker.node.accept(&talker.qp, &[]);
+    talker.answer_all();
+    say(&format!("done {}", talker.node.wakes));
+    let _ = orders().recv();
+}
+
+pub fn asker() {
+    let mut talker = Talker::new(Node::open(arg(0)), ASKER);
+    talker.node.connect(&talker.qp, &[]);
+    talker.ask_all();
+    say(&format!("done {}", talker.node.wakes));
+    let _ = orders().recv();
+}
+
+/// Two devices of one process, one at each end of a ring, each with a thread; a third finds no room.
+pub fn both_ends_of_a_ring() {
+    let open = |ip| {
+        let mut config = config();
+        config.ip.address = Some(format!("{ip}/24").parse().unwrap());
+        Device::open(&config)
+    };
+    let (server, client) = (open(SERVER).unwrap(), open(CLIENT).unwrap());
+    let third = open(CLIENT).map(drop).unwrap_err().to_string();
+    assert!(third.contains("both ends of this link are open already"), "{third}");
+    let wait = arg(0);
+    std::thread::scope(|scope| {
+        let node = Node::on(&server, wait);
+        let listener = node.events.listen(PORT, 1).unwrap();
+        scope.spawn(move || {
+            let _listener = listener;
+            let mut talker = Talker::new(node, ANSWERER);
+            talker.node.accept(&talker.qp, &[]);
+            talker.answer_all();
+        });
+        let mut talker = Talker::new(Node::on(&client, wait), ASKER);
+        talker.node.connect(&talker.qp, &[]);
+        talker.ask_all();
+    });
+    say("done");
+}
+
+/// At most two of the four threads are busy ones.
+#[test]
+fn every_progress_mode_carries_data() {
+    let _alone = alone();
+    for (server, client) in [
+        (["inline", "poll"], ["inline", "poll"]),
+        (["inline", "channel"], ["inline", "channel"]),
+        (["adaptive", "poll"], ["adaptive", "poll"]),
+        (["adaptive", "fd"], ["adaptive", "fd"]),
+        (["adaptive", "channel"], ["inline", "poll"]),
+        (["dedicated", "fd"], ["dedicated", "fd"]),
+        (["dedicated", "channel"], ["adaptive", "poll"]),
+        (["dedicated", "poll"], ["adaptive", "fd"]),
+    ] {
+        talk(Link::VIRTIO, server, client);
+    }
+    talk(Link::VHOST, ["adaptive", "fd"], ["adaptive", "fd"]);
+    talk(Link::MEMIF, ["adaptive", "fd"], ["adaptive", "fd"]);
+    talk(Link::MEMIF, ["inline", "poll"], ["inline", "poll"]);
+}
+
+#[test]
+fn a_ring_joins_two_devices_of_a_process() {
+    let _alone = alone();
+    for (progress, wait) in [("inline", "poll"), ("adaptive", "poll"), ("adaptive", "fd"), ("dedicated", "fd")] {
+        println!("{progress} {wait}");
+        let settings = format!("[engine]\nprogress = \"{progress}\"\n");
+        let mut both = Child::start("ring", wait, &super::config("ring:a", SERVER, &settings));
+        both.expect("done");
+        both.finish();
+    }
+}

@@ -1,0 +1,163 @@
+//! Work of every kind on one queue pair, in both directions at once, every completion accounted for.
+
+use std::collections::HashSet;
+
+use urnic::{Mr, Qp, SendOp, Sge, Wc, WcOpcode, WcStatus};
+
+use super::node::{ALL, Node, Place, pattern, receive, send};
+
+const LEN: u32 = 4096;
+/// Outstanding work of the send queue.
+const WINDOW: usize = 32;
+/// Sends of either end that the other has not answered by one of its own. With as many again under way at
+/// the other end's word, no Send finds the receive queue empty.
+const CREDIT: u64 = 16;
+const RECEIVES: usize = 2 * CREDIT as usize;
+/// What the peer reads.
+const CONSTANT: u64 = 4711;
+
+/// The memory of one end: what the peer reads, what it writes, what we send from and receive into.
+pub struct Memory(Mr);
+
+impl Memory {
+    pub fn new(node: &Node) -> Self {
+        let mr = node.pd.alloc_mr((4 + RECEIVES) * LEN as usize, ALL).unwrap();
+        mr.write_at(0, &pattern(CONSTANT, LEN as usize)).unwrap();
+        Self(mr)
+    }
+
+    pub fn place(&self) -> Place {
+        Place::of(&self.0)
+    }
+
+    fn slot(&self, slot: u64) -> Sge {
+        Sge::of(&self.0, slot * u64::from(LEN), LEN)
+    }
+
+    fn bytes(&self, slot: u64) -> Vec<u8> {
+        let mut bytes = vec![0; LEN as usize];
+        self.0.read_at(slot * u64::from(LEN), &mut bytes).unwrap();
+        bytes
+    }
+}
+
+/// Slots of the memory.
+const WRITTEN: u64 = 1;
+const READ: u64 = 2;
+const SOURCE: u64 = 3;
+const INBOX: u64 = 4;
+
+/// A queue pair under traffic.
+pub struct Traffic<'a> {
+    pub qp: Qp,
+    memory: &'a Memory,
+    /// Where the peer's memory is; work starts when this is known.
+    pub peer: Option<Place>,
+    /// Work that has not completed.
+    outstanding: HashSet<u64>,
+    next_id: u64,
+    /// Work of the send queue that has not completed.
+    sending: usize,
+    sent: u64,
+    received: u64,
+    pub done: u64,
+    pub flushed: u64,
+}
+
+impl<'a> Traffic<'a> {
+    /// `first_id` is beyond every number of earlier work on the same completion queue.
+    pub fn new(node: &Node, memory: &'a Memory, first_id: u64) -> Self {
+        let mut traffic = Self {
+            qp: node.qp(),
+            memory,
+            peer: None,
+            outstanding: HashSet::new(),
+            next_id: first_id,
+            sending: 0,
+            sent: 0,
+            received: 0,
+            done: 0,
+            flushed: 0,
+        };
+        for slot in 0..RECEIVES as u64 {
+            traffic.receive(INBOX + slot);
+        }
+        traffic
+    }
+
+    pub fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    /// A new number; its low bits say the slot.
+    fn id(&mut self, slot: u64) -> u64 {
+        let id = self.next_id << 8 | slot;
+        self.next_id += 1;
+        assert!(self.outstanding.insert(id));
+        id
+    }
+
+    fn receive(&mut self, slot: u64) {
+        let id = self.id(slot);
+        receive(&self.qp, id, self.memory.slot(slot));
+    }
+
+    fn send(&mut self, op: SendOp, slot: u64) {
+        let id = self.id(slot);
+        self.sending += 1;
+        send(&self.qp, id, op, self.memory.slot(slot));
+    }
+
+    /// Posts as much as may be outstanding.
+    pub fn post(&mut self) {
+        let Some(Place { addr, rkey }) = self.peer else { return };
+        while self.sending < WINDOW {
+            match self.next_id % 4 {
+                0 | 1 if self.sent < self.received + CREDIT => {
+                    self.sent += 1;
+                    self.send(SendOp::Send, SOURCE);
+                }
+                2 => self.send(SendOp::Read { addr, rkey }, READ),
+                _ => self.send(SendOp::Write { addr: addr + WRITTEN * u64::from(LEN), rkey }, SOURCE),
+            }
+        }
+    }
+
+    /// Accounts for a completion. `serving`: receives are posted again.
+    pub fn complete(&mut self, wc: &Wc, serving: bool) {
+        assert!(self.outstanding.remove(&wc.wr_id), "{wc:?} completed twice, or was never posted");
+        let slot = wc.wr_id & 0xff;
+        if slot < INBOX {
+            self.sending -= 1;
+        }
+        if wc.status != WcStatus::Success {
+            self.flushed += 1;
+            return;
+        }
+        self.done += 1;
+        match wc.opcode {
+            WcOpcode::Recv => {
+                assert_eq!(wc.byte_len, LEN);
+                assert!(self.memory.bytes(slot) == self.memory.bytes(SOURCE), "a Send with wrong content");
+                if serving {
+                    self.receive(slot);
+                }
+                self.received += 1;
+            }
+            WcOpcode::Read => {
+                assert!(self.memory.bytes(READ) == pattern(CONSTANT, LEN as usize), "a Read of wrong content");
+            }
+            WcOpcode::Send | WcOpcode::Write => {}
+        }
+    }
+
+    /// Posts one of each to a queue pair that has ended.
+    pub fn post_in_vain(&mut self) {
+        self.receive(INBOX);
+        self.send(SendOp::Send, SOURCE);
+    }
+
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+}

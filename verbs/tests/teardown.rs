@@ -1,0 +1,232 @@
+//! How connections end, and that nothing is lost when they end well.
+
+mod common;
+
+use common::*;
+use std::time::Duration;
+use urnic::simulation::{Impairment, Options, Simulation, TcpConfig};
+use urnic::*;
+
+const LEN: usize = 5000;
+const SENDS: u64 = 60;
+
+/// A network that loses a little.
+fn lossy(seed: u64) -> Options {
+    Options { network: format!("delay=50us,loss=0.01,seed={seed}").parse().unwrap(), ..Options::default() }
+}
+
+/// Posts receives at `to` for, and Sends of, `SENDS` messages.
+fn post_sends(from: &End, to: &End) -> (Mr, Mr) {
+    let inbox = to.pd.alloc_mr(LEN * SENDS as usize, Access::LOCAL_WRITE).unwrap();
+    let source = from.pd.alloc_mr(LEN * SENDS as usize, Access::empty()).unwrap();
+    source.write_at(0, &pattern(LEN * SENDS as usize, 9)).unwrap();
+    for i in 0..SENDS {
+        to.post_recv(i, &[Sge::of(&inbox, i * LEN as u64, LEN as u32)]);
+        from.post(i, SendOp::Send, &[Sge::of(&source, i * LEN as u64, LEN as u32)]);
+    }
+    (inbox, source)
+}
+
+fn brief(all: &[Wc]) -> Vec<(u64, WcStatus)> {
+    all.iter().map(|wc| (wc.wr_id, wc.status)).collect()
+}
+
+fn all(status: WcStatus) -> Vec<(u64, WcStatus)> {
+    (0..SENDS).map(|i| (i, status)).collect()
+}
+
+#[test]
+fn disconnect_delivers_what_was_posted_before() {
+    for seed in 0..20 {
+        let (mut simulation, server, client) = connected(&lossy(seed));
+        let (inbox, source) = post_sends(&client, &server);
+        client.disconnect();
+        assert_eq!(client.qp.state(), QpState::Closing);
+        assert_eq!(server.end(&mut simulation), DisconnectReason::Peer, "seed {seed}");
+        assert_eq!(client.end(&mut simulation), DisconnectReason::Local, "seed {seed}");
+        assert_eq!(brief(&client.completions()), all(WcStatus::Success), "seed {seed}");
+        assert_eq!(brief(&server.completions()), all(WcStatus::Success), "seed {seed}");
+        assert!(content(&inbox) == content(&source), "seed {seed}");
+        assert_eq!((server.qp.state(), client.qp.state()), (QpState::Error, QpState::Error));
+        assert_eq!((server.qp.terminate(), client.qp.terminate()), (None, None));
+    }
+}
+
+/// A completed Send arrives even if the queue pair is gone right after, with everything it had.
+#[test]
+fn a_completed_send_arrives_although_the_queue_pair_is_dropped() {
+    for seed in 0..20 {
+        let (mut simulation, server, client) = connected(&lossy(seed));
+        let (inbox, source) = post_sends(&client, &server);
+        let sent = content(&source);
+        for i in 0..SENDS {
+            let wc = client.next(&mut simulation);
+            assert_eq!((wc.wr_id, wc.status), (i, WcStatus::Success));
+        }
+        drop((client, source));
+        assert_eq!(server.end(&mut simulation), DisconnectReason::Peer, "seed {seed}");
+        assert_eq!(brief(&server.completions()), all(WcStatus::Success), "seed {seed}");
+        assert!(content(&inbox) == sent, "seed {seed}");
+    }
+}
+
+/// A queue pair that is destroyed reports nothing more, and its number and memory can be used again at once.
+#[test]
+fn a_dropped_queue_pair_is_silent() {
+    let (mut simulation, server, client) = connected(&options());
+    let (_inbox, source) = post_sends(&client, &server);
+    for i in 0..10 {
+        client.post_recv(i, &[]);
+    }
+    let End { pd, cq, qp, events, .. } = client;
+    drop(qp);
+    let early = cq.poll(&mut [Wc::default(); 256]);
+    let reason = server.end(&mut simulation);
+    assert_eq!(reason, DisconnectReason::Peer);
+    let limit = simulation.now() + LIMIT;
+    assert!(!simulation.run(limit, || cq.poll(&mut [Wc::default()]) > 0), "{early} before");
+    drop((source, events));
+    let again = create_qp(&pd, &cq);
+    assert_eq!(again.state(), QpState::Idle);
+}
+
+/// Both sides at once: one event each, and no error.
+#[test]
+fn both_sides_may_disconnect_at_once() {
+    let (mut simulation, server, client) = connected(&options());
+    works(&mut simulation, &server, &client);
+    server.disconnect();
+    client.disconnect();
+    for end in [&server, &client] {
+        assert_eq!(end.end(&mut simulation), DisconnectReason::Local);
+    }
+    let limit = simulation.now() + LIMIT;
+    assert!(!simulation.run(limit, || server.events.poll().is_some() || client.events.poll().is_some()));
+    assert!(matches!(client.connection.as_ref().unwrap().disconnect(), Err(Error::NotConnected)));
+}
+
+/// The passive side may close although it must not send before the active side has (MPA-70).
+#[test]
+fn the_passive_side_may_disconnect_before_anything_was_sent() {
+    let (mut simulation, server, client) = connected(&options());
+    let before = simulation.now();
+    server.disconnect();
+    assert_eq!(client.end(&mut simulation), DisconnectReason::Peer);
+    assert_eq!(server.end(&mut simulation), DisconnectReason::Local);
+    assert!(simulation.now() - before < Duration::from_secs(1));
+}
+
+/// A Read that was posted before completes before the connection ends.
+#[test]
+fn a_read_outlives_the_wish_to_disconnect() {
+    let (mut simulation, server, client) = connected(&lossy(3));
+    let remote = server.pd.alloc_mr(1 << 20, Access::REMOTE_READ).unwrap();
+    let local = client.pd.alloc_mr(1 << 20, Access::LOCAL_WRITE).unwrap();
+    remote.write_at(0, &pattern(1 << 20, 4)).unwrap();
+    let op = SendOp::Read { addr: remote.addr(), rkey: remote.rkey() };
+    client.post(1, op, &[Sge::of(&local, 0, 1 << 20)]);
+    client.disconnect();
+    let wc = client.next(&mut simulation);
+    assert_eq!((wc.wr_id, wc.status, wc.byte_len), (1, WcStatus::Success, 1 << 20));
+    assert!(content(&local) == content(&remote));
+    assert_eq!(client.end(&mut simulation), DisconnectReason::Local);
+}
+
+/// What the other side has posted and not sent when the FIN comes is flushed, once and in order.
+#[test]
+fn the_other_side_is_flushed() {
+    let (mut simulation, server, client) = connected(&options());
+    works(&mut simulation, &server, &client);
+    for i in 0..10 {
+        server.post_recv(100 + i, &[]);
+        client.post_recv(200 + i, &[]);
+    }
+    client.disconnect();
+    for (end, first) in [(&server, 100), (&client, 200)] {
+        end.end(&mut simulation);
+        let expected: Vec<_> = (first..first + 10).map(|i| (i, WcStatus::Flushed)).collect();
+        assert_eq!(brief(&end.completions()), expected);
+    }
+}
+
+/// The peer's machine is gone: keep-alive finds out, and everything is flushed.
+#[test]
+fn keep_alive_finds_a_peer_that_is_gone() {
+    let keepalive =
+        urnic_tcp::Keepalive { idle: Duration::from_secs(2), interval: Duration::from_secs(1), count: 3 };
+    let tcp = TcpConfig { keepalive: Some(keepalive), ..TcpConfig::default() };
+    let (mut simulation, server, client) = connected(&Options { tcp, ..options() });
+    works(&mut simulation, &server, &client);
+    for i in 0..3 {
+        server.post_recv(i, &[]);
+    }
+    // Until everything is acknowledged.
+    let quiet = simulation.now() + Duration::from_secs(1);
+    assert!(!simulation.run(quiet, || false));
+    let silence = Impairment { loss: 1.0, ..Impairment::default() };
+    simulation.network().link_mut(1, 0).unwrap().set_impairment(&silence);
+    let before = simulation.now();
+    assert_eq!(server.end(&mut simulation), DisconnectReason::TimedOut);
+    let took = simulation.now() - before;
+    assert!(took > Duration::from_secs(3) && took < Duration::from_secs(8), "{took:?}");
+    assert_eq!(brief(&server.completions()), (0..3).map(|i| (i, WcStatus::Flushed)).collect::<Vec<_>>());
+    drop(client);
+}
+
+/// Data that nobody acknowledges: the user timeout ends it, and Reads that are outstanding are flushed.
+#[test]
+fn the_user_timeout_finds_a_peer_that_is_gone() {
+    let tcp = TcpConfig { user_timeout: Some(Duration::from_secs(20)), ..TcpConfig::default() };
+    let (mut simulation, server, client) = connected(&Options { tcp, ..options() });
+    works(&mut simulation, &server, &client);
+    let silence = Impairment { loss: 1.0, ..Impairment::default() };
+    simulation.network().link_mut(0, 1).unwrap().set_impairment(&silence);
+    let mr = client.pd.alloc_mr(100, Access::LOCAL_WRITE).unwrap();
+    let before = simulation.now();
+    client.post(1, SendOp::Read { addr: 0, rkey: 0 }, &[Sge::of(&mr, 0, 0)]);
+    client.post(2, SendOp::Send, &[]);
+    assert_eq!(client.end(&mut simulation), DisconnectReason::TimedOut);
+    let took = simulation.now() - before;
+    assert!(took >= Duration::from_secs(20) && took < Duration::from_secs(60), "{took:?}");
+    let got = brief(&client.completions());
+    assert!(matches!(got[..], [(1, WcStatus::Flushed | WcStatus::ConnectionLost), (2, _)]), "{got:?}");
+    drop(server);
+}
+
+/// A peer that never answers our FIN does not keep a connection for ever.
+#[test]
+fn a_disconnect_that_is_not_answered_is_broken_off() {
+    let (mut simulation, server, client) = connected(&options());
+    works(&mut simulation, &server, &client);
+    let silence = Impairment { loss: 1.0, ..Impairment::default() };
+    simulation.network().link_mut(0, 1).unwrap().set_impairment(&silence);
+    let before = simulation.now();
+    client.disconnect();
+    assert_eq!(client.end(&mut simulation), DisconnectReason::Aborted);
+    assert!(simulation.now() - before < Duration::from_secs(6));
+    drop(server);
+}
+
+/// Devices may go in any order, with connections in any state.
+#[test]
+fn a_simulation_may_be_dropped_at_any_time() {
+    for steps in [0, 1, 2, 3, 5, 8, 13, 21, 34] {
+        let mut simulation = Simulation::new(&options()).unwrap();
+        let (server, client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
+        let _listener = server.events.listen(PORT, 1).unwrap();
+        client.events.connect(&client.qp, address(0), &ConnParam::default()).unwrap();
+        for _ in 0..steps {
+            simulation.step(LIMIT);
+            if let Some(CmEvent::ConnectRequest(request)) = server.events.poll() {
+                request.accept(&server.qp, &ConnParam::default()).unwrap();
+            }
+        }
+        if steps % 2 == 0 {
+            drop(simulation);
+            drop((server, client));
+        } else {
+            drop((client, server));
+            drop(simulation);
+        }
+    }
+}
