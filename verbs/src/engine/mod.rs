@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
 use urnic_iwarp::{AccessFault, Op};
-use urnic_tcp::{ConnId, LocalPorts, Stack, StackConfig, Time};
+use urnic_tcp::{ConnId, LocalPorts, Stack, StackConfig, State, Time};
 
 /// Without an answer to its first FPDU this long after it, an initiator sends one zero-length Write: siw may
 /// leave the first FPDU unread until more arrives.
@@ -441,17 +441,14 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     }
 
     fn drained(&self) -> bool {
-        if !self.link_up && self.port.carrier_is_peer() {
+        if self.carrier_seen.is_none() && self.port.carrier_is_peer() {
             return true; // nobody is there to acknowledge anything
         }
-        self.core.ready.is_empty()
-            && self.core.endpoints.iter().all(|(_, endpoint)| {
-                let quiet = match endpoint.phase {
-                    Phase::Open { qp } => self.core.qps.get(qp).is_none_or(|q| q.send_queue_empty()),
-                    _ => true,
-                };
-                quiet && endpoint.conn.is_none_or(|conn| self.stack.unacked(conn) == 0)
-            })
+        // A connection is done with when it is gone, or when the peer has acknowledged our FIN and with it all data.
+        self.core.endpoints.iter().all(|(_, endpoint)| {
+            let info = endpoint.conn.and_then(|conn| self.stack.info(conn));
+            info.is_some_and(|info| info.state == State::FinWait2)
+        })
     }
 
     fn attributes(&self) -> EngineAttr {
