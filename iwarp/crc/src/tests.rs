@@ -296,6 +296,27 @@ fn placements_ascend() {
     }
 }
 
+/// Stores ascend, the last one included: moving data a little towards the start works in place only then, because
+/// every store but one in turn would overwrite what is still to be read.
+#[test]
+fn placements_ascend_in_place() {
+    let mut rng = rng();
+    let original = random_bytes(&mut rng, 2200);
+    for kernel in kernels() {
+        for round in 0..20_000 {
+            let len = if round % 2 == 0 { rng.usize(1..=80) } else { rng.usize(1..=2000) };
+            let (to, by) = (rng.usize(..64), rng.usize(1..=len.min(128)));
+            let mut moved = original.clone();
+            let base = moved.as_mut_ptr();
+            // SAFETY: both ranges are within the vector. They overlap, which the contract of `place` excludes but its
+            // kernels, which use raw pointers only, do not.
+            unsafe { (kernel.place)(base.add(to), base.add(to + by), len) };
+            let same = moved[to..to + len] == original[to + by..to + by + len];
+            assert!(same, "{:?}: {len} bytes to {to} from {by} behind", kernel.kernel);
+        }
+    }
+}
+
 /// The store that ends a placement is aligned, no longer than the placement, and as long as these allow.
 #[test]
 fn the_last_store() {
