@@ -5,7 +5,6 @@ use super::{Connection, Cx, Flags, Recovery, State};
 use crate::buffers::{Buffers, Handler};
 use crate::congestion::Ack;
 use crate::scoreboard::{DUP_THRESH, Update};
-use crate::seq::Seq;
 use crate::time::Time;
 use crate::wire::{Segment, flag};
 use core::time::Duration;

@@ -230,8 +230,6 @@ pub(crate) struct Cold<B: Buffers> {
     /// An ICMP error said that the peer cannot be reached; the reason if it stays silent (RFC 5461).
     pub soft_error: bool,
     pub retransmits: u64,
-    /// Our timestamp of the last retransmission.
-    pub resent_at: u32,
 }
 
 /// How a connection begins.
@@ -333,7 +331,6 @@ impl<B: Buffers> Connection<B> {
                 owns_port,
                 soft_error: false,
                 retransmits: 0,
-                resent_at: 0,
             }),
         }
     }
