@@ -367,3 +367,6 @@ fn ask(raw: &mut Raw, control: usize) -> Result<(u64, Duration), PerfError> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
