@@ -23,8 +23,8 @@ pub(crate) fn open(
     config: &Config,
     doorbells: Arc<Doorbells>,
 ) -> Result<(Box<dyn EngineOps>, Arc<dyn Allocate>)> {
-    let spec = config.port.spec.as_ref().ok_or(Error::Invalid("no port: set [port] spec, or --port"))?;
-    let address = config.ip.address.ok_or(Error::Invalid("no IP address: set [ip] address, or --ip"))?;
+    let spec = config.port.spec.as_ref().ok_or(Error::Invalid("no port: set [port] port, or --port"))?;
+    let address = config.ip.address.ok_or(Error::Invalid("no IP address: set [ip] ip, or --ip"))?;
     let fault = match &config.port.fault {
         Some(text) => {
             let parsed = text.parse::<Impairment>();

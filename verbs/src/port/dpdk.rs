@@ -207,8 +207,9 @@ impl Port for DpdkPort {
             .collect();
         if emit.loopback {
             if self.hairpin.len() < HAIRPIN
-                && let Some(frame) = self.port.rx_pool_mut().copied(emit.headers, &parts)
+                && let Some(mut frame) = self.port.rx_pool_mut().copied(emit.headers, &parts)
             {
+                frame.trust_checksum();
                 self.hairpin.push_back(RxFrame(frame));
             }
             return;
