@@ -107,12 +107,6 @@ impl Mbuf {
         )
     }
 
-    /// Says that the sender left the checksum unfilled.
-    pub(crate) fn trust_checksum(&mut self) {
-        // SAFETY: the mbuf is ours alone.
-        unsafe { self.0.as_mut() }.ol_flags |= sys::RTE_MBUF_F_RX_L4_CKSUM_NONE;
-    }
-
     /// Vouches for the TCP checksum: for frames to ourselves, whose field may be unfilled.
     pub fn trust_checksum(&mut self) {
         // SAFETY: the mbuf is ours alone.
