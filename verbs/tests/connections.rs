@@ -303,6 +303,38 @@ fn a_queue_pair_connects_once() {
     assert!(matches!(again, Err(Error::QpState { state: QpState::Rts, .. })), "{:?}", again.err());
 }
 
+/// More private data than the frame takes is refused at once, at either side.
+#[test]
+fn too_much_private_data_is_refused() {
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let (server, client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
+    let _listener = server.events.listen(PORT, 1).unwrap();
+    let param = |n| ConnParam { private_data: vec![1; n], ..ConnParam::default() };
+    // Revision 2 takes four octets of the 512 for itself.
+    for n in [509, 512, 513, 100_000] {
+        let refused = client.events.connect(&client.qp, address(0), &param(n));
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{n}");
+    }
+    let connection = client.events.connect(&client.qp, address(0), &param(508)).unwrap();
+    assert!(matches!(connection.disconnect(), Err(Error::NotConnected)));
+    let CmEvent::ConnectRequest(request) = server.event(&mut simulation) else { panic!("no request") };
+    assert_eq!(request.private_data().len(), 508);
+    assert!(matches!(request.accept(&server.qp, &param(509)), Err(Error::Invalid(_))));
+    assert!(matches!(client.event(&mut simulation), CmEvent::Rejected { .. }));
+}
+
+/// A device can be both ends.
+#[test]
+fn a_device_connects_to_itself() {
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let (mut server, mut client) = (End::new(&simulation.device(0)), End::new(&simulation.device(0)));
+    connect(&mut simulation, &mut server, &mut client);
+    works(&mut simulation, &server, &client);
+    client.disconnect();
+    assert_eq!(client.end(&mut simulation), DisconnectReason::Local);
+    assert_eq!(server.end(&mut simulation), DisconnectReason::Peer);
+}
+
 #[test]
 fn a_thousand_connections_at_once() {
     const MANY: usize = 1000;

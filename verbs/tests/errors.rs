@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use std::time::Duration;
 use urnic::simulation::Simulation;
 use urnic::*;
 
@@ -383,4 +384,63 @@ fn a_completion_queue_that_overflows_ends_the_connection() {
     (server, client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
     connect(&mut simulation, &mut server, &mut client);
     works(&mut simulation, &server, &client);
+}
+
+/// The same for requests: what found room is in order, and the connection ends with a FIN.
+#[test]
+fn completions_of_requests_that_overflow_end_the_connection() {
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let (mut server, mut client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
+    client.cq = simulation.device(1).create_cq(4, None).unwrap();
+    client.qp = create_qp(&client.pd, &client.cq);
+    connect(&mut simulation, &mut server, &mut client);
+    for i in 0..20 {
+        client.post(i, SendOp::Write { addr: 0, rkey: 0 }, &[]);
+    }
+    let before = simulation.now();
+    assert_eq!(client.end(&mut simulation), DisconnectReason::TerminateSent);
+    assert_eq!(server.end(&mut simulation), DisconnectReason::TerminateReceived);
+    assert!(simulation.now() - before < Duration::from_secs(1));
+    assert!(client.cq.overflowed());
+    assert_eq!(brief(&client.completions()), (0..4).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
+}
+
+/// Regions may go while they are written, read or sent from: the operation fails, wherever it is.
+#[test]
+fn memory_may_go_while_it_is_used() {
+    const LEN: usize = 1 << 20;
+    for (victim, steps) in (0..4).flat_map(|v| [1, 5, 20, 60].map(|s| (v, s))) {
+        let (mut simulation, server, client) = connected(&options());
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mut remote = Some(server.pd.alloc_mr(LEN, access).unwrap());
+        let mut local = Some(client.pd.alloc_mr(LEN, access).unwrap());
+        let (addr, rkey) = remote.as_ref().map(|mr| (mr.addr(), mr.rkey())).unwrap();
+        let op = if victim < 2 { write(addr, rkey) } else { read(addr, rkey) };
+        client.post(1, op, &[Sge::of(local.as_ref().unwrap(), 0, LEN as u32)]);
+        for _ in 0..steps {
+            simulation.step(LIMIT);
+        }
+        // What is gone is unmapped: an access would end the process.
+        let codes = match victim {
+            0 => (1, 1, 0), // the Write's target
+            1 => (0, 0, 0), // the Write's source
+            2 => (0, 1, 0), // the Read's source
+            _ => (1, 1, 0), // the Read's sink
+        };
+        let at_client = victim == 1 || victim == 3;
+        drop(if at_client { local.take() } else { remote.take() });
+        let reasons = [client.end(&mut simulation), server.end(&mut simulation)];
+        let place = format!("victim {victim} after {steps} steps: {reasons:?}");
+        let finder = if at_client { &client } else { &server };
+        let t = finder.qp.terminate().unwrap_or_else(|| panic!("{place}"));
+        assert_eq!((t.sent, (t.layer, t.etype, t.code)), (true, codes), "{place}");
+        let got = brief(&client.completions());
+        assert_eq!(got.len(), 1, "{place}: {got:?}");
+        let expected: &[WcStatus] = match victim {
+            0 => &[WcStatus::Success, WcStatus::RemoteAccess],
+            2 => &[WcStatus::RemoteAccess],
+            _ => &[WcStatus::LocalProtection],
+        };
+        assert!(expected.contains(&got[0].1), "{place}: {got:?}");
+    }
 }

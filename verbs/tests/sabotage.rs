@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use workload::{Checked, Parameters};
 
 /// Seeds within which a broken rule must be noticed.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 1500;
 
 fn run(seed: u64) -> Checked {
     let p = Parameters::random(seed);

@@ -22,7 +22,7 @@ use crate::cm::{ConnParam, EventQueue};
 use crate::error::Error;
 use crate::memory::{MrFault, MrTable};
 use crate::port::{BURST, Port, PortBuffers, Wire};
-use crate::qp::QpShared;
+use crate::qp::{QpShared, QpState};
 use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, RequestId};
 use alarms::{Alarm, Alarms};
 use arrayvec::ArrayVec;
@@ -155,7 +155,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
         let Some(qp) = self.qps.get_mut(index) else { return };
         qp.shared.answer_doorbell();
         match qp.endpoint {
-            _ if qp.state() == crate::qp::QpState::Error => qp.flush(None, crate::wc::WcStatus::Flushed),
+            _ if qp.state() == QpState::Error => qp.flush(None, crate::wc::WcStatus::Flushed),
             Some(endpoint) => self.schedule(endpoint),
             None => {}
         }
@@ -421,7 +421,8 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     fn disconnect(&mut self, qpn: u32) -> Result<(), Error> {
         self.now();
         let index = self.core.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
-        if self.core.qps.get(index).is_none_or(|q| q.endpoint.is_none()) {
+        let connected = |q: &QpCore<P::Frame>| q.endpoint.is_some() && q.state() != QpState::Idle;
+        if !self.core.qps.get(index).is_some_and(|q| connected(q)) {
             return Err(Error::NotConnected);
         }
         self.core.disconnect_qp(index);

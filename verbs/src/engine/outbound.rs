@@ -7,6 +7,7 @@ use super::qp::{Cursor, Message, QpCore, Source};
 use super::teardown::Why;
 use super::{Clock, Engine, NUDGE_AFTER, access_fault, fpdu};
 use crate::port::{Draft, Port, Wire};
+use crate::qp::QpState;
 use crate::sabotage::{Rule, broken};
 use crate::wc::WcStatus;
 use crate::wr::{SendFlags, SendOp};
@@ -170,7 +171,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         turn.hand_over(&mut self.stack);
         qp.complete_sends();
         let nudge = first_words && qp.tx.spoken;
-        if qp.tx.overflowed {
+        if std::mem::take(&mut qp.tx.overflowed) && qp.state() != QpState::Error {
             let terminate = Some(Terminate::STREAM_CATASTROPHIC);
             self.core.fail(qp_index, terminate, Why::CompletionQueueFull);
             return true;

@@ -80,8 +80,8 @@ pub struct End {
     pub sink: Region,
     pub windows: Vec<Region>,
     pub next_window: usize,
-    /// The key of a window that a Send was posted to invalidate.
-    pub invalid: Option<u32>,
+    /// Place and key of a window that a Send was posted to invalidate.
+    pub invalid: Option<(usize, u32)>,
     pub slot: Piece,
     pub slot_values: Vec<Vec<u8>>,
     /// The slot has had this value at least.

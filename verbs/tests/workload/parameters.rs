@@ -123,7 +123,14 @@ impl Parameters {
             .collect();
         Parameters {
             seed,
-            options: Options { devices: 2, network: Impairment { seed, ..network }, mtu, tcp, mpa_rev, crc },
+            options: Options {
+                network: Impairment { seed, ..network },
+                mtu,
+                tcp,
+                mpa_rev,
+                crc,
+                ..Options::default()
+            },
             swap,
             reads,
             ops: rng.usize(5..=if big { 12 } else { 60 }),

@@ -229,7 +229,7 @@ impl World {
             if end.posted.len() + 2 > end.qp.max_send_wr() as usize {
                 return Ok(false);
             }
-            invalidates = Some(key);
+            invalidates = Some((window.at, key));
             self.ends[pair][1 - side].next_window += 1;
             // While it is valid it can be written.
             self.post_window(pair, side, at, key)?;
@@ -237,14 +237,15 @@ impl World {
         let Some(mut draft) = self.source(pair, side, len) else { return Ok(false) };
         let solicited = self.rng.bool();
         draft.flags.set(SendFlags::SOLICITED, solicited);
-        draft.op = invalidates.map_or(SendOp::Send, SendOp::SendInv);
+        draft.op = invalidates.map_or(SendOp::Send, |(_, key)| SendOp::SendInv(key));
         draft.opcode = WcOpcode::Send;
         let data = draft.data.clone();
         let seq = self.push(pair, side, draft, None)?;
         let peer = &self.ends[pair][1 - side];
         let pieces = head(&peer.receives[peer.due.len()].pieces, len);
         let effect = self.effect(1 - side, pieces, data);
-        let due = Due { seq, len: len as u32, solicited, invalidates, effect, too_long: false };
+        let invalidated = invalidates.map(|(_, key)| key);
+        let due = Due { seq, len: len as u32, solicited, invalidates: invalidated, effect, too_long: false };
         let peer = &mut self.ends[pair][1 - side];
         peer.due.push_back(due);
         peer.invalid = invalidates.or(peer.invalid);
@@ -482,7 +483,10 @@ impl World {
             Poison::ReadWithoutRight => (peer.inbox.at, peer.inbox.key()),
             Poison::WriteOtherDomain | Poison::ReadOtherDomain => (decoy.at, decoy.key()),
             // If none could be invalidated, one that never was is as good.
-            Poison::WriteInvalidated => (peer.windows[0].at + 30, peer.invalid.unwrap_or(unknown)),
+            Poison::WriteInvalidated => {
+                let (at, key) = peer.invalid.unwrap_or((dst.at, unknown));
+                (at + 30, key)
+            }
             Poison::SendTooLong | Poison::LocalKey => (dst.at, dst.key()),
         };
         let addr = address(at);
