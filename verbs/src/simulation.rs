@@ -79,7 +79,12 @@ pub struct Simulation {
     network: Network<Vec<u8>>,
     nodes: Vec<Node>,
     /// Their numbers follow those of the devices.
-    hosts: Vec<(Box<dyn Host>, VecDeque<Vec<u8>>)>,
+    hosts: Vec<Guest>,
+}
+
+struct Guest {
+    host: Box<dyn Host>,
+    arrived: VecDeque<Vec<u8>>,
 }
 
 struct Node {
@@ -105,7 +110,7 @@ impl Simulation {
         let clock = SimClock::default();
         let nodes = (0..options.devices).map(|i| Node::new(i, options, &clock)).collect::<Result<_>>()?;
         let network = Network::new(options.devices + hosts.len(), &options.network);
-        let hosts = hosts.into_iter().map(|host| (host, VecDeque::new())).collect();
+        let hosts = hosts.into_iter().map(|host| Guest { host, arrived: VecDeque::new() }).collect();
         Ok(Simulation { clock, network, nodes, hosts })
     }
 
@@ -158,8 +163,8 @@ impl Simulation {
         while let Some(delivery) = self.network.pop(now) {
             if let Some(node) = self.nodes.get(delivery.to) {
                 node.wire.deliver(delivery.frame);
-            } else if let Some((_, arrived)) = self.hosts.get_mut(delivery.to - self.nodes.len()) {
-                arrived.push_back(delivery.frame);
+            } else if let Some(guest) = self.hosts.get_mut(delivery.to - self.nodes.len()) {
+                guest.arrived.push_back(delivery.frame);
             }
         }
         let mut next: Option<u64> = None;
@@ -178,7 +183,7 @@ impl Simulation {
                 sent.push((from, frame));
             }
         }
-        for (i, (host, arrived)) in self.hosts.iter_mut().enumerate() {
+        for (i, Guest { host, arrived }) in self.hosts.iter_mut().enumerate() {
             let mut frames = Vec::new();
             if let Some(at) = host.turn(Duration::from_nanos(now), arrived, &mut frames) {
                 let at = (at.as_nanos() as u64).max(now);
