@@ -196,7 +196,7 @@ pub(super) fn in_two_processes() -> Result<PerfReport, PerfError> {
         match (measured, served) {
             (Ok(Some(report)), _) => break report,
             (Ok(None), Ok(_)) => thread::sleep(Duration::from_millis(5)),
-            (Err(PerfError::End { message, .. }), Err(why)) if message.contains("went away") => {
+            (Err(PerfError::End { message, .. }), Err(why)) if missed_the_other(&message) => {
                 return Err(why);
             }
             (Err(why), _) | (Ok(None), Err(why)) => return Err(why),
@@ -210,4 +210,9 @@ pub(super) fn in_two_processes() -> Result<PerfReport, PerfError> {
         thread::sleep(Duration::from_millis(5));
     }
     Ok(report)
+}
+
+/// Whether an end failed only because the other one was not there.
+fn missed_the_other(message: &str) -> bool {
+    ["went away", "cannot connect"].iter().any(|words| message.contains(words))
 }
