@@ -1,6 +1,6 @@
 //! An end of a link: a child process, from both sides.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -51,7 +51,8 @@ impl Child {
         unsafe {
             // Nothing that polls may outlive us, however we end.
             command.pre_exec(move || {
-                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 || libc::getppid() as u32 != parent {
+                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 || libc::getppid() as u32 != parent
+                {
                     return Err(std::io::Error::last_os_error());
                 }
                 Ok(())
@@ -93,11 +94,6 @@ impl Child {
             Some(rest) => rest.trim_start().to_owned(),
             None => panic!("{}: {line:?} instead of {what:?}", self.name),
         }
-    }
-
-    pub fn tell(&mut self, line: &str) {
-        let stdin = self.process.stdin.as_mut().expect("piped");
-        writeln!(stdin, "{line}").expect("the child listens");
     }
 
     pub fn kill(&mut self) {

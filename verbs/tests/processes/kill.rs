@@ -34,12 +34,8 @@ fn survives(kinds: [&'static str; 2], killed: Killed) {
     println!("{killed:?} killed, server {} client {}, seed {seed}", kinds[0], kinds[1]);
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut survivor, start): (_, &dyn Fn() -> _) = match killed {
-        Killed::Server => {
-            (link.client("survivor", "client", ""), &|| link.server("victim", "server", ""))
-        }
-        Killed::Client => {
-            (link.server("survivor", "server", ""), &|| link.client("victim", "client", ""))
-        }
+        Killed::Server => (link.client("survivor", "client", ""), &|| link.server("victim", "server", "")),
+        Killed::Client => (link.server("survivor", "server", ""), &|| link.client("victim", "client", "")),
     };
     survivor.expect("open");
     let mut reasons = BTreeMap::<String, u64>::new();

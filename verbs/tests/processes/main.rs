@@ -77,5 +77,5 @@ impl Link {
 
 /// A configuration file. `settings` may add to the section `[port]` first, then open others.
 fn config(spec: &str, ip: std::net::Ipv4Addr, settings: &str) -> String {
-    format!("[ip]\naddress = \"{ip}/24\"\n[port]\nspec = \"{spec}\"\n{settings}")
+    format!("[ip]\nip = \"{ip}/24\"\n[port]\nport = \"{spec}\"\n{settings}")
 }

@@ -4,7 +4,7 @@ use urnic::{Device, Mr, Qp, SendOp, Sge, Wc, WcOpcode};
 
 use super::Link;
 use super::child::{Child, alone, arg, config, orders, say};
-use super::node::{ALL, CLIENT, Node, PORT, SERVER, Wait, pattern, receive, send, success};
+use super::node::{ALL, CLIENT, Node, PORT, SERVER, pattern, receive, send, success};
 
 /// Questions of at most so many messages; each is answered by one.
 const BURST: u64 = 16;
@@ -15,16 +15,36 @@ const QUESTIONS: u64 = 1000;
 fn talk(kinds: [&'static str; 2], server: [&str; 2], client: [&str; 2]) {
     let settings = |progress: &str| format!("[engine]\nprogress = \"{progress}\"\n");
     let link = Link::new(kinds);
-    let mut answerer = link.server("answerer", server[1], &settings(server[0]));
-    answerer.expect("listening");
-    let mut asker = link.client("asker", client[1], &settings(client[0]));
-    let slept = [asker.expect_start("done"), answerer.expect_start("done")];
-    println!("{kinds:?} {server:?} {client:?}: the asker slept {} times, the answerer {}", slept[0], slept[1]);
+    println!("{kinds:?} {server:?} {client:?}");
+    let answerer = link.server("answerer", server[1], &settings(server[0]));
+    let slept = converse(answerer, || link.client("asker", client[1], &settings(client[0])));
     for (slept, how) in slept.iter().zip([client[1], server[1]]) {
         assert_eq!(slept == "0", how == "poll", "{how}: {slept} sleeps");
     }
+}
+
+/// The same, both ends with the same settings, perhaps as another user.
+pub fn talk_with(kinds: [&'static str; 2], user: Option<u32>, settings: &str) {
+    let link = Link::new(kinds);
+    println!("{kinds:?} {user:?} {settings:?}");
+    if let Some(user) = user {
+        std::os::unix::fs::chown(link.dir.path(), Some(user), Some(user)).expect("giving the directory away");
+    }
+    let start =
+        |role: &str, spec: &str, ip| Child::start_as(user, role, "poll", &super::config(spec, ip, settings));
+    let answerer = start("answerer", &link.server_spec(), SERVER);
+    converse(answerer, || start("asker", &link.spec(link.client), CLIENT));
+}
+
+/// How often the ends slept: first the one that asks.
+fn converse(mut answerer: Child, asker: impl FnOnce() -> Child) -> [String; 2] {
+    answerer.expect("listening");
+    let mut asker = asker();
+    let slept = [asker.expect_start("done"), answerer.expect_start("done")];
+    println!("    the asker slept {} times, the answerer {}", slept[0], slept[1]);
     asker.finish();
     answerer.finish();
+    slept
 }
 
 /// One end of the talk.
@@ -182,7 +202,9 @@ fn every_progress_mode_carries_data() {
 #[test]
 fn a_ring_joins_two_devices_of_a_process() {
     let _alone = alone();
-    for (progress, wait) in [("inline", "poll"), ("adaptive", "poll"), ("adaptive", "fd"), ("dedicated", "fd")] {
+    for (progress, wait) in
+        [("inline", "poll"), ("adaptive", "poll"), ("adaptive", "fd"), ("dedicated", "fd")]
+    {
         println!("{progress} {wait}");
         let settings = format!("[engine]\nprogress = \"{progress}\"\n");
         let mut both = Child::start("ring", wait, &super::config("ring:a", SERVER, &settings));

@@ -47,7 +47,6 @@ pub struct Node {
     pub wait: Wait,
     /// Sleeps that an event of the completion channel ended.
     pub wakes: u64,
-    pub device: Device,
 }
 
 impl Node {
@@ -64,7 +63,6 @@ impl Node {
             events: device.create_event_channel().unwrap(),
             wait,
             wakes: 0,
-            device: device.clone(),
         }
     }
 

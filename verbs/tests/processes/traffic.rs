@@ -13,16 +13,15 @@ const WINDOW: usize = 32;
 /// the other end's word, no Send finds the receive queue empty.
 const CREDIT: u64 = 16;
 const RECEIVES: usize = 2 * CREDIT as usize;
-/// What the peer reads.
-const CONSTANT: u64 = 4711;
-
 /// The memory of one end: what the peer reads, what it writes, what we send from and receive into.
 pub struct Memory(Mr);
 
 impl Memory {
     pub fn new(node: &Node) -> Self {
         let mr = node.pd.alloc_mr((4 + RECEIVES) * LEN as usize, ALL).unwrap();
-        mr.write_at(0, &pattern(CONSTANT, LEN as usize)).unwrap();
+        for slot in [CONSTANT, SOURCE] {
+            mr.write_at(slot * u64::from(LEN), &pattern(slot, LEN as usize)).unwrap();
+        }
         Self(mr)
     }
 
@@ -34,6 +33,10 @@ impl Memory {
         Sge::of(&self.0, slot * u64::from(LEN), LEN)
     }
 
+    fn clear(&self, slot: u64) {
+        self.0.write_at(slot * u64::from(LEN), &[0; LEN as usize]).unwrap();
+    }
+
     fn bytes(&self, slot: u64) -> Vec<u8> {
         let mut bytes = vec![0; LEN as usize];
         self.0.read_at(slot * u64::from(LEN), &mut bytes).unwrap();
@@ -42,6 +45,7 @@ impl Memory {
 }
 
 /// Slots of the memory.
+const CONSTANT: u64 = 0;
 const WRITTEN: u64 = 1;
 const READ: u64 = 2;
 const SOURCE: u64 = 3;
@@ -138,14 +142,21 @@ impl<'a> Traffic<'a> {
         match wc.opcode {
             WcOpcode::Recv => {
                 assert_eq!(wc.byte_len, LEN);
-                assert!(self.memory.bytes(slot) == self.memory.bytes(SOURCE), "a Send with wrong content");
+                assert!(
+                    self.memory.bytes(slot) == pattern(SOURCE, LEN as usize),
+                    "a Send with wrong content"
+                );
+                self.memory.clear(slot);
                 if serving {
                     self.receive(slot);
                 }
                 self.received += 1;
             }
             WcOpcode::Read => {
-                assert!(self.memory.bytes(READ) == pattern(CONSTANT, LEN as usize), "a Read of wrong content");
+                assert!(
+                    self.memory.bytes(READ) == pattern(CONSTANT, LEN as usize),
+                    "a Read of wrong content"
+                );
             }
             WcOpcode::Send | WcOpcode::Write => {}
         }
