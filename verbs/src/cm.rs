@@ -57,7 +57,7 @@ pub enum ConnectFailure {
     #[error("connection refused: nobody listens on that port")]
     Refused,
     /// The address cannot be reached.
-    #[error("host unreachable: no answer to ARP, or no route")]
+    #[error("host unreachable: no answer to ARP, no route, or no link")]
     Unreachable,
     /// No answer in time.
     #[error("timed out: the peer did not answer")]
@@ -83,6 +83,9 @@ pub enum DisconnectReason {
     /// The peer closed it.
     #[error("closed by the peer")]
     Peer,
+    /// The peer closed it in the middle of a message, or of an FPDU: something was lost (RFC 5044 §8, code 1).
+    #[error("closed by the peer in the middle of a message")]
+    Truncated,
     /// The peer reset it.
     #[error("reset by the peer")]
     Reset,
@@ -95,6 +98,9 @@ pub enum DisconnectReason {
     /// The peer told of an error by a Terminate message.
     #[error("terminated by the peer")]
     TerminateReceived,
+    /// The link went down: the process at its other end is gone.
+    #[error("the link is down: the peer process is gone")]
+    LinkLost,
     /// This side gave it up, by [`Qp::to_error`](crate::Qp::to_error) or because of a local error.
     #[error("aborted by this side")]
     Aborted,
@@ -119,21 +125,21 @@ pub enum CmEvent {
         /// Reads that may be outstanding at the peer.
         ord: u16,
     },
-    /// The peer rejected the connection; the queue pair is in the error state.
+    /// The peer rejected the connection; the queue pair is idle and can be connected again.
     Rejected {
         /// The queue pair.
         qpn: u32,
         /// What the peer said.
         private_data: Vec<u8>,
     },
-    /// The connection could not be made; the queue pair is in the error state.
+    /// The connection could not be made; the queue pair is idle and can be connected again.
     ConnectError {
         /// The queue pair.
         qpn: u32,
         /// Why.
         reason: ConnectFailure,
     },
-    /// The connection ended.
+    /// The connection ended; the queue pair is in the error state, and what was posted has been flushed or will be.
     Disconnected {
         /// The queue pair.
         qpn: u32,

@@ -116,6 +116,51 @@ fn the_passive_side_may_disconnect_before_anything_was_sent() {
     assert!(simulation.now() - before < Duration::from_secs(1));
 }
 
+/// A FIN in the middle of something is not a good end, and is told apart from one.
+#[test]
+fn a_message_that_is_cut_short_is_told() {
+    use common::raw;
+    use urnic_iwarp::startup::{Initiator, Offer};
+    // A Send of 8 octets, or the first FPDU of a longer one.
+    let header = [0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+    let fpdu = |last: bool| {
+        let mut fpdu = vec![0, 26];
+        fpdu.extend(header);
+        fpdu[2] = if last { 0x41 } else { 0x01 };
+        fpdu.extend([7; 8]);
+        let crc = urnic_crc::finish(urnic_crc::crc32c(urnic_crc::INIT, &fpdu));
+        fpdu.extend(crc.to_le_bytes());
+        fpdu
+    };
+    let whole = fpdu(true);
+    for (stream, reason, status) in [
+        (&whole[..], DisconnectReason::Peer, WcStatus::Success),
+        (&whole[..5], DisconnectReason::Truncated, WcStatus::Flushed),
+        (&whole[..whole.len() - 1], DisconnectReason::Truncated, WcStatus::Flushed),
+        (&fpdu(false), DisconnectReason::Truncated, WcStatus::Flushed),
+    ] {
+        let (raw, host) = raw::node(1);
+        let mut simulation =
+            Simulation::with_hosts(&Options { devices: 1, ..options() }, vec![host]).unwrap();
+        let end = End::new(&simulation.device(0));
+        let _listener = end.events.listen(PORT, 1).unwrap();
+        let inbox = end.pd.alloc_mr(100, Access::LOCAL_WRITE).unwrap();
+        end.post_recv(1, &[Sge::of(&inbox, 0, 100)]);
+        let conn = raw.borrow_mut().connect(address(0));
+        assert!(simulation.run(LIMIT, || raw.borrow().seen.connected.contains(&conn)));
+        let offer = Offer { rev: 1, crc: true, ird: 4, ord: 4, ..Offer::default() };
+        raw.borrow_mut().send(conn, &Initiator::new(&offer).unwrap().1);
+        let CmEvent::ConnectRequest(request) = end.event(&mut simulation) else { panic!("no request") };
+        request.accept(&end.qp, &ConnParam::default()).unwrap();
+        assert!(simulation.run(LIMIT, || raw.borrow().heard(conn).len() == 20));
+        assert!(matches!(end.event(&mut simulation), CmEvent::Established { .. }));
+        raw.borrow_mut().send(conn, stream);
+        raw.borrow_mut().close(conn);
+        assert_eq!(end.end(&mut simulation), reason, "{} octets", stream.len());
+        assert_eq!(brief(&end.completions()), [(1, status)]);
+    }
+}
+
 /// A Read that was posted before completes before the connection ends.
 #[test]
 fn a_read_outlives_the_wish_to_disconnect() {

@@ -96,6 +96,11 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
             && self.shared.send.peek(self.tx.next).is_none()
     }
 
+    /// Something has begun to arrive that is not whole.
+    pub(super) fn is_cut_short(&self) -> bool {
+        self.rx.next != self.rx.done || self.stream.as_ref().is_some_and(|stream| stream.mid_fpdu())
+    }
+
     /// True once: a disconnect was asked for, and all that was posted before is done.
     pub(super) fn finishes(&mut self) -> bool {
         self.tx.closing && self.send_queue_empty() && !std::mem::replace(&mut self.tx.finished, true)

@@ -89,7 +89,13 @@ impl<F: urnic_tcp::Frame> Core<F> {
         match self.endpoints.get(index).map(|e| &e.phase) {
             Some(&Phase::Open { qp }) => {
                 let Some(core) = self.qps.get_mut(qp) else { return };
-                let reason = if core.tx.closing { DisconnectReason::Local } else { DisconnectReason::Peer };
+                let reason = if core.is_cut_short() {
+                    DisconnectReason::Truncated
+                } else if core.tx.closing {
+                    DisconnectReason::Local
+                } else {
+                    DisconnectReason::Peer
+                };
                 let terminating = core.tx.terminate.is_some();
                 core.flush(None, WcStatus::Flushed);
                 self.announce(index, reason);
@@ -122,7 +128,9 @@ impl<F: urnic_tcp::Frame> Core<F> {
                         CloseReason::Graceful => DisconnectReason::Peer,
                         CloseReason::TimedOut => DisconnectReason::TimedOut,
                         CloseReason::Unreachable => DisconnectReason::TimedOut,
-                        CloseReason::Aborted => DisconnectReason::Aborted,
+                        CloseReason::Aborted if closing => DisconnectReason::Aborted,
+                        // What nobody has given up is aborted when the link is lost only.
+                        CloseReason::Aborted => DisconnectReason::LinkLost,
                         CloseReason::Reset | CloseReason::Refused => DisconnectReason::Reset,
                     };
                     self.announce(index, reason);
@@ -133,10 +141,9 @@ impl<F: urnic_tcp::Frame> Core<F> {
                 let reason = match reason {
                     CloseReason::Refused => ConnectFailure::Refused,
                     CloseReason::TimedOut => ConnectFailure::TimedOut,
-                    CloseReason::Unreachable => ConnectFailure::Unreachable,
-                    CloseReason::Graceful | CloseReason::Reset | CloseReason::Aborted => {
-                        ConnectFailure::Reset
-                    }
+                    // Aborted because the link is lost.
+                    CloseReason::Unreachable | CloseReason::Aborted => ConnectFailure::Unreachable,
+                    CloseReason::Graceful | CloseReason::Reset => ConnectFailure::Reset,
                 };
                 if let Some(endpoint) = self.endpoints.get(index) {
                     endpoint.events.push(CmEvent::ConnectError { qpn, reason });
