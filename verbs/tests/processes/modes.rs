@@ -1,5 +1,7 @@
 //! Every way to drive the engine, with every way to wait for it.
 
+use std::sync::Barrier;
+
 use urnic::{Device, Mr, Qp, SendOp, Sge, Wc, WcOpcode};
 
 use super::Link;
@@ -162,18 +164,22 @@ pub fn both_ends_of_a_ring() {
     let third = open(CLIENT).map(drop).unwrap_err().to_string();
     assert!(third.contains("both ends of this link are open already"), "{third}");
     let wait = arg(0);
+    let all_said = Barrier::new(2);
     std::thread::scope(|scope| {
         let node = Node::on(&server, wait);
         let listener = node.events.listen(PORT, 1).unwrap();
+        let all_said = &all_said;
         scope.spawn(move || {
             let _listener = listener;
             let mut talker = Talker::new(node, ANSWERER);
             talker.node.accept(&talker.qp, &[]);
             talker.answer_all();
+            all_said.wait();
         });
         let mut talker = Talker::new(Node::on(&client, wait), ASKER);
         talker.node.connect(&talker.qp, &[]);
         talker.ask_all();
+        all_said.wait();
     });
     say("done");
 }

@@ -34,7 +34,7 @@ pub fn listener() {
 
 /// Connects, and tells what came of it.
 pub fn lonely() {
-    let mut node = Node::open(Wait::Channel);
+    let node = Node::open(Wait::Channel);
     let memory = node.pd.alloc_mr(64, Access::LOCAL_WRITE).unwrap();
     let qp = node.qp();
     receive(&qp, 7, Sge::of(&memory, 0, 64));
@@ -52,9 +52,9 @@ pub fn lonely() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(qp.state(), QpState::Error);
-    let flushed = node.completions("the receive");
-    assert_eq!(flushed.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(), [(7, WcStatus::Flushed)]);
+    // It can be connected again, with the receive that it has.
+    assert_eq!(qp.state(), QpState::Idle);
+    assert_eq!(node.cq.poll(&mut [Wc::default()]), 0);
 }
 
 /// Why `settings` are refused by a device on a port of its own.
