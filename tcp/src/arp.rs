@@ -241,8 +241,10 @@ impl Arp {
         loop {
             let n = self.requests.pop()?;
             let Some(e) = self.entry(n) else { continue };
-            // RFC 1122 §2.3.2.1 (2): a known neighbour is asked directly.
-            let to = if e.state == State::Probing { e.mac } else { [0xff; 6] };
+            // RFC 1122 §2.3.2.1 (2): a known neighbour is asked directly, at first: its address may have changed, or
+            // never have been right.
+            let directly = e.state == State::Probing && e.tries <= 1;
+            let to = if directly { e.mac } else { [0xff; 6] };
             let ip = e.ip;
             return Some(self.packet(
                 ArpOperation::Request,

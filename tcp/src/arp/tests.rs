@@ -94,3 +94,24 @@ fn unused_ones_are_forgotten() {
     assert!(!a.has_requests());
     assert_eq!(a.next_deadline(), None);
 }
+
+/// A neighbour that does not answer where it was is looked for everywhere, while it is still sent to.
+#[test]
+fn a_neighbour_that_has_moved_is_found() {
+    let mut a = cache(8);
+    let n = a.hold(host(7)).unwrap();
+    let mut wrong = from(7, ArpOperation::Request, US);
+    wrong[22..28].copy_from_slice(&mac(8));
+    a.receive(&wrong, Time::ZERO);
+    let mut asked = Vec::new();
+    let mut now = Time::ZERO;
+    while asked.len() < 2 {
+        now = a.next_deadline().unwrap();
+        while a.advance(now).is_some() {}
+        asked.extend(a.next_request().map(|r| <[u8; 6]>::try_from(&r[..6]).unwrap()));
+        assert_eq!(a.resolve(n, now), Some(mac(8)));
+    }
+    assert_eq!(asked, [mac(8), [0xff; 6]]);
+    a.receive(&from(7, ArpOperation::Reply, US), now);
+    assert_eq!(a.resolve(n, now), Some(mac(7)));
+}
