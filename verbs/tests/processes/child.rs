@@ -65,10 +65,7 @@ impl Child {
         let said = |line: String| line.find("> ").map(|at| line[at + 2..].to_owned());
         Self {
             lines: lines(stdout, said),
-            stderr: lines(stderr, |line| {
-                eprintln!("{line}");
-                Some(line)
-            }),
+            stderr: lines(stderr, Some),
             process,
             name: format!("{role} {args} [{}]", config.replace('\n', " ")),
         }
@@ -121,7 +118,7 @@ impl Child {
     }
 
     /// What it said on stderr; it must have ended.
-    pub fn complaints(&mut self) -> Vec<String> {
+    pub fn complaints(&self) -> Vec<String> {
         self.stderr.iter().collect()
     }
 }
@@ -130,6 +127,9 @@ impl Drop for Child {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        if thread::panicking() {
+            println!("{}:\n{}", self.name, self.complaints().join("\n"));
+        }
     }
 }
 

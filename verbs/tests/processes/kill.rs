@@ -16,6 +16,9 @@ use super::traffic::{Memory, Traffic};
 const TRAFFIC: u64 = 50;
 /// A victim lives at most this long after that.
 const LIFE: Duration = Duration::from_millis(40);
+/// Some are killed earlier, at most this long after they started; their numbers are beyond this one.
+const YOUTH: Duration = Duration::from_millis(600);
+const EARLY: u64 = 1 << 32;
 
 /// Kills in each role; `URNIC_KILLS` asks for more than a few.
 fn kills() -> u64 {
@@ -33,28 +36,38 @@ fn survives(kinds: [&'static str; 2], killed: Killed) {
     let seed = std::env::var("URNIC_KILL_SEED").map_or(1, |n| n.parse().expect("URNIC_KILL_SEED: a number"));
     println!("{killed:?} killed, server {} client {}, seed {seed}", kinds[0], kinds[1]);
     let mut random = fastrand::Rng::with_seed(seed);
-    let (mut survivor, start): (_, &dyn Fn() -> _) = match killed {
-        Killed::Server => (link.client("survivor", "client", ""), &|| link.server("victim", "server", "")),
-        Killed::Client => (link.server("survivor", "server", ""), &|| link.client("victim", "client", "")),
+    let (mut survivor, start): (_, &dyn Fn(u64) -> _) = match killed {
+        Killed::Server => (link.client("survivor", "client 0", ""), &|id| {
+            link.server("victim", &format!("server {id}"), "")
+        }),
+        Killed::Client => (link.server("survivor", "server 0", ""), &|id| {
+            link.client("victim", &format!("client {id}"), "")
+        }),
     };
     survivor.expect("open");
     let mut reasons = BTreeMap::<String, u64>::new();
     let (mut told, mut served) = (Duration::ZERO, Duration::ZERO);
-    for _ in 0..kills() {
+    for id in 1..=kills() {
+        if random.u8(..3) == 0 {
+            // Killed wherever it is by then. What the survivor says of that comes before it speaks of the next.
+            let mut victim = start(EARLY + id);
+            std::thread::sleep(YOUTH.mul_f64(random.f64()));
+            victim.kill();
+        }
         let started = Instant::now();
-        let mut victim = start();
+        let mut victim = start(id);
         victim.expect("open");
-        victim.expect("traffic");
-        survivor.expect("traffic");
+        victim.expect("traffic 0");
+        while survivor.line() != format!("traffic {id}") {}
         served = served.max(started.elapsed());
         std::thread::sleep(LIFE.mul_f64(random.f64()));
         let killed = Instant::now();
         victim.kill();
-        let reason = survivor.expect_start("disconnected");
+        let reason = survivor.expect_start(&format!("disconnected {id}"));
         told = told.max(killed.elapsed());
         assert!(reason == "LinkLost" || reason == "TimedOut", "{reason}");
         *reasons.entry(reason).or_default() += 1;
-        let flushed: u64 = survivor.expect_start("flushed").parse().expect("a number");
+        let flushed: u64 = survivor.expect_start(&format!("flushed {id}")).parse().expect("a number");
         // The two that were posted too late, at least.
         assert!(flushed >= 2);
     }
@@ -86,22 +99,31 @@ pub fn survivor() {
 }
 
 fn serve() {
-    let mut end = End {
-        is_server: arg::<String>(0) == "server",
-        node: Node::open(Wait::Poll),
-        orders: orders(),
-        next_id: 0,
-    };
-    let memory = Memory::new(&end.node);
-    let _listener = end.is_server.then(|| end.node.events.listen(PORT, 16).unwrap());
+    let node = Node::open(Wait::Poll);
+    let memory = Memory::new(&node);
+    let is_server = arg::<String>(0) == "server";
+    let _listener = is_server.then(|| node.events.listen(PORT, 16).unwrap());
+    let place = memory.place().encode();
+    let hello = [&place[..], &arg::<u64>(1).to_be_bytes()].concat();
+    let param = ConnParam { private_data: hello, ..ConnParam::default() };
+    let mut end = End { is_server, node, param, orders: orders(), request: None, next_id: 0 };
     say("open");
     while end.connection(&memory) {}
+}
+
+/// What the peer has said: its memory and its number.
+fn meet(hello: &[u8]) -> (Place, u64) {
+    let (place, id) = hello.split_at(hello.len() - size_of::<u64>());
+    (Place::decode(place), id.try_into().map(u64::from_be_bytes).unwrap())
 }
 
 struct End {
     is_server: bool,
     node: Node,
+    param: ConnParam,
     orders: Receiver<String>,
+    /// A peer that came before its predecessor was known to be dead.
+    request: Option<ConnRequest>,
     next_id: u64,
 }
 
@@ -115,24 +137,27 @@ impl End {
         let mut traffic = Traffic::new(&self.node, memory, self.next_id);
         let mut asked = false;
         let mut said = false;
+        let mut peer = 0;
         let reason = loop {
-            if !self.is_server && !asked {
-                let param = ConnParam { private_data: memory.place().encode(), ..ConnParam::default() };
-                self.node.events.connect(&traffic.qp, SocketAddrV4::new(SERVER, PORT), &param).unwrap();
+            if !asked && self.is_server {
+                if let Some(request) = self.request.take() {
+                    let (place, id) = meet(request.private_data());
+                    // It may have been killed meanwhile.
+                    if request.accept(&traffic.qp, &self.param).is_ok() {
+                        asked = true;
+                        (traffic.peer, peer) = (Some(place), id);
+                    }
+                }
+            } else if !asked {
+                let server = SocketAddrV4::new(SERVER, PORT);
+                self.node.events.connect(&traffic.qp, server, &self.param).unwrap();
                 asked = true;
             }
             match self.node.events.poll() {
-                Some(CmEvent::ConnectRequest(request)) if !asked => {
-                    let place = Place::decode(request.private_data());
-                    let param = ConnParam { private_data: memory.place().encode(), ..ConnParam::default() };
-                    // The peer may have been killed meanwhile.
-                    if request.accept(&traffic.qp, &param).is_ok() {
-                        asked = true;
-                        traffic.peer = Some(place);
-                    }
-                }
+                Some(CmEvent::ConnectRequest(request)) => self.request = Some(request),
                 Some(CmEvent::Established { private_data, .. }) if !self.is_server => {
-                    traffic.peer = Some(Place::decode(&private_data));
+                    let (place, id) = meet(&private_data);
+                    (traffic.peer, peer) = (Some(place), id);
                 }
                 Some(CmEvent::Established { .. }) => {}
                 Some(CmEvent::Disconnected { qpn, reason }) => {
@@ -150,16 +175,16 @@ impl End {
             }
             if traffic.done >= TRAFFIC && !said {
                 said = true;
-                say("traffic");
+                say(&format!("traffic {peer}"));
             }
-            if traffic.done % 16 == 0 && self.is_told_to_stop() {
+            if traffic.done.is_multiple_of(16) && self.is_told_to_stop() {
                 return false;
             }
         };
         assert_eq!(traffic.qp.state(), QpState::Error, "{reason:?}");
-        say(&format!("disconnected {reason:?}"));
+        say(&format!("disconnected {peer} {reason:?}"));
         self.flush(&mut traffic);
-        say(&format!("flushed {}", traffic.flushed));
+        say(&format!("flushed {peer} {}", traffic.flushed));
         self.next_id = traffic.next_id();
         true
     }
