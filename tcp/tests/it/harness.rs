@@ -398,9 +398,9 @@ impl World {
 /// Seeds of the test that runs most of them.
 pub const MOST_SEEDS: u64 = 300;
 
-/// The seeds of a randomized test: `default` of them, or as many more as `URNIC_TEST_SEEDS` is more than the most.
+/// The seeds of a randomized test: `default` of them, or as many more as `URNIC_SEEDS` is more than the most.
 pub fn seeds(default: u64) -> Range<u64> {
-    let wanted = std::env::var("URNIC_TEST_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(MOST_SEEDS);
+    let wanted = std::env::var("URNIC_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(MOST_SEEDS);
     0..(default * wanted / MOST_SEEDS).max(1)
 }
 

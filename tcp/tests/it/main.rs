@@ -1,6 +1,6 @@
 //! Whole stacks over a simulated network, in virtual time.
 //!
-//! `URNIC_TEST_SEEDS=n` runs the random connections over n seeds instead of 300, and the other randomized tests over
+//! `URNIC_SEEDS=n` runs the random connections over n seeds instead of 300, and the other randomized tests over
 //! proportionally more.
 
 mod harness;

@@ -15,8 +15,12 @@ use arrayvec::ArrayVec;
 use urnic_iwarp::{BeginError, Op, Terminate};
 use urnic_tcp::{ConnId, Stack, Time};
 
-/// A turn ends after this many full segments' worth of octets ...
+/// A turn ends after this many full segments' worth of octets while others wait ...
 const QUANTUM_SEGMENTS: usize = 16;
+/// ... after so many while nobody does: longer bursts cost the link less ...
+const ALONE_SEGMENTS: usize = 64;
+/// ... but no more octets than these, so that what was copied is still in the cache when the link sends it ...
+const ALONE_OCTETS: usize = 128 << 10;
 /// ... or after this many FPDUs.
 const QUANTUM_FPDUS: usize = 128;
 
@@ -160,8 +164,11 @@ impl<P: Port, C: Clock> Engine<P, C> {
             return false;
         }
         let first_words = !qp.tx.spoken && qp.tx.initiator;
+        let emss = self.stack.mss(conn);
+        let alone = self.core.ready.is_empty();
         let mut turn = Segments {
-            emss: self.stack.mss(conn),
+            emss,
+            quantum: if alone { ALONE_OCTETS.min(ALONE_SEGMENTS * emss) } else { QUANTUM_SEGMENTS * emss },
             conn,
             drafts: &mut self.drafts,
             sum: 0,
@@ -202,6 +209,8 @@ impl<P: Port, C: Clock> Engine<P, C> {
 /// The segments that a turn builds.
 struct Segments<'a, D> {
     emss: usize,
+    /// Octets after which the turn is over.
+    quantum: usize,
     conn: ConnId,
     /// The segment under construction first, then a spare.
     drafts: &'a mut ArrayVec<D, 2>,
@@ -222,7 +231,7 @@ impl<D: Draft> Segments<'_, D> {
     {
         let mulpdu = urnic_iwarp::mulpdu(self.emss, false);
         let mut window = stack.room(self.conn);
-        let mut octets = QUANTUM_SEGMENTS * self.emss;
+        let mut octets = self.quantum;
         let mut fpdus = QUANTUM_FPDUS;
         loop {
             if qp.tx.message.is_none() {
