@@ -408,7 +408,7 @@ fn completions_of_requests_that_overflow_end_the_connection() {
 /// Regions may go while they are written, read or sent from: the operation fails, wherever it is.
 #[test]
 fn memory_may_go_while_it_is_used() {
-    const LEN: usize = 1 << 20;
+    const LEN: usize = 4 << 20;
     for (victim, steps) in (0..4).flat_map(|v| [1, 5, 20, 60].map(|s| (v, s))) {
         let (mut simulation, server, client) = connected(&options());
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
