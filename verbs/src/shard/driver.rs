@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 pub(super) const SHORTEST_NAP: Duration = Duration::from_micros(50);
 /// A nap when nothing has happened for long: the delay that the peer of a sleeping application sees at most, against
 /// the processor time of an idle process (about 15 us for each nap).
-pub(super) const LONGEST_NAP: Duration = Duration::from_micros(1250);
+pub(super) const LONGEST_NAP: Duration = Duration::from_micros(1500);
 /// A nap while somebody polls: how soon it is noticed that he stopped.
 const WATCHING_NAP: Duration = LONGEST_NAP;
 /// How long the thread keeps passing after the last work before it naps.

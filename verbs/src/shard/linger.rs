@@ -2,8 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use super::Shard;
+use super::{Shard, driver};
+
+/// How long a graceful end may take (exit, drop of the device).
+const LINGER: Duration = Duration::from_secs(5);
 
 static SHARDS: Mutex<Vec<Weak<Shard>>> = Mutex::new(Vec::new());
 /// This process is a forked child of one that opened a device.
@@ -42,9 +47,36 @@ extern "C" fn at_exit() {
         return;
     }
     let shards = std::mem::take(&mut *SHARDS.lock().unwrap_or_else(PoisonError::into_inner));
-    for shard in shards.iter().filter_map(Weak::upgrade) {
-        shard.stop();
-        shard.linger();
+    let shards: Vec<_> = shards.iter().filter_map(Weak::upgrade).collect();
+    shards.iter().for_each(|shard| shard.stop());
+    linger(&shards.iter().map(Arc::as_ref).collect::<Vec<_>>());
+}
+
+/// Ends all connections of `shards` gracefully and drives their engines until all data is acknowledged;
+/// bounded. All at once, because they may be each other's peers.
+pub(super) fn linger(shards: &[&Shard]) {
+    if forked() {
+        return;
+    }
+    let end = Instant::now() + LINGER;
+    shards.iter().for_each(|shard| shard.lock().shutdown());
+    loop {
+        let (mut worked, mut drained) = (false, true);
+        for shard in shards {
+            let mut engine = shard.lock();
+            worked |= engine.pass();
+            drained &= engine.drained();
+        }
+        if drained {
+            return;
+        }
+        if Instant::now() >= end {
+            tracing::warn!("not everything was acknowledged within {LINGER:?}");
+            return;
+        }
+        if !worked {
+            thread::sleep(driver::SHORTEST_NAP);
+        }
     }
 }
 

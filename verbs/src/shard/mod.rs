@@ -28,8 +28,6 @@ use driver::Driver;
 
 /// Looks at a taken lock before the looker offers its core to the holder.
 const SPINS: u32 = 64;
-/// How long a graceful end may take (exit, drop of the device).
-const LINGER: Duration = Duration::from_secs(5);
 
 /// What came of an attempt to run a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,28 +179,7 @@ impl Shard {
 
     /// Ends all connections gracefully and drives the engine until their data is acknowledged; bounded.
     pub(crate) fn linger(&self) {
-        if forked() {
-            return;
-        }
-        let end = Instant::now() + LINGER;
-        self.lock().shutdown();
-        loop {
-            let worked = {
-                let mut engine = self.lock();
-                let worked = engine.pass();
-                if engine.drained() {
-                    return;
-                }
-                worked
-            };
-            if Instant::now() >= end {
-                tracing::warn!("not everything was acknowledged within {LINGER:?}");
-                return;
-            }
-            if !worked {
-                thread::sleep(driver::SHORTEST_NAP);
-            }
-        }
+        linger::linger(&[self]);
     }
 
     /// Stops the engine's thread; from then on only callers drive the engine.
