@@ -110,9 +110,14 @@ impl Child {
         }
     }
 
+    /// Tells the end to stop.
+    pub fn stop(&mut self) {
+        drop(self.process.stdin.take());
+    }
+
     /// Tells the end to stop, and expects that it does, well.
     pub fn finish(&mut self) {
-        drop(self.process.stdin.take());
+        self.stop();
         let status = self.status();
         assert!(status.success(), "{}: {status}", self.name);
     }
@@ -166,6 +171,12 @@ pub fn arg<T: std::str::FromStr>(n: usize) -> T {
 /// The configuration of this child.
 pub fn config() -> Config {
     Config::parse(Path::new("test"), &std::env::var(CONFIG).expect("a configuration")).expect("a valid one")
+}
+
+/// Logs warnings, for [`Child::complaints`].
+pub fn log_warnings() {
+    let warnings = tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::WARN);
+    warnings.with_writer(std::io::stderr).with_ansi(false).init();
 }
 
 /// Says a line to the test.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use urnic::*;
 
-use super::child::{Child, alone, arg, config, orders, say};
+use super::child::{Child, alone, arg, config, log_warnings, orders, say};
 use super::node::{Node, SERVER, Wait, receive};
 use super::{Link, modes};
 
@@ -15,8 +15,7 @@ const NOBODY: u32 = 65534;
 
 /// Opens a device, tells how that went and what was logged meanwhile.
 pub fn opener() {
-    let warnings = tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::WARN);
-    warnings.with_writer(std::io::stderr).with_ansi(false).init();
+    log_warnings();
     let start = Instant::now();
     let device = Device::open(&config());
     match &device {
@@ -176,9 +175,10 @@ fn no_peer_on_the_link() {
         let link = Link { client: kinds[0], ..Link::new(kinds) };
         let said = failure(&link, &format!("{SERVER}:7000"), 30, progress);
         assert!(said.starts_with("Unreachable "), "{said}");
-        let said = failure(&link, &format!("{SERVER}:7000"), 1, progress);
-        assert!(said.starts_with("TimedOut ") || said.starts_with("Unreachable "), "{said}");
     }
+    let link = Link { client: "virtio_user", ..Link::new(Link::VIRTIO) };
+    let said = failure(&link, &format!("{SERVER}:7000"), 1, "adaptive");
+    assert!(said.starts_with("TimedOut "), "{said}");
 }
 
 #[test]
@@ -204,9 +204,9 @@ fn a_peer_that_refuses() {
 fn how_long_a_device_takes_to_open() {
     let _alone = alone();
     for settings in ["", "[memory]\nhugepages = \"off\"\n"] {
-        for kinds in [Link::VIRTIO, Link::VHOST, Link::MEMIF] {
+        for kinds in [Link::VIRTIO, Link::MEMIF] {
             let link = Link::new(kinds);
-            let mut times: Vec<u64> = (0..5)
+            let mut times: Vec<u64> = (0..3)
                 .map(|_| {
                     let mut child = link.server("opener", "", settings);
                     let time = child.expect_start("open").parse().expect("a number");
@@ -215,7 +215,7 @@ fn how_long_a_device_takes_to_open() {
                 })
                 .collect();
             times.sort_unstable();
-            println!("{} {settings:?}: {} us, at most {} us", kinds[0], times[2], times[4]);
+            println!("{} {settings:?}: {} us, at most {} us", kinds[0], times[1], times[2]);
         }
     }
 }
