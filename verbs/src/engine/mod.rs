@@ -267,6 +267,8 @@ impl<P: Port, C: Clock> Engine<P, C> {
         if burst.is_empty() {
             return false;
         }
+        // Who sends is there, whatever the port says of the link: it is looked at only now and then.
+        self.carrier_seen = Some(now);
         let low = self.port.receive_pool_low();
         if low != self.under_pressure {
             self.under_pressure = low;
