@@ -432,9 +432,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     }
 
     fn shutdown(&mut self) {
-        let now = self.now();
-        // The link may have come up since it was last looked at.
-        self.carrier_seen.get_or_insert(now);
+        self.now();
         let all: Vec<u32> = self.core.endpoints.iter().map(|(index, _)| index).collect();
         for index in all {
             match self.core.endpoints.get(index).map(|e| &e.phase) {
