@@ -68,20 +68,16 @@ impl RttEstimator {
     }
 
     /// One measurement R' (RFC 6298 (2.2), (2.3)); ends backing off (§5, after (5.7)).
-    ///
-    /// `per_window` is how many measurements one round trip brings: 1 when one segment is timed per round trip, about
-    /// half the segments in flight with timestamps, so that the estimators keep a memory of round trips and not of
-    /// ACKs (RFC 7323 appendix G).
-    pub fn sample(&mut self, rtt: Duration, per_window: u32) {
+    /// For one measurement per round trip: more would shorten the estimators' memory (RFC 7323 appendix G).
+    pub fn sample(&mut self, rtt: Duration) {
         let r = nanos(rtt).max(1);
         if self.measured {
-            let n = u64::from(per_window.clamp(1, 1 << 16));
-            // Move by 1/8 (1/4) of the distance, divided among the samples of the window.
-            let toward = |from: u64, to: u64, weight: u64| {
-                if to >= from { from + (to - from) / weight } else { from - (from - to) / weight }
+            // Move by 1/4 and 1/8 of the distance; shifts, because this is done for every answer of a ping-pong.
+            let toward = |from: u64, to: u64, shift: u32| {
+                if to >= from { from + ((to - from) >> shift) } else { from - ((from - to) >> shift) }
             };
-            self.rttvar = toward(self.rttvar, self.srtt.abs_diff(r), 4 * n);
-            self.srtt = toward(self.srtt, r, 8 * n);
+            self.rttvar = toward(self.rttvar, self.srtt.abs_diff(r), 2);
+            self.srtt = toward(self.srtt, r, 3);
         } else {
             self.srtt = r;
             self.rttvar = r / 2;

@@ -106,7 +106,7 @@ impl<B: Buffers> Connection<B> {
         if let Some((end, sent)) = self.cold.timed {
             if end.le(s.ack) {
                 self.cold.timed = None;
-                self.cold.rtt.sample(now - sent, 1);
+                self.cold.rtt.sample(now - sent);
             }
         } else if self.cold.rtt.backoff() > 0
             && self.flags.has(Flags::TIMESTAMPS)
@@ -118,7 +118,7 @@ impl<B: Buffers> Connection<B> {
             );
             if ago <= limit {
                 // The clock's step is a millisecond.
-                self.cold.rtt.sample(Duration::from_millis(u64::from(ago) + 1), 1);
+                self.cold.rtt.sample(Duration::from_millis(u64::from(ago) + 1));
             }
         }
     }

@@ -373,7 +373,7 @@ impl<B: Buffers> Connection<B> {
         (self.snd_wl1, self.snd_wl2) = (e.irs, e.iss);
         self.cold.scoreboard = Scoreboard::new(self.snd_una);
         if e.retries == 0 {
-            self.cold.rtt.sample(now - e.sent_at, 1);
+            self.cold.rtt.sample(now - e.sent_at);
         } else {
             self.cold.rtt.syn_was_lost();
             self.cold.congestion.on_syn_lost();

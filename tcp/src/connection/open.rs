@@ -110,7 +110,7 @@ impl<B: Buffers> Connection<B> {
             self.cold.rtt.syn_was_lost();
             self.cold.congestion.on_syn_lost();
         } else if let Some((_, sent)) = self.cold.timed {
-            self.cold.rtt.sample(cx.now - sent, 1);
+            self.cold.rtt.sample(cx.now - sent);
         }
         self.cold.timed = None;
         self.snd_una = ack;

@@ -76,7 +76,9 @@ pub(super) fn write(
             gather(&mut writer, &view, cursor, fpdu.payload.clone(), qp, table)?;
         }
     }
-    writer.octets(&[0; 3][..usize::from(fpdu.pad.min(3))]);
+    if fpdu.pad > 0 {
+        writer.octets(&[0; 3][..usize::from(fpdu.pad.min(3))]);
+    }
     // RFC 5044 §4.4: the field is there even when CRCs are off (MPA-15, MPA-35).
     let crc = if fpdu.crc { urnic_crc::finish(writer.crc).to_le_bytes() } else { [0; 4] };
     writer.octets(&crc);

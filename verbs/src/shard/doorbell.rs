@@ -20,11 +20,17 @@ impl Doorbells {
         debug_assert!(entered.is_ok(), "a QP was entered twice");
     }
 
+    /// Whether no QP is entered.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ringing.is_empty()
+    }
+
     /// Engine: the next QP with work. `QpShared::answer_doorbell` comes next, then the look at its queues.
     #[inline]
     pub(crate) fn pop(&self) -> Option<u32> {
         // Looking first costs less than a failed pop: this is asked in every pass.
-        if self.ringing.is_empty() { None } else { self.ringing.pop() }
+        if self.is_empty() { None } else { self.ringing.pop() }
     }
 
     /// Under the engine lock: removes the entry of a QP that nobody can post to any more.
