@@ -232,6 +232,17 @@ impl Arp {
         Some(None)
     }
 
+    /// The link has come up: asks again for who did not answer while it was down. RFC 1122 §2.3.2.1 limits requests to
+    /// one a second; those before did not leave.
+    pub fn link_came_up(&mut self, now: Time) {
+        for i in 0..self.entries.len() {
+            let n = Neighbour(i as u16);
+            if self.entry(n).is_some_and(|e| e.state == State::Incomplete) {
+                self.ask(n, now);
+            }
+        }
+    }
+
     pub fn next_deadline(&self) -> Option<Time> {
         self.wheel.next_deadline()
     }

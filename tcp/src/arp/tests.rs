@@ -60,6 +60,20 @@ fn who_waits_is_told() {
 }
 
 /// The cache is bounded; those that connections hold stay.
+/// Requests that were lost while the link was down are not waited for.
+#[test]
+fn a_link_that_comes_up_is_asked_at_once() {
+    let mut a = cache(8);
+    let n = a.hold(host(7)).unwrap();
+    assert_eq!(a.resolve(n, Time::ZERO), None);
+    assert!(a.next_request().is_some() && !a.has_requests());
+    a.link_came_up(Time::ZERO);
+    assert!(a.next_request().is_some() && !a.has_requests());
+    a.receive(&from(7, ArpOperation::Reply, US), Time::ZERO);
+    a.link_came_up(Time::ZERO);
+    assert!(!a.has_requests(), "who has answered is not asked");
+}
+
 #[test]
 fn bounded() {
     let mut a = cache(16);

@@ -295,6 +295,11 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
+    /// The link has come up: nobody need wait for the next try of what was lost while it was down.
+    pub fn link_came_up(&mut self, now: Time) {
+        self.net.arp.link_came_up(now);
+    }
+
     /// When `advance` has something to do.
     pub fn next_deadline(&self) -> Option<Time> {
         if !self.ended.is_empty() {

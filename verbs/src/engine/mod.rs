@@ -313,6 +313,9 @@ impl<P: Port, C: Clock> Engine<P, C> {
         if up {
             self.carrier_seen = Some(now);
         }
+        if up && !self.link_up {
+            self.stack.link_came_up(now);
+        }
         let lost = self.carrier_seen.is_some_and(|seen| now >= seen + PEER_GONE_AFTER);
         if lost && self.port.carrier_is_peer() {
             self.carrier_seen = None;
