@@ -34,12 +34,17 @@ pub(crate) struct CqShared {
     /// This queue waits in its channel already.
     pub(crate) announced: AtomicBool,
     overflowed: AtomicBool,
-    /// Number of the next completion that the application takes.
-    tail: SpinLock<u32>,
-    /// Polls without work, one after the other.
-    idle: AtomicU32,
+    poller: SpinLock<Poller>,
     channel: Option<Arc<ChannelShared>>,
     itself: Weak<CqShared>,
+}
+
+/// The application's end.
+#[derive(Default)]
+struct Poller {
+    /// Number of the next completion to take.
+    tail: u32,
+    idle: u32,
 }
 
 impl CqShared {
@@ -50,8 +55,7 @@ impl CqShared {
             armed: AtomicU8::new(armed::NO),
             announced: AtomicBool::new(false),
             overflowed: AtomicBool::new(false),
-            tail: SpinLock::default(),
-            idle: AtomicU32::new(0),
+            poller: SpinLock::default(),
             channel,
             itself: itself.clone(),
         })
@@ -92,17 +96,16 @@ impl CqShared {
     }
 
     /// Takes what is there, without driving the engine.
-    fn take(&self, out: &mut [Wc]) -> usize {
-        let mut tail = self.tail.lock();
+    fn take(&self, poller: &mut Poller, out: &mut [Wc]) -> usize {
         let mut taken = 0;
         while let Some(slot) = out.get_mut(taken) {
-            let Some(wc) = self.lane.peek(tail.wrapping_add(taken as u32)) else { break };
+            let Some(wc) = self.lane.peek(poller.tail.wrapping_add(taken as u32)) else { break };
             *slot = *wc;
             taken += 1;
         }
         if taken > 0 {
-            *tail = tail.wrapping_add(taken as u32);
-            self.lane.release(tail.wrapping_sub(1));
+            poller.tail = poller.tail.wrapping_add(taken as u32);
+            self.lane.release(poller.tail.wrapping_sub(1));
         }
         taken
     }
@@ -124,15 +127,20 @@ impl Cq {
         // Who armed the queue is about to sleep, so that poll does not keep the engine's thread away.
         let stays = cq.armed.load(Ordering::Relaxed) == armed::NO;
         let pass = if stays { shard.poll_pass() } else { shard.try_pass() };
-        // Mostly there is nothing, and then no lock is needed. Who armed the queue has to know for certain.
-        let taken = if stays && cq.lane.looks_empty() { 0 } else { cq.take(out) };
-        let idle = if taken > 0 || pass == Polled::Worked { 0 } else { cq.idle.load(Ordering::Relaxed) + 1 };
-        cq.idle.store(idle % IDLE_POLLS, Ordering::Relaxed);
-        if idle >= IDLE_POLLS {
-            std::thread::yield_now();
-        } else if idle > 0 && pass == Polled::Skipped {
-            // Whoever drives the engine may share this core.
-            std::hint::spin_loop();
+        let mut poller = cq.poller.lock();
+        let taken = cq.take(&mut poller, out);
+        if taken > 0 || pass == Polled::Worked {
+            poller.idle = 0;
+        } else {
+            poller.idle += 1;
+            if poller.idle >= IDLE_POLLS {
+                poller.idle = 0;
+                drop(poller);
+                std::thread::yield_now();
+            } else if pass == Polled::Skipped {
+                // Whoever drives the engine may share this core.
+                std::hint::spin_loop();
+            }
         }
         taken
     }

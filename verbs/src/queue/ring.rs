@@ -89,14 +89,6 @@ impl<T: Copy> Ring<T> {
         Some(unsafe { (*slot.entry.get()).assume_init_ref() })
     }
 
-    /// Anybody: whether the consumer would find nothing. While one is at work that may just have changed.
-    #[inline]
-    pub(crate) fn looks_empty(&self) -> bool {
-        let index = self.released.load(Ordering::Relaxed);
-        let slot = &self.slots[self.slot_of(index)];
-        slot.sequence.load(Ordering::Acquire) != index.wrapping_add(1)
-    }
-
     /// Consumer: all entries up to and including `index` are free again. Entries not published yet, and
     /// entries already released, are left alone.
     #[inline]
