@@ -14,22 +14,23 @@ pub const HEADER_MAX: usize = 2 + UNTAGGED_LEN + TERMINATE_MAX;
 /// Finish one message before the next one of the same stream is begun: messages go out in order (DDP-34).
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing {
-    /// Header of the first segment, ULPDU_Length and L not yet filled in.
+    /// Header of the segment cut last; before that, of the first one, without ULPDU_Length and L.
     header: [u8; HEADER_MAX],
     header_len: u8,
     crc: bool,
     done: bool,
     /// Payload octets cut so far.
     sent: u32,
+    /// Those of the segment cut last.
+    cut: u32,
     /// Payload octets of the message.
     len: u32,
 }
 
 /// One FPDU to send: the caller writes header, payload, `pad` zero octets and the CRC field.
 #[derive(Clone, Debug)]
-pub struct Fpdu {
-    header: [u8; HEADER_MAX],
-    header_len: u8,
+pub struct Fpdu<'a> {
+    header: &'a [u8],
     /// Octets of the message that are this FPDU's payload.
     pub payload: Range<u32>,
     /// Zero octets between payload and CRC.
@@ -40,21 +41,23 @@ pub struct Fpdu {
     pub last: bool,
 }
 
-impl Fpdu {
+impl Fpdu<'_> {
     /// Octets in front of the payload.
+    #[inline]
     pub fn header(&self) -> &[u8] {
-        // header_len never exceeds HEADER_MAX; the fallback keeps a panic out of the hot path.
-        self.header.get(..usize::from(self.header_len)).unwrap_or(&self.header)
+        self.header
     }
 
     /// Octets of the payload.
+    #[inline]
     pub fn payload_len(&self) -> usize {
         (self.payload.end - self.payload.start) as usize
     }
 
     /// Octets of the whole FPDU: header, payload, pad and CRC field.
+    #[inline]
     pub fn size(&self) -> usize {
-        usize::from(self.header_len) + self.payload_len() + usize::from(self.pad) + 4
+        self.header.len() + self.payload_len() + usize::from(self.pad) + 4
     }
 }
 
@@ -71,7 +74,7 @@ impl Outgoing {
         let mut header = [0; HEADER_MAX];
         header[2..2 + N].copy_from_slice(&ddp);
         header[2 + N..2 + N + M].copy_from_slice(&rdma);
-        Outgoing { header, header_len: (2 + N + M) as u8, crc, done: false, sent: 0, len }
+        Outgoing { header, header_len: (2 + N + M) as u8, crc, done: false, sent: 0, cut: 0, len }
     }
 
     /// A Terminate: the octets of `rdma` that count are the first `rdma_len`.
@@ -88,27 +91,29 @@ impl Outgoing {
     /// Cuts the next FPDU with a ULPDU of at most `mulpdu` octets (DDP-27); `None` when the message is out.
     /// `mulpdu` is taken within the limits of RFC 5044 §3 and may change from call to call.
     #[inline]
-    pub fn next(&mut self, mulpdu: usize) -> Option<Fpdu> {
+    pub fn next(&mut self, mulpdu: usize) -> Option<Fpdu<'_>> {
         if self.done {
             return None;
+        }
+        if self.cut > 0 {
+            self.move_on();
         }
         let ddp_len = usize::from(self.header_len) - 2;
         let room = mulpdu.clamp(MULPDU_MIN, MULPDU_MAX) - ddp_len;
         let payload = (self.len - self.sent).min(room as u32);
         let start = self.sent;
         self.sent += payload;
+        self.cut = payload;
         self.done = self.sent == self.len;
 
         let ulpdu = ddp_len + payload as usize;
-        let mut header = self.header;
-        header[0..2].copy_from_slice(&(ulpdu as u16).to_be_bytes());
+        self.header[0..2].copy_from_slice(&(ulpdu as u16).to_be_bytes());
         if self.done || broken(Rule::LastOnEverySegment) {
-            header[2] |= LAST;
+            self.header[2] |= LAST;
         }
-        self.move_on(payload);
         Some(Fpdu {
-            header,
-            header_len: self.header_len,
+            // header_len never exceeds HEADER_MAX; the fallback keeps a panic out of the hot path.
+            header: self.header.get(..usize::from(self.header_len)).unwrap_or(&self.header),
             payload: start..self.sent,
             pad: pad(ulpdu) as u8,
             crc: self.crc,
@@ -116,12 +121,12 @@ impl Outgoing {
         })
     }
 
-    /// The next segment lies right behind one of `payload` octets: TO or MO of the header moves on (DDP-20, DDP-25).
-    fn move_on(&mut self, payload: u32) {
+    /// The next segment lies right behind the last one: TO or MO of the header moves on (DDP-20, DDP-25).
+    fn move_on(&mut self) {
         let h = &mut self.header;
         if h[2] & TAGGED != 0 {
             let to = u64::from_be_bytes([h[8], h[9], h[10], h[11], h[12], h[13], h[14], h[15]]);
-            h[8..16].copy_from_slice(&to.wrapping_add(payload.into()).to_be_bytes());
+            h[8..16].copy_from_slice(&to.wrapping_add(self.cut.into()).to_be_bytes());
         } else {
             h[16..20].copy_from_slice(&self.sent.to_be_bytes());
         }

@@ -254,8 +254,8 @@ impl Node {
         let op = Op::Read { sink_stag: sink.0, sink_to: sink.1, src_stag: src.0, src_to: src.1 };
         let mut outgoing = self.stream.begin(op, len)?;
         let fpdu = outgoing.next(1454).unwrap();
-        assert!(outgoing.next(1454).is_none(), "a Read Request is one FPDU");
         self.out.extend_from_slice(&wire(&fpdu, &[]));
+        assert!(outgoing.next(1454).is_none(), "a Read Request is one FPDU");
         Ok(())
     }
 
@@ -285,7 +285,7 @@ impl Node {
 }
 
 /// The octets of an FPDU of `message`.
-pub fn wire(fpdu: &Fpdu, message: &[u8]) -> Vec<u8> {
+pub fn wire(fpdu: &Fpdu<'_>, message: &[u8]) -> Vec<u8> {
     let mut octets = fpdu.header().to_vec();
     octets.extend_from_slice(&message[fpdu.payload.start as usize..fpdu.payload.end as usize]);
     octets.resize(octets.len() + usize::from(fpdu.pad), 0);

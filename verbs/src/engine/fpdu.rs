@@ -51,7 +51,7 @@ impl Writer<'_> {
 /// payload comes from is not (or no longer) registered.
 pub(super) fn write(
     out: &mut [u8],
-    fpdu: &Fpdu,
+    fpdu: &Fpdu<'_>,
     source: &mut Source,
     qp: &QpShared,
     table: &MrTable,
