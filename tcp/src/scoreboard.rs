@@ -90,7 +90,8 @@ impl Scoreboard {
         }
         let before = self.octets;
         for &block in blocks {
-            let sane = snd_una.lt(block.start) && block.start.lt(block.end) && block.end.le(snd_nxt);
+            let (start, end) = (block.start.offset_from(snd_una), block.end.offset_from(snd_una));
+            let sane = 0 < start && start < end && end <= snd_nxt.offset_from(snd_una);
             if sane {
                 self.insert(block);
             }

@@ -44,6 +44,13 @@ impl Seq {
         if self.lt(other) { self } else { other }
     }
 
+    /// Octets from `start` up to `self`, going up and around. Unlike comparisons, which only hold for numbers less than
+    /// 2^31 apart, this orders whatever a peer may send.
+    #[inline]
+    pub const fn offset_from(self, start: Seq) -> u32 {
+        self.0.wrapping_sub(start.0)
+    }
+
     /// Octets from `earlier` up to `self`; zero if `self` comes first.
     #[inline]
     pub const fn since(self, earlier: Seq) -> u32 {

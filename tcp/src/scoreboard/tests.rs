@@ -78,6 +78,17 @@ fn duplicates_are_not_sacks() {
     assert_eq!((u.newly_sacked, u.duplicate), (0, Some((Seq(1500), Seq(1550)))));
 }
 
+/// Sequence numbers half the space apart compare either way round: such a block is behind and ahead at once.
+#[test]
+fn a_block_from_the_other_side_of_the_space_is_ignored() {
+    let mut s = Scoreboard::new(Seq(3_314_970_477));
+    let far = block(1_108_536_299, 2_203_331_884);
+    let update = s.update(&[far], Seq(3_314_970_477), Seq(3_314_970_477), 1000);
+    assert_eq!(update.newly_sacked, 0);
+    assert!(s.is_empty());
+    assert_eq!(s.pipe(Seq(3_314_970_477)), 0);
+}
+
 #[test]
 fn nonsense_is_ignored() {
     let mut s = with(&[]);
