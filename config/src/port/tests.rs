@@ -9,7 +9,7 @@ fn kinds_and_defaults() {
     let path = PathBuf::from("/p/a.sock");
     assert_eq!(
         parse("virtio_user:/p/a.sock"),
-        PortSpec::VirtioUser { path: path.clone(), server: true, queue_size: 1024, packed: false }
+        PortSpec::VirtioUser { path: path.clone(), server: true, queue_size: 256, packed: false }
     );
     assert_eq!(parse("vhost:/p/a.sock"), PortSpec::Vhost { path: path.clone(), server: false });
     assert_eq!(
