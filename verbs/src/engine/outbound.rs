@@ -264,7 +264,7 @@ impl<D: Draft> Segments<'_, D> {
             let len = fpdu.size();
             // Whole FPDUs per segment, several small ones together (RFC 5044 §5.1, MPA-43).
             if self.drafts[0].len() + len > self.emss.max(len) {
-                self.hand_over_first(stack);
+                self.hand_over(stack);
             }
             let Some(draft) = self.drafts.first_mut() else { return Turn::More };
             let before = draft.len();
@@ -300,7 +300,8 @@ impl<D: Draft> Segments<'_, D> {
         }
     }
 
-    fn hand_over_first<B>(&mut self, stack: &mut Stack<B>)
+    /// Gives the segment under construction, if it holds anything, to TCP.
+    fn hand_over<B>(&mut self, stack: &mut Stack<B>)
     where
         B: urnic_tcp::Buffers<Payload = D::Payload>,
     {
@@ -310,12 +311,5 @@ impl<D: Draft> Segments<'_, D> {
             let _ = stack.send(self.conn, draft.freeze(self.want_sum.then_some(self.sum)));
         }
         self.sum = 0;
-    }
-
-    fn hand_over<B>(&mut self, stack: &mut Stack<B>)
-    where
-        B: urnic_tcp::Buffers<Payload = D::Payload>,
-    {
-        self.hand_over_first(stack);
     }
 }
