@@ -17,8 +17,6 @@ pub enum PortSpec {
         server: bool,
         /// Descriptors per ring, a power of two from 64 to 4096.
         queue_size: u16,
-        /// Use packed rings.
-        packed: bool,
     },
     /// `vhost:PATH`: the other end of a `virtio_user` link.
     Vhost {
@@ -88,7 +86,7 @@ impl PortSpec {
         match self.clone() {
             PortSpec::VirtioUser { path, server, .. } => PortSpec::Vhost { path, server: !server },
             PortSpec::Vhost { path, server } => {
-                PortSpec::VirtioUser { path, server: !server, queue_size: QUEUE_DEFAULT, packed: false }
+                PortSpec::VirtioUser { path, server: !server, queue_size: QUEUE_DEFAULT }
             }
             PortSpec::Memif { path, role, id, queue_size } => {
                 let role = if role == MemifRole::Server { MemifRole::Client } else { MemifRole::Server };
@@ -186,7 +184,6 @@ impl FromStr for PortSpec {
                 path: socket(kind, arg)?,
                 server: options.flag("server", true)?,
                 queue_size: options.queue_size()?,
-                packed: options.flag("packed", false)?,
             },
             "vhost" => PortSpec::Vhost { path: socket(kind, arg)?, server: options.flag("server", false)? },
             "memif" => PortSpec::Memif {
@@ -208,16 +205,13 @@ impl fmt::Display for PortSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.kind())?;
         match self {
-            PortSpec::VirtioUser { path, server, queue_size, packed } => {
+            PortSpec::VirtioUser { path, server, queue_size } => {
                 write!(f, "{}", path.display())?;
                 if !server {
                     f.write_str(",server=no")?;
                 }
                 if *queue_size != QUEUE_DEFAULT {
                     write!(f, ",queue_size={queue_size}")?;
-                }
-                if *packed {
-                    f.write_str(",packed=yes")?;
                 }
             }
             PortSpec::Vhost { path, server } => {

@@ -169,6 +169,37 @@ impl Eal {
         }
     }
 
+    /// Runs a control call on DPDK's interrupt thread, a millisecond from now: one that must not race with what the
+    /// drivers do there, and that follows all that they have put off to their own alarms until now. Waits for the
+    /// answer. `None` if DPDK has no memory for an alarm.
+    pub(crate) fn on_interrupt_thread<T: Send + 'static>(
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        const DELAY_US: u64 = 1000;
+        extern "C" fn run(alarm: *mut std::ffi::c_void) {
+            // SAFETY: the pointer is the box given away below, and an alarm rings once.
+            let job = unsafe { Box::from_raw(alarm.cast::<Job>()) };
+            job();
+        }
+        let (answer, outcome) = mpsc::sync_channel(1);
+        let job: Box<Job> = Box::new(Box::new(move || {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+            let _ = answer.send(result);
+        }));
+        let job = Box::into_raw(job);
+        // SAFETY: EAL runs; `run` takes the box, once.
+        if unsafe { sys::rte_eal_alarm_set(DELAY_US, Some(run), job.cast()) } != 0 {
+            // SAFETY: the alarm is not set, so the box is still ours.
+            drop(unsafe { Box::from_raw(job) });
+            return None;
+        }
+        match outcome.recv() {
+            Ok(Ok(value)) => Some(value),
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(_) => unreachable!("every job answers"),
+        }
+    }
+
     /// What memory EAL runs on.
     pub fn memory(&self) -> MemoryKind {
         self.memory

@@ -7,12 +7,13 @@ use std::process::Command;
 /// Libraries that hold the symbols of `FUNCTIONS`. Drivers are plugins that EAL loads by itself.
 const LIBRARIES: [&str; 6] = ["rte_eal", "rte_ethdev", "rte_mbuf", "rte_mempool", "rte_ring", "rte_net_ring"];
 
-const FUNCTIONS: [&str; 15] = [
+const FUNCTIONS: [&str; 16] = [
     "dpdk_sys_(errno|log_stream)",
     "rte_(dev|eal)_(probe|remove|init|cleanup|get_runtime_dir|hotplug_add|hotplug_remove)",
     "rte_eth_dev_(configure|start|stop|close|info_get|get_port_by_name|is_valid_port|adjust_nb_rx_tx_desc|set_link_down|set_link_up)",
     "rte_eth_(rx|tx)_(queue_setup|burst)",
     "rte_eth_(link_get_nowait|macaddr_get|promiscuous_enable|stats_get|from_rings)",
+    "rte_eal_alarm_set",
     "rte_(free|zmalloc_socket|malloc_get_socket_stats)",
     "rte_get_tsc_hz",
     "rte_log_(cur_msg_loglevel|set_global_level)",

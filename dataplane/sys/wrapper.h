@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
+#include <rte_alarm.h>
 #include <rte_bus_vdev.h>
 #include <rte_cycles.h>
 #include <rte_dev.h>

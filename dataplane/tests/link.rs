@@ -71,13 +71,6 @@ fn vhost_serves_virtio_user() {
 }
 
 #[test]
-fn packed_rings() {
-    let _alone = alone();
-    let link = Link::new();
-    exchange(&link.spec("virtio_user", ",packed=yes"), &link.spec("vhost", ""), &[]);
-}
-
-#[test]
 fn memif() {
     let _alone = alone();
     let link = Link::new();
@@ -148,6 +141,26 @@ fn survives_the_peers_sigkill() {
             survivor.expect("down");
         }
         survivor.finish();
+    }
+}
+
+/// A port that has lost its peer is closed, and opened again in the same process.
+#[test]
+fn opens_again_after_the_peers_sigkill() {
+    let _alone = alone();
+    for hugepages in ["auto", "off"] {
+        let link = Link::new();
+        let env = [(ends::HUGEPAGES, hugepages)];
+        let mut survivor = Child::start("reopen", &link.spec("virtio_user", ""), &env);
+        for _ in 0..5 {
+            survivor.expect("open");
+            let mut victim = Child::start("echo", &link.spec("vhost", ""), &env);
+            victim.expect("open");
+            survivor.expect("echoed");
+            victim.kill();
+        }
+        survivor.expect("open");
+        survivor.kill();
     }
 }
 

@@ -9,7 +9,7 @@ fn kinds_and_defaults() {
     let path = PathBuf::from("/p/a.sock");
     assert_eq!(
         parse("virtio_user:/p/a.sock"),
-        PortSpec::VirtioUser { path: path.clone(), server: true, queue_size: 256, packed: false }
+        PortSpec::VirtioUser { path: path.clone(), server: true, queue_size: 256 }
     );
     assert_eq!(parse("vhost:/p/a.sock"), PortSpec::Vhost { path: path.clone(), server: false });
     assert_eq!(
@@ -23,7 +23,7 @@ fn kinds_and_defaults() {
 fn written_form_reads_back() {
     for text in [
         "virtio_user:/p/a.sock",
-        "virtio_user:/p/a.sock,server=no,queue_size=64,packed=yes",
+        "virtio_user:/p/a.sock,server=no,queue_size=64",
         "vhost:rel/path",
         "vhost:/p/a:b.sock,server=yes",
         "memif:/p/m.sock,role=client",
@@ -69,7 +69,7 @@ fn mistakes_are_named() {
         ("memif:/p,role=master", "role=master is not server or client"),
         ("memif:/p,id=-1", "id=-1 is not a number"),
         ("memif:/p,queue_size=1000", "power of two"),
-        ("virtio_user:/p,packed=maybe", "yes or no"),
+        ("virtio_user:/p,server=maybe", "yes or no"),
         ("vhost:/p,server", "not of the form key=value"),
         ("vhost:/p,", "not of the form key=value"),
         ("vhost:/p,server=yes,server=no", "given twice"),

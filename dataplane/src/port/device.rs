@@ -212,7 +212,8 @@ impl Device {
         let id = self.id;
         let queue = vdev::queue_size(&self.spec);
         let pool = self.rx as usize;
-        let result = self.eal.control(|| {
+        let watched = self.is_watched();
+        let start = move || {
             let ok = |step: &'static str, status: i32| if status == 0 { Ok(()) } else { Err((step, status)) };
             let mut info = sys::rte_eth_dev_info::default();
             let mut conf = sys::rte_eth_conf::default();
@@ -221,6 +222,7 @@ impl Device {
             unsafe {
                 ok("reading the device's properties", sys::rte_eth_dev_info_get(id, &raw mut info))?;
                 conf.rxmode.offloads = sys::RTE_ETH_RX_OFFLOAD_TCP_CKSUM & info.rx_offload_capa;
+                conf.intr_conf.set_lsc(u32::from(watched));
                 conf.txmode.offloads = (sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM
                     | sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS)
                     & info.tx_offload_capa;
@@ -241,26 +243,80 @@ impl Device {
                 sys::rte_eth_promiscuous_enable(id);
             }
             Ok(())
-        });
+        };
+        let result = if watched {
+            Eal::on_interrupt_thread(start).unwrap_or(Err(("setting an alarm", -libc::ENOMEM)))
+        } else {
+            self.eal.control(start)
+        };
         result.map_err(|(step, status)| self.error(step, status))?;
         self.state = State::Plugged { started: true };
         Ok(())
+    }
+
+    /// Whether DPDK's interrupt thread follows the connection to the peer. Without it, `virtio_user` would register
+    /// its interrupt handler when its first peer goes, and close without taking it back.
+    fn is_watched(&self) -> bool {
+        matches!(self.spec, PortSpec::VirtioUser { .. })
     }
 
     /// Stops the device and takes it out of EAL.
     fn unplug(&mut self) {
         let State::Plugged { .. } = std::mem::replace(&mut self.state, State::Absent) else { return };
         let (id, name) = (self.id, &self.name);
+        let watched = self.is_watched();
+        if watched && !close_between_interrupts(id) {
+            tracing::warn!(
+                "{}: its connection changes too often to be closed; left to the end of the process",
+                self.spec
+            );
+            return;
+        }
         // SAFETY: the device exists and is ours; nobody polls it any more.
         let status = self.eal.control(|| unsafe {
-            sys::rte_eth_dev_stop(id);
-            sys::rte_eth_dev_close(id);
+            if !watched {
+                sys::rte_eth_dev_stop(id);
+                sys::rte_eth_dev_close(id);
+            }
             sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr())
         });
         if status != 0 {
             tracing::debug!("removing {name:?}: {}", eal::strerror(status));
         }
     }
+}
+
+/// Stops and closes a device whose driver moves its interrupt handler from socket to socket, by an alarm, whenever the
+/// peer comes or goes: on the thread that runs all this, and while no such move is pending. That is when the link has
+/// not changed between two alarms.
+fn close_between_interrupts(id: u16) -> bool {
+    const TRIES: usize = 100;
+    let link_status = move || {
+        let mut link = sys::rte_eth_link::default();
+        // SAFETY: the device exists; `link` is ours. For a watched device this only reads what the handler noted.
+        unsafe { sys::rte_eth_link_get_nowait(id, &raw mut link) };
+        link.link_status()
+    };
+    let Some(mut before) = Eal::on_interrupt_thread(link_status) else { return false };
+    for _ in 0..TRIES {
+        let step = Eal::on_interrupt_thread(move || {
+            let now = link_status();
+            if now == before {
+                // SAFETY: the device exists; its owner has stopped polling it and waits for us.
+                unsafe {
+                    sys::rte_eth_dev_stop(id);
+                    sys::rte_eth_dev_close(id);
+                }
+            }
+            now
+        });
+        match step {
+            None => return false,
+            Some(now) if now == before => return true,
+            Some(now) => before = now,
+        }
+    }
+    false
 }
 
 impl Drop for Device {

@@ -54,11 +54,9 @@ pub(super) fn args(spec: &PortSpec, frame: usize) -> Result<CString, PortError> 
         return Err(bad_path("DPDK cannot take a path with a comma, bracket or quote"));
     }
     let text = match spec {
-        PortSpec::VirtioUser { server, queue_size, packed, .. } => format!(
-            "path={path},queue_size={queue_size},server={},packed_vq={}",
-            u8::from(*server),
-            u8::from(*packed)
-        ),
+        PortSpec::VirtioUser { server, queue_size, .. } => {
+            format!("path={path},queue_size={queue_size},server={}", u8::from(*server))
+        }
         PortSpec::Vhost { server, .. } => format!("iface={path},queues=1,client={}", u8::from(!server)),
         PortSpec::Memif { role, id, queue_size, .. } => format!(
             "role={},id={id},socket={path},socket-abstract=no,rsize={},bsize={}",

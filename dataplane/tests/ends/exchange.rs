@@ -72,6 +72,8 @@ fn send(port: &mut Port, frame: TxFrame, expected: Vec<u8>) {
 /// Everything.
 pub fn all(eal: &Arc<Eal>, port: &mut Port) {
     await_link(port, true);
+    // A device that is just being started may throw away what has come before it was done.
+    until_echoed(port);
     let rx_before = port.rx_pool().available();
     let largest = usize::from(port.mtu()) + 14;
     for size in [60, 64, 65, 1000, 1514, largest] {

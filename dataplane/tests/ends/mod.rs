@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use urnic_config::PortSpec;
-use urnic_dataplane::{Eal, EalConfig, Hugepages, Mbuf, Port, PortOptions, TxFrame, TxQueue, retired_pools};
+use urnic_dataplane::{
+    Eal, EalConfig, Hugepages, Mbuf, Port, PortError, PortOptions, TxFrame, TxQueue, retired_pools,
+};
 
 pub const ROLE: &str = "URNIC_TEST_ROLE";
 pub const SPEC: &str = "URNIC_TEST_SPEC";
@@ -49,6 +51,9 @@ pub fn run(role: &str) {
     assert_eq!(urnic_dataplane::allowed_cores(), cores, "EAL has pinned the caller");
     let options = PortOptions { mtu, ..PortOptions::default() };
     let open = |spec: &PortSpec| Port::open(&eal, spec, &options);
+    if role == "reopen" {
+        return reopen(&spec, &stop, &open);
+    }
     let mut port = match open(&spec) {
         Ok(port) => port,
         Err(e) => return say(&e.to_string()),
@@ -128,6 +133,18 @@ fn reply(port: &mut Port, mut frame: Mbuf) -> Option<TxFrame> {
         return port.frame(&frame, &[], true);
     }
     Some(TxFrame::from(frame))
+}
+
+/// Closes the port whenever the peer goes, and opens it again, all in one process.
+fn reopen(spec: &PortSpec, stop: &AtomicBool, open: &dyn Fn(&PortSpec) -> Result<Port, PortError>) {
+    while !stop.load(Ordering::Relaxed) {
+        let mut port = open(spec).expect("the path is free again");
+        say("open");
+        await_link(&mut port, true);
+        exchange::until_echoed(&mut port);
+        say("echoed");
+        exchange::until_down(&mut port, stop);
+    }
 }
 
 /// Speaks to one peer after the other.
