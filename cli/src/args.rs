@@ -6,6 +6,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use urnic_bench::perf::{Link, Mode, Op, Wait};
 
+use crate::rping::wire::{MAX_SIZE, MIN_SIZE};
+
 /// A userspace RDMA NIC: iWARP over DPDK.
 #[derive(Debug, Parser)]
 #[command(
@@ -27,6 +29,8 @@ pub enum Command {
     Info(InfoArgs),
     /// Measure latency, bandwidth and message rate
     Perf(PerfArgs),
+    /// Ping-pong with rping of librdmacm, or with another urnic
+    Rping(RpingArgs),
 }
 
 /// Options of everything that runs an engine.
@@ -97,6 +101,51 @@ pub enum PerfCommand {
     Floor(FloorArgs),
     /// Print results, read as JSON lines from standard input, as one table
     Table,
+}
+
+/// The letters are those of rping.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("role").args(["server", "client"]).required(true))]
+pub struct RpingArgs {
+    /// Be the server: echo what one client sends
+    #[arg(short, long)]
+    pub server: bool,
+    /// Be the client: send pings
+    #[arg(short, long, requires = "address", conflicts_with = "persistent")]
+    pub client: bool,
+    /// Address or name of the server
+    #[arg(short, long, value_name = "HOST")]
+    pub address: Option<String>,
+    /// TCP port [default: 7174]
+    #[arg(short = 'p', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub tcp_port: Option<u16>,
+    /// Pings to send, of a client; 0: without end
+    #[arg(short = 'C', long, value_name = "N", default_value_t = 0)]
+    pub count: u64,
+    /// Bytes of a ping, of a client: 26 to 65535; a server takes any
+    #[arg(short = 'S', long, value_name = "N", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(i64::from(MIN_SIZE)..=i64::from(MAX_SIZE)))]
+    pub size: u32,
+    /// Check every byte of every ping
+    #[arg(short = 'V', long)]
+    pub validate: bool,
+    /// Print the pings
+    #[arg(short, long, conflicts_with = "json")]
+    pub verbose: bool,
+    /// Tell every step on standard error
+    #[arg(short, long)]
+    pub debug: bool,
+    /// Server: serve any number of clients, several at a time, until killed
+    #[arg(short = 'P', long)]
+    pub persistent: bool,
+    /// Do not ask for CRCs; connections use them when either end asks
+    #[arg(long)]
+    pub no_crc: bool,
+    /// Print one JSON object for each connection
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub node: NodeArgs,
 }
 
 /// What is measured.

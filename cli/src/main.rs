@@ -5,8 +5,10 @@
 
 mod args;
 mod failure;
+mod host;
 mod info;
 mod perf;
+mod rping;
 mod settings;
 
 use std::io::{self, IsTerminal};
@@ -20,10 +22,11 @@ use args::{Cli, Command};
 fn main() -> ExitCode {
     // Prints help and exits with 0, or says what is wrong with the arguments and exits with 2.
     let cli = Cli::parse();
-    log();
+    log(matches!(&cli.command, Command::Rping(args) if args.debug));
     let done = match &cli.command {
         Command::Info(args) => info::run(args),
         Command::Perf(args) => perf::run(args),
+        Command::Rping(args) => rping::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -36,8 +39,11 @@ fn main() -> ExitCode {
 
 /// Logs on stderr what `URNIC_LOG` asks for. What DPDK warns of happens whenever a link goes down; where it makes
 /// something fail, the error quotes it.
-fn log() {
-    let filter = EnvFilter::try_from_env("URNIC_LOG").unwrap_or_else(|_| EnvFilter::new("warn,dpdk=error"));
+///
+/// `debug`: show this command's own steps, too.
+fn log(debug: bool) {
+    let usual = if debug { "warn,dpdk=error,urnic=debug" } else { "warn,dpdk=error" };
+    let filter = EnvFilter::try_from_env("URNIC_LOG").unwrap_or_else(|_| EnvFilter::new(usual));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())

@@ -1,7 +1,6 @@
 //! `urnic perf`: measurements.
 
 use std::io::BufRead;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 
 use urnic_bench::perf::floor::{FloorOptions, run_floor};
 use urnic_bench::perf::{
@@ -13,6 +12,7 @@ use crate::args::{
     AmountArgs, ClientArgs, FloorArgs, MeasureArgs, PairArgs, PerfArgs, PerfCommand, ServerArgs,
 };
 use crate::failure::{Failure, print};
+use crate::host::resolve;
 use crate::settings::Settings;
 
 pub fn run(args: &PerfArgs) -> Result<(), Failure> {
@@ -26,20 +26,20 @@ pub fn run(args: &PerfArgs) -> Result<(), Failure> {
 }
 
 fn pair(args: &PairArgs) -> Result<(), Failure> {
-    let config = Settings::of_engine(&args.engine).and_crc(&args.output).load()?;
+    let config = Settings::of_engine(&args.engine).and_no_crc(args.output.no_crc).load()?;
     let options = options(&args.measure);
     show(run_pair(&config, args.link.port, &options, !args.output.json), args.output.json)
 }
 
 fn server(args: &ServerArgs) -> Result<(), Failure> {
-    let config = Settings::of_node(&args.node).and_crc(&args.output).load_node()?;
+    let config = Settings::of_node(&args.node).and_no_crc(args.output.no_crc).load_node()?;
     show(run_server(&config, DEFAULT_PORT, own_core(&config)), args.output.json)
 }
 
 fn client(args: &ClientArgs) -> Result<(), Failure> {
-    let config = Settings::of_node(&args.node).and_crc(&args.output).load_node()?;
+    let config = Settings::of_node(&args.node).and_no_crc(args.output.no_crc).load_node()?;
     let options = PerfOptions { core: own_core(&config), ..options(&args.measure) };
-    let server = resolve(&args.host)?;
+    let server = resolve(&args.host, DEFAULT_PORT)?;
     show(run_client(&config, server, &options, !args.output.json), args.output.json)
 }
 
@@ -78,25 +78,6 @@ fn amount(args: &AmountArgs, usual: Amount) -> Amount {
         (None, Some(seconds)) => Amount::Seconds(seconds),
         (None, None) => usual,
     }
-}
-
-/// An IPv4 address, if need be by name and with a TCP port.
-fn resolve(host: &str) -> Result<SocketAddrV4, Failure> {
-    if let Ok(address) = host.parse::<Ipv4Addr>() {
-        return Ok(SocketAddrV4::new(address, DEFAULT_PORT));
-    }
-    let wrong =
-        |why: String| Failure::Usage(format!("{why}; write the server's IPv4 address, such as 10.0.0.1"));
-    let found = match host.contains(':') {
-        true => host.to_socket_addrs(),
-        false => (host, DEFAULT_PORT).to_socket_addrs(),
-    };
-    let found = found.map_err(|error| wrong(format!("cannot find the server {host:?}: {error}")))?;
-    let v4 = found.into_iter().find_map(|address| match address {
-        SocketAddr::V4(v4) => Some(v4),
-        SocketAddr::V6(_) => None,
-    });
-    v4.ok_or_else(|| wrong(format!("the server {host:?} has no IPv4 address")))
 }
 
 /// Prints a result.

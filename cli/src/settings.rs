@@ -5,7 +5,7 @@ use std::path::Path;
 use urnic::simulation::Impairment;
 use urnic_config::{Config, Setting, Sources};
 
-use crate::args::{EngineArgs, NodeArgs, OutputArgs};
+use crate::args::{EngineArgs, NodeArgs};
 use crate::failure::Failure;
 
 /// Collects the options of a command line.
@@ -44,8 +44,8 @@ impl Settings {
     }
 
     /// `--no-crc`.
-    pub fn and_crc(self, args: &OutputArgs) -> Self {
-        self.set("--no-crc", "mpa.crc", args.no_crc.then_some("false"))
+    pub fn and_no_crc(self, no_crc: bool) -> Self {
+        self.set("--no-crc", "mpa.crc", no_crc.then_some("false"))
     }
 
     /// The configuration.

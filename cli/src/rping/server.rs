@@ -1,0 +1,193 @@
+//! The end that echoes.
+
+use std::collections::HashMap;
+use std::net::SocketAddrV4;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use urnic::{Access, CmEvent, ConnParam, ConnRequest, Device, EventChannel};
+use urnic_config::Config;
+
+use super::lane::{Interrupted, Lane};
+use super::wire::{self, Info, MAX_SIZE};
+use super::{DEFAULT_PORT, Report};
+use crate::args::RpingArgs;
+use crate::failure::{Failure, print};
+
+/// How often a server that waits for clients looks whether one is done.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub fn run(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
+    check_address(config, args)?;
+    let device = Device::open(config)?;
+    let events = device.create_event_channel()?;
+    let port = args.tcp_port.unwrap_or(DEFAULT_PORT);
+    let _listener = events.listen(port, 128)?;
+    tracing::debug!("listening on port {port}");
+    let (done, results) = channel();
+    if args.persistent {
+        serve_all(&device, &events, args, &done, &results)
+    } else {
+        serve_one(&device, &events, args, &done, &results)
+    }
+}
+
+/// `-a` of a server can only name the node's own address.
+fn check_address(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
+    let Some(host) = &args.address else { return Ok(()) };
+    let own = config.ip.address.map(|cidr| cidr.address);
+    let named = *crate::host::resolve(host, DEFAULT_PORT)?.ip();
+    if named.is_unspecified() || Some(named) == own {
+        return Ok(());
+    }
+    let own = own.map(|own| own.to_string()).unwrap_or_default();
+    Err(Failure::Usage(format!("-a {host}: this node's address is {own}; leave -a out, or change --ip")))
+}
+
+type Done = (SocketAddrV4, Result<Report, Failure>);
+
+/// One client.
+fn serve_one(
+    device: &Device,
+    events: &EventChannel,
+    args: &RpingArgs,
+    done: &Sender<Done>,
+    results: &Receiver<Done>,
+) -> Result<(), Failure> {
+    let mut lanes = HashMap::new();
+    loop {
+        match events.wait(LOOK) {
+            Some(CmEvent::ConnectRequest(request)) if lanes.is_empty() => {
+                lanes.extend(accept(device, request)?);
+            }
+            // A dropped request is rejected.
+            Some(event) => attend(event, &mut lanes, args, done)?,
+            None => {}
+        }
+        if let Ok((_, result)) = results.try_recv() {
+            return result?.show(args.json);
+        }
+    }
+}
+
+/// Client after client, several at a time, until something kills the process.
+fn serve_all(
+    device: &Device,
+    events: &EventChannel,
+    args: &RpingArgs,
+    done: &Sender<Done>,
+    results: &Receiver<Done>,
+) -> Result<(), Failure> {
+    let mut lanes = HashMap::new();
+    loop {
+        match events.wait(LOOK) {
+            Some(CmEvent::ConnectRequest(request)) => {
+                let peer = request.peer();
+                match accept(device, request) {
+                    Ok(accepted) => lanes.extend(accepted),
+                    // That client's misfortune is not the others'.
+                    Err(failure) => eprintln!("urnic: client {peer}: {failure}"),
+                }
+            }
+            Some(event) => attend(event, &mut lanes, args, done)?,
+            None => {}
+        }
+        while let Ok((peer, result)) = results.try_recv() {
+            match result {
+                Ok(report) => report.show(args.json)?,
+                Err(failure) => eprintln!("urnic: client {peer}: {failure}"),
+            }
+        }
+    }
+}
+
+/// A connection that is accepted and not established: its queue pair's number, and what serves it.
+type Waiting = HashMap<u32, (Lane, urnic::Pd)>;
+
+fn accept(device: &Device, request: ConnRequest) -> Result<Option<(u32, (Lane, urnic::Pd))>, Failure> {
+    let pd = device.alloc_pd();
+    let lane = Lane::new(device, &pd)?;
+    match request.accept(&lane.qp, &ConnParam { ird: 1, ord: 1, ..ConnParam::default() }) {
+        Ok(_) => Ok(Some((lane.qp.qpn(), (lane, pd)))),
+        Err(urnic::Error::RequestGone) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn attend(event: CmEvent, lanes: &mut Waiting, args: &RpingArgs, done: &Sender<Done>) -> Result<(), Failure> {
+    match event {
+        CmEvent::Established { qpn, peer, .. } => {
+            let Some((lane, pd)) = lanes.remove(&qpn) else { return Ok(()) };
+            tracing::debug!("connected with {peer}");
+            let (validate, verbose, done) = (args.validate, args.verbose, done.clone());
+            let serve = move || {
+                let result = echo(lane, &pd, peer, validate, verbose);
+                // Nobody listens any more when the command ends.
+                let _ = done.send((peer, result));
+            };
+            let thread = thread::Builder::new().name("rping".to_owned()).spawn(serve);
+            thread.map_err(|error| Failure::Failed(format!("cannot start a thread: {error}")))?;
+        }
+        CmEvent::ConnectError { qpn, .. } => drop(lanes.remove(&qpn)),
+        // Whoever serves the connection sees its end by its completions.
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Echoes until the client goes.
+fn echo(
+    mut lane: Lane,
+    pd: &urnic::Pd,
+    peer: SocketAddrV4,
+    validate: bool,
+    verbose: bool,
+) -> Result<Report, Failure> {
+    let buffer =
+        pd.alloc_mr(MAX_SIZE as usize, Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+    let mut report =
+        Report { op: "rping", role: "server", peer, size: 0, pings: 0, verified: validate, ping_us: None };
+    let mut found = Vec::new();
+    let mut expected = Vec::new();
+    loop {
+        let source = match lane.receive(None) {
+            Ok(source) => source,
+            Err(Interrupted::Gone(_)) if lane.qp.terminate().is_none() => return Ok(report),
+            Err(why) => return Err(why.failure("a request to read")),
+        };
+        if source.size > MAX_SIZE {
+            return Err(Failure::Failed(format!(
+                "the client's buffer has {} bytes; the limit is {MAX_SIZE}",
+                source.size
+            )));
+        }
+        let size = source.size as usize;
+        lane.read(source, &buffer, source.size).map_err(|why| why.failure("a Read to complete"))?;
+        found.resize(size, 0);
+        buffer.read_at(0, &mut found)?;
+        if validate {
+            wire::ping(report.pings, size, &mut expected);
+            if found != expected {
+                let at = found.iter().zip(&expected).position(|(a, b)| a != b).unwrap_or_default();
+                return Err(Failure::Failed(format!(
+                    "wrong data: ping {} differs from byte {at} on",
+                    report.pings
+                )));
+            }
+        }
+        let text = wire::text(&found);
+        if verbose {
+            print(&format!("server ping data: {}", String::from_utf8_lossy(text)))?;
+        }
+        lane.send(Info::default()).map_err(|why| why.failure("a go-ahead to be sent"))?;
+        let sink = lane.receive(None).map_err(|why| why.failure("a request to write"))?;
+        // rping writes the text with the zero byte behind it.
+        let echoed = (text.len() + 1).min(size) as u32;
+        lane.write(sink, &buffer, echoed).map_err(|why| why.failure("a Write to complete"))?;
+        lane.send(Info::default()).map_err(|why| why.failure("a go-ahead to be sent"))?;
+        report.pings += 1;
+        report.size = report.size.max(source.size);
+        tracing::debug!("ping {} of {peer} echoed", report.pings);
+    }
+}
