@@ -11,6 +11,7 @@
  */
 #include <arpa/inet.h>
 #include <endian.h>
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -51,12 +52,12 @@ static uint32_t ended, failed, lost;
 
 static int fail(const char *format, ...)
 {
+	char text[256];                                     /* one write: threads may fail together */
 	va_list args;
 	va_start(args, format);
-	fputs("peer: ", stderr);
-	vfprintf(stderr, format, args);
-	fputc('\n', stderr);
+	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
+	fprintf(stderr, "peer: %s (errno: %s)\n", text, strerror(errno));
 	return -1;
 }
 
@@ -326,9 +327,12 @@ static int make(struct conn *c)
 	if (posix_memalign((void **)&c->target, 4096, room) || posix_memalign((void **)&c->local, 4096, room) ||
 	    posix_memalign((void **)&c->control, 4096, 4096))
 		return fail("no memory");
-	if (!(c->pd = ibv_alloc_pd(c->id->verbs)) || !(c->channel = ibv_create_comp_channel(c->id->verbs)) ||
-	    !(c->cq = ibv_create_cq(c->id->verbs, 16, NULL, c->channel, 0)))
-		return fail("no protection domain or completion queue");
+	if (!(c->pd = ibv_alloc_pd(c->id->verbs)))
+		return fail("ibv_alloc_pd");
+	if (!(c->channel = ibv_create_comp_channel(c->id->verbs)))
+		return fail("ibv_create_comp_channel");
+	if (!(c->cq = ibv_create_cq(c->id->verbs, 16, NULL, c->channel, 0)))
+		return fail("ibv_create_cq");
 	if (!(c->target_mr = ibv_reg_mr(c->pd, c->target, room, access)) ||
 	    !(c->local_mr = ibv_reg_mr(c->pd, c->local, room, access)) ||
 	    !(c->control_mr = ibv_reg_mr(c->pd, c->control, 4096, access)))

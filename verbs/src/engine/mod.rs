@@ -12,6 +12,7 @@ mod fpdu;
 mod inbound;
 mod open;
 mod outbound;
+mod peers;
 mod qp;
 mod slab;
 mod teardown;
@@ -28,19 +29,16 @@ use alarms::{Alarm, Alarms};
 use arrayvec::ArrayVec;
 use connect::Listener;
 use endpoint::{Endpoint, Farewell, Phase};
-use qp::{Message, QpCore, Source};
+use qp::QpCore;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
-use urnic_iwarp::{AccessFault, Op};
+use urnic_iwarp::AccessFault;
 use urnic_tcp::{ConnId, LocalPorts, Stack, StackConfig, State, Time};
 
-/// Without an answer to its first FPDU this long after it, an initiator sends one zero-length Write: siw may
-/// leave the first FPDU unread until more arrives.
-const NUDGE_AFTER: Duration = Duration::from_millis(2);
 /// A connection that was told to close and has not is reset after this long.
 const TEARDOWN_WITHIN: Duration = Duration::from_secs(5);
 /// How often the link is looked at.
@@ -51,8 +49,6 @@ const PEER_GONE_AFTER: Duration = Duration::from_millis(100);
 const CLOCK_EVERY: u32 = 8;
 /// Endpoints that get a turn in one pass, at most.
 const TURNS_PER_PASS: usize = 16;
-/// The STag of the nudge: never checked, and not 0, which some adapters refuse even so (AMB-17).
-const NUDGE_STAG: u32 = 1;
 
 /// Tells the time.
 pub trait Clock: Send {
@@ -176,23 +172,6 @@ impl<F: urnic_tcp::Frame> Core<F> {
                 Alarm::Teardown => self.teardown_timed_out(index),
                 Alarm::Nudge => self.nudge(index),
             }
-        }
-    }
-
-    /// Sends one zero-length Write if the peer has not answered, between messages.
-    fn nudge(&mut self, index: u32) {
-        let Some(&Endpoint { heard: false, phase: Phase::Open { qp }, .. }) = self.endpoints.get(index)
-        else {
-            return;
-        };
-        let Some(qp) = self.qps.get_mut(qp) else { return };
-        if qp.tx.message.is_some() || qp.tx.terminate.is_some() {
-            return; // more is being sent anyway
-        }
-        let Some(stream) = &mut qp.stream else { return };
-        if let Ok(outgoing) = stream.begin(Op::Write { stag: NUDGE_STAG, to: 0 }, 0) {
-            qp.tx.message = Some(Message { outgoing, source: Source::None });
-            self.schedule(index);
         }
     }
 }

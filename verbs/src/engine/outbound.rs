@@ -3,9 +3,10 @@
 
 use super::alarms::Alarm;
 use super::endpoint::{Farewell, Phase};
+use super::peers::NUDGE_AFTER;
 use super::qp::{Cursor, Message, QpCore, Source};
 use super::teardown::Why;
-use super::{Clock, Engine, NUDGE_AFTER, access_fault, fpdu};
+use super::{Clock, Engine, access_fault, fpdu};
 use crate::port::{Draft, Port, Wire};
 use crate::qp::QpState;
 use crate::sabotage::{Rule, broken};

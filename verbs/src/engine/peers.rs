@@ -1,0 +1,43 @@
+//! What peers do that the standards do not say, and what the engine does about it. Everything that only exists because
+//! some implementation is as it is has its place here (the wire format of siw's Terminate: `urnic_iwarp::Terminate`).
+//!
+//! `scripts/interop-siw` runs all of it against the kernel's siw; file names are those of Linux 6.1.
+
+use super::qp::{Message, Source};
+use super::{Core, Endpoint, Phase};
+use std::time::Duration;
+use urnic_iwarp::Op;
+
+/// Linux siw, responder: it sends its MPA Reply before it installs the callback that reads the socket (siw_cm.c,
+/// siw_accept). An FPDU that arrives in between stays unread until something more arrives; a bare ACK does not count.
+/// Seen in a quarter to three quarters of tries in an emulated guest. Nothing tells a siw from other peers by then, so
+/// an initiator whose first FPDU has not been answered by data for this long sends one zero-length Write behind it,
+/// once. To other peers that is a message without effect.
+pub(super) const NUDGE_AFTER: Duration = Duration::from_millis(2);
+
+/// The STag of that Write. It is never checked (RFC 5040 §5.1 has nothing to place), but Chelsio's adapters refuse 0
+/// even so (AMB-17).
+const NUDGE_STAG: u32 = 1;
+
+// Linux siw, initiator: it drops a connection on which octets follow the MPA Reply before its first FPDU was sent
+// (siw_cm.c, siw_proc_mpareply). The standard has responders wait for that FPDU anyway (MPA-70), and so does ours,
+// in `urnic_iwarp::Stream::may_send`; nothing of it is a special case here.
+
+impl<F: urnic_tcp::Frame> Core<F> {
+    /// Sends one zero-length Write if the peer has not answered, between messages. See [`NUDGE_AFTER`].
+    pub(super) fn nudge(&mut self, index: u32) {
+        let Some(&Endpoint { heard: false, phase: Phase::Open { qp }, .. }) = self.endpoints.get(index)
+        else {
+            return;
+        };
+        let Some(qp) = self.qps.get_mut(qp) else { return };
+        if qp.tx.message.is_some() || qp.tx.terminate.is_some() {
+            return; // more is being sent anyway
+        }
+        let Some(stream) = &mut qp.stream else { return };
+        if let Ok(outgoing) = stream.begin(Op::Write { stag: NUDGE_STAG, to: 0 }, 0) {
+            qp.tx.message = Some(Message { outgoing, source: Source::None });
+            self.schedule(index);
+        }
+    }
+}
