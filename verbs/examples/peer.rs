@@ -7,7 +7,7 @@
 //! peer stream -a ADDR [-p PORT] [-m BYTES]                        Writes without end, until the connection ends
 //! peer stale  -a ADDR [-p PORT]                                   Writes by an invalidated STag: must be refused
 //! ```
-//! `-m`: largest message. Settings come from the environment (`URNIC_PORT`, `URNIC_IP`, ...). Exit: 0 done and verified,
+//! `-m`: largest message. `-P N`: the connections are spread over N ports, the first of which is PORT. Settings come from the environment (`URNIC_PORT`, `URNIC_IP`, ...). Exit: 0 done and verified,
 //! 1 failed, 3 the connection was lost.
 //!
 //! What both speak: the private data of request and answer tell where the sender's target region is ([`Region`]).
@@ -133,6 +133,7 @@ struct Options {
     qps: u32,
     rounds: u32,
     max_size: u32,
+    ports: u16,
 }
 
 /// One end of a connection.
@@ -444,7 +445,10 @@ fn client(device: &Device, options: &Options, mode: &str) -> Result<()> {
 }
 
 fn clients(device: &Device, options: Options, mode: &'static str, done: &Sender<Result<()>>) {
-    for _ in 0..options.qps {
+    for number in 0..options.qps {
+        let mut options = options;
+        let port = options.address.port() + (number % u32::from(options.ports)) as u16;
+        options.address.set_port(port);
         let (device, done) = (device.clone(), done.clone());
         thread::spawn(move || done.send(client(&device, &options, mode)));
     }
@@ -453,7 +457,10 @@ fn clients(device: &Device, options: Options, mode: &'static str, done: &Sender<
 /// Accepts connections and hands each to a thread, until as many have ended as were asked for.
 fn server(device: &Device, options: Options, done: &Sender<Result<()>>) -> Result<()> {
     let events = device.create_event_channel()?;
-    let _listener = events.listen(options.address.port(), 128)?;
+    let first = options.address.port();
+    let _listeners = (first..first + options.ports)
+        .map(|port| events.listen(port, 128))
+        .collect::<std::result::Result<Vec<_>, _>>()?;
     println!("listening");
     let mut waiting = HashMap::new();
     let (ended, ends) = channel();
@@ -493,6 +500,7 @@ fn options(mut args: impl Iterator<Item = String>) -> std::result::Result<Option
         qps: 1,
         rounds: 1,
         max_size: 65_536,
+        ports: 1,
     };
     while let Some(option) = args.next() {
         let value = args.next().ok_or_else(|| format!("{option} needs a value"))?;
@@ -502,6 +510,7 @@ fn options(mut args: impl Iterator<Item = String>) -> std::result::Result<Option
             "-p" => options.address.set_port(number? as u16),
             "-q" => options.qps = number?,
             "-n" => options.rounds = number?,
+            "-P" => options.ports = (number? as u16).max(1),
             "-m" => options.max_size = number?,
             _ => return Err(format!("{option}: no such option")),
         }
