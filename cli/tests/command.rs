@@ -51,14 +51,24 @@ fn bad_usage() {
     refuses(&mut urnic(&["perf", "pair", "--vrify"]), &["--vrify", "--verify"]);
     refuses(&mut urnic(&["perf", "floor", "--mode", "rate"]), &["'rate'", "lat, bw"]);
     refuses(&mut urnic(&["perf", "floor", "--size", "59"]), &["--size", "60 to 9014"]);
+    refuses(&mut urnic(&["rping"]), &["<--server|--client>"]);
+    refuses(&mut urnic(&["rping", "-s", "-c"]), &["cannot be used with"]);
+    refuses(&mut urnic(&["rping", "-c"]), &["--address <HOST>"]);
+    refuses(&mut urnic(&["rping", "-c", "-a", "10.0.0.1", "-P"]), &["cannot be used with"]);
+    refuses(&mut urnic(&["rping", "-c", "-a", "10.0.0.1", "-S", "25"]), &["'25'", "26..=65535"]);
+    refuses(&mut urnic(&["rping", "-s", "-v", "--json"]), &["cannot be used with"]);
+    refuses(
+        &mut urnic(&["rping", "-s", "-a", "10.0.0.9", "--port", "ring:x", "--ip", "10.0.0.1/24"]),
+        &["-a 10.0.0.9: this node's address is 10.0.0.1"],
+    );
 }
 
 #[test]
 fn bad_settings() {
     refuses(&mut urnic(&["info", "--mtu", "100"]), &["option --mtu: port.mtu: 100 is outside 576 to 9000"]);
     refuses(
-        &mut urnic(&["info", "--port", "pci:0"]),
-        &["option --port", "no kind of port \"pci\"", "ring:NAME"],
+        &mut urnic(&["info", "--port", "isa:0"]),
+        &["option --port", "no kind of port \"isa\"", "ring:NAME"],
     );
     refuses(&mut urnic(&["info", "--ip", "10.0.0.1"]), &["option --ip", "no prefix length", "10.0.0.1/24"]);
     refuses(
@@ -118,6 +128,7 @@ fn help_and_version() {
         &["info", "--help"],
         &["perf", "--help"],
         &["perf", "pair", "--help"],
+        &["rping", "--help"],
         &["--version"],
     ] {
         let output = run(args);

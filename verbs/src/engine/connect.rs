@@ -77,6 +77,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             queued: false,
             outbox: Vec::new(),
             heard: false,
+            nudges: 0,
             starved: false,
             farewell: None,
             announced: false,

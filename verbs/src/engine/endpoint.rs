@@ -29,6 +29,8 @@ pub(super) struct Endpoint {
     pub(super) farewell: Option<Farewell>,
     /// Stream data of the peer has arrived in RDMA mode.
     pub(super) heard: bool,
+    /// Writes of nothing that were sent because nothing was heard.
+    pub(super) nudges: u8,
     pub(super) phase: Phase,
 }
 

@@ -3,6 +3,7 @@
 //!
 //! `scripts/interop-siw` runs all of it against the kernel's siw; file names are those of Linux 6.1.
 
+use super::alarms::Alarm;
 use super::qp::{Message, Source};
 use super::{Core, Endpoint, Phase};
 use std::time::Duration;
@@ -11,9 +12,14 @@ use urnic_iwarp::Op;
 /// Linux siw, responder: it sends its MPA Reply before it installs the callback that reads the socket (siw_cm.c,
 /// siw_accept). An FPDU that arrives in between stays unread until something more arrives; a bare ACK does not count.
 /// Seen in a quarter to three quarters of tries in an emulated guest. Nothing tells a siw from other peers by then, so
-/// an initiator whose first FPDU has not been answered by data for this long sends one zero-length Write behind it,
-/// once. To other peers that is a message without effect.
+/// an initiator whose first FPDU has not been answered by data for this long sends one zero-length Write behind it. To
+/// other peers that is a message without effect.
 pub(super) const NUDGE_AFTER: Duration = Duration::from_millis(2);
+
+/// How many such Writes there are at most, each after twice the time of the one before: a second in all. A guest that is
+/// busy elsewhere can be interrupted between Reply and callback for longer than the first takes: one in some hundred
+/// connections to an emulated guest hung with a single nudge.
+const NUDGES: u8 = 9;
 
 /// The STag of that Write. It is never checked (RFC 5040 §5.1 has nothing to place), but Chelsio's adapters refuse 0
 /// even so (AMB-17).
@@ -26,10 +32,17 @@ const NUDGE_STAG: u32 = 1;
 impl<F: urnic_tcp::Frame> Core<F> {
     /// Sends one zero-length Write if the peer has not answered, between messages. See [`NUDGE_AFTER`].
     pub(super) fn nudge(&mut self, index: u32) {
-        let Some(&Endpoint { heard: false, phase: Phase::Open { qp }, .. }) = self.endpoints.get(index)
+        let Some(Endpoint { heard: false, phase: Phase::Open { qp }, nudges, .. }) =
+            self.endpoints.get_mut(index)
         else {
             return;
         };
+        let qp = *qp;
+        *nudges += 1;
+        if *nudges < NUDGES {
+            let again = NUDGE_AFTER * (1 << *nudges);
+            self.set_alarm(index, self.now + again, Alarm::Nudge);
+        }
         let Some(qp) = self.qps.get_mut(qp) else { return };
         if qp.tx.message.is_some() || qp.tx.terminate.is_some() {
             return; // more is being sent anyway

@@ -1,0 +1,134 @@
+//! `urnic rping` between processes over a virtio link.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+/// A command that is killed if the test fails before it ends.
+struct Running(Option<Child>);
+
+impl Running {
+    fn output(mut self) -> Output {
+        self.0.take().expect("runs").wait_with_output().expect("its output")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn rping(args: &[&str]) -> Running {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_urnic"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_")) {
+        command.env_remove(name);
+    }
+    command.env("URNIC_HUGEPAGES", "off").arg("rping").args(args);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    Running(Some(child.expect("urnic runs")))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The options of both ends of a link.
+fn link(dir: &Path) -> ([String; 4], [String; 4]) {
+    let path = dir.join("link.sock");
+    let port = |kind: &str| format!("{kind}:{}", path.display());
+    let node = |ip: &str, kind: &str| ["--ip".to_owned(), ip.to_owned(), "--port".to_owned(), port(kind)];
+    (node("10.3.0.1/24", "vhost"), node("10.3.0.2/24", "virtio_user"))
+}
+
+fn with<'a>(args: &[&'a str], node: &'a [String; 4]) -> Vec<&'a str> {
+    args.iter().copied().chain(node.iter().map(String::as_str)).collect()
+}
+
+/// Starts a server and waits until it listens, then runs the client.
+fn pair(server: &[&str], client: &[&str]) -> (Running, Output) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (left, right) = link(dir.path());
+    let mut server = rping(&with(&[server, &["-s", "-d"]].concat(), &left));
+    // It says so on standard error, where nothing else is before that.
+    let child = server.0.as_mut().expect("runs");
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().expect("piped")));
+    let listening = lines.by_ref().map_while(Result::ok).any(|line| line.contains("listening"));
+    assert!(listening, "the server does not listen");
+    // It would wait for a reader.
+    std::thread::spawn(move || lines.count());
+    let output = rping(&with(&[client, &["-c", "-a", "10.3.0.1"]].concat(), &right)).output();
+    (server, output)
+}
+
+#[track_caller]
+fn json(output: &Output) -> serde_json::Value {
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+#[test]
+fn both_ends_verify_and_report() {
+    let (server, client) = pair(&["-V", "--json"], &["-C", "500", "-S", "65535", "-V", "--json"]);
+    let (client, server) = (json(&client), json(&server.output()));
+    for (report, role) in [(&client, "client"), (&server, "server")] {
+        assert_eq!((&report["op"], &report["role"]), (&"rping".into(), &role.into()));
+        assert_eq!((&report["pings"], &report["size"]), (&500.into(), &65_535.into()));
+        assert_eq!(report["verified"], true);
+    }
+    assert_eq!(client["peer"], "10.3.0.1:7174");
+    assert!(client["ping_us"]["p50"].as_f64().is_some_and(|us| us > 0.0), "{client}");
+    assert!(server["ping_us"].is_null());
+}
+
+/// The text of every ping, as rping prints it, on another TCP port and without CRCs.
+#[test]
+fn pings_are_shown() {
+    let port = ["-p", "7000", "--no-crc"];
+    let (server, client) =
+        pair(&[&port[..], &["-v"]].concat(), &[&port[..], &["-v", "-C", "2", "-S", "26"]].concat());
+    let (client, server) = (text(&client.stdout), text(&server.output().stdout));
+    assert!(
+        client.starts_with("ping data: rdma-ping-0: ABCDEFGHIJKLM\nping data: rdma-ping-1: BCDEFGHIJKLM"),
+        "{client}"
+    );
+    assert!(
+        client.ends_with("not verified") || client.contains("2 pings of 26 bytes, not verified"),
+        "{client}"
+    );
+    assert!(server.starts_with("server ping data: rdma-ping-0: ABCDEFGHIJKLM\n"), "{server}");
+}
+
+/// Clients one after the other; the second finds the server where it was.
+#[test]
+fn a_persistent_server_stays() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (left, right) = link(dir.path());
+    let server = rping(&with(&["-s", "-P", "-V"], &left));
+    for count in ["3", "4"] {
+        // A server that does not listen yet refuses, or its link is not up yet.
+        let done = (0..50).find_map(|_| {
+            let client = ["-c", "-a", "10.3.0.1", "-C", count, "-V", "--json"];
+            let output = rping(&with(&client, &right)).output();
+            output.status.success().then_some(output)
+        });
+        let report = json(&done.expect("a client gets through"));
+        assert_eq!(report["pings"].to_string(), count);
+    }
+    drop(server);
+}
+
+#[test]
+fn nobody_there() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (left, right) = link(dir.path());
+    // Somebody at the other end of the link, who does not listen on that port.
+    let _server = rping(&with(&["-s", "-p", "9"], &left));
+    let output = rping(&with(&["-c", "-a", "10.3.0.1", "-C", "1"], &right)).output();
+    assert_eq!(output.status.code(), Some(1));
+    let message = text(&output.stderr);
+    assert!(message.contains("cannot connect to 10.3.0.1:7174"), "{message}");
+    assert!(message.contains("does an rping server run there?"), "{message}");
+}
