@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use urnic::simulation::{Impairment, Options, Simulation};
 use urnic::*;
-use urnic_iwarp::startup::{Initiator, Offer};
+use urnic_iwarp::startup::{Initiator, Limits, Offer, Responder};
 use urnic_tcp::{CloseReason, ConnId};
 
 /// Steps until `done`.
@@ -427,4 +427,42 @@ fn connections_that_come_and_go_leave_nothing_behind() {
     let before = cycles(1000);
     let after = cycles(1000);
     assert!(after - before < 32 << 10, "{before} octets live after 1000 connections, {after} after 2000");
+}
+
+/// siw may leave the first FPDU of an initiator unread until more arrives, for as long as its machine is busy: Writes of
+/// nothing follow, further and further apart, until it is heard or a second is over.
+#[test]
+fn a_silent_responder_is_nudged() {
+    for speaks in [false, true] {
+        let (mut simulation, end, raw) = with_raw();
+        raw.borrow_mut().stack.listen(PORT, 1).unwrap();
+        let param = ConnParam::default();
+        end.events.connect(&end.qp, address(1), &param).unwrap();
+        until(&mut simulation, "TCP handshake", || !raw.borrow().seen.accepted.is_empty());
+        let conn = raw.borrow().seen.accepted[0];
+        let request = mpa_request(&[]).len();
+        until(&mut simulation, "MPA Request", || raw.borrow().heard(conn).len() == request);
+        let mut responder = Responder::new(Limits::default());
+        let octets = raw.borrow().heard(conn);
+        responder.receive(&octets).unwrap();
+        let (reply, _) = responder.accept(&Offer { ird: 4, ord: 4, ..Offer::default() }).unwrap();
+        raw.borrow_mut().send(conn, &reply);
+        assert!(matches!(end.event(&mut simulation), CmEvent::Established { .. }));
+
+        end.post(1, SendOp::Send, &[]);
+        // A Send of nothing: length, DDP and RDMAP header, CRC. A Write of nothing: the same with a tagged header.
+        let (send, write) = (2 + 18 + 4, 2 + 14 + 4);
+        let first = request + send;
+        until(&mut simulation, "the first FPDU", || raw.borrow().heard(conn).len() == first);
+        if speaks {
+            until(&mut simulation, "two nudges", || raw.borrow().heard(conn).len() == first + 2 * write);
+            raw.borrow_mut().send(conn, &[0]);
+        }
+        let later = simulation.now() + Duration::from_secs(3);
+        simulation.run(later, || false);
+        let nudges = (raw.borrow().heard(conn).len() - first) / write;
+        assert_eq!(nudges, if speaks { 2 } else { 9 }, "speaks: {speaks}");
+        let second = &raw.borrow().heard(conn)[first..][..write];
+        assert_eq!(second[..8], [0, 14, 0xC1, 0x40, 0, 0, 0, 1], "a tagged, last segment of an RDMA Write");
+    }
 }
