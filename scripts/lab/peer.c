@@ -149,7 +149,13 @@ static int request(struct conn *c, enum ibv_wr_opcode op, struct ibv_mr *mr, siz
 static int tell(struct conn *c, enum kind kind, uint32_t size, uint32_t seed, uint32_t value)
 {
 	c->control[1] = (struct control){ htobe32(kind), htobe32(size), htobe32(seed), htobe32(value) };
-	return request(c, IBV_WR_SEND, c->control_mr, sizeof(struct control), sizeof(struct control), 0, 0);
+	/*
+	 * An answer without a value is an empty message, and this is why: a Read of 0 bytes that reaches siw while it
+	 * transmits is answered with as many bytes as its request before had (siw_qp.c, siw_activate_tx leaves the old
+	 * length in place), which ends the connection. The answer to FILL is the request before.
+	 */
+	return request(c, IBV_WR_SEND, c->control_mr, sizeof(struct control),
+		       kind == DONE && value == 0 ? 0 : sizeof(struct control), 0, 0);
 }
 
 /* Waits for a control message and posts the receive for the next. */
@@ -158,6 +164,10 @@ static int hear(struct conn *c, struct control *message)
 	struct ibv_wc wc;
 	if (await(c, 1, &wc))
 		return -1;
+	if (wc.byte_len == 0) {
+		*message = (struct control){ .kind = DONE };
+		return 0;
+	}
 	if (wc.byte_len != sizeof(*message))
 		return fail("a control message of %u bytes", wc.byte_len);
 	*message = (struct control){ be32toh(c->control[0].kind), be32toh(c->control[0].size),

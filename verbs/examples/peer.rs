@@ -28,7 +28,7 @@ use urnic::{
 };
 use urnic_config::{Config, Sources};
 
-/// The answer; its value is that of a request which asks for one.
+/// The answer; its value is that of a request which asks for one. Without a value it is an empty message (peer.c says why).
 const DONE: u32 = 0;
 /// The target holds a message: check it.
 const WRITTEN: u32 = 1;
@@ -244,7 +244,9 @@ impl Lane {
 
     fn tell(&mut self, kind: u32, size: u32, seed: u32, value: u32) -> Result<()> {
         let wr = SendWr { wr_id: 0, op: SendOp::Send, sges: &[], flags: SendFlags::SIGNALED };
-        self.qp.post_send_inline(&wr, &Control { kind, size, seed, value }.encode())?;
+        let message = Control { kind, size, seed, value }.encode();
+        let bytes = if kind == DONE && value == 0 { &[][..] } else { &message };
+        self.qp.post_send_inline(&wr, bytes)?;
         self.complete(false)?;
         Ok(())
     }
@@ -252,6 +254,9 @@ impl Lane {
     /// Waits for a control message. The receive for the next is not posted yet.
     fn hear(&mut self) -> Result<Control> {
         let wc = self.complete(true)?;
+        if wc.byte_len == 0 {
+            return Ok(Control { kind: DONE, size: 0, seed: 0, value: 0 });
+        }
         if wc.byte_len != CONTROL_LEN {
             return wrong(format!("a control message of {} bytes", wc.byte_len));
         }
