@@ -12,7 +12,7 @@ use self::device::Device;
 use crate::eal::Eal;
 use crate::frame::{Part, TxFrame, TxQueue};
 use crate::mbuf::prefetch_data;
-use crate::pool::{Pool, PoolError, Users};
+use crate::pool::{HEADROOM, Pool, PoolError, Users};
 use crate::{Capabilities, Mbuf, log};
 
 mod device;
@@ -20,6 +20,7 @@ mod door;
 mod ring;
 mod sigpipe;
 mod socket;
+mod train;
 mod vdev;
 
 /// Frames that a burst receives at most.
@@ -41,7 +42,7 @@ pub struct PortOptions {
 
 impl Default for PortOptions {
     fn default() -> Self {
-        Self { mtu: 1500, rx_frames: 2048, tx_frames: 2048 }
+        Self { mtu: 1500, rx_frames: 1024, tx_frames: 1536 }
     }
 }
 
@@ -141,7 +142,7 @@ impl Port {
                 .map_err(|source| PortError::Pool { port: spec.to_string(), source })
         };
         let rx = pool(options.rx_frames, vdev::receive_room(spec, frame))?;
-        let tx = pool(options.tx_frames, frame)?;
+        let tx = pool(options.tx_frames, vdev::send_room(spec, frame))?;
         let device = Device::open(eal, spec, frame, &rx)?;
         Ok(Self {
             device,
@@ -155,7 +156,8 @@ impl Port {
     }
 
     /// Receives up to as many frames as `frames` has room for, and prefetches their headers. Every frame is linear;
-    /// what does not fit one mbuf of the MTU is dropped and counted.
+    /// several TCP segments in one frame are taken apart where they do not fit one mbuf, and anything else that does not
+    /// is dropped and counted.
     #[inline]
     pub fn rx_burst(&mut self, frames: &mut ArrayVec<Mbuf, BURST>) -> usize {
         let mut burst = [ptr::null_mut(); BURST];
@@ -181,8 +183,7 @@ impl Port {
                     }
                     frames.push_unchecked(frame);
                 } else {
-                    self.dropped += 1;
-                    sys::rte_pktmbuf_free(m.as_ptr());
+                    self.dropped += train::split(m, frames);
                 }
             }
         }
@@ -235,6 +236,13 @@ impl Port {
     /// pass. Until the first peer is there, nothing is sent or received.
     pub fn link_up(&mut self) -> bool {
         self.device.link_up()
+    }
+
+    /// Bytes of payload that one frame may carry as several TCP segments to the peer that is there now; zero if it
+    /// takes single ones only. See [`TxFrame::segmented`].
+    pub fn gso_max(&self) -> usize {
+        // The receiver's mbuf, if it is one like ours, holds the headers too.
+        if self.device.sends_trains() { self.tx.room().saturating_sub(HEADROOM) } else { 0 }
     }
 
     /// What the kind of port can do.

@@ -124,6 +124,29 @@ impl Device {
         up
     }
 
+    /// Whether the peer takes frames of several TCP segments, as was agreed when it came.
+    pub(super) fn sends_trains(&self) -> bool {
+        let Some(id) = self.polled() else { return false };
+        match self.spec {
+            PortSpec::VirtioUser { .. } => {
+                let mut info = sys::rte_eth_dev_info::default();
+                // SAFETY: the device exists; `info` is ours.
+                let status = unsafe { sys::rte_eth_dev_info_get(id, &raw mut info) };
+                status == 0 && info.tx_offload_capa & sys::RTE_ETH_TX_OFFLOAD_TCP_TSO != 0
+            }
+            PortSpec::Vhost { .. } => {
+                let mut features = 0;
+                // SAFETY: the device exists; `features` is ours. Without a peer the number is refused.
+                let status = unsafe {
+                    let vid = sys::rte_eth_vhost_get_vid_from_port_id(id);
+                    sys::rte_vhost_get_negotiated_features(vid, &raw mut features)
+                };
+                status == 0 && features & sys::VIRTIO_NET_F_GUEST_TSO4 != 0
+            }
+            _ => false,
+        }
+    }
+
     /// Lets the driver take over from the door. Whether it did.
     fn admit(&mut self) -> bool {
         let State::Waiting(door) = std::mem::replace(&mut self.state, State::Absent) else { return false };
@@ -221,9 +244,11 @@ impl Device {
             // mempool, which outlives the device.
             unsafe {
                 ok("reading the device's properties", sys::rte_eth_dev_info_get(id, &raw mut info))?;
-                conf.rxmode.offloads = sys::RTE_ETH_RX_OFFLOAD_TCP_CKSUM & info.rx_offload_capa;
+                conf.rxmode.offloads = (sys::RTE_ETH_RX_OFFLOAD_TCP_CKSUM | sys::RTE_ETH_RX_OFFLOAD_TCP_LRO)
+                    & info.rx_offload_capa;
                 conf.intr_conf.set_lsc(u32::from(watched));
                 conf.txmode.offloads = (sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM
+                    | sys::RTE_ETH_TX_OFFLOAD_TCP_TSO
                     | sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS)
                     & info.tx_offload_capa;
                 ok("configuring the device", sys::rte_eth_dev_configure(id, 1, 1, &raw const conf))?;

@@ -313,6 +313,9 @@ impl<P: Port, C: Clock> Engine<P, C> {
         if up {
             self.carrier_seen = Some(now);
         }
+        if up {
+            self.stack.set_gso_max(self.port.gso_max());
+        }
         if up && !self.link_up {
             self.stack.link_came_up(now);
         }

@@ -147,7 +147,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             out.copy_from_slice(&endpoint.outbox[..n]);
             endpoint.outbox.drain(..n);
             // A connection that is gone takes nothing; its endpoint hears of it by `closed`.
-            let _ = self.stack.send(conn, draft.freeze(None));
+            let _ = self.stack.send(conn, draft.freeze(None, 0));
         }
         true
     }
@@ -168,6 +168,8 @@ impl<P: Port, C: Clock> Engine<P, C> {
         let alone = self.core.ready.is_empty();
         let mut turn = Segments {
             emss,
+            record_max: self.stack.record_max(conn),
+            unit: 0,
             quantum: if alone { ALONE_OCTETS.min(ALONE_SEGMENTS * emss) } else { QUANTUM_SEGMENTS * emss },
             conn,
             drafts: &mut self.drafts,
@@ -206,9 +208,14 @@ impl<P: Port, C: Clock> Engine<P, C> {
     }
 }
 
-/// The segments that a turn builds.
+/// The records that a turn builds: segments, or trains of them where the link takes several as one frame.
 struct Segments<'a, D> {
     emss: usize,
+    /// Octets of a train.
+    record_max: usize,
+    /// The size of the FPDUs in the record under construction, all of which are full, but the last; zero if it is no
+    /// train.
+    unit: usize,
     /// Octets after which the turn is over.
     quantum: usize,
     conn: ConnId,
@@ -262,9 +269,11 @@ impl<D: Draft> Segments<'_, D> {
                 continue;
             };
             let len = fpdu.size();
-            // Whole FPDUs per segment, several small ones together (RFC 5044 §5.1, MPA-43).
-            if self.drafts[0].len() + len > self.emss.max(len) {
+            if !self.has_room(len) {
                 self.hand_over(stack);
+            }
+            if self.drafts[0].len() == 0 {
+                self.unit = if fpdu.last { 0 } else { len };
             }
             let Some(draft) = self.drafts.first_mut() else { return Turn::More };
             let before = draft.len();
@@ -300,7 +309,18 @@ impl<D: Draft> Segments<'_, D> {
         }
     }
 
-    /// Gives the segment under construction, if it holds anything, to TCP.
+    /// Whether the record under construction takes an FPDU of `len` octets.
+    fn has_room(&self, len: usize) -> bool {
+        let have = self.drafts[0].len();
+        if self.unit > 0 && have >= self.unit {
+            // A train: FPDUs of one size, so that it can be cut between them; a smaller one ends it.
+            return have.is_multiple_of(self.unit) && len <= self.unit && have + len <= self.record_max;
+        }
+        // Whole FPDUs per segment, several small ones together (RFC 5044 §5.1, MPA-43).
+        have + len <= self.emss.max(len)
+    }
+
+    /// Gives the record under construction, if it holds anything, to TCP.
     fn hand_over<B>(&mut self, stack: &mut Stack<B>)
     where
         B: urnic_tcp::Buffers<Payload = D::Payload>,
@@ -308,7 +328,7 @@ impl<D: Draft> Segments<'_, D> {
         if self.drafts.first().is_some_and(|d| d.len() > 0) {
             let draft = self.drafts.remove(0);
             // A connection that is gone takes nothing; its endpoint hears of it by `closed`.
-            let _ = stack.send(self.conn, draft.freeze(self.want_sum.then_some(self.sum)));
+            let _ = stack.send(self.conn, draft.freeze(self.want_sum.then_some(self.sum), self.unit as u16));
         }
         self.sum = 0;
     }

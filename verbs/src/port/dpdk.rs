@@ -45,6 +45,7 @@ impl Frame for RxFrame {
 pub(crate) struct MbufPayload {
     payload: TxPayload,
     sum: Option<u16>,
+    unit: u16,
 }
 
 // SAFETY: see the module's words on `Send`.
@@ -54,6 +55,11 @@ impl Payload for MbufPayload {
     #[inline]
     fn len(&self) -> usize {
         self.payload.len()
+    }
+
+    #[inline]
+    fn unit(&self) -> u16 {
+        self.unit
     }
 
     #[inline]
@@ -90,8 +96,8 @@ impl Draft for MbufDraft {
     }
 
     #[inline]
-    fn freeze(self, sum: Option<u16>) -> MbufPayload {
-        MbufPayload { payload: self.0.freeze(), sum }
+    fn freeze(self, sum: Option<u16>, unit: u16) -> MbufPayload {
+        MbufPayload { payload: self.0.freeze(), sum, unit }
     }
 }
 
@@ -224,7 +230,10 @@ impl Port for DpdkPort {
             return;
         }
         match self.port.frame(emit.headers, &parts, emit.tcp_checksum_offload) {
-            Some(frame) => {
+            Some(mut frame) => {
+                if emit.gso_size > 0 {
+                    frame.segmented(emit.gso_size, emit.headers);
+                }
                 if self.queue.push(frame).is_err() {
                     self.unsent += 1;
                 }
@@ -256,6 +265,11 @@ impl Port for DpdkPort {
     #[inline]
     fn receive_pool_low(&self) -> bool {
         self.port.rx_pool().available() < self.low
+    }
+
+    fn gso_max(&self) -> usize {
+        // Faults are to hit single segments, as on a real wire.
+        if self.fault.is_some() { 0 } else { self.port.gso_max() }
     }
 
     fn spares_checksum(&self) -> bool {
