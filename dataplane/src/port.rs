@@ -159,7 +159,7 @@ impl Port {
     /// several TCP segments in one frame are taken apart where they do not fit one mbuf, and anything else that does not
     /// is dropped and counted.
     #[inline]
-    pub fn rx_burst(&mut self, frames: &mut ArrayVec<Mbuf, BURST>) -> usize {
+    pub fn rx_burst<F: From<Mbuf>>(&mut self, frames: &mut ArrayVec<F, BURST>) -> usize {
         let mut burst = [ptr::null_mut(); BURST];
         let Some(id) = self.device.polled() else { return 0 };
         // SAFETY: the device is started and has a queue 0, which only this port polls; `burst` has the room stated.
@@ -181,7 +181,7 @@ impl Port {
                     if !self.caps.checksum_metadata {
                         frame.distrust_checksum();
                     }
-                    frames.push_unchecked(frame);
+                    frames.push_unchecked(F::from(frame));
                 } else {
                     self.dropped += train::split(m, frames);
                 }
@@ -194,10 +194,14 @@ impl Port {
     ///
     /// # Safety
     /// `m` is a whole frame that is ours to free, and `frames` has room.
-    unsafe fn accept_from_ring(&mut self, m: NonNull<sys::rte_mbuf>, frames: &mut ArrayVec<Mbuf, BURST>) {
+    unsafe fn accept_from_ring<F: From<Mbuf>>(
+        &mut self,
+        m: NonNull<sys::rte_mbuf>,
+        frames: &mut ArrayVec<F, BURST>,
+    ) {
         // SAFETY: as the caller promises.
         match unsafe { ring::copy(m, &mut self.rx) } {
-            Some(copy) => frames.push(copy),
+            Some(copy) => frames.push(F::from(copy)),
             None => self.dropped += 1,
         }
         // SAFETY: as the caller promises.

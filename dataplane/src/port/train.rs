@@ -63,7 +63,10 @@ impl Headers {
 ///
 /// # Safety
 /// `head` is a received chain of direct mbufs, ours alone.
-pub(super) unsafe fn split(head: NonNull<sys::rte_mbuf>, frames: &mut ArrayVec<Mbuf, BURST>) -> u64 {
+pub(super) unsafe fn split<F: From<Mbuf>>(
+    head: NonNull<sys::rte_mbuf>,
+    frames: &mut ArrayVec<F, BURST>,
+) -> u64 {
     // SAFETY: the chain is ours, and each of its mbufs is handled once; the headers that are written lie in the room
     // in front of the data, or where such headers were.
     unsafe {
@@ -101,7 +104,7 @@ pub(super) unsafe fn split(head: NonNull<sys::rte_mbuf>, frames: &mut ArrayVec<M
             mbuf.ol_flags = flags & sys::RTE_MBUF_F_RX_L4_CKSUM_MASK;
             let at = mbuf.buf_addr.cast::<u8>().add(mbuf.data_off.into());
             ptr::copy_nonoverlapping(own.as_ptr(), at, own.len());
-            frames.push(Mbuf::from_raw(m));
+            frames.push(F::from(Mbuf::from_raw(m)));
         }
         lost
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use urnic_config::PortSpec;
-use urnic_dataplane::{Arena, Eal, Part, Port, TxFrame, TxPayload, TxQueue};
+use urnic_dataplane::{Arena, BURST, Eal, Mbuf, Part, Port, TxFrame, TxPayload, TxQueue};
 
 use super::{PATIENCE, await_link};
 
@@ -49,7 +49,7 @@ fn payload(port: &mut Port, bytes: &[u8]) -> TxPayload {
 /// Sends and receives until `expected` are all back, in order.
 fn until_back(port: &mut Port, queue: &mut TxQueue, expected: &mut VecDeque<Vec<u8>>) {
     let start = Instant::now();
-    let mut frames = ArrayVec::new();
+    let mut frames = ArrayVec::<Mbuf, BURST>::new();
     while !expected.is_empty() {
         port.tx_burst(queue);
         if port.rx_burst(&mut frames) == 0 {
@@ -136,7 +136,7 @@ fn train(port: &mut Port) {
     frame.segmented(1448, &headers);
     let mut queue = TxQueue::new();
     queue.push(frame).expect("empty");
-    let (start, mut frames, mut got) = (Instant::now(), ArrayVec::new(), Vec::new());
+    let (start, mut frames, mut got) = (Instant::now(), ArrayVec::<Mbuf, BURST>::new(), Vec::new());
     let mut pushes = Vec::new();
     while got.len() < bytes.len() {
         assert!(start.elapsed() < PATIENCE, "{} bytes are back, {:?}", got.len(), port.stats());
@@ -218,7 +218,7 @@ fn checksum_metadata(port: &mut Port) {
         let frame = port.frame(&PROBE, &[Part { payload: &payload, range: 0..40 }], leave).expect("a frame");
         let mut queue = TxQueue::new();
         queue.push(frame).expect("empty");
-        let mut frames = ArrayVec::new();
+        let mut frames = ArrayVec::<Mbuf, BURST>::new();
         let start = Instant::now();
         while frames.is_empty() {
             port.tx_burst(&mut queue);
@@ -241,7 +241,7 @@ fn checksum_metadata(port: &mut Port) {
 fn stream(port: &mut Port, largest: usize) {
     let mut queue = TxQueue::new();
     let mut expected = VecDeque::new();
-    let mut frames = ArrayVec::new();
+    let mut frames = ArrayVec::<Mbuf, BURST>::new();
     let (mut sent, mut moved) = (0, Instant::now());
     const FRAMES: usize = 20_000;
     while sent < FRAMES || !expected.is_empty() {
@@ -285,7 +285,7 @@ pub fn until_echoed(port: &mut Port) {
         queue.push(frame).expect("empty");
         let whole = [&HEADERS[..], &bytes].concat();
         let sent = Instant::now();
-        let mut frames = ArrayVec::new();
+        let mut frames = ArrayVec::<Mbuf, BURST>::new();
         while sent.elapsed() < Duration::from_millis(50) {
             port.tx_burst(&mut queue);
             port.rx_burst(&mut frames);
@@ -300,7 +300,7 @@ pub fn until_echoed(port: &mut Port) {
 /// Keeps sending until the link is down.
 pub fn until_down(port: &mut Port, stop: &AtomicBool) {
     let start = Instant::now();
-    let mut frames = ArrayVec::new();
+    let mut frames = ArrayVec::<Mbuf, BURST>::new();
     let mut queue = TxQueue::new();
     let mut looked = Instant::now();
     while !stop.load(Ordering::Relaxed) {

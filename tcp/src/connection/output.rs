@@ -1,5 +1,6 @@
 //! Sending: ACKs, new data, FIN and retransmissions (RFC 9293 §3.8.6, §3.10.2, RFC 5681, RFC 6675).
 
+use super::queue::Pieces;
 use super::{Connection, Cx, Flags, Recovery, State};
 use crate::buffers::{Buffers, Transmit};
 use crate::sabotage::{Rule, broken};
@@ -166,7 +167,8 @@ impl<B: Buffers> Connection<B> {
         next: Next,
     ) -> u32 {
         let from = if next.again && broken(Rule::RetransmitRange) { self.snd_una + 1 } else { next.seq };
-        let (pieces, len) = self.cold.queue.pieces(from, next.len);
+        let mut pieces = Pieces::new();
+        let len = self.cold.queue.pieces(from, next.len, &mut pieces);
         if len == 0 && !next.fin {
             return 0;
         }

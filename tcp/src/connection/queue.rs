@@ -126,11 +126,10 @@ impl<P: Payload> SendQueue<P> {
         len
     }
 
-    /// The pieces of the segment of `len` octets that starts at `seq`, and how many octets they have: `len` unless the
-    /// queue is shorter or in too many pieces.
+    /// Puts the pieces of the segment of `len` octets that starts at `seq` into `pieces`, which is empty; answers how
+    /// many octets they have: `len` unless the queue is shorter or in too many pieces.
     #[inline]
-    pub fn pieces(&self, seq: Seq, len: u32) -> (Pieces<'_, P>, u32) {
-        let mut pieces = Pieces::new();
+    pub fn pieces<'a>(&'a self, seq: Seq, len: u32, pieces: &mut Pieces<'a, P>) -> u32 {
         let mut at = seq;
         let mut left = len;
         for r in self.records.range(self.find(seq).min(self.records.len())..) {
@@ -143,7 +142,7 @@ impl<P: Payload> SendQueue<P> {
             at += take;
             left -= take;
         }
-        (pieces, len - left)
+        len - left
     }
 }
 

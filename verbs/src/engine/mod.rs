@@ -361,6 +361,9 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         }
         self.core.ring_alarms();
         let served = self.serve(now);
+        if served {
+            self.port.flush();
+        }
         self.stack.advance(now, &mut self.core, &mut Wire(&mut self.port));
         self.stack.flush(now, &mut Wire(&mut self.port));
         self.port.flush();

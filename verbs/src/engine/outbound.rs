@@ -28,8 +28,10 @@ const QUANTUM_FPDUS: usize = 128;
 const STARTUP_RECORD: usize = 512;
 
 /// What a queue pair has to say next.
+#[derive(PartialEq, Eq)]
 enum Next {
-    Message(Message),
+    /// A message, which is now under way.
+    Message,
     /// A work request that can't be begun; it completes with this status.
     Bad(WcStatus),
     Nothing,
@@ -56,27 +58,27 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
     fn next_message(&mut self) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         if let Some(terminate) = &self.tx.terminate {
-            return match stream.begin(Op::Terminate(*terminate), 0) {
-                Ok(outgoing) => Next::Message(Message { outgoing, source: Source::None }),
-                Err(_) => Next::Nothing,
-            };
+            let Ok(outgoing) = stream.begin(Op::Terminate(*terminate), 0) else { return Next::Nothing };
+            self.tx.message = Some(Message { outgoing, source: Source::None });
+            return Next::Message;
         }
         let responses_first = self.tx.responses_turn;
         self.tx.responses_turn = !responses_first;
-        if responses_first && let Some(message) = self.next_response() {
-            return Next::Message(message);
+        if responses_first && self.next_response() == Next::Message {
+            return Next::Message;
         }
         match self.next_work_request() {
-            Next::Nothing if !responses_first => self.next_response().map_or(Next::Nothing, Next::Message),
+            Next::Nothing if !responses_first => self.next_response(),
             next => next,
         }
     }
 
-    fn next_response(&mut self) -> Option<Message> {
-        let stream = self.stream.as_mut()?;
-        let request = stream.next_response()?;
-        let outgoing = stream.begin(Op::ReadResponse(request), request.len).ok()?;
-        Some(Message { outgoing, source: Source::Response(request) })
+    fn next_response(&mut self) -> Next {
+        let Some(stream) = &mut self.stream else { return Next::Nothing };
+        let Some(request) = stream.next_response() else { return Next::Nothing };
+        let Ok(outgoing) = stream.begin(Op::ReadResponse(request), request.len) else { return Next::Nothing };
+        self.tx.message = Some(Message { outgoing, source: Source::Response(request) });
+        Next::Message
     }
 
     fn next_work_request(&mut self) -> Next {
@@ -104,7 +106,8 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         match stream.begin(op, entry.length) {
             Ok(outgoing) => {
                 self.tx.next = index.wrapping_add(1);
-                Next::Message(Message { outgoing, source })
+                self.tx.message = Some(Message { outgoing, source });
+                Next::Message
             }
             Err(BeginError::OrdReached | BeginError::NotYet | BeginError::Ended) => Next::Nothing,
             Err(_) => Next::Bad(WcStatus::LocalQpOp),
@@ -243,7 +246,7 @@ impl<D: Draft> Segments<'_, D> {
         loop {
             if qp.tx.message.is_none() {
                 match qp.next_message() {
-                    Next::Message(message) => qp.tx.message = Some(message),
+                    Next::Message => {}
                     Next::Nothing => return Turn::Idle,
                     Next::Bad(status) => {
                         let culprit = Some((qp.tx.next, status));
@@ -326,7 +329,7 @@ impl<D: Draft> Segments<'_, D> {
         B: urnic_tcp::Buffers<Payload = D::Payload>,
     {
         if self.drafts.first().is_some_and(|d| d.len() > 0) {
-            let draft = self.drafts.remove(0);
+            let draft = self.drafts.swap_remove(0);
             // A connection that is gone takes nothing; its endpoint hears of it by `closed`.
             let _ = stack.send(self.conn, draft.freeze(self.want_sum.then_some(self.sum), self.unit as u16));
         }

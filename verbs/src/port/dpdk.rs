@@ -23,6 +23,13 @@ pub(crate) struct RxFrame(Mbuf);
 // SAFETY: see the module's words on `Send`.
 unsafe impl Send for RxFrame {}
 
+impl From<Mbuf> for RxFrame {
+    #[inline]
+    fn from(frame: Mbuf) -> Self {
+        RxFrame(frame)
+    }
+}
+
 impl Frame for RxFrame {
     #[inline]
     fn bytes(&self) -> &[u8] {
@@ -179,10 +186,7 @@ impl Port for DpdkPort {
         // The wire and the hairpin take turns while both have frames.
         self.wires_turn = self.hairpin.is_empty() || !self.wires_turn;
         if self.wires_turn {
-            let mut frames = ArrayVec::<Mbuf, BURST>::new();
-            if self.port.rx_burst(&mut frames) > 0 {
-                into.extend(frames.drain(..).map(RxFrame));
-            }
+            self.port.rx_burst(into);
         } else {
             let n = self.hairpin.len().min(into.remaining_capacity());
             into.extend(self.hairpin.drain(..n));
@@ -206,11 +210,10 @@ impl Port for DpdkPort {
 
     #[inline]
     fn emit(&mut self, emit: Emit<'_, MbufPayload>) {
-        let parts: ArrayVec<Part<'_>, MAX_PIECES> = emit
-            .payload
-            .iter()
-            .map(|piece| Part { payload: &piece.payload.payload, range: piece.range.clone() })
-            .collect();
+        let mut parts = ArrayVec::<Part<'_>, MAX_PIECES>::new();
+        for piece in emit.payload.iter().take(MAX_PIECES) {
+            parts.push(Part { payload: &piece.payload.payload, range: piece.range.clone() });
+        }
         if emit.loopback {
             if self.hairpin.len() < HAIRPIN
                 && let Some(mut frame) = self.port.rx_pool_mut().copied(emit.headers, &parts)

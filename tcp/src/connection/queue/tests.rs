@@ -2,7 +2,8 @@ use super::*;
 use crate::testing::{Shared, pattern};
 
 fn bytes(q: &SendQueue<Shared>, seq: Seq, len: u32) -> (Vec<u8>, u32) {
-    let (pieces, got) = q.pieces(seq, len);
+    let mut pieces = Pieces::new();
+    let got = q.pieces(seq, len, &mut pieces);
     let all = pieces.iter().flat_map(|p| p.payload.0[p.range.clone()].to_vec()).collect();
     (all, got)
 }
