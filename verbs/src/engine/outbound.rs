@@ -20,7 +20,7 @@ const QUANTUM_SEGMENTS: usize = 16;
 /// ... after so many while nobody does: longer bursts cost the link less ...
 const ALONE_SEGMENTS: usize = 64;
 /// ... but no more octets than these, so that what was copied is still in the cache when the link sends it ...
-const ALONE_OCTETS: usize = 128 << 10;
+const ALONE_OCTETS: usize = 192 << 10;
 /// ... or after this many FPDUs.
 const QUANTUM_FPDUS: usize = 128;
 
