@@ -18,6 +18,7 @@ use crate::{Capabilities, Mbuf, log};
 mod device;
 mod door;
 mod netdev;
+mod packet_ring;
 mod pci;
 mod ring;
 mod signals;
@@ -110,7 +111,8 @@ pub enum PortError {
     },
     /// The network interface carries smaller packets only.
     #[error(
-        "{port}: the interface carries packets of {carries} bytes, and the MTU is {mtu}; set mtu to {carries}, or          raise the interface's with `ip link set {interface} mtu {mtu}`, on all hosts of the network alike"
+        "{port}: the interface carries packets of {carries} bytes, and the MTU is {mtu}; set mtu to {carries}, or \
+         raise the interface's with `ip link set {interface} mtu {mtu}`, on all hosts of the network alike"
     )]
     InterfaceMtu {
         /// The port.
@@ -178,7 +180,7 @@ pub struct PortStats {
     pub tx_frames: u64,
     /// Their bytes.
     pub tx_bytes: u64,
-    /// Frames that found no mbuf, or were longer than the port's MTU, and were dropped.
+    /// Frames that found no mbuf or no room in the port's ring, or were longer than its MTU, and were dropped.
     pub rx_dropped: u64,
 }
 
@@ -349,7 +351,7 @@ impl Port {
             rx_bytes: stats.ibytes,
             tx_frames: stats.opackets,
             tx_bytes: stats.obytes,
-            rx_dropped: stats.imissed + stats.rx_nombuf + self.dropped,
+            rx_dropped: stats.imissed + stats.rx_nombuf + self.dropped + self.device.kernel_drops(),
         }
     }
 }

@@ -11,7 +11,7 @@ use urnic_config::{MemifRole, PortSpec};
 
 use super::door::Door;
 use super::netdev::Netdev;
-use super::{PortError, pci, ring, signals, sigpipe, socket, vdev};
+use super::{PortError, packet_ring, pci, ring, signals, sigpipe, socket, vdev};
 use crate::eal::{self, Eal};
 use crate::{Capabilities, Pool, log};
 
@@ -97,6 +97,14 @@ impl Device {
                 device.plug()?;
                 device.start()?;
             }
+            PortSpec::AfPacket { queue_size, .. } => {
+                let before = packet_ring::sockets();
+                device.plug()?;
+                if let Some(netdev) = &mut device.netdev {
+                    netdev.adopt(before, usize::from(*queue_size) * frame);
+                }
+                device.start()?;
+            }
             PortSpec::Tap { .. } => {
                 signals::reserved(|| device.plug())?;
                 device.start()?;
@@ -126,6 +134,11 @@ impl Device {
         self.chains
     }
 
+    /// Frames that the kernel had for the driver and dropped.
+    pub(super) fn kernel_drops(&self) -> u64 {
+        self.netdev.as_ref().map_or(0, Netdev::drops)
+    }
+
     /// The device's own Ethernet address.
     pub(super) fn mac(&self) -> Option<[u8; 6]> {
         let id = self.polled()?;
@@ -144,6 +157,7 @@ impl Device {
             return link.is_whole();
         }
         if let Some(netdev) = &self.netdev {
+            netdev.kick();
             return netdev.is_running();
         }
         match &mut self.state {

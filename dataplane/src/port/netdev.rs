@@ -7,12 +7,13 @@ use std::collections::HashSet;
 use std::ffi::CString;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
 use urnic_config::PortSpec;
 
 use super::PortError;
+use super::packet_ring::PacketRing;
 
 /// Interfaces that ports of this process are on: two packet sockets of one process would share the frames.
 static TAKEN: Mutex<Option<HashSet<(&'static str, i32)>>> = Mutex::new(None);
@@ -30,6 +31,8 @@ pub(super) struct Netdev {
     socket: OwnedFd,
     name: String,
     taken: (&'static str, i32),
+    /// The driver's own socket.
+    ring: Option<PacketRing>,
 }
 
 impl Netdev {
@@ -57,7 +60,7 @@ impl Netdev {
             return Err(PortError::InterfaceInUse(port()));
         }
         drop(taken);
-        let netdev = Self { socket, name: name.to_owned(), taken: (spec.kind(), index) };
+        let netdev = Self { socket, name: name.to_owned(), taken: (spec.kind(), index), ring: None };
 
         let request = netdev.ask(libc::SIOCGIFHWADDR).map_err(|e| failed("asking its type", e))?;
         // SAFETY: the kernel has filled in an address.
@@ -88,6 +91,27 @@ impl Netdev {
     pub(super) fn is_running(&self) -> bool {
         let needed = libc::IFF_UP | libc::IFF_RUNNING;
         self.flags().is_ok_and(|flags| flags & needed == needed)
+    }
+
+    /// Takes hold of the `af_packet` driver's socket, which is not among those of `before` and may have `in_flight`
+    /// bytes of frames on the way.
+    pub(super) fn adopt(&mut self, before: Vec<RawFd>, in_flight: usize) {
+        self.ring = PacketRing::find(self.taken.1, &before, in_flight);
+        if self.ring.is_none() {
+            tracing::debug!("{}: the driver's socket is not to be found", self.name);
+        }
+    }
+
+    /// Sends what the driver has left in its ring.
+    pub(super) fn kick(&self) {
+        if let Some(ring) = &self.ring {
+            ring.kick();
+        }
+    }
+
+    /// Frames that found no place in the driver's ring.
+    pub(super) fn drops(&self) -> u64 {
+        self.ring.as_ref().map_or(0, PacketRing::drops)
     }
 
     fn flags(&self) -> io::Result<i32> {
