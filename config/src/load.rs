@@ -4,7 +4,7 @@ use crate::error::{ConfigError, Origin};
 use crate::keys::{self, KEYS, Key, SECTIONS};
 use crate::suggest;
 use crate::value::Value;
-use crate::{Config, Mac};
+use crate::{Config, Mac, MacSource};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -190,18 +190,34 @@ impl Layers {
     fn finish(self) -> Result<Config, ConfigError> {
         let Layers { config, origins } = self;
         let origin = |key: &str| origins.get(key).cloned().unwrap_or(Origin::Default);
-        if let (Some(gateway), Some(ip)) = (config.ip.gateway, config.ip.address)
-            && (!ip.contains(gateway) || gateway == ip.address)
+        if let Some(ip) = config.ip.address {
+            let gateway = config.ip.gateway.map(|gateway| ("ip.gateway", gateway));
+            let routes = config.ip.routes.iter().map(|route| ("ip.routes", route.via));
+            let wrong = |router| !ip.contains(router) || router == ip.address;
+            if let Some((key, router)) = gateway.into_iter().chain(routes).find(|(_, router)| wrong(*router))
+            {
+                return Err(ConfigError {
+                    origin: origin(key),
+                    key: Some(key.to_string()),
+                    problem: match router == ip.address {
+                        true => format!("{router} is our own address"),
+                        false => format!("{router} is not in the network of {ip}"),
+                    },
+                    remedy: "write the address of a router in the network of ip.ip, or leave it out; or correct the \
+                             prefix length of ip.ip"
+                        .to_string(),
+                });
+            }
+        }
+        if let Some(spec) = &config.port.spec
+            && config.port.mac == MacSource::Interface
+            && (spec.is_memory_link() || spec.kind() == "tap")
         {
-            let problem = match gateway == ip.address {
-                true => format!("{gateway} is our own address"),
-                false => format!("{gateway} is not in the network of {ip}"),
-            };
             return Err(ConfigError {
-                origin: origin("ip.gateway"),
-                key: Some("ip.gateway".to_string()),
-                problem,
-                remedy: "write the address of a router in the network of ip.ip, or leave it out".to_string(),
+                origin: origin("port.mac"),
+                key: Some("port.mac".to_string()),
+                problem: format!("a {} port has no address of its own that it could use", spec.kind()),
+                remedy: "leave the key out to derive the address from the IP address".to_string(),
             });
         }
         Ok(config)
@@ -263,9 +279,13 @@ fn unknown(section: &str, name: &str, origin: Origin) -> ConfigError {
 }
 
 impl Config {
-    /// The Ethernet address: the one set, or one derived from the IP address.
+    /// The Ethernet address: the one set, or one derived from the IP address; none if it is the interface's.
     pub fn mac(&self) -> Option<Mac> {
-        self.port.mac.or_else(|| self.ip.address.map(|ip| Mac::for_address(ip.address)))
+        match self.port.mac {
+            MacSource::Fixed(mac) => Some(mac),
+            MacSource::Derived => self.ip.address.map(|ip| Mac::for_address(ip.address)),
+            MacSource::Interface => None,
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Choice, Congestion, CrcKernel, Hugepages, PortSpec, Progress};
+use crate::{Choice, Congestion, CrcKernel, Hugepages, MacSource, PortSpec, Progress, Route};
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -117,7 +117,7 @@ fn every_key_reaches_its_field() {
     "#;
     let c = parse(text).unwrap();
     assert_eq!(c.port.spec, Some("memif:/p/m.sock,role=server".parse::<PortSpec>().unwrap()));
-    assert_eq!((c.port.mtu, c.port.mac), (9000, Some(Mac([2, 0, 0, 0, 0, 7]))));
+    assert_eq!((c.port.mtu, c.port.mac), (9000, MacSource::Fixed(Mac([2, 0, 0, 0, 0, 7]))));
     assert_eq!(c.port.fault.as_deref(), Some("loss=0.01"));
     assert_eq!(c.ip.address, Some("10.0.0.7/8".parse().unwrap()));
     assert_eq!(c.ip.gateway, Some(Ipv4Addr::new(10, 1, 1, 1)));
@@ -166,6 +166,45 @@ fn later_layers_win() {
 
 /// Every mistake in a file is reported with its line, its key, what is wrong and what to write.
 #[test]
+fn static_routes() {
+    let parse = |text: &str| Config::parse(Path::new("urnic.toml"), text);
+    let ip = "[ip]\nip = \"10.0.0.1/24\"\n";
+    let routes = ["10.1.0.0/16 via 10.0.0.2", "0.0.0.0/0 via 10.0.0.3", "10.1.7.1/32 via 10.0.0.4"];
+    let c = parse(&format!("{ip}routes = {routes:?}")).unwrap();
+    assert_eq!(c.ip.routes.iter().map(Route::to_string).collect::<Vec<_>>(), routes);
+    let env = vec![("URNIC_ROUTES".to_string(), routes.join(","))];
+    assert_eq!(Config::load(&Sources { env, ..Sources::default() }).unwrap().ip.routes, c.ip.routes);
+    for (bad, why) in [
+        ("10.1.0.0/16", "is not a route"),
+        ("10.1.0.0 via 10.0.0.2", "is not a route"),
+        ("10.1.0.0/33 via 10.0.0.2", "is not a route"),
+        ("10.1.0.1/16 via 10.0.0.2", "has bits behind its prefix length"),
+        ("10.1.0.0/16 via x", "is not a route"),
+        ("10.1.0.0/16 via 10.0.1.2", "10.0.1.2 is not in the network of 10.0.0.1/24"),
+        ("10.1.0.0/16 via 10.0.0.1", "10.0.0.1 is our own address"),
+    ] {
+        let error = parse(&format!("{ip}routes = [{bad:?}]")).unwrap_err().to_string();
+        assert!(error.contains("urnic.toml:3: ip.routes") && error.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn the_address_of_the_interface() {
+    let parse = |text: &str| Config::parse(Path::new("urnic.toml"), text);
+    let c =
+        parse("[port]\nport = \"af_packet:eth0\"\nmac = \"interface\"\n[ip]\nip = \"10.0.0.1/24\"").unwrap();
+    assert_eq!((c.port.mac, c.mac()), (MacSource::Interface, None));
+    for port in ["ring:x", "tap:t0", "vhost:/p"] {
+        let error =
+            parse(&format!("[port]\nport = \"{port}\"\nmac = \"interface\"")).unwrap_err().to_string();
+        assert!(
+            error.contains("urnic.toml:3: port.mac") && error.contains("no address of its own"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn mistakes_in_files() {
     for (text, message) in [
         ("[port]\n\nmtuu = 1500\n", "urnic.toml:3: port.mtuu: there is no such key; did you mean mtu?"),
@@ -180,9 +219,10 @@ fn mistakes_in_files() {
              576 to 9000",
         ),
         (
-            "# x\n[port]\nport = \"pci:0000:00:04.0\"\n",
-            "urnic.toml:3: port.port: there is no kind of port \"pci\"; write KIND:ARG[,key=value...], where the kinds \
-             are virtio_user:PATH, vhost:PATH, memif:PATH and ring:NAME",
+            "# x\n[port]\nport = \"pcie:0000:00:04.0\"\n",
+            "urnic.toml:3: port.port: there is no kind of port \"pcie\"; write KIND:ARG[,key=value...], where the kinds \
+             are virtio_user:PATH, vhost:PATH, memif:PATH, ring:NAME, af_packet:INTERFACE, af_xdp:INTERFACE, tap:NAME, \
+             pci:ADDRESS and vdev:DEVICE",
         ),
         (
             "[engine]\nprogress = \"fast\"",
@@ -224,12 +264,12 @@ fn mistakes_in_files() {
         (
             "[ip]\nip = \"10.0.0.1/24\"\ngateway = \"10.0.1.1\"\n",
             "urnic.toml:3: ip.gateway: 10.0.1.1 is not in the network of 10.0.0.1/24; write the address of a router in \
-             the network of ip.ip, or leave it out",
+             the network of ip.ip, or leave it out; or correct the prefix length of ip.ip",
         ),
         (
             "[ip]\nip = \"10.0.0.1/24\"\ngateway = \"10.0.0.1\"\n",
             "urnic.toml:3: ip.gateway: 10.0.0.1 is our own address; write the address of a router in the network of \
-             ip.ip, or leave it out",
+             ip.ip, or leave it out; or correct the prefix length of ip.ip",
         ),
     ] {
         assert_eq!(parse(text).unwrap_err().to_string(), message, "{text:?}");
@@ -288,7 +328,7 @@ fn derived_values() {
     assert_eq!(c.memory_mb(), 64);
     c.ip.address = Some("10.0.0.1/24".parse().unwrap());
     assert_eq!(c.mac(), Some(Mac::for_address(Ipv4Addr::new(10, 0, 0, 1))));
-    c.port.mac = Some(Mac([2; 6]));
+    c.port.mac = MacSource::Fixed(Mac([2; 6]));
     assert_eq!(c.mac(), Some(Mac([2; 6])));
 }
 
