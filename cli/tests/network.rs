@@ -3,7 +3,8 @@
 #[path = "../../verbs/tests/network/netns.rs"]
 mod netns;
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
+use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -178,16 +179,23 @@ fn needs_root_address_conflicts() {
     // Another urnic, whose Ethernet address is the same, as it is derived from the same IP address.
     let other = node("perf server", "af_packet:va", SERVER, "");
     let other = Running::start(urnic(&veth.a, &other));
-    let start = Instant::now();
-    loop {
-        let output = Running::start(info("af_packet:vb")).output();
-        if !output.status.success() {
-            let message = String::from_utf8_lossy(&output.stderr);
-            assert!(message.contains("address conflict: the host 02:75:0a:09:00:01 has"), "{message}");
-            break;
+    // It is there when it refuses what it does not serve.
+    veth.b.ip(&["address", "add", "10.9.0.9/24", "dev", "vb"]);
+    let there = veth.b.run(|| {
+        let (to, start) = (format!("{SERVER}:9").parse().expect("an address"), Instant::now());
+        while start.elapsed() < PATIENCE {
+            match TcpStream::connect_timeout(&to, Duration::from_secs(1)) {
+                Err(e) if e.kind() == ErrorKind::ConnectionRefused => return true,
+                _ => thread::sleep(Duration::from_millis(10)),
+            }
         }
-        assert!(start.elapsed() < PATIENCE, "no conflict with the other node");
-    }
+        false
+    });
+    assert!(there.join().expect("a thread"), "the other node does not answer");
+    fails(
+        info("af_packet:vb"),
+        &["address conflict: the host 02:75:0a:09:00:01 has the address 10.9.0.1 already"],
+    );
     drop(other);
     // The kernel at the other end.
     veth.a.ip(&["address", "add", &format!("{SERVER}/24"), "dev", "va"]);

@@ -99,8 +99,12 @@ impl Netdev {
 
     /// Whether the interface is up and has a carrier.
     pub(super) fn is_running(&self) -> bool {
-        let needed = libc::IFF_UP | libc::IFF_RUNNING;
-        self.flags().is_ok_and(|flags| flags & needed == needed)
+        const GET_LINK: u32 = 0x0a;
+        // The flags follow the carrier with a delay.
+        match self.ethtool([GET_LINK, 0]) {
+            Ok([_, link]) => link != 0,
+            Err(_) => self.flags().is_ok_and(|flags| flags & libc::IFF_RUNNING != 0),
+        }
     }
 
     /// Takes hold of the `af_packet` driver's socket, which is not among those of `before` and may have `in_flight`
