@@ -199,6 +199,7 @@ impl<B: Buffers> Stack<B> {
             Ok(s) => s,
             Err(Refused::BadChecksum) => {
                 self.net.counters.bad_tcp_checksum += 1;
+                self.net.counters.unfilled_tcp_checksum += u64::from(wire::is_unfilled(&frame, ip));
                 return;
             }
             Err(_) => {

@@ -43,6 +43,8 @@ use urnic_tcp::{Claim, ConnId, LocalPorts, Stack, StackConfig, State, Time};
 const NUDGE_AFTER: Duration = Duration::from_millis(2);
 /// A connection that was told to close and has not is reset after this long.
 const TEARDOWN_WITHIN: Duration = Duration::from_secs(5);
+/// How long the end of a device waits for the FINs of peers that have acknowledged ours.
+const FIN_WITHIN: Duration = Duration::from_millis(250);
 /// How often the link is looked at.
 const LINK_CHECK_EVERY: Duration = Duration::from_millis(5);
 /// A carrier that is away this long has not just blinked, as it does while a memory link comes up.
@@ -101,6 +103,9 @@ pub struct Engine<P: Port, C: Clock> {
     /// Conflicts over our address when they were last told of, and when that was.
     conflicts: u64,
     conflict_told: Time,
+    unfilled_told: bool,
+    /// When the device began to end.
+    shutdown_at: Option<Time>,
 }
 
 /// Everything of an engine that is neither port nor stack, so that the stack can call back into it.
@@ -259,6 +264,8 @@ impl<P: Port, C: Clock> Engine<P, C> {
             claims: false,
             conflicts: 0,
             conflict_told: now,
+            unfilled_told: false,
+            shutdown_at: None,
         })
     }
 
@@ -287,8 +294,17 @@ impl<P: Port, C: Clock> Engine<P, C> {
         ))
     }
 
-    /// Tells of hosts that use our address, now and then.
-    fn report_conflicts(&mut self, now: Time) {
+    /// Tells of hosts that use our address, now and then; and once of one whose checksums nobody fills.
+    fn report_trouble(&mut self, now: Time) {
+        if self.stack.counters().unfilled_tcp_checksum > 0
+            && !std::mem::replace(&mut self.unfilled_told, true)
+        {
+            tracing::warn!(
+                "{}: segments arrive whose checksum the sender has left to its interface, which has not filled it; they \
+                 are dropped: run `ethtool -K INTERFACE tx off` at the sender",
+                self.attributes.ip
+            );
+        }
         let seen = self.stack.counters().arp_conflicts;
         if seen != self.conflicts && now >= self.conflict_told + TELL_EVERY {
             (self.conflicts, self.conflict_told) = (seen, now);
@@ -368,7 +384,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
                 self.stack.claim_address(now);
             }
         }
-        self.report_conflicts(now);
+        self.report_trouble(now);
         let lost = self.carrier_seen.is_some_and(|seen| now >= seen + PEER_GONE_AFTER);
         if lost && self.port.carrier_is_peer() {
             self.carrier_seen = None;
@@ -509,7 +525,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     }
 
     fn shutdown(&mut self) {
-        self.now();
+        self.shutdown_at = Some(self.now());
         let all: Vec<u32> = self.core.endpoints.iter().map(|(index, _)| index).collect();
         for index in all {
             match self.core.endpoints.get(index).map(|e| &e.phase) {
@@ -524,7 +540,12 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         if self.carrier_seen.is_none() && self.port.carrier_is_peer() {
             return true; // nobody is there to acknowledge anything
         }
-        // A connection is done with when it is gone, or when the peer has acknowledged our FIN and with it all data.
+        // A connection is done with when it is gone, or when the peer has acknowledged our FIN and with it all data. Where
+        // the peer does not notice that we are gone, it gets a moment to have its own FIN acknowledged.
+        let waited = self.shutdown_at.is_none_or(|at| self.clock.now() >= at + FIN_WITHIN);
+        if !waited && !self.port.carrier_is_peer() && self.core.endpoints.iter().next().is_some() {
+            return false;
+        }
         self.core.endpoints.iter().all(|(_, endpoint)| {
             let info = endpoint.conn.and_then(|conn| self.stack.info(conn));
             info.is_some_and(|info| info.state == State::FinWait2)
@@ -545,6 +566,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
             ("tcp_out_of_order", c.out_of_order),
             ("tcp_duplicate", c.duplicate),
             ("tcp_bad_checksum", c.bad_tcp_checksum),
+            ("tcp_unfilled_checksum", c.unfilled_tcp_checksum),
             ("malformed", c.malformed),
             ("arp_conflicts", c.arp_conflicts),
         ]);
