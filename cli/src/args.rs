@@ -53,6 +53,9 @@ pub struct EngineArgs {
     /// Faults to inject at the port, such as loss=0.01,seed=7
     #[arg(long, value_name = "FAULTS")]
     pub fault: Option<String>,
+    /// Record what the port sends and receives, for Wireshark; of a pair, at the client
+    #[arg(long, value_name = "FILE")]
+    pub capture: Option<String>,
 }
 
 /// Options of a node of its own.

@@ -10,6 +10,7 @@
 mod affinity;
 mod arena;
 mod caps;
+mod capture;
 mod checksum;
 mod clock;
 mod eal;
@@ -24,6 +25,7 @@ mod port;
 pub use affinity::{PinError, allowed_cores, pin_current_thread};
 pub use arena::{Arena, ArenaError, HugeBuf};
 pub use caps::{Capabilities, ExternalMemory};
+pub use capture::{Capture, CaptureError, CaptureStats, Direction};
 pub use checksum::fill_checksum;
 pub use clock::Clock;
 pub use eal::{Eal, EalConfig, EalError, MemoryKind};

@@ -7,7 +7,7 @@ use crate::port::dpdk::DpdkPort;
 use crate::shard::{Doorbells, EngineAttr, EngineOps};
 use std::sync::Arc;
 use urnic_config::{Choice, Config, CrcKernel};
-use urnic_dataplane::{Arena, Eal, EalConfig, PortOptions};
+use urnic_dataplane::{Arena, Capture, Eal, EalConfig, PortOptions};
 use urnic_sim::Impairment;
 use urnic_tcp::{Congestion, Keepalive, StackConfig, TcpConfig, Time};
 
@@ -69,7 +69,11 @@ pub(crate) fn open(
         counters: Vec::new(),
     };
     let clock = urnic_dataplane::Clock::calibrate();
-    let engine = Engine::new(DpdkPort::new(port, fault.as_ref()), clock, stack, mpa, doorbells, attributes)?;
+    let capture = config.port.capture.as_ref();
+    let capture = capture.map(|path| Capture::start(path, &spec.to_string(), clock)).transpose();
+    let capture = capture.map_err(|e| failed(&e))?;
+    let port = DpdkPort::new(port, fault.as_ref(), capture);
+    let engine = Engine::new(port, clock, stack, mpa, doorbells, attributes)?;
     Ok((Box::new(engine), Arc::new(Arena::new(&eal))))
 }
 
