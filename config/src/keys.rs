@@ -48,8 +48,8 @@ pub(crate) static KEYS: [Key; 27] = [
         section: "port",
         name: "port",
         env: "URNIC_PORT",
-        write: "write KIND:ARG[,key=value...], where the kinds are virtio_user:PATH, vhost:PATH, memif:PATH and \
-                ring:NAME",
+        write: "write KIND:ARG[,key=value...], where the kinds are virtio_user:PATH, vhost:PATH, memif:PATH, \
+                ring:NAME, af_packet:INTERFACE, af_xdp:INTERFACE, tap:NAME, pci:ADDRESS and vdev:DEVICE",
         set: |c, v| put(&mut c.port.spec, v.parsed("a port").map(Some)),
     },
     Key {
@@ -63,8 +63,9 @@ pub(crate) static KEYS: [Key; 27] = [
         section: "port",
         name: "mac",
         env: "URNIC_MAC",
-        write: "write six octets such as \"02:00:00:00:00:01\", or leave the key out to derive it from the IP address",
-        set: |c, v| put(&mut c.port.mac, v.parsed("an Ethernet address").map(Some)),
+        write: "write six octets such as \"02:00:00:00:00:01\", \"interface\" for the address of the interface or NIC, \
+                or \"derived\" for one made of the IP address",
+        set: |c, v| put(&mut c.port.mac, v.parsed("an Ethernet address")),
     },
     Key {
         section: "port",

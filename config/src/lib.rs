@@ -19,7 +19,7 @@ mod value;
 
 pub use error::{ConfigError, Origin};
 pub use load::{Setting, Sources};
-pub use net::{Cidr, Mac};
+pub use net::{Cidr, Mac, MacSource};
 pub use port::{MemifRole, PortSpec};
 pub use units::bytes;
 
@@ -57,8 +57,8 @@ pub struct PortConfig {
     pub spec: Option<PortSpec>,
     /// Largest IP packet, in bytes, from [`MTU_MIN`] to [`MTU_MAX`].
     pub mtu: u16,
-    /// Ethernet address; without one it is derived from the IP address.
-    pub mac: Option<Mac>,
+    /// Where the Ethernet address comes from.
+    pub mac: MacSource,
     /// Faults to inject at the port, as the impairment model writes them (`loss=0.01,seed=7`).
     pub fault: Option<String>,
     /// File (pcapng) in which everything is recorded that the port sends and receives.
@@ -67,7 +67,7 @@ pub struct PortConfig {
 
 impl Default for PortConfig {
     fn default() -> Self {
-        PortConfig { spec: None, mtu: 1500, mac: None, fault: None, capture: None }
+        PortConfig { spec: None, mtu: 1500, mac: MacSource::Derived, fault: None, capture: None }
     }
 }
 

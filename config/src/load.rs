@@ -4,7 +4,7 @@ use crate::error::{ConfigError, Origin};
 use crate::keys::{self, KEYS, Key, SECTIONS};
 use crate::suggest;
 use crate::value::Value;
-use crate::{Config, Mac};
+use crate::{Config, Mac, MacSource};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -204,6 +204,17 @@ impl Layers {
                 remedy: "write the address of a router in the network of ip.ip, or leave it out".to_string(),
             });
         }
+        if let Some(spec) = &config.port.spec
+            && config.port.mac == MacSource::Interface
+            && (spec.is_memory_link() || spec.kind() == "tap")
+        {
+            return Err(ConfigError {
+                origin: origin("port.mac"),
+                key: Some("port.mac".to_string()),
+                problem: format!("a {} port has no address of its own that it could use", spec.kind()),
+                remedy: "leave the key out to derive the address from the IP address".to_string(),
+            });
+        }
         Ok(config)
     }
 }
@@ -263,9 +274,13 @@ fn unknown(section: &str, name: &str, origin: Origin) -> ConfigError {
 }
 
 impl Config {
-    /// The Ethernet address: the one set, or one derived from the IP address.
+    /// The Ethernet address: the one set, or one derived from the IP address; none if it is the interface's.
     pub fn mac(&self) -> Option<Mac> {
-        self.port.mac.or_else(|| self.ip.address.map(|ip| Mac::for_address(ip.address)))
+        match self.port.mac {
+            MacSource::Fixed(mac) => Some(mac),
+            MacSource::Derived => self.ip.address.map(|ip| Mac::for_address(ip.address)),
+            MacSource::Interface => None,
+        }
     }
 }
 

@@ -100,6 +100,30 @@ impl FromStr for Mac {
     }
 }
 
+/// Where an Ethernet address comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MacSource {
+    /// Locally administered, derived from the IP address: the kernel's stack ignores what is sent to it.
+    #[default]
+    Derived,
+    /// That of the network interface or NIC: for networks that let no other through.
+    Interface,
+    /// This one.
+    Fixed(Mac),
+}
+
+impl FromStr for MacSource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "derived" => Ok(MacSource::Derived),
+            "interface" => Ok(MacSource::Interface),
+            _ => text.parse().map(MacSource::Fixed),
+        }
+    }
+}
+
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g] = self.0;

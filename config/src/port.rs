@@ -42,6 +42,37 @@ pub enum PortSpec {
         /// Name of the link.
         name: String,
     },
+    /// `af_packet:IFACE`: a network interface of the kernel, through packet sockets.
+    AfPacket {
+        /// Name of the interface.
+        interface: String,
+        /// Frames per ring, a power of two from 64 to 4096.
+        queue_size: u16,
+    },
+    /// `af_xdp:IFACE`: one queue of a network interface, taken from the kernel by XDP.
+    AfXdp {
+        /// Name of the interface.
+        interface: String,
+        /// Which queue of the interface.
+        queue: u16,
+    },
+    /// `tap:NAME`: a network interface that the port makes, with the kernel's stack behind it.
+    Tap {
+        /// Name of the interface.
+        interface: String,
+    },
+    /// `pci:ADDRESS`: a NIC that DPDK drives itself.
+    Pci {
+        /// Its address on the bus, as `0000:00:04.0`.
+        address: String,
+    },
+    /// `vdev:NAME[,key=value...]`: any other virtual device of DPDK, its arguments as they are.
+    Vdev {
+        /// The driver's name with a number that is free, such as `net_pcap9`.
+        name: String,
+        /// Its arguments.
+        args: String,
+    },
 }
 
 /// Side of a memif socket.
@@ -56,10 +87,15 @@ pub enum MemifRole {
 /// The longest path that fits the address of a Unix socket with its final zero.
 const PATH_MAX: usize = 107;
 const QUEUE_DEFAULT: u16 = 256;
+/// What a ring of `af_packet` holds without `queue_size`: the kernel fills it whether or not we poll.
+const PACKET_QUEUE_DEFAULT: u16 = 1024;
+/// The longest name of a network interface (IFNAMSIZ without the final zero).
+const INTERFACE_MAX: usize = 15;
 
 impl PortSpec {
     /// Names of the kinds, as written before the colon.
-    pub const KINDS: [&'static str; 4] = ["virtio_user", "vhost", "memif", "ring"];
+    pub const KINDS: [&'static str; 9] =
+        ["virtio_user", "vhost", "memif", "ring", "af_packet", "af_xdp", "tap", "pci", "vdev"];
 
     /// The name of this port's kind.
     pub fn kind(&self) -> &'static str {
@@ -68,6 +104,32 @@ impl PortSpec {
             PortSpec::Vhost { .. } => "vhost",
             PortSpec::Memif { .. } => "memif",
             PortSpec::Ring { .. } => "ring",
+            PortSpec::AfPacket { .. } => "af_packet",
+            PortSpec::AfXdp { .. } => "af_xdp",
+            PortSpec::Tap { .. } => "tap",
+            PortSpec::Pci { .. } => "pci",
+            PortSpec::Vdev { .. } => "vdev",
+        }
+    }
+
+    /// Whether it joins two devices by shared memory. Other ports lead to a network.
+    pub fn is_memory_link(&self) -> bool {
+        matches!(
+            self,
+            PortSpec::VirtioUser { .. }
+                | PortSpec::Vhost { .. }
+                | PortSpec::Memif { .. }
+                | PortSpec::Ring { .. }
+        )
+    }
+
+    /// The name of its network interface, if it has one.
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            PortSpec::AfPacket { interface, .. }
+            | PortSpec::AfXdp { interface, .. }
+            | PortSpec::Tap { interface } => Some(interface),
+            _ => None,
         }
     }
 
@@ -77,11 +139,11 @@ impl PortSpec {
             PortSpec::VirtioUser { path, .. }
             | PortSpec::Vhost { path, .. }
             | PortSpec::Memif { path, .. } => Some(path),
-            PortSpec::Ring { .. } => None,
+            _ => None,
         }
     }
 
-    /// The port that the other end of the same link opens.
+    /// The port that the other end of the same link opens; that of a network has no such, and is its own.
     pub fn peer(&self) -> PortSpec {
         match self.clone() {
             PortSpec::VirtioUser { path, server, .. } => PortSpec::Vhost { path, server: !server },
@@ -92,7 +154,7 @@ impl PortSpec {
                 let role = if role == MemifRole::Server { MemifRole::Client } else { MemifRole::Server };
                 PortSpec::Memif { path, role, id, queue_size }
             }
-            ring @ PortSpec::Ring { .. } => ring,
+            other => other,
         }
     }
 }
@@ -140,8 +202,8 @@ impl<'a> Options<'a> {
         })
     }
 
-    fn queue_size(&mut self) -> Result<u16, String> {
-        self.take("queue_size", QUEUE_DEFAULT, "a power of two from 64 to 4096", |v| {
+    fn queue_size(&mut self, default: u16) -> Result<u16, String> {
+        self.take("queue_size", default, "a power of two from 64 to 4096", |v| {
             v.parse().ok().filter(|n: &u16| n.is_power_of_two() && (64..=4096).contains(n))
         })
     }
@@ -166,6 +228,43 @@ fn socket(kind: &str, arg: &str) -> Result<PathBuf, String> {
     }
 }
 
+fn interface(kind: &str, arg: &str) -> Result<String, String> {
+    match arg.len() {
+        0 => Err(format!("a {kind} port needs the name of a network interface")),
+        1..=INTERFACE_MAX if arg != "." && arg != ".." && !arg.contains(['/', ' ', ':']) => {
+            Ok(arg.to_string())
+        }
+        _ => Err(format!("{arg:?} cannot be the name of a network interface")),
+    }
+}
+
+/// `DOMAIN:BUS:DEVICE.FUNCTION`, where the domain may be left out.
+fn pci_address(arg: &str) -> Result<String, String> {
+    let wrong = || format!("{arg:?} is not the address of a PCI device, such as 0000:00:04.0");
+    let hex = |text: &str, max: u32| {
+        let digits = (1..=4).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
+        u32::from_str_radix(text, 16).ok().filter(|n| digits && *n <= max).ok_or_else(wrong)
+    };
+    let (rest, function) = arg.rsplit_once('.').ok_or_else(wrong)?;
+    let mut parts = rest.rsplit(':');
+    let device = hex(parts.next().unwrap_or(""), 0x1f)?;
+    let bus = hex(parts.next().unwrap_or(""), 0xff)?;
+    let domain = parts.next().map_or(Ok(0), |domain| hex(domain, 0xffff))?;
+    if parts.next().is_some() {
+        return Err(wrong());
+    }
+    Ok(format!("{domain:04x}:{bus:02x}:{device:02x}.{:x}", hex(function, 7)?))
+}
+
+/// A driver's name with a number, such as `net_pcap9`.
+fn device_name(arg: &str) -> Result<String, String> {
+    let known = arg.starts_with("net_") && arg.ends_with(|c: char| c.is_ascii_digit());
+    if !known || arg.len() > 63 || !arg.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+        return Err(format!("{arg:?} is not a network driver of DPDK with a number, such as net_pcap9"));
+    }
+    Ok(arg.to_string())
+}
+
 impl FromStr for PortSpec {
     type Err = String;
 
@@ -178,22 +277,35 @@ impl FromStr for PortSpec {
             Some((arg, options)) => (arg, Some(options)),
             None => (rest, None),
         };
+        if kind == "vdev" {
+            return Ok(PortSpec::Vdev { name: device_name(arg)?, args: options.unwrap_or("").to_string() });
+        }
         let mut options = Options::new(kind, options)?;
         let spec = match kind {
             "virtio_user" => PortSpec::VirtioUser {
                 path: socket(kind, arg)?,
                 server: options.flag("server", true)?,
-                queue_size: options.queue_size()?,
+                queue_size: options.queue_size(QUEUE_DEFAULT)?,
             },
             "vhost" => PortSpec::Vhost { path: socket(kind, arg)?, server: options.flag("server", false)? },
             "memif" => PortSpec::Memif {
                 path: socket(kind, arg)?,
                 role: options.take("role", MemifRole::Client, "server or client", MemifRole::from_word)?,
                 id: options.take("id", 0, "a number", |v| v.parse().ok())?,
-                queue_size: options.queue_size()?,
+                queue_size: options.queue_size(QUEUE_DEFAULT)?,
             },
             "ring" if arg.is_empty() => return Err("a ring port needs a name".to_string()),
             "ring" => PortSpec::Ring { name: arg.to_string() },
+            "af_packet" => PortSpec::AfPacket {
+                interface: interface(kind, arg)?,
+                queue_size: options.queue_size(PACKET_QUEUE_DEFAULT)?,
+            },
+            "af_xdp" => PortSpec::AfXdp {
+                interface: interface(kind, arg)?,
+                queue: options.take("queue", 0, "a number", |v| v.parse().ok())?,
+            },
+            "tap" => PortSpec::Tap { interface: interface(kind, arg)? },
+            "pci" => PortSpec::Pci { address: pci_address(arg)? },
             _ => return Err(format!("there is no kind of port {kind:?}")),
         };
         options.end()?;
@@ -230,6 +342,26 @@ impl fmt::Display for PortSpec {
                 }
             }
             PortSpec::Ring { name } => f.write_str(name)?,
+            PortSpec::AfPacket { interface, queue_size } => {
+                f.write_str(interface)?;
+                if *queue_size != PACKET_QUEUE_DEFAULT {
+                    write!(f, ",queue_size={queue_size}")?;
+                }
+            }
+            PortSpec::AfXdp { interface, queue } => {
+                f.write_str(interface)?;
+                if *queue != 0 {
+                    write!(f, ",queue={queue}")?;
+                }
+            }
+            PortSpec::Tap { interface } => f.write_str(interface)?,
+            PortSpec::Pci { address } => f.write_str(address)?,
+            PortSpec::Vdev { name, args } => {
+                f.write_str(name)?;
+                if !args.is_empty() {
+                    write!(f, ",{args}")?;
+                }
+            }
         }
         Ok(())
     }

@@ -20,6 +20,8 @@ pub struct Capabilities {
     pub external_tx: ExternalMemory,
     /// A frame may be marked as needing no TCP checksum; the peer is told so and the field is not filled.
     pub checksum_metadata: bool,
+    /// What the port says of a received frame's TCP checksum is true.
+    pub checks_checksum: bool,
     /// The link comes back by itself when the peer was killed and restarted.
     pub reconnects: bool,
     /// A peer that is killed cannot take this process with it.
@@ -35,6 +37,7 @@ impl Capabilities {
                 // Other memory stalls the queue for ever: the peer has not mapped it.
                 external_tx: ExternalMemory::Eal,
                 checksum_metadata: true,
+                checks_checksum: true,
                 reconnects: *server,
                 survives_peer: true,
             },
@@ -42,6 +45,7 @@ impl Capabilities {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Any,
                 checksum_metadata: true,
+                checks_checksum: true,
                 reconnects: true,
                 survives_peer: true,
             },
@@ -50,6 +54,7 @@ impl Capabilities {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Any,
                 checksum_metadata: false,
+                checks_checksum: false,
                 reconnects: true,
                 survives_peer: false,
             },
@@ -58,6 +63,35 @@ impl Capabilities {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Any,
                 checksum_metadata: true,
+                checks_checksum: true,
+                reconnects: true,
+                survives_peer: true,
+            },
+            // Segments are gathered into the driver's ring, or by writev: any memory is copied.
+            PortSpec::AfPacket { .. } | PortSpec::Tap { .. } => Self {
+                multi_segment_tx: true,
+                external_tx: ExternalMemory::Any,
+                checksum_metadata: false,
+                checks_checksum: false,
+                reconnects: true,
+                survives_peer: true,
+            },
+            // The driver looks at a frame's first segment only, and sends as many bytes from there as the frame has.
+            // Of other virtual devices nothing is known.
+            PortSpec::AfXdp { .. } | PortSpec::Vdev { .. } => Self {
+                multi_segment_tx: false,
+                external_tx: ExternalMemory::Eal,
+                checksum_metadata: false,
+                checks_checksum: false,
+                reconnects: true,
+                survives_peer: true,
+            },
+            // What the driver says of chaining is believed; checksums are computed, and checked unless the NIC has.
+            PortSpec::Pci { .. } => Self {
+                multi_segment_tx: true,
+                external_tx: ExternalMemory::Eal,
+                checksum_metadata: false,
+                checks_checksum: true,
                 reconnects: true,
                 survives_peer: true,
             },

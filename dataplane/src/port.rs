@@ -17,7 +17,11 @@ use crate::{Capabilities, Mbuf, log};
 
 mod device;
 mod door;
+mod netdev;
+mod packet_ring;
+mod pci;
 mod ring;
+mod signals;
 mod sigpipe;
 mod socket;
 mod vdev;
@@ -79,6 +83,70 @@ pub enum PortError {
     /// Both ends of an in-process link are open.
     #[error("{0}: both ends of this link are open already; a ring joins two devices of one process")]
     RingInUse(String),
+    /// A right is missing.
+    #[error(
+        "{port}: not permitted; it needs {needs}: run as root, or give the program that right with setcap(8)"
+    )]
+    NoPermission {
+        /// The port.
+        port: String,
+        /// What it needs.
+        needs: &'static str,
+    },
+    /// The network interface does not exist.
+    #[error("{port}: there is no such network interface; here are {known}")]
+    NoInterface {
+        /// The port.
+        port: String,
+        /// Those that exist.
+        known: String,
+    },
+    /// The network interface is down.
+    #[error("{port}: the interface is down; bring it up with `ip link set {interface} up`")]
+    InterfaceDown {
+        /// The port.
+        port: String,
+        /// Its interface.
+        interface: String,
+    },
+    /// The network interface carries smaller packets only.
+    #[error(
+        "{port}: the interface carries packets of {carries} bytes, and the MTU is {mtu}; set mtu to {carries}, or \
+         raise the interface's with `ip link set {interface} mtu {mtu}`, on all hosts of the network alike"
+    )]
+    InterfaceMtu {
+        /// The port.
+        port: String,
+        /// Its interface.
+        interface: String,
+        /// What was asked for.
+        mtu: u16,
+        /// What the interface carries.
+        carries: i32,
+    },
+    /// The driver carries smaller packets only.
+    #[error(
+        "{port}: a port of this kind carries packets of {carries} bytes, and the MTU is {mtu}; lower mtu"
+    )]
+    Mtu {
+        /// The port.
+        port: String,
+        /// What was asked for.
+        mtu: u16,
+        /// What the driver carries.
+        carries: u16,
+    },
+    /// The interface has a port of this process already.
+    #[error("{0}: this process has a port on the interface already; use another interface for each device")]
+    InterfaceInUse(String),
+    /// The network interface or the NIC cannot be used.
+    #[error("{port}: the interface cannot be used: {reason}")]
+    Interface {
+        /// The port.
+        port: String,
+        /// Why.
+        reason: String,
+    },
     /// No memory for its frames.
     #[error("{port}: {source}")]
     Pool {
@@ -112,7 +180,7 @@ pub struct PortStats {
     pub tx_frames: u64,
     /// Their bytes.
     pub tx_bytes: u64,
-    /// Frames that found no mbuf, or were longer than the port's MTU, and were dropped.
+    /// Frames that found no mbuf or no room in the port's ring, or were longer than its MTU, and were dropped.
     pub rx_dropped: u64,
 }
 
@@ -134,7 +202,12 @@ impl Port {
     /// later, see [`link_up`](Self::link_up).
     pub fn open(eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions) -> Result<Self, PortError> {
         let frame = usize::from(options.mtu) + ETHERNET;
-        let queue = u32::from(vdev::queue_size(spec));
+        let carries = vdev::mtu_limit(spec);
+        if options.mtu > carries {
+            return Err(PortError::Mtu { port: spec.to_string(), mtu: options.mtu, carries });
+        }
+        let netdev = eal.control(|| netdev::Netdev::open(spec, options.mtu))?;
+        let queue = vdev::held_frames(spec);
         let users = if vdev::is_ring(spec) { Users::Link } else { Users::Engine };
         let pool = |frames: u32, room: usize| {
             Pool::new(eal, frames + queue, room, users)
@@ -142,16 +215,10 @@ impl Port {
         };
         let rx = pool(options.rx_frames, vdev::receive_room(spec, frame))?;
         let tx = pool(options.tx_frames, frame)?;
-        let device = Device::open(eal, spec, frame, &rx)?;
-        Ok(Self {
-            device,
-            rx,
-            tx,
-            caps: Capabilities::of(spec),
-            dropped: 0,
-            mtu: options.mtu,
-            spec: spec.clone(),
-        })
+        let device = Device::open(eal, spec, frame, &rx, netdev)?;
+        let mut caps = Capabilities::of(spec);
+        caps.multi_segment_tx &= device.chains();
+        Ok(Self { device, rx, tx, caps, dropped: 0, mtu: options.mtu, spec: spec.clone() })
     }
 
     /// Receives up to as many frames as `frames` has room for, and prefetches their headers. Every frame is linear;
@@ -176,7 +243,7 @@ impl Port {
                 } else if m.as_ref().nb_segs == 1 {
                     prefetch_data(m);
                     let mut frame = Mbuf::from_raw(m);
-                    if !self.caps.checksum_metadata {
+                    if !self.caps.checks_checksum {
                         frame.distrust_checksum();
                     }
                     frames.push_unchecked(frame);
@@ -237,6 +304,11 @@ impl Port {
         self.device.link_up()
     }
 
+    /// The Ethernet address of the NIC or interface; none where there is no device yet, or it has none.
+    pub fn mac(&self) -> Option<[u8; 6]> {
+        self.device.mac()
+    }
+
     /// What the kind of port can do.
     pub fn caps(&self) -> &Capabilities {
         &self.caps
@@ -279,7 +351,7 @@ impl Port {
             rx_bytes: stats.ibytes,
             tx_frames: stats.opackets,
             tx_bytes: stats.obytes,
-            rx_dropped: stats.imissed + stats.rx_nombuf + self.dropped,
+            rx_dropped: stats.imissed + stats.rx_nombuf + self.dropped + self.device.kernel_drops(),
         }
     }
 }

@@ -49,6 +49,8 @@ pub struct Counters {
     pub arp_requests_out: u64,
     pub arp_replies_out: u64,
     pub arp_failures: u64,
+    /// ARP packets in which another host claims our address.
+    pub arp_conflicts: u64,
     pub echo_replies: u64,
     pub unreachables_in: u64,
 }

@@ -117,7 +117,7 @@ fn every_key_reaches_its_field() {
     "#;
     let c = parse(text).unwrap();
     assert_eq!(c.port.spec, Some("memif:/p/m.sock,role=server".parse::<PortSpec>().unwrap()));
-    assert_eq!((c.port.mtu, c.port.mac), (9000, Some(Mac([2, 0, 0, 0, 0, 7]))));
+    assert_eq!((c.port.mtu, c.port.mac), (9000, MacSource::Fixed(Mac([2, 0, 0, 0, 0, 7]))));
     assert_eq!(c.port.fault.as_deref(), Some("loss=0.01"));
     assert_eq!(c.ip.address, Some("10.0.0.7/8".parse().unwrap()));
     assert_eq!(c.ip.gateway, Some(Ipv4Addr::new(10, 1, 1, 1)));
@@ -166,6 +166,22 @@ fn later_layers_win() {
 
 /// Every mistake in a file is reported with its line, its key, what is wrong and what to write.
 #[test]
+fn the_address_of_the_interface() {
+    let parse = |text: &str| Config::parse(Path::new("urnic.toml"), text);
+    let c =
+        parse("[port]\nport = \"af_packet:eth0\"\nmac = \"interface\"\n[ip]\nip = \"10.0.0.1/24\"").unwrap();
+    assert_eq!((c.port.mac, c.mac()), (MacSource::Interface, None));
+    for port in ["ring:x", "tap:t0", "vhost:/p"] {
+        let error =
+            parse(&format!("[port]\nport = \"{port}\"\nmac = \"interface\"")).unwrap_err().to_string();
+        assert!(
+            error.contains("urnic.toml:3: port.mac") && error.contains("no address of its own"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn mistakes_in_files() {
     for (text, message) in [
         ("[port]\n\nmtuu = 1500\n", "urnic.toml:3: port.mtuu: there is no such key; did you mean mtu?"),
@@ -180,9 +196,10 @@ fn mistakes_in_files() {
              576 to 9000",
         ),
         (
-            "# x\n[port]\nport = \"pci:0000:00:04.0\"\n",
-            "urnic.toml:3: port.port: there is no kind of port \"pci\"; write KIND:ARG[,key=value...], where the kinds \
-             are virtio_user:PATH, vhost:PATH, memif:PATH and ring:NAME",
+            "# x\n[port]\nport = \"pcie:0000:00:04.0\"\n",
+            "urnic.toml:3: port.port: there is no kind of port \"pcie\"; write KIND:ARG[,key=value...], where the kinds \
+             are virtio_user:PATH, vhost:PATH, memif:PATH, ring:NAME, af_packet:INTERFACE, af_xdp:INTERFACE, tap:NAME, \
+             pci:ADDRESS and vdev:DEVICE",
         ),
         (
             "[engine]\nprogress = \"fast\"",
@@ -288,7 +305,7 @@ fn derived_values() {
     assert_eq!(c.memory_mb(), 64);
     c.ip.address = Some("10.0.0.1/24".parse().unwrap());
     assert_eq!(c.mac(), Some(Mac::for_address(Ipv4Addr::new(10, 0, 0, 1))));
-    c.port.mac = Some(Mac([2; 6]));
+    c.port.mac = MacSource::Fixed(Mac([2; 6]));
     assert_eq!(c.mac(), Some(Mac([2; 6])));
 }
 

@@ -17,6 +17,33 @@ fn kinds_and_defaults() {
         PortSpec::Memif { path, role: MemifRole::Server, id: 3, queue_size: 256 }
     );
     assert_eq!(parse("ring:pair"), PortSpec::Ring { name: "pair".to_string() });
+    let interface = "eth0".to_string();
+    assert_eq!(
+        parse("af_packet:eth0"),
+        PortSpec::AfPacket { interface: interface.clone(), queue_size: 1024 }
+    );
+    assert_eq!(parse("af_xdp:eth0"), PortSpec::AfXdp { interface: interface.clone(), queue: 0 });
+    assert_eq!(parse("tap:eth0"), PortSpec::Tap { interface });
+    assert_eq!(parse("pci:3:1F.7"), PortSpec::Pci { address: "0000:03:1f.7".to_string() });
+    assert_eq!(
+        parse("vdev:net_pcap9,iface=eth0,a=b"),
+        PortSpec::Vdev { name: "net_pcap9".to_string(), args: "iface=eth0,a=b".to_string() }
+    );
+}
+
+#[test]
+fn memory_links_and_networks() {
+    for (text, memory, interface) in [
+        ("ring:x", true, None),
+        ("vhost:/p", true, None),
+        ("af_packet:eth0", false, Some("eth0")),
+        ("af_xdp:eth0", false, Some("eth0")),
+        ("tap:t0", false, Some("t0")),
+        ("pci:0:4.0", false, None),
+        ("vdev:net_null0", false, None),
+    ] {
+        assert_eq!((parse(text).is_memory_link(), parse(text).interface()), (memory, interface), "{text}");
+    }
 }
 
 #[test]
@@ -29,6 +56,14 @@ fn written_form_reads_back() {
         "memif:/p/m.sock,role=client",
         "memif:/p/m.sock,role=server,id=4294967295,queue_size=4096",
         "ring:x",
+        "af_packet:eth0",
+        "af_packet:enp0s31f6.100,queue_size=256",
+        "af_xdp:eth0",
+        "af_xdp:eth0,queue=3",
+        "tap:dtap0",
+        "pci:0000:00:04.0",
+        "vdev:net_pcap9,iface=eth0",
+        "vdev:net_null0",
     ] {
         assert_eq!(parse(text).to_string(), text);
         assert!(PortSpec::KINDS.contains(&parse(text).kind()));
@@ -45,7 +80,7 @@ fn the_two_ends_of_a_link_belong_together() {
         let creates = |s: &PortSpec| match s {
             PortSpec::VirtioUser { server, .. } | PortSpec::Vhost { server, .. } => *server,
             PortSpec::Memif { role, .. } => *role == MemifRole::Server,
-            PortSpec::Ring { .. } => false,
+            _ => false,
         };
         if spec.path().is_some() {
             assert_ne!(creates(&spec), creates(&peer), "exactly one side creates the socket: {text}");
@@ -59,7 +94,22 @@ fn mistakes_are_named() {
     for (bad, why) in [
         ("", "no kind of port \"\""),
         ("virtio:/p", "no kind of port \"virtio\""),
-        ("pci:0000:00:04.0", "no kind of port \"pci\""),
+        ("pci:", "not the address of a PCI device"),
+        ("pci:0000:00:04", "not the address of a PCI device"),
+        ("pci:0000:00:04.8", "not the address of a PCI device"),
+        ("pci:0000:00:20.0", "not the address of a PCI device"),
+        ("pci:0:0:0:0.0", "not the address of a PCI device"),
+        ("pci:+1:00.0", "not the address of a PCI device"),
+        ("pci:00:04.0,x=y", "a pci port has no options"),
+        ("af_packet:", "needs the name of a network interface"),
+        ("af_packet:a/b", "cannot be the name of a network interface"),
+        ("af_packet:abcdefghijklmnop", "cannot be the name of a network interface"),
+        ("af_packet:eth0,queue_size=3", "power of two"),
+        ("af_xdp:eth0,queue=x", "queue=x is not a number"),
+        ("tap:t0,mac=fixed", "a tap port has no options"),
+        ("vdev:", "not a network driver"),
+        ("vdev:crypto_null0", "not a network driver"),
+        ("vdev:net_pcap,iface=x", "not a network driver"),
         ("vhost", "needs the path"),
         ("vhost:", "needs the path"),
         ("memif:,role=server", "needs the path"),

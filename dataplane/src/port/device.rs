@@ -10,9 +10,10 @@ use dpdk_sys as sys;
 use urnic_config::{MemifRole, PortSpec};
 
 use super::door::Door;
-use super::{PortError, ring, sigpipe, socket, vdev};
+use super::netdev::Netdev;
+use super::{PortError, packet_ring, pci, ring, signals, sigpipe, socket, vdev};
 use crate::eal::{self, Eal};
-use crate::{Pool, log};
+use crate::{Capabilities, Pool, log};
 
 /// How often a memif client tries to reach its server.
 const RETRY: Duration = Duration::from_millis(20);
@@ -38,13 +39,22 @@ pub(super) struct Device {
     rx: *mut sys::rte_mempool,
     link: Option<ring::End>,
     retry_at: Instant,
+    /// The driver sends frames of several segments.
+    chains: bool,
+    netdev: Option<Netdev>,
     eal: Arc<Eal>,
     _listening: Option<socket::Listening>,
 }
 
 impl Device {
     /// Makes the device, or the place where its peer will be awaited. The owner keeps `rx` until this is dropped.
-    pub(super) fn open(eal: &Arc<Eal>, spec: &PortSpec, frame: usize, rx: &Pool) -> Result<Self, PortError> {
+    pub(super) fn open(
+        eal: &Arc<Eal>,
+        spec: &PortSpec,
+        frame: usize,
+        rx: &Pool,
+        netdev: Option<Netdev>,
+    ) -> Result<Self, PortError> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let args = vdev::args(spec, frame)?;
         let listening = socket::prepare(spec)?;
@@ -57,6 +67,8 @@ impl Device {
             rx: rx.as_ptr(),
             link: None,
             retry_at: Instant::now(),
+            chains: true,
+            netdev,
             eal: Arc::clone(eal),
             _listening: listening,
         };
@@ -80,6 +92,23 @@ impl Device {
                 device.plug()?;
                 device.start_client();
             }
+            PortSpec::Pci { address } => {
+                pci::check(spec, address)?;
+                device.plug()?;
+                device.start()?;
+            }
+            PortSpec::AfPacket { queue_size, .. } => {
+                let before = packet_ring::sockets();
+                device.plug()?;
+                if let Some(netdev) = &mut device.netdev {
+                    netdev.adopt(before, usize::from(*queue_size) * frame);
+                }
+                device.start()?;
+            }
+            PortSpec::Tap { .. } => {
+                signals::reserved(|| device.plug())?;
+                device.start()?;
+            }
             _ => {
                 device.plug()?;
                 device.start()?;
@@ -100,10 +129,36 @@ impl Device {
         self.link.is_some()
     }
 
+    /// Whether the driver sends frames of several segments.
+    pub(super) fn chains(&self) -> bool {
+        self.chains
+    }
+
+    /// Frames that the kernel had for the driver and dropped.
+    pub(super) fn kernel_drops(&self) -> u64 {
+        self.netdev.as_ref().map_or(0, Netdev::drops)
+    }
+
+    /// The device's own Ethernet address.
+    pub(super) fn mac(&self) -> Option<[u8; 6]> {
+        let id = self.polled()?;
+        let mut address = sys::rte_ether_addr::default();
+        // SAFETY: the device exists; an Ethernet address is six bytes.
+        unsafe {
+            let status = sys::rte_eth_macaddr_get(id, &raw mut address);
+            let mac = (&raw const address).cast::<[u8; 6]>().read_unaligned();
+            (status == 0 && mac != [0; 6]).then_some(mac)
+        }
+    }
+
     /// Whether the peer is there; furthers a connection that is not.
     pub(super) fn link_up(&mut self) -> bool {
         if let Some(link) = &self.link {
             return link.is_whole();
+        }
+        if let Some(netdev) = &self.netdev {
+            netdev.kick();
+            return netdev.is_running();
         }
         match &mut self.state {
             State::Absent => return false,
@@ -174,12 +229,16 @@ impl Device {
 
     /// Plugs the virtual device in.
     fn plug(&mut self) -> Result<(), PortError> {
-        let (name, args) = (&self.name, &self.args);
+        let (bus, name, args) = (vdev::bus(&self.spec), &self.name, &self.args);
         let mut id = 0;
         let status = self.eal.control(|| {
             // SAFETY: EAL runs; NUL-terminated strings, and a place of ours.
             unsafe {
-                match sys::rte_eal_hotplug_add(c"vdev".as_ptr(), name.as_ptr(), args.as_ptr()) {
+                // A NIC that EAL was started for is there already.
+                if sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id) == 0 {
+                    return 0;
+                }
+                match sys::rte_eal_hotplug_add(bus.as_ptr(), name.as_ptr(), args.as_ptr()) {
                     0 => sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id),
                     error => error,
                 }
@@ -213,6 +272,9 @@ impl Device {
         let queue = vdev::queue_size(&self.spec);
         let pool = self.rx as usize;
         let watched = self.is_watched();
+        let checks = Capabilities::of(&self.spec).checks_checksum;
+        // The kernel's interfaces are made promiscuous by us, for as long as the port is open.
+        let filters = matches!(self.spec, PortSpec::Pci { .. } | PortSpec::Vdev { .. });
         let start = move || {
             let ok = |step: &'static str, status: i32| if status == 0 { Ok(()) } else { Err((step, status)) };
             let mut info = sys::rte_eth_dev_info::default();
@@ -221,7 +283,9 @@ impl Device {
             // mempool, which outlives the device.
             unsafe {
                 ok("reading the device's properties", sys::rte_eth_dev_info_get(id, &raw mut info))?;
-                conf.rxmode.offloads = sys::RTE_ETH_RX_OFFLOAD_TCP_CKSUM & info.rx_offload_capa;
+                if checks {
+                    conf.rxmode.offloads = sys::RTE_ETH_RX_OFFLOAD_TCP_CKSUM & info.rx_offload_capa;
+                }
                 conf.intr_conf.set_lsc(u32::from(watched));
                 conf.txmode.offloads = (sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM
                     | sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS)
@@ -239,17 +303,20 @@ impl Device {
                 )?;
                 ok("setting up the send queue", sys::rte_eth_tx_queue_setup(id, 0, txd, any, ptr::null()))?;
                 ok("starting the device", sys::rte_eth_dev_start(id))?;
-                // Devices that do not filter refuse this.
-                sys::rte_eth_promiscuous_enable(id);
+                if filters {
+                    sys::rte_eth_promiscuous_enable(id);
+                }
             }
-            Ok(())
+            Ok(conf.txmode.offloads & sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS != 0)
         };
         let result = if watched {
             Eal::on_interrupt_thread(start).unwrap_or(Err(("setting an alarm", -libc::ENOMEM)))
         } else {
             self.eal.control(start)
         };
-        result.map_err(|(step, status)| self.error(step, status))?;
+        let chains = result.map_err(|(step, status)| self.error(step, status))?;
+        // The drivers of memory links chain whatever they say, and were tested.
+        self.chains = chains || self.spec.is_memory_link();
         self.state = State::Plugged { started: true };
         Ok(())
     }
@@ -263,7 +330,7 @@ impl Device {
     /// Stops the device and takes it out of EAL.
     fn unplug(&mut self) {
         let State::Plugged { .. } = std::mem::replace(&mut self.state, State::Absent) else { return };
-        let (id, name) = (self.id, &self.name);
+        let (id, bus, name) = (self.id, vdev::bus(&self.spec), &self.name);
         let watched = self.is_watched();
         if watched && !close_between_interrupts(id) {
             tracing::warn!(
@@ -278,7 +345,7 @@ impl Device {
                 sys::rte_eth_dev_stop(id);
                 sys::rte_eth_dev_close(id);
             }
-            sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr())
+            sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr())
         });
         if status != 0 {
             tracing::debug!("removing {name:?}: {}", eal::strerror(status));

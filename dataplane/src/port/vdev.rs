@@ -1,18 +1,64 @@
 //! Names and arguments of the virtual devices.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 use urnic_config::{MemifRole, PortSpec};
 
 use super::PortError;
 
-/// Frames that the driver's queue may hold in either direction.
+/// Descriptors of the driver's queue in either direction.
 pub(super) fn queue_size(spec: &PortSpec) -> u16 {
     match spec {
-        PortSpec::VirtioUser { queue_size, .. } | PortSpec::Memif { queue_size, .. } => *queue_size,
+        PortSpec::VirtioUser { queue_size, .. }
+        | PortSpec::Memif { queue_size, .. }
+        | PortSpec::AfPacket { queue_size, .. } => *queue_size,
         PortSpec::Vhost { .. } | PortSpec::Ring { .. } => super::ring::SLOTS,
+        // The driver has a size of its own, that of libxdp.
+        PortSpec::AfXdp { .. } => XDP_QUEUE,
+        PortSpec::Tap { .. } => 256,
+        PortSpec::Pci { .. } | PortSpec::Vdev { .. } => 1024,
     }
 }
+
+/// Frames of each pool that the driver may hold on to.
+pub(super) fn held_frames(spec: &PortSpec) -> u32 {
+    match spec {
+        // It copies into and out of a ring of its own.
+        PortSpec::AfPacket { .. } => 0,
+        // The receive pool also holds what is being sent: the driver copies it there.
+        PortSpec::AfXdp { .. } => 2 * u32::from(XDP_QUEUE),
+        _ => queue_size(spec).into(),
+    }
+}
+
+/// Descriptors of each ring of an XDP socket.
+const XDP_QUEUE: u16 = 2048;
+/// What the kernel keeps free before a frame for XDP (XDP_PACKET_HEADROOM).
+const XDP_HEADROOM: usize = 256;
+
+/// The largest IP packet that the driver carries.
+pub(super) fn mtu_limit(spec: &PortSpec) -> u16 {
+    match spec {
+        // A frame, its headroom, and what DPDK and the kernel keep beside it share a page of 4096 bytes, of which a
+        // mempool leaves a cache line unused.
+        PortSpec::AfXdp { .. } => 3440,
+        // The driver refuses a larger MTU, and drops longer frames.
+        PortSpec::Tap { .. } => 1500,
+        _ => u16::MAX,
+    }
+}
+
+/// Bytes of a slot in the ring of a packet socket: the kernel's header and alignment, a VLAN tag, the frame. Four slots
+/// are a whole number of pages.
+fn packet_slot(frame: usize) -> usize {
+    const BESIDE: usize = 80 + 16;
+    (frame + BESIDE).next_multiple_of(1024)
+}
+
+/// Slots in a block of the ring.
+const SLOTS_PER_BLOCK: usize = 4;
+/// What the driver takes off a slot for the kernel's header.
+const PACKET_HEADER: usize = 32;
 
 /// Bytes that an mbuf for reception must hold, for frames of up to `frame` bytes.
 pub(super) fn receive_room(spec: &PortSpec, frame: usize) -> usize {
@@ -21,8 +67,17 @@ pub(super) fn receive_room(spec: &PortSpec, frame: usize) -> usize {
     match spec {
         // Where the mbufs hold the driver's own buffers it copies without looking, however long the peer's frame.
         PortSpec::Memif { .. } => frame.max(LONGEST),
+        // The driver wants room for all that a slot can hold.
+        PortSpec::AfPacket { .. } => packet_slot(frame) - PACKET_HEADER,
+        // The kernel refuses buffers that take, with DPDK's 320 bytes beside, less than 2048.
+        PortSpec::AfXdp { .. } => (frame + XDP_HEADROOM).max(1728),
         _ => frame,
     }
+}
+
+/// The bus of its device.
+pub(super) fn bus(spec: &PortSpec) -> &'static CStr {
+    if matches!(spec, PortSpec::Pci { .. }) { c"pci" } else { c"vdev" }
 }
 
 /// Whether both ends are in this process.
@@ -37,6 +92,12 @@ pub(super) fn name(spec: &PortSpec, serial: u32) -> CString {
         PortSpec::Vhost { .. } => "net_vhost",
         PortSpec::Memif { .. } => "net_memif",
         PortSpec::Ring { .. } => "urnic_ring",
+        PortSpec::AfPacket { .. } => "net_af_packet",
+        PortSpec::AfXdp { .. } => "net_af_xdp",
+        PortSpec::Tap { .. } => "net_tap",
+        PortSpec::Pci { address: name } | PortSpec::Vdev { name, .. } => {
+            return CString::new(name.as_str()).unwrap_or_default();
+        }
     };
     CString::new(format!("{driver}{serial}")).unwrap_or_default()
 }
@@ -64,7 +125,18 @@ pub(super) fn args(spec: &PortSpec, frame: usize) -> Result<CString, PortError> 
             queue_size.ilog2(),
             frame.next_multiple_of(64).max(2048),
         ),
-        PortSpec::Ring { .. } => String::new(),
+        PortSpec::Ring { .. } | PortSpec::Pci { .. } => String::new(),
+        PortSpec::AfPacket { interface, queue_size } => {
+            let slot = packet_slot(frame);
+            let block = slot * SLOTS_PER_BLOCK;
+            format!("iface={interface},framesz={slot},blocksz={block},framecnt={queue_size},qdisc_bypass=1")
+        }
+        // Busy polling in the kernel would poll in our time.
+        PortSpec::AfXdp { interface, queue } => {
+            format!("iface={interface},start_queue={queue},queue_count=1,busy_budget=0")
+        }
+        PortSpec::Tap { interface } => format!("iface={interface}"),
+        PortSpec::Vdev { args, .. } => args.clone(),
     };
     CString::new(text).map_err(|_| bad_path("it holds a NUL byte"))
 }

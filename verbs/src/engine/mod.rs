@@ -483,6 +483,19 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         let mut attributes = self.attributes.clone();
         attributes.link_up = self.link_up;
         attributes.counters = self.port.counters();
+        let c = self.stack.counters();
+        attributes.counters.extend([
+            ("tcp_segments_in", c.segments_in),
+            ("tcp_segments_out", c.segments_out),
+            ("tcp_retransmitted", c.retransmitted_segments),
+            ("tcp_fast_recoveries", c.fast_recoveries),
+            ("tcp_timeouts", c.rto_recoveries),
+            ("tcp_out_of_order", c.out_of_order),
+            ("tcp_duplicate", c.duplicate),
+            ("tcp_bad_checksum", c.bad_tcp_checksum),
+            ("malformed", c.malformed),
+            ("arp_conflicts", c.arp_conflicts),
+        ]);
         attributes
     }
 }

@@ -45,7 +45,12 @@ pub(crate) fn open(
     let options = PortOptions { mtu: config.port.mtu, ..PortOptions::default() };
     let port = urnic_dataplane::Port::open(&eal, spec, &options).map_err(|e| failed(&e))?;
 
-    let mac = config.port.mac.unwrap_or_else(|| urnic_config::Mac::for_address(address.address)).0;
+    let mac = match config.mac() {
+        Some(mac) => mac.0,
+        None => port.mac().ok_or_else(|| {
+            Error::Open(format!("{spec}: the port has no Ethernet address; set mac to one, or leave it out"))
+        })?,
+    };
     let stack = StackConfig {
         gateway: config.ip.gateway,
         mtu: config.port.mtu,

@@ -69,10 +69,12 @@ pub(super) fn linger(shards: &[&Shard]) {
             drained &= engine.drained();
         }
         if drained {
+            report(shards);
             return;
         }
         if Instant::now() >= end {
             tracing::warn!("not everything was acknowledged within {LINGER:?}");
+            report(shards);
             return;
         }
         if !worked {
@@ -83,4 +85,16 @@ pub(super) fn linger(shards: &[&Shard]) {
 
 extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
+}
+
+/// What the devices have counted.
+fn report(shards: &[&Shard]) {
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        for shard in shards {
+            let attributes = shard.lock().attributes();
+            let counted = attributes.counters.iter().filter(|(_, n)| *n > 0);
+            let counted: Vec<_> = counted.map(|(name, n)| format!("{name} {n}")).collect();
+            tracing::debug!("{}: {}", attributes.ip, counted.join(", "));
+        }
+    }
 }

@@ -1,0 +1,283 @@
+//! The kernel's side of a port on a network interface: is it there and usable, has it a carrier, does it take every
+//! frame in as it is.
+//!
+//! DPDK's drivers find out little of this, set the interface promiscuous for good, and log instead of saying.
+
+use std::collections::HashSet;
+use std::ffi::CString;
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+
+use urnic_config::PortSpec;
+
+use super::PortError;
+use super::packet_ring::PacketRing;
+
+/// Interfaces that ports of this process are on: two packet sockets of one process would share the frames.
+static TAKEN: Mutex<Option<HashSet<(&'static str, i32)>>> = Mutex::new(None);
+
+/// Capabilities of `capabilities(7)`, by their bits.
+const CAP_NET_ADMIN: u8 = 12;
+const CAP_NET_RAW: u8 = 13;
+const CAP_SYS_ADMIN: u8 = 21;
+const CAP_BPF: u8 = 39;
+
+/// A network interface that a port uses; promiscuous meanwhile.
+#[derive(Debug)]
+pub(super) struct Netdev {
+    /// A packet socket that receives nothing, but keeps the interface promiscuous while it is open.
+    socket: OwnedFd,
+    name: String,
+    taken: (&'static str, i32),
+    /// The driver's own socket.
+    ring: Option<PacketRing>,
+}
+
+impl Netdev {
+    /// Whether a port of this kind works on an interface that exists already.
+    pub(super) fn is_used_by(spec: &PortSpec) -> bool {
+        matches!(spec, PortSpec::AfPacket { .. } | PortSpec::AfXdp { .. })
+    }
+
+    /// Looks whether the port can be opened on its interface with packets of `mtu` bytes, and prepares it.
+    pub(super) fn open(spec: &PortSpec, mtu: u16) -> Result<Option<Self>, PortError> {
+        permitted(spec)?;
+        let Some(name) = spec.interface().filter(|_| Self::is_used_by(spec)) else { return Ok(None) };
+        let port = || spec.to_string();
+        let failed = |what: &'static str, e: io::Error| match e.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => PortError::NoPermission { port: port(), needs: needs(spec) },
+            _ => PortError::Interface { port: port(), reason: format!("{what}: {e}") },
+        };
+        let socket = packet_socket().map_err(|e| failed("opening a packet socket", e))?;
+        let index = index(&socket, name).map_err(|e| match e.raw_os_error() {
+            Some(libc::ENODEV) => PortError::NoInterface { port: port(), known: interfaces() },
+            _ => failed("looking the interface up", e),
+        })?;
+        let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if !taken.get_or_insert_default().insert((spec.kind(), index)) {
+            return Err(PortError::InterfaceInUse(port()));
+        }
+        drop(taken);
+        let netdev = Self { socket, name: name.to_owned(), taken: (spec.kind(), index), ring: None };
+
+        let request = netdev.ask(libc::SIOCGIFHWADDR).map_err(|e| failed("asking its type", e))?;
+        // SAFETY: the kernel has filled in an address.
+        if unsafe { request.ifr_ifru.ifru_hwaddr.sa_family } != libc::ARPHRD_ETHER {
+            return Err(PortError::Interface {
+                port: port(),
+                reason: "it is not an Ethernet interface".into(),
+            });
+        }
+        if netdev.flags().map_err(|e| failed("asking its state", e))? & libc::IFF_UP == 0 {
+            return Err(PortError::InterfaceDown { port: port(), interface: name.to_owned() });
+        }
+        let request = netdev.ask(libc::SIOCGIFMTU).map_err(|e| failed("asking its MTU", e))?;
+        // SAFETY: the kernel has filled in the MTU.
+        let carries = unsafe { request.ifr_ifru.ifru_mtu };
+        if carries < i32::from(mtu) {
+            return Err(PortError::InterfaceMtu { port: port(), interface: name.to_owned(), mtu, carries });
+        }
+        netdev.become_promiscuous(index).map_err(|e| failed("making it promiscuous", e))?;
+        netdev.keep_frames_whole();
+        if let PortSpec::AfXdp { queue, .. } = spec {
+            netdev.check_queues(spec, *queue)?;
+        }
+        Ok(Some(netdev))
+    }
+
+    /// Whether the interface is up and has a carrier.
+    pub(super) fn is_running(&self) -> bool {
+        let needed = libc::IFF_UP | libc::IFF_RUNNING;
+        self.flags().is_ok_and(|flags| flags & needed == needed)
+    }
+
+    /// Takes hold of the `af_packet` driver's socket, which is not among those of `before` and may have `in_flight`
+    /// bytes of frames on the way.
+    pub(super) fn adopt(&mut self, before: Vec<RawFd>, in_flight: usize) {
+        self.ring = PacketRing::find(self.taken.1, &before, in_flight);
+        if self.ring.is_none() {
+            tracing::debug!("{}: the driver's socket is not to be found", self.name);
+        }
+    }
+
+    /// Sends what the driver has left in its ring.
+    pub(super) fn kick(&self) {
+        if let Some(ring) = &self.ring {
+            ring.kick();
+        }
+    }
+
+    /// Frames that found no place in the driver's ring.
+    pub(super) fn drops(&self) -> u64 {
+        self.ring.as_ref().map_or(0, PacketRing::drops)
+    }
+
+    fn flags(&self) -> io::Result<i32> {
+        let request = self.ask(libc::SIOCGIFFLAGS)?;
+        // SAFETY: the kernel has filled in the flags.
+        Ok(unsafe { request.ifr_ifru.ifru_flags }.into())
+    }
+
+    /// One of the requests that fill in an `ifreq`.
+    fn ask(&self, what: libc::Ioctl) -> io::Result<libc::ifreq> {
+        let mut request = request_for(&self.name);
+        ioctl(&self.socket, what, &mut request)?;
+        Ok(request)
+    }
+
+    fn become_promiscuous(&self, index: i32) -> io::Result<()> {
+        // SAFETY: a plain structure of integers.
+        let mut membership: libc::packet_mreq = unsafe { mem::zeroed() };
+        membership.mr_ifindex = index;
+        membership.mr_type = libc::PACKET_MR_PROMISC as u16;
+        // SAFETY: the option takes this structure, of the size stated.
+        let status = unsafe {
+            libc::setsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_ADD_MEMBERSHIP,
+                (&raw const membership).cast(),
+                mem::size_of_val(&membership) as libc::socklen_t,
+            )
+        };
+        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Frames that the kernel has merged on reception (GRO, LRO) do not fit a packet socket: asks it to leave that.
+    fn keep_frames_whole(&self) {
+        const GET_GRO: u32 = 0x2b;
+        const SET_GRO: u32 = 0x2c;
+        const GET_FLAGS: u32 = 0x25;
+        const SET_FLAGS: u32 = 0x26;
+        const LRO: u32 = 1 << 15;
+        for (what, get, set, bit) in [
+            ("generic-receive-offload", GET_GRO, SET_GRO, 1),
+            ("large-receive-offload", GET_FLAGS, SET_FLAGS, LRO),
+        ] {
+            let Ok(value) = self.ethtool([get, 0]) else { continue };
+            if value[1] & bit == 0 {
+                continue;
+            }
+            let name = &self.name;
+            match self.ethtool([set, value[1] & !bit]) {
+                Ok(_) => tracing::info!(
+                    "{name}: turned {what} off, because merged frames do not fit; `ethtool -K {name} {what} on` turns \
+                     it on again"
+                ),
+                Err(e) => tracing::warn!(
+                    "{name}: {what} is on and frames that it merges are lost, which is slow; it cannot be turned off \
+                     ({e}): run `ethtool -K {name} {what} off` as root"
+                ),
+            }
+        }
+    }
+
+    /// XDP sees one queue of the interface only.
+    fn check_queues(&self, spec: &PortSpec, queue: u16) -> Result<(), PortError> {
+        const GET_CHANNELS: u32 = 0x3c;
+        // struct ethtool_channels: command; most of rx, tx, other, combined; number of rx, tx, other, combined.
+        let Ok(channels) = self.ethtool([GET_CHANNELS, 0, 0, 0, 0, 0, 0, 0, 0]) else { return Ok(()) };
+        let queues = channels[5].max(channels[8]).max(1);
+        let name = &self.name;
+        if u32::from(queue) >= queues {
+            let reason = format!("it has {queues} queues, and none has the number {queue}");
+            return Err(PortError::Interface { port: spec.to_string(), reason });
+        }
+        if queues > 1 {
+            tracing::warn!(
+                "{spec}: {name} spreads what it receives over {queues} queues, and only queue {queue} is ours: run \
+                 `ethtool -L {name} combined 1`, or steer our address to that queue"
+            );
+        }
+        Ok(())
+    }
+
+    /// A request of ethtool whose structure is made of 32-bit words, the command first.
+    fn ethtool<const N: usize>(&self, mut words: [u32; N]) -> io::Result<[u32; N]> {
+        let mut request = request_for(&self.name);
+        request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+        ioctl(&self.socket, libc::SIOCETHTOOL, &mut request)?;
+        Ok(words)
+    }
+}
+
+impl Drop for Netdev {
+    fn drop(&mut self) {
+        if let Some(taken) = TAKEN.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            taken.remove(&self.taken);
+        }
+    }
+}
+
+/// What a port needs of the system, in words.
+fn needs(spec: &PortSpec) -> &'static str {
+    match spec {
+        PortSpec::AfPacket { .. } => "CAP_NET_RAW",
+        PortSpec::AfXdp { .. } => "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF",
+        PortSpec::Tap { .. } => "CAP_NET_ADMIN",
+        _ => "more rights",
+    }
+}
+
+/// Looks for the capabilities without which the port cannot be opened.
+fn permitted(spec: &PortSpec) -> Result<(), PortError> {
+    let all: &[&[u8]] = match spec {
+        PortSpec::AfPacket { .. } => &[&[CAP_NET_RAW]],
+        PortSpec::AfXdp { .. } => &[&[CAP_NET_RAW], &[CAP_NET_ADMIN], &[CAP_BPF, CAP_SYS_ADMIN]],
+        PortSpec::Tap { .. } => &[&[CAP_NET_ADMIN]],
+        _ => return Ok(()),
+    };
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    let Some(have) = line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok()) else { return Ok(()) };
+    if all.iter().all(|any| any.iter().any(|bit| have & (1 << bit) != 0)) {
+        return Ok(());
+    }
+    Err(PortError::NoPermission { port: spec.to_string(), needs: needs(spec) })
+}
+
+/// A packet socket that is bound to no protocol and so receives nothing.
+fn packet_socket() -> io::Result<OwnedFd> {
+    // SAFETY: a system call without pointers.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that has just been opened, and is nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A request about an interface; names that are too long are cut, and are no interface's.
+fn request_for(name: &str) -> libc::ifreq {
+    // SAFETY: integers, and a union of such; a null pointer among them is not followed.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+fn ioctl(socket: &OwnedFd, what: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
+    // SAFETY: the requests used here take an `ifreq`, and one that points at data, data of the right size.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut *request) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+fn index(socket: &OwnedFd, name: &str) -> io::Result<i32> {
+    let mut request = request_for(name);
+    ioctl(socket, libc::SIOCGIFINDEX, &mut request)?;
+    // SAFETY: the kernel has filled in the index.
+    Ok(unsafe { request.ifr_ifru.ifru_ifindex })
+}
+
+/// The names of the interfaces that there are, for a message.
+fn interfaces() -> String {
+    let found = nix::net::if_::if_nameindex();
+    let name = |name: &std::ffi::CStr| CString::from(name).into_string().unwrap_or_default();
+    let names: Vec<_> = found.iter().flat_map(|all| all.iter().map(|i| name(i.name()))).collect();
+    names.join(", ")
+}

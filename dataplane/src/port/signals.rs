@@ -1,0 +1,40 @@
+//! Keeps the `tap` driver from sending this process a real-time signal for every burst that arrives.
+//!
+//! It takes the first signal without a handler. Without one it polls, which is what we do anyway: faster, and the
+//! program's system calls are not interrupted.
+
+use std::mem;
+use std::ptr;
+
+/// Runs `plug` while every real-time signal that nobody handles is ignored, so that none looks free.
+pub(super) fn reserved<T>(plug: impl FnOnce() -> T) -> T {
+    let reserved: Vec<_> =
+        (libc::SIGRTMIN() + 1..libc::SIGRTMAX()).filter(|&signal| reserve(signal)).collect();
+    let result = plug();
+    for signal in reserved {
+        dispose(signal, libc::SIG_DFL);
+    }
+    result
+}
+
+/// Ignores a signal that has its default action. Whether it had.
+fn reserve(signal: i32) -> bool {
+    // SAFETY: a structure of integers, filled in by the call; nothing is changed.
+    let action = unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        if libc::sigaction(signal, ptr::null(), &raw mut action) != 0 {
+            return false;
+        }
+        action.sa_sigaction
+    };
+    action == libc::SIG_DFL && dispose(signal, libc::SIG_IGN)
+}
+
+fn dispose(signal: i32, handler: libc::sighandler_t) -> bool {
+    // SAFETY: a structure of integers; the handlers passed are the two that are no functions.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = handler;
+        libc::sigaction(signal, &raw const action, ptr::null_mut()) == 0
+    }
+}
