@@ -229,7 +229,7 @@ pub struct FloorArgs {
                         SIGINT (Ctrl-C) or SIGTERM ends the relay; then it prints what it did."
 )]
 pub struct RelayArgs {
-    /// The one port, A: virtio_user:PATH, vhost:PATH or memif:PATH[,role=server]
+    /// The one port, A: any kind but ring, such as af_packet:eth0 or vhost:/tmp/a
     #[arg(value_name = "PORT_A")]
     pub a: PortSpec,
     /// The other port, B

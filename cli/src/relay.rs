@@ -20,8 +20,8 @@ pub fn run(args: &RelayArgs) -> Result<(), Failure> {
     for port in [&args.a, &args.b] {
         if let PortSpec::Ring { .. } = port {
             return Err(Failure::Usage(format!(
-                "{port}: a ring joins devices of one process, and the relay is a process of its own; use virtio_user, \
-                 vhost or memif"
+                "{port}: a ring joins devices of one process, and the relay is a process of its own; use another \
+                 kind"
             )));
         }
     }

@@ -190,7 +190,7 @@ fn bad_usage_and_failures() {
     refuses(&["relay"], 2, &["<PORT_A> <PORT_B>"]);
     refuses(&["relay", "vhost:/tmp/a"], 2, &["<PORT_B>"]);
     refuses(&["relay", "nic:/tmp/a", "vhost:/tmp/b"], 2, &["no kind of port \"nic\""]);
-    refuses(&["relay", "ring:a", "vhost:/tmp/b"], 2, &["ring:a", "one process", "virtio_user"]);
+    refuses(&["relay", "ring:a", "vhost:/tmp/b"], 2, &["ring:a", "one process", "another kind"]);
     refuses(
         &["relay", "vhost:/tmp/a", "vhost:/tmp/b", "--fault", "los=1"],
         2,
