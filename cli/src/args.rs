@@ -31,7 +31,7 @@ pub enum Command {
     /// Measure latency, bandwidth and message rate
     Perf(PerfArgs),
     /// Join two ports, and drop, duplicate, reorder, delay, corrupt, mark or slow down what crosses
-    Relay(RelayArgs),
+    Relay(Box<RelayArgs>),
 }
 
 /// Options of everything that runs an engine.

@@ -287,3 +287,37 @@ fn needs_tshark_a_capture_of_everything() {
     assert!(bad[0].contains("Bad CRC32"), "{bad:?}");
     assert_eq!(errors(&damaged).lines().count(), 1, "its TCP checksum is wrong");
 }
+
+/// What a device sends to its own address does not reach the port, and is recorded all the same, once.
+#[test]
+#[ignore = "needs tshark"]
+fn needs_tshark_frames_to_ourselves() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("self.pcapng");
+    let node = Node::open("capture-self", SERVER, Some(&file));
+    let ports = node.device.create_event_channel().expect("a channel");
+    let _listener = ports.listen(PORT, 8).expect("a listener");
+    let (here, there) = (node.qp(), node.qp());
+    let _connection = node
+        .events
+        .connect(&here, SocketAddrV4::new(SERVER, PORT), &ConnParam::default())
+        .expect("on its way");
+    match ports.wait(PATIENCE) {
+        Some(CmEvent::ConnectRequest(request)) => {
+            request.accept(&there, &ConnParam::default()).expect("accepted")
+        }
+        other => panic!("{other:?} instead of a request"),
+    };
+    let event = node.event("the connection");
+    assert!(matches!(event, CmEvent::Established { .. }), "{event:?}");
+    let sges = [Sge::of(&node.memory, 0, 20_000)];
+    let op = SendOp::Write { addr: node.memory.addr() + 20_000, rkey: node.memory.rkey() };
+    here.post_send(&SendWr { wr_id: 1, op, sges: &sges, flags: SendFlags::SIGNALED }).expect("posted");
+    assert_eq!(node.completion("the Write").status, WcStatus::Success);
+    drop((here, there, _listener, _connection, ports, node));
+
+    assert_eq!(errors(&file), "");
+    let (good, bad) = crcs(&file);
+    assert!(good >= 14 && bad.is_empty(), "{good} {bad:?}");
+    assert_eq!(tshark(&file, &["-Y", "tcp.analysis.retransmission || tcp.analysis.duplicate_ack"]), "");
+}

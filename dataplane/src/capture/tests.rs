@@ -8,7 +8,7 @@ fn blocks(path: &Path) -> Vec<(u32, Vec<u8>)> {
     let mut out = Vec::new();
     while !rest.is_empty() {
         let len = word(rest, 4) as usize;
-        assert!(len % 4 == 0 && len >= 12);
+        assert!(len.is_multiple_of(4) && len >= 12);
         assert_eq!(word(rest, len - 4), word(rest, 4), "both lengths");
         out.push((word(rest, 0), rest[8..len - 4].to_vec()));
         rest = &rest[len..];
