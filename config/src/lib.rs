@@ -19,7 +19,7 @@ mod value;
 
 pub use error::{ConfigError, Origin};
 pub use load::{Setting, Sources};
-pub use net::{Cidr, Mac, MacSource};
+pub use net::{Cidr, Mac, MacSource, Route};
 pub use port::{MemifRole, PortSpec};
 pub use units::bytes;
 
@@ -78,6 +78,8 @@ pub struct IpConfig {
     pub address: Option<Cidr>,
     /// Where packets for other networks go.
     pub gateway: Option<Ipv4Addr>,
+    /// Where packets for certain other networks go; the longest prefix decides.
+    pub routes: Vec<Route>,
 }
 
 /// Section `[engine]`.

@@ -71,8 +71,12 @@ impl Net {
         }
         let mask = prefix_mask(self.cfg.prefix_len);
         let (ours, theirs) = (self.cfg.ip.to_bits(), ip.to_bits());
-        if ours & mask != theirs & mask {
-            return self.cfg.gateway;
+        let on_link = ours & mask == theirs & mask;
+        let routes = self.cfg.routes.iter().filter(|r| r.leads_to(ip));
+        match routes.max_by_key(|r| r.prefix_len) {
+            Some(route) if !on_link || route.prefix_len > self.cfg.prefix_len => return Some(route.via),
+            _ if !on_link => return self.cfg.gateway,
+            _ => {}
         }
         // The prefix's own address and its broadcast address are no hosts (not so in /31 and /32, RFC 3021).
         let host = theirs & !mask;

@@ -3,7 +3,7 @@
 mod icmp;
 mod passive;
 
-use crate::arp::Resolved;
+use crate::arp::{Claim, Resolved};
 use crate::buffers::{Buffers, CloseReason, ConnId, Frame, Handler, ListenerId, Payload, Transmit};
 use crate::config::{ConfigError, StackConfig};
 use crate::connection::{Birth, ConnInfo, Connection, Cx, Fate, Flags, State};
@@ -239,6 +239,7 @@ impl<B: Buffers> Stack<B> {
         tx: &mut impl Transmit<B::Payload>,
     ) {
         let (resolved, reply) = self.net.arp.receive(frame, now);
+        self.net.counters.arp_conflicts = self.net.arp.conflicts().0;
         if let Some(reply) = reply
             && tx.room() > 0
         {
@@ -270,6 +271,7 @@ impl<B: Buffers> Stack<B> {
             self.settle(now, id, fate, h);
         }
         self.advance_passive(now, tx);
+        self.net.arp.advance_claim(now);
         while let Some(resolved) = self.net.arp.advance(now) {
             if let Some(resolved) = resolved {
                 self.wake_waiters(now, resolved, h);
@@ -298,6 +300,22 @@ impl<B: Buffers> Stack<B> {
     /// The link has come up: nobody need wait for the next try of what was lost while it was down.
     pub fn link_came_up(&mut self, now: Time) {
         self.net.arp.link_came_up(now);
+    }
+
+    /// Asks the network whether another host has our address, and announces it if not (RFC 5227): within 0.2 s
+    /// [`claim`](Self::claim) tells. To be called when the link is up, before the address is used.
+    pub fn claim_address(&mut self, now: Time) {
+        self.net.arp.claim_address(now);
+    }
+
+    /// Whether our address is ours.
+    pub fn claim(&self) -> Claim {
+        self.net.arp.claim()
+    }
+
+    /// The last other host that used our address.
+    pub fn rival(&self) -> Option<[u8; 6]> {
+        self.net.arp.conflicts().1
     }
 
     /// When `advance` has something to do.

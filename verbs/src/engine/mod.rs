@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
 use urnic_iwarp::{AccessFault, Op};
-use urnic_tcp::{ConnId, LocalPorts, Stack, StackConfig, State, Time};
+use urnic_tcp::{Claim, ConnId, LocalPorts, Stack, StackConfig, State, Time};
 
 /// Without an answer to its first FPDU this long after it, an initiator sends one zero-length Write: siw may
 /// leave the first FPDU unread until more arrives.
@@ -47,6 +47,8 @@ const TEARDOWN_WITHIN: Duration = Duration::from_secs(5);
 const LINK_CHECK_EVERY: Duration = Duration::from_millis(5);
 /// A carrier that is away this long has not just blinked, as it does while a memory link comes up.
 const PEER_GONE_AFTER: Duration = Duration::from_millis(100);
+/// How often conflicts over our address are told of.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Idle passes for which the clock is read once.
 const CLOCK_EVERY: u32 = 8;
 /// Endpoints that get a turn in one pass, at most.
@@ -94,6 +96,11 @@ pub struct Engine<P: Port, C: Clock> {
     link_check: Time,
     /// When the link last had a carrier, until its connections were given up.
     carrier_seen: Option<Time>,
+    /// The network is asked for our address when the link comes up.
+    claims: bool,
+    /// Conflicts over our address when they were last told of, and when that was.
+    conflicts: u64,
+    conflict_told: Time,
 }
 
 /// Everything of an engine that is neither port nor stack, so that the stack can call back into it.
@@ -249,7 +256,46 @@ impl<P: Port, C: Clock> Engine<P, C> {
             link_up: false,
             link_check: now,
             carrier_seen: None,
+            claims: false,
+            conflicts: 0,
+            conflict_told: now,
         })
+    }
+
+    /// Asks the network whether another host has our address, if the port has a carrier; else that is asked when it
+    /// comes.
+    pub(crate) fn claim_address(&mut self) -> Result<(), Error> {
+        const LOOK_EVERY: Duration = Duration::from_micros(200);
+        self.claims = true;
+        self.pass();
+        while self.stack.claim() == Claim::Probing {
+            std::thread::sleep(LOOK_EVERY);
+            self.idle_passes = CLOCK_EVERY;
+            self.pass();
+        }
+        match self.stack.claim() {
+            Claim::Conflict(mac) => Err(self.address_conflict(mac)),
+            Claim::Held | Claim::Probing => Ok(()),
+        }
+    }
+
+    fn address_conflict(&self, [a, b, c, d, e, f]: [u8; 6]) -> Error {
+        let ip = self.attributes.ip;
+        Error::Open(format!(
+            "address conflict: the host {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} has the address {ip} already; \
+             choose another one"
+        ))
+    }
+
+    /// Tells of hosts that use our address, now and then.
+    fn report_conflicts(&mut self, now: Time) {
+        let seen = self.stack.counters().arp_conflicts;
+        if seen != self.conflicts && now >= self.conflict_told + TELL_EVERY {
+            (self.conflicts, self.conflict_told) = (seen, now);
+            if let Some(mac) = self.stack.rival() {
+                tracing::error!("{}", self.address_conflict(mac));
+            }
+        }
     }
 
     /// The time of a pass. While passes find nothing to do the clock is read in some of them only: that costs as much
@@ -315,7 +361,11 @@ impl<P: Port, C: Clock> Engine<P, C> {
         }
         if up && !self.link_up {
             self.stack.link_came_up(now);
+            if self.claims {
+                self.stack.claim_address(now);
+            }
         }
+        self.report_conflicts(now);
         let lost = self.carrier_seen.is_some_and(|seen| now >= seen + PEER_GONE_AFTER);
         if lost && self.port.carrier_is_peer() {
             self.carrier_seen = None;
