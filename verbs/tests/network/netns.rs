@@ -33,7 +33,16 @@ impl Namespace {
         command("ip", &[&["-n", &self.name][..], args].concat());
     }
 
+    /// A program inside.
+    #[allow(dead_code)] // every test binary uses a part
+    pub fn program(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, program]);
+        command
+    }
+
     /// Runs `body` on a thread inside.
+    #[allow(dead_code)] // every test binary uses a part
     pub fn run<T: Send + 'static>(&self, body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
         let file = self.file.try_clone().expect("a descriptor");
         thread::spawn(move || {
