@@ -70,10 +70,11 @@ pub struct NodeArgs {
     /// Router to other networks
     #[arg(long, value_name = "ADDR")]
     pub gateway: Option<String>,
-    /// Port to use: virtio_user:PATH, vhost:PATH, memif:PATH[,role=server] or ring:NAME
+    /// Port to use: virtio_user:PATH, vhost:PATH, memif:PATH[,role=server], ring:NAME, af_packet:INTERFACE,
+    /// af_xdp:INTERFACE, tap:NAME, pci:ADDRESS or vdev:DEVICE
     #[arg(long, value_name = "KIND:ARG")]
     pub port: Option<String>,
-    /// Ethernet address; derived from the IP address if not given
+    /// Ethernet address, or `interface` for that of the interface or NIC; derived from the IP address if not given
     #[arg(long, value_name = "ADDR")]
     pub mac: Option<String>,
 }

@@ -57,8 +57,8 @@ fn bad_usage() {
 fn bad_settings() {
     refuses(&mut urnic(&["info", "--mtu", "100"]), &["option --mtu: port.mtu: 100 is outside 576 to 9000"]);
     refuses(
-        &mut urnic(&["info", "--port", "pci:0"]),
-        &["option --port", "no kind of port \"pci\"", "ring:NAME"],
+        &mut urnic(&["info", "--port", "pcie:0"]),
+        &["option --port", "no kind of port \"pcie\"", "ring:NAME", "af_packet:INTERFACE"],
     );
     refuses(&mut urnic(&["info", "--ip", "10.0.0.1"]), &["option --ip", "no prefix length", "10.0.0.1/24"]);
     refuses(

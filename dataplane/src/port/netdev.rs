@@ -24,6 +24,9 @@ const CAP_NET_RAW: u8 = 13;
 const CAP_SYS_ADMIN: u8 = 21;
 const CAP_BPF: u8 = 39;
 
+/// The largest MTU of an interface of which XDP gets every packet: one fits a page with what the kernel keeps beside it.
+const XDP_MTU_MAX: i32 = 3498;
+
 /// A network interface that a port uses; promiscuous meanwhile.
 #[derive(Debug)]
 pub(super) struct Netdev {
@@ -78,6 +81,13 @@ impl Netdev {
         let carries = unsafe { request.ifr_ifru.ifru_mtu };
         if carries < i32::from(mtu) {
             return Err(PortError::InterfaceMtu { port: port(), interface: name.to_owned(), mtu, carries });
+        }
+        if matches!(spec, PortSpec::AfXdp { .. }) && carries > XDP_MTU_MAX {
+            let reason = format!(
+                "XDP takes packets of {XDP_MTU_MAX} bytes, and its MTU is {carries}; lower that with `ip link set {name} \
+                 mtu {XDP_MTU_MAX}`"
+            );
+            return Err(PortError::Interface { port: port(), reason });
         }
         netdev.become_promiscuous(index).map_err(|e| failed("making it promiscuous", e))?;
         netdev.keep_frames_whole();
