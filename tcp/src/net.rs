@@ -30,6 +30,8 @@ pub(crate) struct Net {
     pub held: u32,
     /// The link is short of receive buffers.
     pub pressure: bool,
+    /// Octets of payload that the link takes in one frame as several segments; zero if it does not.
+    pub gso_max: u32,
     header: HeaderTemplate,
     stateless: Limiter,
 }
@@ -49,6 +51,7 @@ impl Net {
             waiters: Vec::new(),
             held: 0,
             pressure: false,
+            gso_max: 0,
             header: HeaderTemplate::new(cfg.mac, cfg.ip.to_bits()),
             stateless: Limiter::new(STATELESS_REPLIES, now),
             cfg,
@@ -107,6 +110,7 @@ impl Net {
         fields: &TcpFields<'_>,
         payload: &[Piece<'_, P>],
         retransmit: bool,
+        gso_size: u16,
     ) {
         let len: usize = payload.iter().map(|p| p.range.len()).sum();
         let offload = self.cfg.checksum_offload_tx;
@@ -124,7 +128,7 @@ impl Net {
             self.counters.retransmitted_bytes += len as u64;
         }
         let loopback = fields.remote_ip == self.cfg.ip.to_bits();
-        tx.emit(Emit { headers, payload, loopback, retransmit, tcp_checksum_offload: offload });
+        tx.emit(Emit { headers, payload, loopback, retransmit, tcp_checksum_offload: offload, gso_size });
     }
 
     /// Sends a frame that is complete.
@@ -135,6 +139,7 @@ impl Net {
             loopback,
             retransmit: false,
             tcp_checksum_offload: false,
+            gso_size: 0,
         });
     }
 
@@ -189,7 +194,7 @@ impl Net {
             window: 0,
             options: &Options::new(),
         };
-        self.emit(tx, &fields, &[], false);
+        self.emit(tx, &fields, &[], false, 0);
     }
 }
 

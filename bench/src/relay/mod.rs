@@ -88,7 +88,8 @@ impl Relay {
             ..EalConfig::default()
         };
         let eal = Eal::start(&eal)?;
-        let ports = PortOptions { mtu: config.port.mtu, ..PortOptions::default() };
+        // What happens to frames happens to segments, which any port can carry.
+        let ports = PortOptions { mtu: config.port.mtu, trains: false, ..PortOptions::default() };
         let side = |spec: &PortSpec| -> Result<Side, PortError> {
             Ok(Side { port: Port::open(&eal, spec, &ports)?, queue: TxQueue::new(), up: false })
         };

@@ -397,10 +397,23 @@ impl<B: Buffers> Stack<B> {
         self.get(conn).map_or(0, |c| usize::from(c.mss))
     }
 
+    /// The link takes several segments as one frame, with up to `octets` of payload in all, and its other end can deal
+    /// with them (generic segmentation offload); zero if not. Concerns records queued from now on, and those queued.
+    pub fn set_gso_max(&mut self, octets: usize) {
+        // Headers and options are in the packet's length too.
+        const MOST: usize = u16::MAX as usize - 120;
+        self.net.gso_max = octets.min(MOST) as u32;
+    }
+
+    /// Octets that a record had best have at most: as many as leave in one frame.
+    pub fn record_max(&self, conn: ConnId) -> usize {
+        self.mss(conn).max(self.net.gso_max as usize)
+    }
+
     /// Octets worth queueing now: what the windows let go at once and a few segments more. Zero: wait for
     /// `Handler::acked`.
     pub fn room(&self, conn: ConnId) -> usize {
-        self.get(conn).map_or(0, |c| c.room(&self.net.cfg.tcp))
+        self.get(conn).map_or(0, |c| c.room(&self.net.cfg.tcp, self.net.gso_max))
     }
 
     /// Queues one record; `output` sends it. An empty one is accepted and forgotten.

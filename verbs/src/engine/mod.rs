@@ -359,6 +359,9 @@ impl<P: Port, C: Clock> Engine<P, C> {
         if up {
             self.carrier_seen = Some(now);
         }
+        if up {
+            self.stack.set_gso_max(self.port.gso_max());
+        }
         if up && !self.link_up {
             self.stack.link_came_up(now);
             if self.claims {
@@ -408,6 +411,9 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         }
         self.core.ring_alarms();
         let served = self.serve(now);
+        if served {
+            self.port.flush();
+        }
         self.stack.advance(now, &mut self.core, &mut Wire(&mut self.port));
         self.stack.flush(now, &mut Wire(&mut self.port));
         self.port.flush();

@@ -23,6 +23,13 @@ pub(crate) struct RxFrame(Mbuf);
 // SAFETY: see the module's words on `Send`.
 unsafe impl Send for RxFrame {}
 
+impl From<Mbuf> for RxFrame {
+    #[inline]
+    fn from(frame: Mbuf) -> Self {
+        RxFrame(frame)
+    }
+}
+
 impl Frame for RxFrame {
     #[inline]
     fn bytes(&self) -> &[u8] {
@@ -45,6 +52,7 @@ impl Frame for RxFrame {
 pub(crate) struct MbufPayload {
     payload: TxPayload,
     sum: Option<u16>,
+    unit: u16,
 }
 
 // SAFETY: see the module's words on `Send`.
@@ -54,6 +62,11 @@ impl Payload for MbufPayload {
     #[inline]
     fn len(&self) -> usize {
         self.payload.len()
+    }
+
+    #[inline]
+    fn unit(&self) -> u16 {
+        self.unit
     }
 
     #[inline]
@@ -90,8 +103,8 @@ impl Draft for MbufDraft {
     }
 
     #[inline]
-    fn freeze(self, sum: Option<u16>) -> MbufPayload {
-        MbufPayload { payload: self.0.freeze(), sum }
+    fn freeze(self, sum: Option<u16>, unit: u16) -> MbufPayload {
+        MbufPayload { payload: self.0.freeze(), sum, unit }
     }
 }
 
@@ -182,14 +195,11 @@ impl Port for DpdkPort {
         // The wire and the hairpin take turns while both have frames.
         self.wires_turn = self.hairpin.is_empty() || !self.wires_turn;
         if self.wires_turn {
-            let mut frames = ArrayVec::<Mbuf, BURST>::new();
-            if self.port.rx_burst(&mut frames) > 0 {
-                if let Some(capture) = &mut self.capture {
-                    for frame in &frames {
-                        capture.record(Direction::Inbound, frame.checksum_trusted(), &[frame]);
-                    }
+            self.port.rx_burst(into);
+            if let Some(capture) = &mut self.capture {
+                for RxFrame(frame) in into.iter() {
+                    capture.record(Direction::Inbound, frame.checksum_trusted(), &[frame]);
                 }
-                into.extend(frames.drain(..).map(RxFrame));
             }
         } else {
             let n = self.hairpin.len().min(into.remaining_capacity());
@@ -214,11 +224,10 @@ impl Port for DpdkPort {
 
     #[inline]
     fn emit(&mut self, emit: Emit<'_, MbufPayload>) {
-        let parts: ArrayVec<Part<'_>, MAX_PIECES> = emit
-            .payload
-            .iter()
-            .map(|piece| Part { payload: &piece.payload.payload, range: piece.range.clone() })
-            .collect();
+        let mut parts = ArrayVec::<Part<'_>, MAX_PIECES>::new();
+        for piece in emit.payload.iter().take(MAX_PIECES) {
+            parts.push(Part { payload: &piece.payload.payload, range: piece.range.clone() });
+        }
         if emit.loopback {
             if self.hairpin.len() < HAIRPIN
                 && let Some(mut frame) = self.port.rx_pool_mut().copied(emit.headers, &parts)
@@ -241,7 +250,10 @@ impl Port for DpdkPort {
             return;
         }
         match self.port.frame(emit.headers, &parts, emit.tcp_checksum_offload) {
-            Some(frame) => {
+            Some(mut frame) => {
+                if emit.gso_size > 0 {
+                    frame.segmented(emit.gso_size, emit.headers);
+                }
                 if self.queue.push(frame).is_err() {
                     self.unsent += 1;
                 } else if let Some(capture) = &mut self.capture {
@@ -279,6 +291,11 @@ impl Port for DpdkPort {
     #[inline]
     fn receive_pool_low(&self) -> bool {
         self.port.rx_pool().available() < self.low
+    }
+
+    fn gso_max(&self) -> usize {
+        // Faults are to hit single segments, as on a real wire.
+        if self.fault.is_some() { 0 } else { self.port.gso_max() }
     }
 
     fn spares_checksum(&self) -> bool {

@@ -111,6 +111,7 @@ impl Parameters {
             2 => 9000,
             _ => rng.u16(576..=9000),
         };
+        let gso_max = pick(&mut rng, &[0, 5000, 18 << 10]);
         let mpa_rev = rng.u8(1..=2);
         // Revision 1 does not negotiate them: whoever uses it agrees beforehand.
         let reads = if mpa_rev == 1 { (16, rng.u16(1..=16)) } else { (rng.u16(1..=16), rng.u16(1..=16)) };
@@ -126,6 +127,7 @@ impl Parameters {
             options: Options {
                 network: Impairment { seed, ..network },
                 mtu,
+                gso_max,
                 tcp,
                 mpa_rev,
                 crc,
