@@ -5,7 +5,7 @@ use std::time::Instant;
 use arrayvec::ArrayVec;
 use urnic_bench::relay::{Relay, RelayOptions, RelayReport};
 use urnic_config::{Config, PortSpec};
-use urnic_dataplane::{BURST, Eal, EalConfig, Port, PortOptions, TxQueue};
+use urnic_dataplane::{BURST, Eal, EalConfig, Mbuf, Port, PortOptions, TxQueue};
 use urnic_sim::Impairment;
 
 /// The relay with an end of the test's own behind each of its ports.
@@ -48,7 +48,7 @@ impl Bench {
         let port = if at_b { &mut self.b } else { &mut self.a };
         let mut out = Vec::new();
         loop {
-            let mut burst = ArrayVec::<_, BURST>::new();
+            let mut burst = ArrayVec::<Mbuf, BURST>::new();
             if port.rx_burst(&mut burst) == 0 {
                 return out;
             }
@@ -227,7 +227,7 @@ fn it_runs_until_told_to_stop() {
     let Bench { relay, b, .. } = &mut bench;
     let (start, mut arrived) = (Instant::now(), 0);
     let until = || {
-        let mut burst = ArrayVec::<_, BURST>::new();
+        let mut burst = ArrayVec::<Mbuf, BURST>::new();
         arrived += b.rx_burst(&mut burst);
         arrived < 50 && start.elapsed().as_secs() < 60
     };
