@@ -7,6 +7,7 @@ mod args;
 mod failure;
 mod info;
 mod perf;
+mod relay;
 mod settings;
 
 use std::io::{self, IsTerminal};
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     let done = match &cli.command {
         Command::Info(args) => info::run(args),
         Command::Perf(args) => perf::run(args),
+        Command::Relay(args) => relay::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

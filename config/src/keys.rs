@@ -43,7 +43,7 @@ fn unless<T>(none: bool, value: impl FnOnce() -> Result<T, Wrong>) -> Result<Opt
 }
 
 /// All keys.
-pub(crate) static KEYS: [Key; 27] = [
+pub(crate) static KEYS: [Key; 28] = [
     Key {
         section: "port",
         name: "port",
@@ -74,6 +74,17 @@ pub(crate) static KEYS: [Key; 27] = [
         write: "write the faults to inject, such as \"loss=0.01,seed=7\"",
         set: |c, v| {
             put(&mut c.port.fault, v.string("a list of faults").map(|f| Some(f).filter(|f| !f.is_empty())))
+        },
+    },
+    Key {
+        section: "port",
+        name: "capture",
+        env: "URNIC_CAPTURE",
+        write: "write the name of a file, such as \"urnic.pcapng\"",
+        set: |c, v| {
+            let path =
+                v.string("the name of a file").map(|f| Some(f).filter(|f| !f.is_empty()).map(Into::into));
+            put(&mut c.port.capture, path)
         },
     },
     Key {

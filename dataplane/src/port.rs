@@ -42,11 +42,13 @@ pub struct PortOptions {
     pub rx_frames: u32,
     /// Mbufs for payload and headers to send, beyond what the port's queue may hold back.
     pub tx_frames: u32,
+    /// Whether the peer may send several TCP segments as one frame, where the port can carry that.
+    pub trains: bool,
 }
 
 impl Default for PortOptions {
     fn default() -> Self {
-        Self { mtu: 1500, rx_frames: 1024, tx_frames: 1536 }
+        Self { mtu: 1500, rx_frames: 1024, tx_frames: 1536, trains: true }
     }
 }
 
@@ -216,7 +218,7 @@ impl Port {
         };
         let rx = pool(options.rx_frames, vdev::receive_room(spec, frame))?;
         let tx = pool(options.tx_frames, vdev::send_room(spec, frame))?;
-        let device = Device::open(eal, spec, frame, &rx, netdev)?;
+        let device = Device::open(eal, spec, frame, &rx, netdev, options.trains)?;
         let mut caps = Capabilities::of(spec);
         caps.multi_segment_tx &= device.chains();
         Ok(Self { device, rx, tx, caps, dropped: 0, mtu: options.mtu, spec: spec.clone() })

@@ -34,6 +34,8 @@ pub(super) struct Device {
     id: u16,
     name: CString,
     args: CString,
+    /// Whether the peer may send frames of several TCP segments.
+    trains: bool,
     spec: PortSpec,
     /// The mempool that the driver receives into.
     rx: *mut sys::rte_mempool,
@@ -54,15 +56,17 @@ impl Device {
         frame: usize,
         rx: &Pool,
         netdev: Option<Netdev>,
+        trains: bool,
     ) -> Result<Self, PortError> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
-        let args = vdev::args(spec, frame)?;
+        let args = vdev::args(spec, frame, trains)?;
         let listening = socket::prepare(spec)?;
         let mut device = Self {
             state: State::Absent,
             id: 0,
             name: vdev::name(spec, SERIAL.fetch_add(1, Ordering::Relaxed)),
             args,
+            trains,
             spec: spec.clone(),
             rx: rx.as_ptr(),
             link: None,
@@ -296,7 +300,7 @@ impl Device {
         let pool = self.rx as usize;
         let watched = self.is_watched();
         // Other ports send and receive single segments.
-        let trains = matches!(self.spec, PortSpec::VirtioUser { .. });
+        let trains = self.trains && matches!(self.spec, PortSpec::VirtioUser { .. });
         let checks = Capabilities::of(&self.spec).checks_checksum;
         // The kernel's interfaces are made promiscuous by us, for as long as the port is open.
         let filters = matches!(self.spec, PortSpec::Pci { .. } | PortSpec::Vdev { .. });

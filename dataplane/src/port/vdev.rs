@@ -115,7 +115,7 @@ pub(super) fn name(spec: &PortSpec, serial: u32) -> CString {
 }
 
 /// The device's arguments for frames of up to `frame` bytes.
-pub(super) fn args(spec: &PortSpec, frame: usize) -> Result<CString, PortError> {
+pub(super) fn args(spec: &PortSpec, frame: usize, trains: bool) -> Result<CString, PortError> {
     let bad_path = |reason: &str| PortError::SocketPath {
         port: spec.to_string(),
         path: spec.path().map(ToOwned::to_owned).unwrap_or_default(),
@@ -130,7 +130,9 @@ pub(super) fn args(spec: &PortSpec, frame: usize) -> Result<CString, PortError> 
         PortSpec::VirtioUser { server, queue_size, .. } => {
             format!("path={path},queue_size={queue_size},server={}", u8::from(*server))
         }
-        PortSpec::Vhost { server, .. } => format!("iface={path},queues=1,tso=1,client={}", u8::from(!server)),
+        PortSpec::Vhost { server, .. } => {
+            format!("iface={path},queues=1,tso={},client={}", u8::from(trains), u8::from(!server))
+        }
         PortSpec::Memif { role, id, queue_size, .. } => format!(
             "role={},id={id},socket={path},socket-abstract=no,rsize={},bsize={}",
             if *role == MemifRole::Server { "server" } else { "client" },

@@ -552,6 +552,10 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         })
     }
 
+    fn finish(&mut self) {
+        self.port.finish();
+    }
+
     fn attributes(&self) -> EngineAttr {
         let mut attributes = self.attributes.clone();
         attributes.link_up = self.link_up;

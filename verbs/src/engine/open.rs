@@ -9,7 +9,7 @@ use nix::ifaddrs::InterfaceAddress;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use urnic_config::{Choice, Config, CrcKernel, PortSpec};
-use urnic_dataplane::{Arena, Eal, EalConfig, PortOptions};
+use urnic_dataplane::{Arena, Capture, Eal, EalConfig, PortOptions};
 use urnic_sim::Impairment;
 use urnic_tcp::{Congestion, Keepalive, Route, StackConfig, TcpConfig, Time};
 
@@ -93,8 +93,11 @@ pub(crate) fn open(
         counters: Vec::new(),
     };
     let clock = urnic_dataplane::Clock::calibrate();
-    let mut engine =
-        Engine::new(DpdkPort::new(port, fault.as_ref()), clock, stack, mpa, doorbells, attributes)?;
+    let capture = config.port.capture.as_ref();
+    let capture = capture.map(|path| Capture::start(path, &spec.to_string(), clock)).transpose();
+    let capture = capture.map_err(|e| failed(&e))?;
+    let port = DpdkPort::new(port, fault.as_ref(), capture);
+    let mut engine = Engine::new(port, clock, stack, mpa, doorbells, attributes)?;
     if !spec.is_memory_link() {
         engine.claim_address()?;
     }

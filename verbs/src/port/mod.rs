@@ -58,6 +58,9 @@ pub trait Port: Send {
     /// True if a lost carrier means that the peer, and with it every connection, is gone for good.
     fn carrier_is_peer(&self) -> bool;
 
+    /// Completes what the port writes besides frames: the process is about to end.
+    fn finish(&mut self) {}
+
     /// Counters, by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }

@@ -50,6 +50,7 @@ extern "C" fn at_exit() {
     let shards: Vec<_> = shards.iter().filter_map(Weak::upgrade).collect();
     shards.iter().for_each(|shard| shard.stop());
     linger(&shards.iter().map(Arc::as_ref).collect::<Vec<_>>());
+    shards.iter().for_each(|shard| shard.lock().finish());
 }
 
 /// Ends all connections of `shards` gracefully and drives their engines until all data is acknowledged;

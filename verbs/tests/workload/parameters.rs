@@ -153,13 +153,11 @@ fn network(rng: &mut Rng) -> Impairment {
         dup: pick(rng, &[0.0, 0.0, 0.01]),
         reorder: pick(rng, &[0.0, 0.0, 0.01, 0.1]),
         corrupt: pick(rng, &[0.0, 0.0, 1e-3, 1e-2]),
-        swap: 0.0,
         delay: pick(rng, &[0, 5_000, 50_000, 2_000_000]),
         jitter: pick(rng, &[0, 0, 10_000, 500_000]),
         rate,
         queue: if rate.is_some() { pick(rng, &[10, 100, 1000]) } else { 1000 },
-        ecn: None,
-        seed: 0,
+        ..Impairment::default()
     }
 }
 
