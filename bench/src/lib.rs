@@ -1,4 +1,6 @@
-//! Measurements: perftest-like operations between two urnic nodes, and the floor of the link below them.
+//! Measurements: perftest-like operations between two urnic nodes, the floor of the link below them, and the relay that
+//! impairs a link.
 
 pub mod memory;
 pub mod perf;
+pub mod relay;

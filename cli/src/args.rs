@@ -1,10 +1,13 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
+use urnic::simulation::Impairment;
 use urnic_bench::perf::{Link, Mode, Op, Wait};
+use urnic_config::PortSpec;
 
 use crate::rping::wire::{MAX_SIZE, MIN_SIZE};
 
@@ -31,6 +34,8 @@ pub enum Command {
     Perf(PerfArgs),
     /// Ping-pong with rping of librdmacm, or with another urnic
     Rping(RpingArgs),
+    /// Join two ports, and drop, duplicate, reorder, delay, corrupt, mark or slow down what crosses
+    Relay(Box<RelayArgs>),
 }
 
 /// Options of everything that runs an engine.
@@ -52,6 +57,9 @@ pub struct EngineArgs {
     /// Faults to inject at the port, such as loss=0.01,seed=7
     #[arg(long, value_name = "FAULTS")]
     pub fault: Option<String>,
+    /// Record what the port sends and receives, for Wireshark; of a pair, at the client
+    #[arg(long, value_name = "FILE")]
+    pub capture: Option<String>,
 }
 
 /// Options of a node of its own.
@@ -66,10 +74,11 @@ pub struct NodeArgs {
     /// Router to other networks
     #[arg(long, value_name = "ADDR")]
     pub gateway: Option<String>,
-    /// Port to use: virtio_user:PATH, vhost:PATH, memif:PATH[,role=server] or ring:NAME
+    /// Port to use: virtio_user:PATH, vhost:PATH, memif:PATH[,role=server], ring:NAME, af_packet:INTERFACE,
+    /// af_xdp:INTERFACE, tap:NAME, pci:ADDRESS or vdev:DEVICE
     #[arg(long, value_name = "KIND:ARG")]
     pub port: Option<String>,
-    /// Ethernet address; derived from the IP address if not given
+    /// Ethernet address, or `interface` for that of the interface or NIC; derived from the IP address if not given
     #[arg(long, value_name = "ADDR")]
     pub mac: Option<String>,
 }
@@ -260,6 +269,53 @@ pub struct FloorArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Faults are a list of: loss, dup, reorder, corrupt, swap, mark (probabilities, such as 0.01 or 1%), \
+                        delay, jitter (times, such as 50us), rate (such as 1gbit) with queue and ecn (frames), limit \
+                        (frames), limit_bytes, seed. docs/relay.md describes them.\n\
+                        SIGINT (Ctrl-C) or SIGTERM ends the relay; then it prints what it did."
+)]
+pub struct RelayArgs {
+    /// The one port, A: any kind but ring, such as af_packet:eth0 or vhost:/tmp/a
+    #[arg(value_name = "PORT_A")]
+    pub a: PortSpec,
+    /// The other port, B
+    #[arg(value_name = "PORT_B")]
+    pub b: PortSpec,
+    /// Faults in both directions, such as loss=1%,dup=1%,seed=7; from B to A with the next seed
+    #[arg(long, value_name = "FAULTS")]
+    pub fault: Option<Impairment>,
+    /// Faults from A to B, instead of --fault
+    #[arg(long, value_name = "FAULTS")]
+    pub fault_ab: Option<Impairment>,
+    /// Faults from B to A, instead of --fault
+    #[arg(long, value_name = "FAULTS")]
+    pub fault_ba: Option<Impairment>,
+    /// End after so many seconds
+    #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]
+    pub duration: Option<Duration>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE", help_heading = "Settings")]
+    pub config: Option<PathBuf>,
+    /// Largest IP packet in bytes that crosses, 576 to 9000
+    #[arg(long, value_name = "BYTES", help_heading = "Settings")]
+    pub mtu: Option<String>,
+    /// Core to run on
+    #[arg(long, value_name = "LIST", help_heading = "Settings")]
+    pub cores: Option<String>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|s| *s > 0.0);
+    seconds
+        .and_then(|s| Duration::try_from_secs_f64(s).ok())
+        .ok_or_else(|| "write a number of seconds, more than 0".to_owned())
 }
 
 /// A parser of words that help and messages list.

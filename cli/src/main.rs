@@ -8,6 +8,7 @@ mod failure;
 mod host;
 mod info;
 mod perf;
+mod relay;
 mod rping;
 mod settings;
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(args),
         Command::Perf(args) => perf::run(args),
         Command::Rping(args) => rping::run(args),
+        Command::Relay(args) => relay::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

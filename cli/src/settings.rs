@@ -31,6 +31,7 @@ impl Settings {
             .set("--cores", "engine.cores", args.cores.as_deref())
             .set("--progress", "engine.progress", args.progress.as_deref())
             .set("--fault", "port.fault", args.fault.as_deref())
+            .set("--capture", "port.capture", args.capture.as_deref())
     }
 
     /// The options of a node of its own.

@@ -67,8 +67,8 @@ fn bad_usage() {
 fn bad_settings() {
     refuses(&mut urnic(&["info", "--mtu", "100"]), &["option --mtu: port.mtu: 100 is outside 576 to 9000"]);
     refuses(
-        &mut urnic(&["info", "--port", "isa:0"]),
-        &["option --port", "no kind of port \"isa\"", "ring:NAME"],
+        &mut urnic(&["info", "--port", "pcie:0"]),
+        &["option --port", "no kind of port \"pcie\"", "ring:NAME", "af_packet:INTERFACE"],
     );
     refuses(&mut urnic(&["info", "--ip", "10.0.0.1"]), &["option --ip", "no prefix length", "10.0.0.1/24"]);
     refuses(
@@ -221,6 +221,31 @@ fn results_and_their_table() {
     let wrong = table(b"\nhello\n");
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("line 2 of standard input is no result"), "{}", text(&wrong.stderr));
+}
+
+/// A capture is complete when the command ends, whichever process of it wrote it.
+#[test]
+fn a_capture_of_a_pair() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for port in ["ring", "virtio_user"] {
+        let file = dir.path().join(format!("{port}.pcapng"));
+        let path = file.to_str().expect("a name");
+        let result =
+            json(&run(&["perf", "pair", "--port", port, "--iters", "50", "--capture", path, "--json"]));
+        assert_eq!(result["iters"], 50);
+        let bytes = std::fs::read(&file).expect("the capture");
+        assert_eq!(bytes[..4], 0x0a0d_0d0a_u32.to_le_bytes(), "{port}: a section header");
+        // Each block ends with its length; the last one has the statistics, in which nothing is missing.
+        let len = u32::from_le_bytes(*bytes.last_chunk().expect("a block")) as usize;
+        let last = &bytes[bytes.len() - len..];
+        assert_eq!(last[..4], 5u32.to_le_bytes(), "{port}: interface statistics");
+        assert_eq!(last[len - 16..len - 8], 0u64.to_le_bytes(), "{port}: dropped");
+    }
+    let args = ["info", "--port", "ring:c", "--ip", "10.9.0.1/24", "--capture", "/nonexistent/x.pcapng"];
+    let output = run(&args);
+    assert_eq!(output.status.code(), Some(1));
+    let message = text(&output.stderr);
+    assert!(message.contains("cannot write the capture /nonexistent/x.pcapng"), "{message}");
 }
 
 /// A failure that is nobody's bad usage: exit code 1, and what to do.

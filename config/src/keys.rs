@@ -43,7 +43,7 @@ fn unless<T>(none: bool, value: impl FnOnce() -> Result<T, Wrong>) -> Result<Opt
 }
 
 /// All keys.
-pub(crate) static KEYS: [Key; 26] = [
+pub(crate) static KEYS: [Key; 28] = [
     Key {
         section: "port",
         name: "port",
@@ -77,6 +77,17 @@ pub(crate) static KEYS: [Key; 26] = [
         },
     },
     Key {
+        section: "port",
+        name: "capture",
+        env: "URNIC_CAPTURE",
+        write: "write the name of a file, such as \"urnic.pcapng\"",
+        set: |c, v| {
+            let path =
+                v.string("the name of a file").map(|f| Some(f).filter(|f| !f.is_empty()).map(Into::into));
+            put(&mut c.port.capture, path)
+        },
+    },
+    Key {
         section: "ip",
         name: "ip",
         env: "URNIC_IP",
@@ -89,6 +100,13 @@ pub(crate) static KEYS: [Key; 26] = [
         env: "URNIC_GATEWAY",
         write: "write the router's address in our own network, such as \"10.0.0.254\"",
         set: |c, v| put(&mut c.ip.gateway, v.ipv4().map(Some)),
+    },
+    Key {
+        section: "ip",
+        name: "routes",
+        env: "URNIC_ROUTES",
+        write: "write routes such as [\"10.1.0.0/16 via 10.0.0.2\"] in a file, or 10.1.0.0/16 via 10.0.0.2,... elsewhere",
+        set: |c, v| put(&mut c.ip.routes, v.list("a route")),
     },
     Key {
         section: "engine",

@@ -19,12 +19,13 @@ mod value;
 
 pub use error::{ConfigError, Origin};
 pub use load::{Setting, Sources};
-pub use net::{Cidr, Mac, MacSource};
+pub use net::{Cidr, Mac, MacSource, Route};
 pub use port::{MemifRole, PortSpec};
 pub use units::bytes;
 
 use std::fmt;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Everything that can be set. Fields are public: programs may also fill a `Config` themselves.
@@ -60,11 +61,13 @@ pub struct PortConfig {
     pub mac: MacSource,
     /// Faults to inject at the port, as the impairment model writes them (`loss=0.01,seed=7`).
     pub fault: Option<String>,
+    /// File (pcapng) in which everything is recorded that the port sends and receives.
+    pub capture: Option<PathBuf>,
 }
 
 impl Default for PortConfig {
     fn default() -> Self {
-        PortConfig { spec: None, mtu: 1500, mac: MacSource::Derived, fault: None }
+        PortConfig { spec: None, mtu: 1500, mac: MacSource::Derived, fault: None, capture: None }
     }
 }
 
@@ -75,6 +78,8 @@ pub struct IpConfig {
     pub address: Option<Cidr>,
     /// Where packets for other networks go.
     pub gateway: Option<Ipv4Addr>,
+    /// Where packets for certain other networks go; the longest prefix decides.
+    pub routes: Vec<Route>,
 }
 
 /// Section `[engine]`.

@@ -190,19 +190,24 @@ impl Layers {
     fn finish(self) -> Result<Config, ConfigError> {
         let Layers { config, origins } = self;
         let origin = |key: &str| origins.get(key).cloned().unwrap_or(Origin::Default);
-        if let (Some(gateway), Some(ip)) = (config.ip.gateway, config.ip.address)
-            && (!ip.contains(gateway) || gateway == ip.address)
-        {
-            let problem = match gateway == ip.address {
-                true => format!("{gateway} is our own address"),
-                false => format!("{gateway} is not in the network of {ip}"),
-            };
-            return Err(ConfigError {
-                origin: origin("ip.gateway"),
-                key: Some("ip.gateway".to_string()),
-                problem,
-                remedy: "write the address of a router in the network of ip.ip, or leave it out".to_string(),
-            });
+        if let Some(ip) = config.ip.address {
+            let gateway = config.ip.gateway.map(|gateway| ("ip.gateway", gateway));
+            let routes = config.ip.routes.iter().map(|route| ("ip.routes", route.via));
+            let wrong = |router| !ip.contains(router) || router == ip.address;
+            if let Some((key, router)) = gateway.into_iter().chain(routes).find(|(_, router)| wrong(*router))
+            {
+                return Err(ConfigError {
+                    origin: origin(key),
+                    key: Some(key.to_string()),
+                    problem: match router == ip.address {
+                        true => format!("{router} is our own address"),
+                        false => format!("{router} is not in the network of {ip}"),
+                    },
+                    remedy: "write the address of a router in the network of ip.ip, or leave it out; or correct the \
+                             prefix length of ip.ip"
+                        .to_string(),
+                });
+            }
         }
         if let Some(spec) = &config.port.spec
             && config.port.mac == MacSource::Interface

@@ -64,6 +64,40 @@ impl fmt::Display for Cidr {
     }
 }
 
+/// A static route: `10.1.0.0/16 via 10.0.0.2`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Route {
+    /// The network's address.
+    pub network: Ipv4Addr,
+    /// Bits of the network, 0 to 32.
+    pub prefix: u8,
+    /// The router, in our own network.
+    pub via: Ipv4Addr,
+}
+
+impl FromStr for Route {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is not a route");
+        let (network, via) = text.split_once(" via ").ok_or_else(wrong)?;
+        let (network, prefix) = network.trim().split_once('/').ok_or_else(wrong)?;
+        let network: Ipv4Addr = network.parse().map_err(|_| wrong())?;
+        let prefix: u8 = prefix.parse().ok().filter(|p| *p <= 32).ok_or_else(wrong)?;
+        let host_bits = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+        if u32::from(network) & host_bits != 0 {
+            return Err(format!("{text:?} has bits behind its prefix length"));
+        }
+        Ok(Route { network, prefix, via: via.trim().parse().map_err(|_| wrong())? })
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} via {}", self.network, self.prefix, self.via)
+    }
+}
+
 /// An Ethernet address: `02:00:00:00:00:01`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mac(pub [u8; 6]);

@@ -157,6 +157,14 @@ impl Value {
         }
     }
 
+    /// A list of what a type parses itself: an array of strings, or text with commas.
+    pub fn list<T: FromStr<Err = String>>(&self, wanted: &str) -> Result<Vec<T>, Wrong> {
+        match self {
+            Value::List(list) => list.iter().map(|item| item.parsed(wanted)).collect(),
+            _ => self.text(wanted)?.split(',').filter(|part| !part.is_empty()).map(str::parse).collect(),
+        }
+    }
+
     /// Numbers of cores: an array of integers, or text such as `0,2-3`.
     pub fn cores(&self) -> Result<Vec<usize>, Wrong> {
         let wanted = "a list of core numbers";

@@ -24,13 +24,15 @@ pub struct EalConfig {
     pub memory_mb: u32,
     /// Whether to take hugepages.
     pub hugepages: Hugepages,
+    /// The address on the PCI bus of the one NIC that EAL may take; none: it does not look at the bus.
+    pub nic: Option<String>,
     /// Further EAL arguments, as DPDK's manual writes them.
     pub extra_args: Vec<String>,
 }
 
 impl Default for EalConfig {
     fn default() -> Self {
-        Self { memory_mb: 128, hugepages: Hugepages::Auto, extra_args: Vec::new() }
+        Self { memory_mb: 128, hugepages: Hugepages::Auto, nic: None, extra_args: Vec::new() }
     }
 }
 
@@ -230,8 +232,12 @@ impl Eal {
 /// Chooses the memory and writes the command line.
 fn arguments(config: &EalConfig) -> Result<(MemoryKind, Vec<CString>), EalError> {
     let cores: Vec<String> = affinity::allowed_cores().iter().map(usize::to_string).collect();
-    let mut args: Vec<String> =
-        ["urnic", "--no-pci", "--no-telemetry", "--iova-mode=va"].map(String::from).into();
+    let mut args: Vec<String> = ["urnic", "--no-telemetry"].map(String::from).into();
+    match &config.nic {
+        // Whether the NIC is given virtual or physical addresses, EAL knows from its kernel driver.
+        Some(address) => args.extend(["--allow".into(), address.clone()]),
+        None => args.extend(["--no-pci", "--iova-mode=va"].map(String::from)),
+    }
     args.extend([format!("--log-level={}", log::eal_level()), "-m".into(), config.memory_mb.to_string()]);
     if !cores.is_empty() {
         // One logical core that may run anywhere: it only serves control calls.

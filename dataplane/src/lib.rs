@@ -10,6 +10,8 @@
 mod affinity;
 mod arena;
 mod caps;
+mod capture;
+mod checksum;
 mod clock;
 mod eal;
 mod frame;
@@ -23,6 +25,8 @@ mod port;
 pub use affinity::{PinError, allowed_cores, pin_current_thread};
 pub use arena::{Arena, ArenaError, HugeBuf};
 pub use caps::{Capabilities, ExternalMemory};
+pub use capture::{Capture, CaptureError, CaptureStats, Direction};
+pub use checksum::fill_checksum;
 pub use clock::Clock;
 pub use eal::{Eal, EalConfig, EalError, MemoryKind};
 pub use frame::{Part, TxFrame, TxQueue};

@@ -12,17 +12,19 @@ use self::device::Device;
 use crate::eal::Eal;
 use crate::frame::{Part, TxFrame, TxQueue};
 use crate::mbuf::prefetch_data;
-use crate::pool::{Pool, PoolError, Users};
+use crate::pool::{HEADROOM, Pool, PoolError, Users};
 use crate::{Capabilities, Mbuf, log};
 
 mod device;
 mod door;
 mod netdev;
+mod packet_ring;
 mod pci;
 mod ring;
 mod signals;
 mod sigpipe;
 mod socket;
+mod train;
 mod vdev;
 
 /// Frames that a burst receives at most.
@@ -40,11 +42,13 @@ pub struct PortOptions {
     pub rx_frames: u32,
     /// Mbufs for payload and headers to send, beyond what the port's queue may hold back.
     pub tx_frames: u32,
+    /// Whether the peer may send several TCP segments as one frame, where the port can carry that.
+    pub trains: bool,
 }
 
 impl Default for PortOptions {
     fn default() -> Self {
-        Self { mtu: 1500, rx_frames: 2048, tx_frames: 2048 }
+        Self { mtu: 1500, rx_frames: 1024, tx_frames: 1536, trains: true }
     }
 }
 
@@ -110,7 +114,8 @@ pub enum PortError {
     },
     /// The network interface carries smaller packets only.
     #[error(
-        "{port}: the interface carries packets of {carries} bytes, and the MTU is {mtu}; set mtu to {carries}, or          raise the interface's with `ip link set {interface} mtu {mtu}`, on all hosts of the network alike"
+        "{port}: the interface carries packets of {carries} bytes, and the MTU is {mtu}; set mtu to {carries}, or \
+         raise the interface's with `ip link set {interface} mtu {mtu}`, on all hosts of the network alike"
     )]
     InterfaceMtu {
         /// The port.
@@ -178,7 +183,7 @@ pub struct PortStats {
     pub tx_frames: u64,
     /// Their bytes.
     pub tx_bytes: u64,
-    /// Frames that found no mbuf, or were longer than the port's MTU, and were dropped.
+    /// Frames that found no mbuf or no room in the port's ring, or were longer than its MTU, and were dropped.
     pub rx_dropped: u64,
 }
 
@@ -212,17 +217,18 @@ impl Port {
                 .map_err(|source| PortError::Pool { port: spec.to_string(), source })
         };
         let rx = pool(options.rx_frames, vdev::receive_room(spec, frame))?;
-        let tx = pool(options.tx_frames, frame)?;
-        let device = Device::open(eal, spec, frame, &rx, netdev)?;
+        let tx = pool(options.tx_frames, vdev::send_room(spec, frame))?;
+        let device = Device::open(eal, spec, frame, &rx, netdev, options.trains)?;
         let mut caps = Capabilities::of(spec);
         caps.multi_segment_tx &= device.chains();
         Ok(Self { device, rx, tx, caps, dropped: 0, mtu: options.mtu, spec: spec.clone() })
     }
 
     /// Receives up to as many frames as `frames` has room for, and prefetches their headers. Every frame is linear;
-    /// what does not fit one mbuf of the MTU is dropped and counted.
+    /// several TCP segments in one frame are taken apart where they do not fit one mbuf, and anything else that does not
+    /// is dropped and counted.
     #[inline]
-    pub fn rx_burst(&mut self, frames: &mut ArrayVec<Mbuf, BURST>) -> usize {
+    pub fn rx_burst<F: From<Mbuf>>(&mut self, frames: &mut ArrayVec<F, BURST>) -> usize {
         let mut burst = [ptr::null_mut(); BURST];
         let Some(id) = self.device.polled() else { return 0 };
         // SAFETY: the device is started and has a queue 0, which only this port polls; `burst` has the room stated.
@@ -244,10 +250,14 @@ impl Port {
                     if !self.caps.checks_checksum {
                         frame.distrust_checksum();
                     }
-                    frames.push_unchecked(frame);
+                    // Frames that were taken apart may have used up the room. Not `try_push`, which is slower by far.
+                    if frames.is_full() {
+                        self.dropped += 1;
+                    } else {
+                        frames.push_unchecked(F::from(frame));
+                    }
                 } else {
-                    self.dropped += 1;
-                    sys::rte_pktmbuf_free(m.as_ptr());
+                    self.dropped += train::split(m, frames);
                 }
             }
         }
@@ -258,10 +268,14 @@ impl Port {
     ///
     /// # Safety
     /// `m` is a whole frame that is ours to free, and `frames` has room.
-    unsafe fn accept_from_ring(&mut self, m: NonNull<sys::rte_mbuf>, frames: &mut ArrayVec<Mbuf, BURST>) {
+    unsafe fn accept_from_ring<F: From<Mbuf>>(
+        &mut self,
+        m: NonNull<sys::rte_mbuf>,
+        frames: &mut ArrayVec<F, BURST>,
+    ) {
         // SAFETY: as the caller promises.
         match unsafe { ring::copy(m, &mut self.rx) } {
-            Some(copy) => frames.push(copy),
+            Some(copy) => frames.push(F::from(copy)),
             None => self.dropped += 1,
         }
         // SAFETY: as the caller promises.
@@ -300,6 +314,13 @@ impl Port {
     /// pass. Until the first peer is there, nothing is sent or received.
     pub fn link_up(&mut self) -> bool {
         self.device.link_up()
+    }
+
+    /// Bytes of payload that one frame may carry as several TCP segments to the peer that is there now; zero if it
+    /// takes single ones only. See [`TxFrame::segmented`].
+    pub fn gso_max(&self) -> usize {
+        // The receiver's mbuf, if it is one like ours, holds the headers too.
+        if self.device.sends_trains() { self.tx.room().saturating_sub(HEADROOM) } else { 0 }
     }
 
     /// The Ethernet address of the NIC or interface; none where there is no device yet, or it has none.
@@ -349,7 +370,7 @@ impl Port {
             rx_bytes: stats.ibytes,
             tx_frames: stats.opackets,
             tx_bytes: stats.obytes,
-            rx_dropped: stats.imissed + stats.rx_nombuf + self.dropped,
+            rx_dropped: stats.imissed + stats.rx_nombuf + self.dropped + self.device.kernel_drops(),
         }
     }
 }

@@ -4,10 +4,19 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Libraries that hold the symbols of `FUNCTIONS`. Drivers are plugins that EAL loads by itself.
-const LIBRARIES: [&str; 6] = ["rte_eal", "rte_ethdev", "rte_mbuf", "rte_mempool", "rte_ring", "rte_net_ring"];
+/// Libraries that hold the symbols of `FUNCTIONS`. Other drivers are plugins that EAL loads by itself.
+const LIBRARIES: [&str; 8] = [
+    "rte_eal",
+    "rte_ethdev",
+    "rte_mbuf",
+    "rte_mempool",
+    "rte_ring",
+    "rte_net_ring",
+    "rte_net_vhost",
+    "rte_vhost",
+];
 
-const FUNCTIONS: [&str; 16] = [
+const FUNCTIONS: [&str; 18] = [
     "dpdk_sys_(errno|log_stream)",
     "rte_(dev|eal)_(probe|remove|init|cleanup|get_runtime_dir|hotplug_add|hotplug_remove)",
     "rte_eth_dev_(configure|start|stop|close|info_get|get_port_by_name|is_valid_port|adjust_nb_rx_tx_desc|set_link_down|set_link_up)",
@@ -23,7 +32,9 @@ const FUNCTIONS: [&str; 16] = [
     "rte_ring_(create|free|dequeue)",
     "rte_socket_id",
     "rte_strerror",
+    "rte_eth_vhost_get_vid_from_port_id",
     "rte_version",
+    "rte_vhost_get_negotiated_features",
 ];
 
 fn main() {

@@ -10,6 +10,7 @@
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_eth_ring.h>
+#include <rte_eth_vhost.h>
 #include <rte_ethdev.h>
 #include <rte_lcore.h>
 #include <rte_log.h>
@@ -18,6 +19,7 @@
 #include <rte_mempool.h>
 #include <rte_ring.h>
 #include <rte_version.h>
+#include <rte_vhost.h>
 
 /* rte_errno is a macro over a thread-local variable. */
 static inline int dpdk_sys_errno(void) { return rte_errno; }

@@ -16,6 +16,15 @@ const REACHABLE: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(1);
 /// Requests without an answer before the neighbour counts as absent.
 const TRIES: u8 = 3;
+/// How often an address is probed for before it is used, and the time after each probe. RFC 5227 §1.1 has seconds, for
+/// networks where frames are slow or lost; hosts on a wire answer within a millisecond.
+const PROBES: u8 = 3;
+const PROBE_INTERVAL: Duration = Duration::from_millis(40);
+/// How often a new address is announced, and the time between (RFC 5227 §1.1).
+const ANNOUNCEMENTS: u8 = 2;
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
+/// An address is defended once in this time (RFC 5227 §2.4).
+const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 /// Octets of an ARP frame.
 pub(crate) const ARP_FRAME: usize = 42;
 
@@ -51,6 +60,17 @@ struct Entry {
     used: bool,
 }
 
+/// Whether our address is ours (RFC 5227).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It is in use, and nobody is known to object.
+    Held,
+    /// The network is being asked whether somebody has it.
+    Probing,
+    /// Another host had it first, or wants it at the same time.
+    Conflict([u8; 6]),
+}
+
 /// What became known about a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolved {
@@ -70,6 +90,17 @@ pub(crate) struct Arp {
     wheel: TimerWheel,
     /// Neighbours to send a request for.
     requests: Vec<Neighbour>,
+    claim: Claim,
+    /// Probes and announcements that are still to be sent, and when the next step of the claim is due.
+    probes: u8,
+    announcements: u8,
+    claim_step: Time,
+    /// A probe or announcement that waits to be sent.
+    about_us: Option<[u8; ARP_FRAME]>,
+    defended: Option<Time>,
+    /// Packets in which another host uses our address, and the last such host.
+    conflicts: u64,
+    rival: Option<[u8; 6]>,
 }
 
 impl Arp {
@@ -82,6 +113,68 @@ impl Arp {
             limit: limit.clamp(1, u32::from(u16::MAX) - 1) as usize,
             wheel: TimerWheel::new(now),
             requests: Vec::new(),
+            claim: Claim::Held,
+            probes: 0,
+            announcements: 0,
+            claim_step: Time::MAX,
+            about_us: None,
+            defended: None,
+            conflicts: 0,
+            rival: None,
+        }
+    }
+
+    /// Begins to ask whether somebody has our address (RFC 5227 §2.1.1). Until the answer is known, requests for it are
+    /// not answered.
+    pub fn claim_address(&mut self, now: Time) {
+        (self.claim, self.probes, self.announcements) = (Claim::Probing, PROBES, ANNOUNCEMENTS);
+        self.claim_step = now;
+    }
+
+    pub fn claim(&self) -> Claim {
+        self.claim
+    }
+
+    /// How many packets said that another host uses our address, and the last such host.
+    pub fn conflicts(&self) -> (u64, Option<[u8; 6]>) {
+        (self.conflicts, self.rival)
+    }
+
+    /// Takes the steps of a claim that are due: probes, then announcements.
+    pub fn advance_claim(&mut self, now: Time) {
+        if now < self.claim_step {
+            return;
+        }
+        if self.probes > 0 {
+            self.probes -= 1;
+            self.claim_step = now + PROBE_INTERVAL;
+            // RFC 5227 §2.1.1: a probe has no sender address, so that no cache learns from it.
+            self.about_us = Some(self.from(Ipv4Addr::UNSPECIFIED));
+        } else if self.announcements > 0 {
+            // RFC 5227 §2.3.
+            self.claim = Claim::Held;
+            self.announcements -= 1;
+            self.claim_step = now + ANNOUNCE_INTERVAL;
+            self.about_us = Some(self.from(self.ip));
+        } else {
+            self.claim_step = Time::MAX;
+        }
+    }
+
+    /// A request for our own address: a probe or an announcement.
+    fn from(&self, sender: Ipv4Addr) -> [u8; ARP_FRAME] {
+        let (everybody, nobody) = (EthernetAddress([0xff; 6]), EthernetAddress([0; 6]));
+        self.packet(ArpOperation::Request, everybody, sender, self.ip, nobody)
+    }
+
+    /// Somebody uses our address, or wants to.
+    fn contested(&mut self, by: [u8; 6], now: Time) {
+        (self.conflicts, self.rival) = (self.conflicts + 1, Some(by));
+        if self.claim == Claim::Probing {
+            (self.claim, self.probes, self.announcements) = (Claim::Conflict(by), 0, 0);
+        } else if self.defended.is_none_or(|at| now >= at + DEFEND_INTERVAL) {
+            self.defended = Some(now);
+            self.about_us = Some(self.from(self.ip));
         }
     }
 
@@ -183,10 +276,21 @@ impl Arp {
             return (None, None);
         };
         // A probe (RFC 5227) has no sender address; nobody may claim ours or a group's.
-        if !mac.is_unicast() || ip == self.ip || ip.is_multicast() || ip.is_broadcast() {
+        if !mac.is_unicast() || ip.is_multicast() || ip.is_broadcast() {
             return (None, None);
         }
-        let for_us = target == self.ip;
+        let (for_us, probing) = (target == self.ip, self.claim == Claim::Probing);
+        let us = mac.0 == self.mac;
+        // Two nodes with one IP address may well have one Ethernet address, which is derived from it. Only while we
+        // probe it is certain that what says to come from us is not an echo of our own frames, unless a probe is.
+        let probe = ip.is_unspecified() && for_us;
+        if ip == self.ip && (probing || !us) || probe && probing && !us {
+            self.contested(mac.0, now);
+            return (None, None);
+        }
+        if ip == self.ip || probing && for_us {
+            return (None, None);
+        }
         let asked = for_us && operation == ArpOperation::Request;
         let known = self.index.get(&ip).map(|&i| Neighbour(i));
         // RFC 826: known senders are updated always, new ones are remembered if they talk to us.
@@ -196,7 +300,9 @@ impl Arp {
             None => None,
         };
         let resolved = n.and_then(|n| self.confirm(n, mac.0, now));
-        let reply = asked.then(|| self.packet(ArpOperation::Reply, mac, ip, mac));
+        // A switch drops a frame to the address that it comes from.
+        let to = if us { EthernetAddress([0xff; 6]) } else { mac };
+        let reply = asked.then(|| self.packet(ArpOperation::Reply, to, self.ip, ip, mac));
         (resolved, reply)
     }
 
@@ -244,11 +350,15 @@ impl Arp {
     }
 
     pub fn next_deadline(&self) -> Option<Time> {
-        self.wheel.next_deadline()
+        let claim = Some(self.claim_step).filter(|&at| at < Time::MAX);
+        self.wheel.next_deadline().into_iter().chain(claim).min()
     }
 
     /// The next request to send.
     pub fn next_request(&mut self) -> Option<[u8; ARP_FRAME]> {
+        if let Some(frame) = self.about_us.take() {
+            return Some(frame);
+        }
         loop {
             let n = self.requests.pop()?;
             let Some(e) = self.entry(n) else { continue };
@@ -260,6 +370,7 @@ impl Arp {
             return Some(self.packet(
                 ArpOperation::Request,
                 EthernetAddress(to),
+                self.ip,
                 ip,
                 EthernetAddress([0; 6]),
             ));
@@ -267,13 +378,14 @@ impl Arp {
     }
 
     pub fn has_requests(&self) -> bool {
-        !self.requests.is_empty()
+        !self.requests.is_empty() || self.about_us.is_some()
     }
 
     fn packet(
         &self,
         operation: ArpOperation,
         to: EthernetAddress,
+        sender_ip: Ipv4Addr,
         target_ip: Ipv4Addr,
         target_mac: EthernetAddress,
     ) -> [u8; ARP_FRAME] {
@@ -285,7 +397,7 @@ impl Arp {
         ArpRepr::EthernetIpv4 {
             operation,
             source_hardware_addr: EthernetAddress(self.mac),
-            source_protocol_addr: self.ip,
+            source_protocol_addr: sender_ip,
             target_hardware_addr: target_mac,
             target_protocol_addr: target_ip,
         }

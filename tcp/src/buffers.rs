@@ -44,6 +44,12 @@ pub trait Payload: Clone {
         self.len() == 0
     }
 
+    /// Where the record had best be cut if it does not go as a whole: at multiples of so many octets, counted from its
+    /// start. Zero: anywhere.
+    fn unit(&self) -> u16 {
+        0
+    }
+
     /// One's-complement sum of `range`, folded, not complemented, as if it started at an even offset.
     fn sum(&self, range: Range<usize>) -> u16;
 }
@@ -76,6 +82,9 @@ pub struct Emit<'a, P> {
     pub retransmit: bool,
     /// The TCP checksum field holds the pseudo-header's sum only; the port adds the rest.
     pub tcp_checksum_offload: bool,
+    /// Not zero: these are several segments as one, for the port to hand over as they are or to cut into segments of
+    /// so many octets each, with headers like these (generic segmentation offload). See `Stack::set_gso_max`.
+    pub gso_size: u16,
 }
 
 /// Where frames leave.

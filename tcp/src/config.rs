@@ -16,6 +16,8 @@ pub struct StackConfig {
     pub prefix_len: u8,
     /// Where packets for other prefixes go; without it they are unreachable.
     pub gateway: Option<Ipv4Addr>,
+    /// Where packets for certain other prefixes go; the longest prefix decides.
+    pub routes: Vec<Route>,
     /// Largest IP packet, in octets: 576 to 65535.
     pub mtu: u16,
     /// Secret from which initial sequence numbers, port numbers and hash keys derive. Must not be guessable.
@@ -26,6 +28,23 @@ pub struct StackConfig {
     pub tcp: TcpConfig,
 }
 
+/// A static route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// An address of the prefix.
+    pub network: Ipv4Addr,
+    /// Its length, 0 to 32.
+    pub prefix_len: u8,
+    /// The router, a host of our own prefix.
+    pub via: Ipv4Addr,
+}
+
+impl Route {
+    pub(crate) fn leads_to(&self, ip: Ipv4Addr) -> bool {
+        (self.network.to_bits() ^ ip.to_bits()) & prefix_mask(self.prefix_len) == 0
+    }
+}
+
 impl StackConfig {
     /// Defaults for everything but the addresses and the secret.
     pub fn new(mac: [u8; 6], ip: Ipv4Addr, prefix_len: u8, seed: u64) -> Self {
@@ -34,6 +53,7 @@ impl StackConfig {
             ip,
             prefix_len,
             gateway: None,
+            routes: Vec::new(),
             mtu: 1500,
             seed,
             checksum_offload_tx: false,
@@ -55,7 +75,12 @@ impl StackConfig {
         {
             return Err(ConfigError::Address(self.ip));
         }
-        if let Some(g) = self.gateway {
+        for route in &self.routes {
+            if route.prefix_len > 32 {
+                return Err(ConfigError::Prefix(route.prefix_len));
+            }
+        }
+        for g in self.gateway.into_iter().chain(self.routes.iter().map(|r| r.via)) {
             let mask = prefix_mask(self.prefix_len);
             if g == self.ip || g.to_bits() & mask != self.ip.to_bits() & mask {
                 return Err(ConfigError::Gateway(g));

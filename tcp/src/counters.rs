@@ -10,6 +10,8 @@ pub struct Counters {
     pub malformed: u64,
     pub bad_ip_checksum: u64,
     pub bad_tcp_checksum: u64,
+    /// Of these, those whose sender left the checksum to an interface that did not fill it.
+    pub unfilled_tcp_checksum: u64,
     pub fragments: u64,
     pub unknown_protocol: u64,
     pub no_connection: u64,
@@ -49,6 +51,8 @@ pub struct Counters {
     pub arp_requests_out: u64,
     pub arp_replies_out: u64,
     pub arp_failures: u64,
+    /// ARP packets in which another host claims our address.
+    pub arp_conflicts: u64,
     pub echo_replies: u64,
     pub unreachables_in: u64,
 }

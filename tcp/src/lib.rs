@@ -69,10 +69,11 @@ pub mod sum;
 pub mod time;
 pub mod timer;
 
+pub use arp::Claim;
 pub use buffers::{
     Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, MAX_PIECES, Payload, Piece, Transmit,
 };
-pub use config::{ConfigError, Keepalive, StackConfig, TcpConfig};
+pub use config::{ConfigError, Keepalive, Route, StackConfig, TcpConfig};
 pub use congestion::Congestion;
 pub use connection::{ConnInfo, State};
 pub use counters::Counters;

@@ -30,6 +30,8 @@ pub(crate) struct Net {
     pub held: u32,
     /// The link is short of receive buffers.
     pub pressure: bool,
+    /// Octets of payload that the link takes in one frame as several segments; zero if it does not.
+    pub gso_max: u32,
     header: HeaderTemplate,
     stateless: Limiter,
 }
@@ -49,6 +51,7 @@ impl Net {
             waiters: Vec::new(),
             held: 0,
             pressure: false,
+            gso_max: 0,
             header: HeaderTemplate::new(cfg.mac, cfg.ip.to_bits()),
             stateless: Limiter::new(STATELESS_REPLIES, now),
             cfg,
@@ -71,8 +74,12 @@ impl Net {
         }
         let mask = prefix_mask(self.cfg.prefix_len);
         let (ours, theirs) = (self.cfg.ip.to_bits(), ip.to_bits());
-        if ours & mask != theirs & mask {
-            return self.cfg.gateway;
+        let on_link = ours & mask == theirs & mask;
+        let routes = self.cfg.routes.iter().filter(|r| r.leads_to(ip));
+        match routes.max_by_key(|r| r.prefix_len) {
+            Some(route) if !on_link || route.prefix_len > self.cfg.prefix_len => return Some(route.via),
+            _ if !on_link => return self.cfg.gateway,
+            _ => {}
         }
         // The prefix's own address and its broadcast address are no hosts (not so in /31 and /32, RFC 3021).
         let host = theirs & !mask;
@@ -103,6 +110,7 @@ impl Net {
         fields: &TcpFields<'_>,
         payload: &[Piece<'_, P>],
         retransmit: bool,
+        gso_size: u16,
     ) {
         let len: usize = payload.iter().map(|p| p.range.len()).sum();
         let offload = self.cfg.checksum_offload_tx;
@@ -120,7 +128,7 @@ impl Net {
             self.counters.retransmitted_bytes += len as u64;
         }
         let loopback = fields.remote_ip == self.cfg.ip.to_bits();
-        tx.emit(Emit { headers, payload, loopback, retransmit, tcp_checksum_offload: offload });
+        tx.emit(Emit { headers, payload, loopback, retransmit, tcp_checksum_offload: offload, gso_size });
     }
 
     /// Sends a frame that is complete.
@@ -131,6 +139,7 @@ impl Net {
             loopback,
             retransmit: false,
             tcp_checksum_offload: false,
+            gso_size: 0,
         });
     }
 
@@ -185,7 +194,7 @@ impl Net {
             window: 0,
             options: &Options::new(),
         };
-        self.emit(tx, &fields, &[], false);
+        self.emit(tx, &fields, &[], false, 0);
     }
 }
 

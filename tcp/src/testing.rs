@@ -21,17 +21,25 @@ impl Frame for Vec<u8> {
 }
 
 #[derive(Clone, Debug)]
-pub struct Shared(pub Rc<[u8]>);
+pub struct Shared(pub Rc<[u8]>, u16);
 
 impl Shared {
     pub fn new(bytes: &[u8]) -> Self {
-        Shared(bytes.into())
+        Shared(bytes.into(), 0)
+    }
+
+    pub fn with_unit(bytes: &[u8], unit: u16) -> Self {
+        Shared(bytes.into(), unit)
     }
 }
 
 impl Payload for Shared {
     fn len(&self) -> usize {
         self.0.len()
+    }
+
+    fn unit(&self) -> u16 {
+        self.1
     }
 
     fn sum(&self, r: Range<usize>) -> u16 {

@@ -173,6 +173,13 @@ pub(crate) fn parse_tcp(frame: &impl Frame, ip: &Ip, trusted: bool) -> Result<Se
     Ok(segment)
 }
 
+/// Whether a segment's checksum field holds the sum of the pseudo-header only, as hosts leave it to their interfaces.
+pub(crate) fn is_unfilled(frame: &impl Frame, ip: &Ip) -> bool {
+    let segment = frame.bytes().get(ip.payload.clone()).unwrap_or(&[]);
+    let pseudo = sum::pseudo_header_v4(ip.src.to_be_bytes(), ip.dst.to_be_bytes(), PROTO_TCP, segment.len());
+    segment.get(16..18).is_some_and(|field| field == pseudo.to_be_bytes())
+}
+
 #[inline]
 fn timestamps(b: &[u8]) -> Option<Timestamps> {
     Some(Timestamps { value: be32(b, 0)?, echo: be32(b, 4)? })

@@ -56,8 +56,11 @@ pub enum ConnectFailure {
     /// Nobody listens there.
     #[error("connection refused: nobody listens on that port")]
     Refused,
-    /// The address cannot be reached.
-    #[error("host unreachable: no answer to ARP, no route, or no link")]
+    /// The address, or the router to it, cannot be reached.
+    #[error(
+        "host unreachable: it, or the gateway that leads to it, does not answer to ARP; or a router says so; or there \
+         is no link"
+    )]
     Unreachable,
     /// No answer in time.
     #[error("timed out: the peer did not answer")]

@@ -62,7 +62,10 @@ pub enum Error {
     #[error("port {0} is in use")]
     PortInUse(u16),
     /// No way to the address.
-    #[error("no route to {0}")]
+    #[error(
+        "no route to {0}: it is not in our network, and no gateway leads to it; check the prefix length of ip, or set \
+         gateway or routes"
+    )]
     NoRoute(std::net::Ipv4Addr),
     /// The device was opened by the parent process and cannot be used after fork.
     #[error("the device belongs to the parent process; open it anew after exec")]

@@ -37,6 +37,8 @@ pub struct Options {
     pub network: Impairment,
     /// Bytes of an IP packet.
     pub mtu: u16,
+    /// Bytes of payload that one frame may carry as several segments; 0 for a network that cannot.
+    pub gso_max: usize,
     /// TCP's settings.
     pub tcp: TcpConfig,
     /// MPA revision that connecting sides offer.
@@ -53,6 +55,7 @@ impl Default for Options {
             devices: 2,
             network: Impairment::default(),
             mtu: 1500,
+            gso_max: 0,
             tcp: TcpConfig::default(),
             mpa_rev: 2,
             crc: true,
@@ -224,7 +227,8 @@ impl Drop for Simulation {
 
 impl Node {
     fn new(index: usize, options: &Options, clock: &SimClock) -> Result<Self> {
-        let (port, wire) = SimPort::new(options.mtu);
+        let (mut port, wire) = SimPort::new(options.mtu);
+        port.set_gso_max(options.gso_max);
         let ip = Simulation::address(index);
         let seed = options.network.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(index as u64);
         let stack = StackConfig {

@@ -96,6 +96,10 @@ impl End {
     fn config(self, whole: &Config, port: PortSpec, options: &PerfOptions) -> Result<Config, PerfError> {
         let mut config = whole.clone();
         config.port.spec = Some(if self == Self::Server { port } else { port.peer() });
+        if self == Self::Server {
+            // One file; the client's end sees the same frames.
+            config.port.capture = None;
+        }
         config.ip.address = Some(Cidr { address: self.ip(), prefix: 24 });
         config.engine.cores = self.core(whole).into_iter().collect();
         if config.memory.mb.is_none() {

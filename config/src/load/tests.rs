@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Choice, Congestion, CrcKernel, Hugepages, PortSpec, Progress};
+use crate::{Choice, Congestion, CrcKernel, Hugepages, MacSource, PortSpec, Progress, Route};
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -166,6 +166,29 @@ fn later_layers_win() {
 
 /// Every mistake in a file is reported with its line, its key, what is wrong and what to write.
 #[test]
+fn static_routes() {
+    let parse = |text: &str| Config::parse(Path::new("urnic.toml"), text);
+    let ip = "[ip]\nip = \"10.0.0.1/24\"\n";
+    let routes = ["10.1.0.0/16 via 10.0.0.2", "0.0.0.0/0 via 10.0.0.3", "10.1.7.1/32 via 10.0.0.4"];
+    let c = parse(&format!("{ip}routes = {routes:?}")).unwrap();
+    assert_eq!(c.ip.routes.iter().map(Route::to_string).collect::<Vec<_>>(), routes);
+    let env = vec![("URNIC_ROUTES".to_string(), routes.join(","))];
+    assert_eq!(Config::load(&Sources { env, ..Sources::default() }).unwrap().ip.routes, c.ip.routes);
+    for (bad, why) in [
+        ("10.1.0.0/16", "is not a route"),
+        ("10.1.0.0 via 10.0.0.2", "is not a route"),
+        ("10.1.0.0/33 via 10.0.0.2", "is not a route"),
+        ("10.1.0.1/16 via 10.0.0.2", "has bits behind its prefix length"),
+        ("10.1.0.0/16 via x", "is not a route"),
+        ("10.1.0.0/16 via 10.0.1.2", "10.0.1.2 is not in the network of 10.0.0.1/24"),
+        ("10.1.0.0/16 via 10.0.0.1", "10.0.0.1 is our own address"),
+    ] {
+        let error = parse(&format!("{ip}routes = [{bad:?}]")).unwrap_err().to_string();
+        assert!(error.contains("urnic.toml:3: ip.routes") && error.contains(why), "{error}");
+    }
+}
+
+#[test]
 fn the_address_of_the_interface() {
     let parse = |text: &str| Config::parse(Path::new("urnic.toml"), text);
     let c =
@@ -241,12 +264,12 @@ fn mistakes_in_files() {
         (
             "[ip]\nip = \"10.0.0.1/24\"\ngateway = \"10.0.1.1\"\n",
             "urnic.toml:3: ip.gateway: 10.0.1.1 is not in the network of 10.0.0.1/24; write the address of a router in \
-             the network of ip.ip, or leave it out",
+             the network of ip.ip, or leave it out; or correct the prefix length of ip.ip",
         ),
         (
             "[ip]\nip = \"10.0.0.1/24\"\ngateway = \"10.0.0.1\"\n",
             "urnic.toml:3: ip.gateway: 10.0.0.1 is our own address; write the address of a router in the network of \
-             ip.ip, or leave it out",
+             ip.ip, or leave it out; or correct the prefix length of ip.ip",
         ),
     ] {
         assert_eq!(parse(text).unwrap_err().to_string(), message, "{text:?}");

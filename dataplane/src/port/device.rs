@@ -11,7 +11,7 @@ use urnic_config::{MemifRole, PortSpec};
 
 use super::door::Door;
 use super::netdev::Netdev;
-use super::{PortError, pci, ring, signals, sigpipe, socket, vdev};
+use super::{PortError, packet_ring, pci, ring, signals, sigpipe, socket, vdev};
 use crate::eal::{self, Eal};
 use crate::{Capabilities, Pool, log};
 
@@ -34,6 +34,8 @@ pub(super) struct Device {
     id: u16,
     name: CString,
     args: CString,
+    /// Whether the peer may send frames of several TCP segments.
+    trains: bool,
     spec: PortSpec,
     /// The mempool that the driver receives into.
     rx: *mut sys::rte_mempool,
@@ -54,15 +56,17 @@ impl Device {
         frame: usize,
         rx: &Pool,
         netdev: Option<Netdev>,
+        trains: bool,
     ) -> Result<Self, PortError> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
-        let args = vdev::args(spec, frame)?;
+        let args = vdev::args(spec, frame, trains)?;
         let listening = socket::prepare(spec)?;
         let mut device = Self {
             state: State::Absent,
             id: 0,
             name: vdev::name(spec, SERIAL.fetch_add(1, Ordering::Relaxed)),
             args,
+            trains,
             spec: spec.clone(),
             rx: rx.as_ptr(),
             link: None,
@@ -97,6 +101,14 @@ impl Device {
                 device.plug()?;
                 device.start()?;
             }
+            PortSpec::AfPacket { queue_size, .. } => {
+                let before = packet_ring::sockets();
+                device.plug()?;
+                if let Some(netdev) = &mut device.netdev {
+                    netdev.adopt(before, usize::from(*queue_size) * frame);
+                }
+                device.start()?;
+            }
             PortSpec::Tap { .. } => {
                 signals::reserved(|| device.plug())?;
                 device.start()?;
@@ -126,6 +138,11 @@ impl Device {
         self.chains
     }
 
+    /// Frames that the kernel had for the driver and dropped.
+    pub(super) fn kernel_drops(&self) -> u64 {
+        self.netdev.as_ref().map_or(0, Netdev::drops)
+    }
+
     /// The device's own Ethernet address.
     pub(super) fn mac(&self) -> Option<[u8; 6]> {
         let id = self.polled()?;
@@ -144,6 +161,7 @@ impl Device {
             return link.is_whole();
         }
         if let Some(netdev) = &self.netdev {
+            netdev.kick();
             return netdev.is_running();
         }
         match &mut self.state {
@@ -163,6 +181,29 @@ impl Device {
             self.start_client();
         }
         up
+    }
+
+    /// Whether the peer takes frames of several TCP segments, as was agreed when it came.
+    pub(super) fn sends_trains(&self) -> bool {
+        let Some(id) = self.polled() else { return false };
+        match self.spec {
+            PortSpec::VirtioUser { .. } => {
+                let mut info = sys::rte_eth_dev_info::default();
+                // SAFETY: the device exists; `info` is ours.
+                let status = unsafe { sys::rte_eth_dev_info_get(id, &raw mut info) };
+                status == 0 && info.tx_offload_capa & sys::RTE_ETH_TX_OFFLOAD_TCP_TSO != 0
+            }
+            PortSpec::Vhost { .. } => {
+                let mut features = 0;
+                // SAFETY: the device exists; `features` is ours. Without a peer the number is refused.
+                let status = unsafe {
+                    let vid = sys::rte_eth_vhost_get_vid_from_port_id(id);
+                    sys::rte_vhost_get_negotiated_features(vid, &raw mut features)
+                };
+                status == 0 && features & sys::VIRTIO_NET_F_GUEST_TSO4 != 0
+            }
+            _ => false,
+        }
     }
 
     /// Lets the driver take over from the door. Whether it did.
@@ -258,6 +299,8 @@ impl Device {
         let queue = vdev::queue_size(&self.spec);
         let pool = self.rx as usize;
         let watched = self.is_watched();
+        // Other ports send and receive single segments.
+        let trains = self.trains && matches!(self.spec, PortSpec::VirtioUser { .. });
         let checks = Capabilities::of(&self.spec).checks_checksum;
         // The kernel's interfaces are made promiscuous by us, for as long as the port is open.
         let filters = matches!(self.spec, PortSpec::Pci { .. } | PortSpec::Vdev { .. });
@@ -270,12 +313,17 @@ impl Device {
             unsafe {
                 ok("reading the device's properties", sys::rte_eth_dev_info_get(id, &raw mut info))?;
                 if checks {
-                    conf.rxmode.offloads = sys::RTE_ETH_RX_OFFLOAD_TCP_CKSUM & info.rx_offload_capa;
+                    conf.rxmode.offloads = sys::RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
                 }
+                if trains {
+                    conf.rxmode.offloads |= sys::RTE_ETH_RX_OFFLOAD_TCP_LRO;
+                    conf.txmode.offloads = sys::RTE_ETH_TX_OFFLOAD_TCP_TSO;
+                }
+                conf.rxmode.offloads &= info.rx_offload_capa;
                 conf.intr_conf.set_lsc(u32::from(watched));
-                conf.txmode.offloads = (sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM
-                    | sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS)
-                    & info.tx_offload_capa;
+                conf.txmode.offloads |=
+                    sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM | sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+                conf.txmode.offloads &= info.tx_offload_capa;
                 ok("configuring the device", sys::rte_eth_dev_configure(id, 1, 1, &raw const conf))?;
                 let (mut rxd, mut txd) = (queue, queue);
                 ok(

@@ -7,12 +7,13 @@ use std::collections::HashSet;
 use std::ffi::CString;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
 use urnic_config::PortSpec;
 
 use super::PortError;
+use super::packet_ring::PacketRing;
 
 /// Interfaces that ports of this process are on: two packet sockets of one process would share the frames.
 static TAKEN: Mutex<Option<HashSet<(&'static str, i32)>>> = Mutex::new(None);
@@ -23,6 +24,9 @@ const CAP_NET_RAW: u8 = 13;
 const CAP_SYS_ADMIN: u8 = 21;
 const CAP_BPF: u8 = 39;
 
+/// The largest MTU of an interface of which XDP gets every packet: one fits a page with what the kernel keeps beside it.
+const XDP_MTU_MAX: i32 = 3498;
+
 /// A network interface that a port uses; promiscuous meanwhile.
 #[derive(Debug)]
 pub(super) struct Netdev {
@@ -30,6 +34,8 @@ pub(super) struct Netdev {
     socket: OwnedFd,
     name: String,
     taken: (&'static str, i32),
+    /// The driver's own socket.
+    ring: Option<PacketRing>,
 }
 
 impl Netdev {
@@ -57,7 +63,7 @@ impl Netdev {
             return Err(PortError::InterfaceInUse(port()));
         }
         drop(taken);
-        let netdev = Self { socket, name: name.to_owned(), taken: (spec.kind(), index) };
+        let netdev = Self { socket, name: name.to_owned(), taken: (spec.kind(), index), ring: None };
 
         let request = netdev.ask(libc::SIOCGIFHWADDR).map_err(|e| failed("asking its type", e))?;
         // SAFETY: the kernel has filled in an address.
@@ -76,6 +82,13 @@ impl Netdev {
         if carries < i32::from(mtu) {
             return Err(PortError::InterfaceMtu { port: port(), interface: name.to_owned(), mtu, carries });
         }
+        if matches!(spec, PortSpec::AfXdp { .. }) && carries > XDP_MTU_MAX {
+            let reason = format!(
+                "XDP takes packets of {XDP_MTU_MAX} bytes, and its MTU is {carries}; lower that with `ip link set {name} \
+                 mtu {XDP_MTU_MAX}`"
+            );
+            return Err(PortError::Interface { port: port(), reason });
+        }
         netdev.become_promiscuous(index).map_err(|e| failed("making it promiscuous", e))?;
         netdev.keep_frames_whole();
         if let PortSpec::AfXdp { queue, .. } = spec {
@@ -86,8 +99,33 @@ impl Netdev {
 
     /// Whether the interface is up and has a carrier.
     pub(super) fn is_running(&self) -> bool {
-        let needed = libc::IFF_UP | libc::IFF_RUNNING;
-        self.flags().is_ok_and(|flags| flags & needed == needed)
+        const GET_LINK: u32 = 0x0a;
+        // The flags follow the carrier with a delay.
+        match self.ethtool([GET_LINK, 0]) {
+            Ok([_, link]) => link != 0,
+            Err(_) => self.flags().is_ok_and(|flags| flags & libc::IFF_RUNNING != 0),
+        }
+    }
+
+    /// Takes hold of the `af_packet` driver's socket, which is not among those of `before` and may have `in_flight`
+    /// bytes of frames on the way.
+    pub(super) fn adopt(&mut self, before: Vec<RawFd>, in_flight: usize) {
+        self.ring = PacketRing::find(self.taken.1, &before, in_flight);
+        if self.ring.is_none() {
+            tracing::debug!("{}: the driver's socket is not to be found", self.name);
+        }
+    }
+
+    /// Sends what the driver has left in its ring.
+    pub(super) fn kick(&self) {
+        if let Some(ring) = &self.ring {
+            ring.kick();
+        }
+    }
+
+    /// Frames that found no place in the driver's ring.
+    pub(super) fn drops(&self) -> u64 {
+        self.ring.as_ref().map_or(0, PacketRing::drops)
     }
 
     fn flags(&self) -> io::Result<i32> {

@@ -9,11 +9,18 @@
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 
 pub const RTE_ETH_TX_OFFLOAD_TCP_CKSUM: u64 = 1 << 3;
+pub const RTE_ETH_TX_OFFLOAD_TCP_TSO: u64 = 1 << 5;
 pub const RTE_ETH_TX_OFFLOAD_MULTI_SEGS: u64 = 1 << 15;
 pub const RTE_ETH_RX_OFFLOAD_TCP_CKSUM: u64 = 1 << 3;
+pub const RTE_ETH_RX_OFFLOAD_TCP_LRO: u64 = 1 << 4;
 
+/// The guest takes TCP segments that are not cut to the MTU (virtio 1.2 §5.1.3).
+pub const VIRTIO_NET_F_GUEST_TSO4: u64 = 1 << 7;
+
+pub const RTE_MBUF_F_RX_LRO: u64 = 1 << 16;
 pub const RTE_MBUF_F_RX_L4_CKSUM_MASK: u64 = (1 << 3) | (1 << 8);
 pub const RTE_MBUF_F_RX_L4_CKSUM_GOOD: u64 = 1 << 8;
 pub const RTE_MBUF_F_RX_L4_CKSUM_NONE: u64 = (1 << 3) | (1 << 8);
+pub const RTE_MBUF_F_TX_TCP_SEG: u64 = 1 << 50;
 pub const RTE_MBUF_F_TX_TCP_CKSUM: u64 = 1 << 52;
 pub const RTE_MBUF_F_TX_IPV4: u64 = 1 << 55;

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use urnic_dataplane::{Arena, Eal, Part, Port, TxFrame, TxPayload, TxQueue};
+use urnic_config::PortSpec;
+use urnic_dataplane::{Arena, BURST, Eal, Mbuf, Part, Port, TxFrame, TxPayload, TxQueue};
 
 use super::{PATIENCE, await_link};
 
@@ -48,7 +49,7 @@ fn payload(port: &mut Port, bytes: &[u8]) -> TxPayload {
 /// Sends and receives until `expected` are all back, in order.
 fn until_back(port: &mut Port, queue: &mut TxQueue, expected: &mut VecDeque<Vec<u8>>) {
     let start = Instant::now();
-    let mut frames = ArrayVec::new();
+    let mut frames = ArrayVec::<Mbuf, BURST>::new();
     while !expected.is_empty() {
         port.tx_burst(queue);
         if port.rx_burst(&mut frames) == 0 {
@@ -82,6 +83,7 @@ pub fn all(eal: &Arc<Eal>, port: &mut Port) {
     parts(port, largest);
     external(eal, port);
     checksum_metadata(port);
+    train(port);
     stream(port, largest);
     assert_eq!(port.stats().rx_dropped, 0);
     assert!(port.rx_pool().available() >= rx_before, "received frames have leaked");
@@ -113,6 +115,47 @@ fn in_place_then_chained(port: &mut Port, size: usize) {
         port.frame(&HEADERS, &[Part { payload: &clone, range: 0..clone.len() }], false).expect("a frame");
     drop((payload, clone));
     send(port, third, whole);
+}
+
+/// Several TCP segments in one frame, longer than the peer's mbufs: it takes them apart, and sends the parts back.
+fn train(port: &mut Port) {
+    let virtio = matches!(port.spec(), PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. });
+    assert_eq!(port.gso_max() > 0, virtio, "the peer is of our kind");
+    if !virtio {
+        return;
+    }
+    let bytes = pattern(5, 30_000);
+    let payloads: Vec<TxPayload> = bytes.chunks(6000).map(|b| payload(port, b)).collect();
+    let parts: Vec<Part<'_>> = payloads.iter().map(|p| Part { payload: p, range: 0..p.len() }).collect();
+    let mut headers = HEADERS;
+    headers[16..18].copy_from_slice(&30_040_u16.to_be_bytes());
+    let seq = 0xffff_f000_u32; // wraps on the way
+    headers[38..42].copy_from_slice(&seq.to_be_bytes());
+    headers[47] = 0x18; // PSH and ACK
+    let mut frame = port.frame(&headers, &parts, true).expect("a frame");
+    frame.segmented(1448, &headers);
+    let mut queue = TxQueue::new();
+    queue.push(frame).expect("empty");
+    let (start, mut frames, mut got) = (Instant::now(), ArrayVec::<Mbuf, BURST>::new(), Vec::new());
+    let mut pushes = Vec::new();
+    while got.len() < bytes.len() {
+        assert!(start.elapsed() < PATIENCE, "{} bytes are back, {:?}", got.len(), port.stats());
+        port.tx_burst(&mut queue);
+        port.rx_burst(&mut frames);
+        for frame in frames.drain(..) {
+            let frame: &[u8] = frame.data();
+            assert_eq!(u16::from_be_bytes([frame[16], frame[17]]) as usize, frame.len() - 14, "IP's length");
+            let at = u32::from_be_bytes([frame[38], frame[39], frame[40], frame[41]]);
+            assert_eq!(at.wrapping_sub(seq) as usize, got.len(), "the sequence number");
+            pushes.push(frame[47] & 0x08 != 0);
+            got.extend_from_slice(&frame[54..]);
+        }
+    }
+    assert!(got == bytes, "the payload");
+    assert!(
+        pushes.len() > 1 && pushes.pop() == Some(true) && !pushes.contains(&true),
+        "PSH on the last only"
+    );
 }
 
 /// Several payloads, and ranges of them, in one frame.
@@ -175,7 +218,7 @@ fn checksum_metadata(port: &mut Port) {
         let frame = port.frame(&PROBE, &[Part { payload: &payload, range: 0..40 }], leave).expect("a frame");
         let mut queue = TxQueue::new();
         queue.push(frame).expect("empty");
-        let mut frames = ArrayVec::new();
+        let mut frames = ArrayVec::<Mbuf, BURST>::new();
         let start = Instant::now();
         while frames.is_empty() {
             port.tx_burst(&mut queue);
@@ -198,7 +241,7 @@ fn checksum_metadata(port: &mut Port) {
 fn stream(port: &mut Port, largest: usize) {
     let mut queue = TxQueue::new();
     let mut expected = VecDeque::new();
-    let mut frames = ArrayVec::new();
+    let mut frames = ArrayVec::<Mbuf, BURST>::new();
     let (mut sent, mut moved) = (0, Instant::now());
     const FRAMES: usize = 20_000;
     while sent < FRAMES || !expected.is_empty() {
@@ -242,7 +285,7 @@ pub fn until_echoed(port: &mut Port) {
         queue.push(frame).expect("empty");
         let whole = [&HEADERS[..], &bytes].concat();
         let sent = Instant::now();
-        let mut frames = ArrayVec::new();
+        let mut frames = ArrayVec::<Mbuf, BURST>::new();
         while sent.elapsed() < Duration::from_millis(50) {
             port.tx_burst(&mut queue);
             port.rx_burst(&mut frames);
@@ -257,7 +300,7 @@ pub fn until_echoed(port: &mut Port) {
 /// Keeps sending until the link is down.
 pub fn until_down(port: &mut Port, stop: &AtomicBool) {
     let start = Instant::now();
-    let mut frames = ArrayVec::new();
+    let mut frames = ArrayVec::<Mbuf, BURST>::new();
     let mut queue = TxQueue::new();
     let mut looked = Instant::now();
     while !stop.load(Ordering::Relaxed) {

@@ -7,7 +7,8 @@ mod tests;
 /// What a link does to the frames that cross it. The default does nothing.
 ///
 /// Written as `key=value` pairs with commas between: `loss=0.01,dup=0.001,reorder=0.01,delay=50us,jitter=10us,`
-/// `corrupt=1e-4,swap=1e-4,rate=10gbit,queue=1000,ecn=65,seed=7`. [`fmt::Display`] writes the same form.
+/// `corrupt=1e-4,swap=1e-4,mark=0.01,rate=10gbit,queue=1000,ecn=65,limit=1000,limit_bytes=1MiB,seed=7`.
+/// [`fmt::Display`] writes the same form.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impairment {
     /// Probability that a frame is lost.
@@ -22,6 +23,8 @@ pub struct Impairment {
     pub corrupt: f64,
     /// Probability that two 16-bit words behind the headers change places, which the Internet checksum cannot see.
     pub swap: f64,
+    /// Probability that an ECN-capable frame is marked Congestion Experienced, whatever waits.
+    pub mark: f64,
     /// Time from one end to the other, in nanoseconds.
     pub delay: u64,
     /// Up to this many nanoseconds more, at random. Does not reorder.
@@ -32,12 +35,20 @@ pub struct Impairment {
     pub queue: usize,
     /// Frames waiting from which on ECN-capable ones are marked.
     pub ecn: Option<usize>,
+    /// Frames that may be under way, waiting for the rate or for their time; further ones are dropped.
+    pub limit: usize,
+    /// Octets of frames that may be under way; what would exceed them is dropped.
+    pub limit_bytes: usize,
     /// Seed of all the random choices.
     pub seed: u64,
 }
 
 /// Frames that may wait when `queue` is not given.
 const QUEUE: usize = 1000;
+/// Frames that may be under way when `limit` is not given: 100 ms at 10 Gbit/s in frames of 1,500 octets.
+const LIMIT: usize = 1 << 17;
+/// Octets that may be under way when `limit_bytes` is not given.
+const LIMIT_BYTES: usize = 256 << 20;
 
 impl Default for Impairment {
     fn default() -> Self {
@@ -47,11 +58,14 @@ impl Default for Impairment {
             reorder: 0.0,
             corrupt: 0.0,
             swap: 0.0,
+            mark: 0.0,
             delay: 0,
             jitter: 0,
             rate: None,
             queue: QUEUE,
             ecn: None,
+            limit: LIMIT,
+            limit_bytes: LIMIT_BYTES,
             seed: 0,
         }
     }
@@ -65,7 +79,8 @@ pub enum ParseError {
     NotAPair(String),
     /// No such key.
     #[error(
-        "unknown key `{0}`; the keys are loss, dup, reorder, corrupt, swap, delay, jitter, rate, queue, ecn and seed"
+        "unknown key `{0}`; the keys are loss, dup, reorder, corrupt, swap, mark, delay, jitter, rate, queue, ecn, limit, \
+         limit_bytes and seed"
     )]
     UnknownKey(String),
     /// The same key twice.
@@ -106,11 +121,14 @@ impl FromStr for Impairment {
                 "reorder" => i.reorder = probability(value).map_err(bad)?,
                 "corrupt" => i.corrupt = probability(value).map_err(bad)?,
                 "swap" => i.swap = probability(value).map_err(bad)?,
+                "mark" => i.mark = probability(value).map_err(bad)?,
                 "delay" => i.delay = duration(value).map_err(bad)?,
                 "jitter" => i.jitter = duration(value).map_err(bad)?,
                 "rate" => i.rate = Some(rate(value).map_err(bad)?),
                 "queue" => i.queue = frames(value).map_err(bad)?,
                 "ecn" => i.ecn = Some(frames(value).map_err(bad)?),
+                "limit" => i.limit = frames(value).map_err(bad)?,
+                "limit_bytes" => i.limit_bytes = octets(value).map_err(bad)?,
                 "seed" => i.seed = value.parse().map_err(|_| bad("a whole number below 2^64"))?,
                 _ => return Err(ParseError::UnknownKey(key.into())),
             }
@@ -175,6 +193,23 @@ fn frames(value: &str) -> Result<usize, &'static str> {
     value.parse().ok().filter(|n| (1..=1 << 20).contains(n)).ok_or("a number of frames from 1 to 1048576")
 }
 
+fn octets(value: &str) -> Result<usize, &'static str> {
+    const MOST: usize = 16 << 30;
+    let parse = || {
+        let at = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
+        let (number, unit) = value.split_at(at);
+        let shift = match unit {
+            "" => 0,
+            "KiB" => 10,
+            "MiB" => 20,
+            "GiB" => 30,
+            _ => return None,
+        };
+        number.parse::<usize>().ok()?.checked_mul(1 << shift).filter(|n| (1..=MOST).contains(n))
+    };
+    parse().ok_or("a number of octets from 1 to 16GiB, like 65536 or 64MiB")
+}
+
 impl fmt::Display for Impairment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (key, p) in [
@@ -183,6 +218,7 @@ impl fmt::Display for Impairment {
             ("reorder", self.reorder),
             ("corrupt", self.corrupt),
             ("swap", self.swap),
+            ("mark", self.mark),
         ] {
             if p > 0.0 {
                 write!(f, "{key}={p},")?;
@@ -197,6 +233,13 @@ impl fmt::Display for Impairment {
             write!(f, "rate={rate}bit,queue={},", self.queue)?;
             if let Some(n) = self.ecn {
                 write!(f, "ecn={n},")?;
+            }
+        }
+        for (key, limit, usual) in
+            [("limit", self.limit, LIMIT), ("limit_bytes", self.limit_bytes, LIMIT_BYTES)]
+        {
+            if limit != usual {
+                write!(f, "{key}={limit},")?;
             }
         }
         write!(f, "seed={}", self.seed)

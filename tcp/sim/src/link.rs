@@ -23,9 +23,11 @@ pub struct Statistics {
     pub delivered: u64,
     /// Lost at random.
     pub lost: u64,
-    /// Dropped because the queue was full.
+    /// Dropped because as many waited for the rate as may.
     pub overflowed: u64,
-    /// Delivered twice.
+    /// Dropped because as many frames or octets were under way as may be.
+    pub over_limit: u64,
+    /// Sent twice.
     pub duplicated: u64,
     /// Held back.
     pub reordered: u64,
@@ -39,13 +41,16 @@ pub struct Statistics {
 
 /// One direction of an impaired link: frames go in with the time, and come out when they arrive.
 ///
-/// The same impairment, frames and times give the same arrivals.
+/// The same impairment, frames and times give the same arrivals. What is decided at random about a frame depends only on
+/// the seed and on how many frames were pushed before it, so it is the same however the times differ.
 pub struct Link<F> {
     impairment: Impairment,
-    rng: Rng,
+    seed: u64,
     arrivals: BinaryHeap<Reverse<Arrival<F>>>,
     /// When the frames that wait for the rate are through.
     departures: VecDeque<u64>,
+    /// Octets under way.
+    bytes: usize,
     /// Last arrival of a frame that was not held back.
     last_arrival: u64,
     pushes: u64,
@@ -90,16 +95,17 @@ impl<F: Frame> Link<F> {
     pub fn new(impairment: &Impairment) -> Self {
         Link {
             impairment: *impairment,
-            rng: Rng::with_seed(impairment.seed),
+            seed: impairment.seed,
             arrivals: BinaryHeap::new(),
             departures: VecDeque::new(),
+            bytes: 0,
             last_arrival: 0,
             pushes: 0,
             statistics: Statistics::default(),
         }
     }
 
-    /// Changes what the link does from now on; frames under way and the random sequence stay.
+    /// Changes what the link does from now on; frames under way and the seed stay.
     pub fn set_impairment(&mut self, impairment: &Impairment) {
         self.impairment = *impairment;
     }
@@ -124,22 +130,35 @@ impl<F: Frame> Link<F> {
         self.arrivals.is_empty()
     }
 
+    /// Octets of the frames under way.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Sends a frame at `now`.
     pub fn push(&mut self, now: u64, mut frame: F) {
+        let mut rng = dice(self.seed, self.statistics.pushed);
         self.statistics.pushed += 1;
-        if self.roll(self.impairment.loss) {
+        // In this order whatever becomes of the frame: the last two throw their own dice.
+        let Impairment { loss, dup, mark, .. } = self.impairment;
+        let (lost, twice, marked) = (roll(&mut rng, loss), roll(&mut rng, dup), roll(&mut rng, mark));
+        let (mut first, mut second) = (rng.fork(), rng);
+        if lost {
             self.statistics.lost += 1;
             return;
         }
-        let Some(departure) = self.depart(now, &mut frame) else {
+        let Some((departure, congested)) = self.depart(now, &frame) else {
             self.statistics.overflowed += 1;
             return;
         };
-        let copy = if self.roll(self.impairment.dup) { frame.copy() } else { None };
-        self.travel(departure, frame);
+        if (marked || congested) && mark_congestion(frame.bytes_mut()) {
+            self.statistics.marked += 1;
+        }
+        let copy = if twice { frame.copy() } else { None };
+        self.travel(departure, frame, &mut first);
         if let Some(copy) = copy {
             self.statistics.duplicated += 1;
-            self.travel(departure, copy);
+            self.travel(departure, copy, &mut second);
         }
     }
 
@@ -155,12 +174,14 @@ impl<F: Frame> Link<F> {
         }
         let Reverse(arrival) = self.arrivals.pop()?;
         self.statistics.delivered += 1;
+        self.bytes -= arrival.frame.len();
         Some(arrival.frame)
     }
 
-    /// Waits in the queue for the rate: when the frame's last bit has left, or `None` if the queue is full.
-    fn depart(&mut self, now: u64, frame: &mut F) -> Option<u64> {
-        let Some(rate) = self.impairment.rate else { return Some(now) };
+    /// Waits in the queue for the rate: when the frame's last bit has left, and whether the queue is so long that the
+    /// frame is to be marked; or `None` if the queue is full.
+    fn depart(&mut self, now: u64, frame: &F) -> Option<(u64, bool)> {
+        let Some(rate) = self.impairment.rate else { return Some((now, false)) };
         while self.departures.front().is_some_and(|&d| d <= now) {
             self.departures.pop_front();
         }
@@ -168,61 +189,73 @@ impl<F: Frame> Link<F> {
         if waiting >= self.impairment.queue {
             return None;
         }
-        if self.impairment.ecn.is_some_and(|n| waiting >= n) && mark_congestion(frame.bytes_mut()) {
-            self.statistics.marked += 1;
-        }
         let bits = u128::from((frame.len() as u64 + WIRE_OVERHEAD) * 8);
         let duration = bits * 1_000_000_000 / u128::from(rate.max(1));
         let start = self.departures.back().copied().unwrap_or(now).max(now);
         let departure = start.saturating_add(u64::try_from(duration).unwrap_or(u64::MAX));
         self.departures.push_back(departure);
-        Some(departure)
+        Some((departure, self.impairment.ecn.is_some_and(|n| waiting >= n)))
     }
 
     /// Crosses the link after `departure`.
-    fn travel(&mut self, departure: u64, mut frame: F) {
-        let Impairment { corrupt, swap, reorder, delay, jitter, .. } = self.impairment;
-        if self.roll(corrupt) && !frame.is_empty() {
-            let bit = self.rng.usize(..frame.len() * 8);
+    fn travel(&mut self, departure: u64, mut frame: F, rng: &mut Rng) {
+        let Impairment { corrupt, swap, reorder, delay, jitter, limit, limit_bytes, .. } = self.impairment;
+        if self.len() >= limit || frame.len() > limit_bytes.saturating_sub(self.bytes) {
+            self.statistics.over_limit += 1;
+            return;
+        }
+        if roll(rng, corrupt) && !frame.is_empty() {
+            let bit = rng.usize(..frame.len() * 8);
             if let Some(b) = frame.bytes_mut().get_mut(bit / 8) {
                 *b ^= 1 << (bit % 8);
                 self.statistics.corrupted += 1;
             }
         }
-        if self.roll(swap) {
-            self.swap_words(&mut frame);
+        if roll(rng, swap) && swap_words(&mut frame, rng) {
+            self.statistics.swapped += 1;
         }
         let mut at = departure.saturating_add(delay);
         if jitter > 0 {
-            at = at.saturating_add(self.rng.u64(..=jitter));
+            at = at.saturating_add(rng.u64(..=jitter));
         }
-        if self.roll(reorder) {
-            at = at.max(self.last_arrival).saturating_add(self.rng.u64(1..=delay.max(REORDER_SPAN)));
+        if roll(rng, reorder) {
+            at = at.max(self.last_arrival).saturating_add(rng.u64(1..=delay.max(REORDER_SPAN)));
             self.statistics.reordered += 1;
         } else {
             at = at.max(self.last_arrival);
             self.last_arrival = at;
         }
         self.pushes += 1;
+        self.bytes += frame.len();
         self.arrivals.push(Reverse(Arrival { at, order: self.pushes, frame }));
     }
+}
 
-    /// Exchanges two different 16-bit words behind the headers.
-    fn swap_words(&mut self, frame: &mut F) {
-        let Some(body) = frame.bytes_mut().get_mut(BEHIND_HEADERS..) else { return };
-        let words = body.len() / 2;
-        if words < 2 {
-            return;
-        }
-        let (a, b) = (self.rng.usize(..words) * 2, self.rng.usize(..words) * 2);
-        if body[a..a + 2] != body[b..b + 2] {
-            body.swap(a, b);
-            body.swap(a + 1, b + 1);
-            self.statistics.swapped += 1;
-        }
-    }
+/// The dice for the frame that follows `pushed` others.
+fn dice(seed: u64, pushed: u64) -> Rng {
+    // The finaliser of MurmurHash3, so that neighbouring frames and seeds have nothing in common.
+    let mut x = seed.wrapping_add(pushed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    Rng::with_seed(x ^ (x >> 33))
+}
 
-    fn roll(&mut self, probability: f64) -> bool {
-        probability > 0.0 && self.rng.f64() < probability
+fn roll(rng: &mut Rng, probability: f64) -> bool {
+    probability > 0.0 && rng.f64() < probability
+}
+
+/// Exchanges two different 16-bit words behind the headers; false if it found none.
+fn swap_words<F: Frame>(frame: &mut F, rng: &mut Rng) -> bool {
+    let Some(body) = frame.bytes_mut().get_mut(BEHIND_HEADERS..) else { return false };
+    let words = body.len() / 2;
+    if words < 2 {
+        return false;
     }
+    let (a, b) = (rng.usize(..words) * 2, rng.usize(..words) * 2);
+    if body[a..a + 2] == body[b..b + 2] {
+        return false;
+    }
+    body.swap(a, b);
+    body.swap(a + 1, b + 1);
+    true
 }

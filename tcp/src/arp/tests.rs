@@ -18,7 +18,7 @@ fn cache(limit: u32) -> Arp {
 /// A frame that another host would send.
 fn from(n: u16, operation: ArpOperation, target: Ipv4Addr) -> [u8; ARP_FRAME] {
     let other = Arp::new(mac(n), host(n), 1, Time::ZERO);
-    other.packet(operation, EthernetAddress([0xff; 6]), target, EthernetAddress(OUR_MAC))
+    other.packet(operation, EthernetAddress([0xff; 6]), host(n), target, EthernetAddress(OUR_MAC))
 }
 
 #[test]
@@ -128,4 +128,93 @@ fn a_neighbour_that_has_moved_is_found() {
     assert_eq!(asked, [mac(8), [0xff; 6]]);
     a.receive(&from(7, ArpOperation::Reply, US), now);
     assert_eq!(a.resolve(n, now), Some(mac(7)));
+}
+
+fn probe_of(mac: [u8; 6]) -> [u8; ARP_FRAME] {
+    Arp::new(mac, US, 1, Time::ZERO).from(Ipv4Addr::UNSPECIFIED)
+}
+
+fn sender(frame: &[u8]) -> Ipv4Addr {
+    Ipv4Addr::new(frame[28], frame[29], frame[30], frame[31])
+}
+
+/// RFC 5227 §2.1.1, §2.3: probes without a sender address, then announcements.
+#[test]
+fn an_address_is_probed_for_and_announced() {
+    let mut a = cache(8);
+    let mut now = Time::ZERO;
+    assert_eq!(a.claim(), Claim::Held);
+    a.claim_address(now);
+    let mut sent = Vec::new();
+    while a.claim_step < Time::MAX {
+        assert_eq!(a.next_deadline(), Some(a.claim_step));
+        now = a.claim_step;
+        a.advance_claim(now);
+        while let Some(frame) = a.next_request() {
+            sent.push((now.as_nanos() / 1_000_000, sender(&frame), a.claim()));
+            assert_eq!((&frame[..6], &frame[38..42]), (&[0xff; 6][..], &US.octets()[..]));
+        }
+        assert!(sent.len() < 10);
+        if a.claim() == Claim::Probing {
+            // Nobody hears from us that the address is ours before it is; our own probe may come back from a loop.
+            assert_eq!(a.receive(&from(7, ArpOperation::Request, US), now), (None, None));
+            assert_eq!(a.receive(&probe_of(OUR_MAC), now), (None, None));
+        }
+    }
+    let none = Ipv4Addr::UNSPECIFIED;
+    let probes = [0, 40, 80].map(|ms| (ms, none, Claim::Probing));
+    let announcements = [120, 2120].map(|ms| (ms, US, Claim::Held));
+    assert_eq!(sent, [&probes[..], &announcements[..]].concat());
+    assert_eq!((a.claim(), a.conflicts().0), (Claim::Held, 0));
+}
+
+/// RFC 5227 §2.1.1: who uses our address, or probes for it while we do, has it; with our own Ethernet address, too.
+#[test]
+fn a_conflict_ends_the_claim() {
+    let theirs = mac(9);
+    let claims = |mac: [u8; 6], operation| {
+        let other = Arp::new(mac, US, 1, Time::ZERO);
+        other.packet(operation, EthernetAddress([0xff; 6]), US, host(3), EthernetAddress([0; 6]))
+    };
+    for (frame, by) in [
+        (claims(theirs, ArpOperation::Reply), theirs),
+        (claims(theirs, ArpOperation::Request), theirs),
+        (claims(OUR_MAC, ArpOperation::Reply), OUR_MAC),
+        (probe_of(theirs), theirs),
+    ] {
+        let mut a = cache(8);
+        a.claim_address(Time::ZERO);
+        a.advance_claim(Time::ZERO);
+        assert!(a.next_request().is_some());
+        assert_eq!(a.receive(&frame, Time::ZERO), (None, None));
+        assert_eq!((a.claim(), a.conflicts()), (Claim::Conflict(by), (1, Some(by))));
+        a.advance_claim(Time::ZERO + Duration::from_secs(60));
+        assert!(a.next_request().is_none(), "no announcement of an address that is not ours");
+        assert_eq!(a.claim(), Claim::Conflict(by));
+    }
+}
+
+/// RFC 5227 §2.4 (b): one answer in ten seconds to a host that uses our address. A probe is answered as any request; one
+/// from a node with our own Ethernet address so that a switch lets the answer through.
+#[test]
+fn an_address_that_is_held_is_defended() {
+    let mut a = cache(8);
+    let intruder = {
+        let other = Arp::new(mac(9), US, 1, Time::ZERO);
+        other.packet(ArpOperation::Reply, EthernetAddress([0xff; 6]), US, US, EthernetAddress([0; 6]))
+    };
+    let mut defended = 0;
+    for ms in (0..25_000).step_by(100) {
+        let now = Time::ZERO + Duration::from_millis(ms);
+        assert_eq!(a.receive(&intruder, now), (None, None));
+        while let Some(frame) = a.next_request() {
+            assert_eq!(sender(&frame), US);
+            defended += 1;
+        }
+    }
+    assert_eq!((defended, a.claim(), a.conflicts()), (3, Claim::Held, (250, Some(mac(9)))));
+    let reply = a.receive(&probe_of(mac(9)), Time::ZERO).1.expect("a reply to a probe");
+    assert_eq!((&reply[..6], sender(&reply)), (&mac(9)[..], US));
+    let reply = a.receive(&probe_of(OUR_MAC), Time::ZERO).1.expect("a reply to a probe of our twin");
+    assert_eq!((&reply[..6], sender(&reply)), (&[0xff; 6][..], US));
 }

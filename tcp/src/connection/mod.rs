@@ -470,7 +470,7 @@ impl<B: Buffers> Connection<B> {
 
     /// Octets worth queueing now: what the windows let go at once, and a few segments so that the next ACK finds
     /// something to send.
-    pub fn room(&self, cfg: &TcpConfig) -> usize {
+    pub fn room(&self, cfg: &TcpConfig, gso_max: u32) -> usize {
         if !self.may_send() || self.cold.queue.records() >= MAX_RECORDS {
             return 0;
         }
@@ -479,8 +479,9 @@ impl<B: Buffers> Connection<B> {
         let pipe = self.pipe();
         let unsent = self.cold.queue.end().since(self.snd_nxt);
         let sendable = self.cold.congestion.cwnd().saturating_sub(pipe).min(window);
-        // Two segments are kept back: who asks may overshoot by the record in hand.
-        let free = u64::from(cfg.send_buffer).saturating_sub(self.unacked() + 2 * u64::from(mss));
+        // Two records are kept back: who asks may overshoot by the one in hand.
+        let record = u64::from(mss.max(gso_max));
+        let free = u64::from(cfg.send_buffer).saturating_sub(self.unacked() + 2 * record);
         let worth = sendable.saturating_add(4 * mss).saturating_sub(unsent);
         u64::from(worth).min(free) as usize
     }

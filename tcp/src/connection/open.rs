@@ -57,7 +57,7 @@ impl<B: Buffers> Connection<B> {
             window: syn_window(cx.net),
             options: &options,
         };
-        cx.net.emit(cx.tx, &fields, &[], again);
+        cx.net.emit(cx.tx, &fields, &[], again, 0);
         self.flags.clear(Flags::OUTPUT);
         if crossed {
             self.last_ack_sent = self.rcv_nxt;

@@ -1,5 +1,6 @@
 //! Sending: ACKs, new data, FIN and retransmissions (RFC 9293 §3.8.6, §3.10.2, RFC 5681, RFC 6675).
 
+use super::queue::Pieces;
 use super::{Connection, Cx, Flags, Recovery, State};
 use crate::buffers::{Buffers, Transmit};
 use crate::sabotage::{Rule, broken};
@@ -78,7 +79,7 @@ impl<B: Buffers> Connection<B> {
             let room = (options.remaining_capacity() - 4) / 8;
             put_sack(&mut options, &self.cold.reassembly.sack_blocks(room));
         }
-        cx.net.emit(cx.tx, &self.fields(dst_mac, seq, flag::ACK, &options), &[], false);
+        cx.net.emit(cx.tx, &self.fields(dst_mac, seq, flag::ACK, &options), &[], false, 0);
         cx.net.counters.acks_out += 1;
         self.acknowledged();
     }
@@ -97,7 +98,7 @@ impl<B: Buffers> Connection<B> {
         let options = Options::new();
         cx.net.counters.resets_out += 1;
         let fields = self.fields(dst_mac, self.snd_nxt, flag::RST | flag::ACK, &options);
-        cx.net.emit(cx.tx, &fields, &[], false);
+        cx.net.emit(cx.tx, &fields, &[], false, 0);
     }
 
     /// RFC 9293 §3.10.7.3 first, §3.10.7.4 fifth: an ACK of something never sent during the handshake.
@@ -166,7 +167,8 @@ impl<B: Buffers> Connection<B> {
         next: Next,
     ) -> u32 {
         let from = if next.again && broken(Rule::RetransmitRange) { self.snd_una + 1 } else { next.seq };
-        let (pieces, len) = self.cold.queue.pieces(from, next.len);
+        let mut pieces = Pieces::new();
+        let len = self.cold.queue.pieces(from, next.len, &mut pieces);
         if len == 0 && !next.fin {
             return 0;
         }
@@ -179,7 +181,9 @@ impl<B: Buffers> Connection<B> {
         }
         let options = self.timestamp_option(cx.now);
         let fields = self.fields(dst_mac, next.seq, flags, &options);
-        cx.net.emit(cx.tx, &fields, &pieces, next.again);
+        let mss = self.mss;
+        let gso_size = if len > u32::from(mss) { self.cold.queue.unit(from).min(mss) } else { 0 };
+        cx.net.emit(cx.tx, &fields, &pieces, next.again, gso_size);
         drop(pieces);
         self.acknowledged();
         len
@@ -216,7 +220,7 @@ impl<B: Buffers> Connection<B> {
     /// The length of the segment at SND.UNA.
     pub(super) fn first_segment_len(&mut self) -> u32 {
         let (una, mss) = (self.snd_una, u32::from(self.mss));
-        self.cold.queue.segment_len(una, mss)
+        self.cold.queue.segment_len(una, mss, 0)
     }
 
     /// What to send next while `pipe` octets are in flight, and what to note about it.
@@ -238,7 +242,7 @@ impl<B: Buffers> Connection<B> {
                 }
             }
             Recovery::Sack if fits => {
-                let new = self.new_segment(cx);
+                let new = self.new_segment(cx, 0);
                 let (nxt, recover) = (self.data_sent(), self.cold.recover);
                 match self.cold.scoreboard.next_seg(nxt, recover, mss, new.is_some())? {
                     NextSeg::New => return new,
@@ -259,7 +263,9 @@ impl<B: Buffers> Connection<B> {
         } else {
             0
         };
-        let new = self.new_segment(cx)?;
+        // What is sent for the first time, and orderly, may go in trains of segments where the link takes them.
+        let train = if self.recovery == Recovery::None { cwnd.saturating_sub(pipe) } else { 0 };
+        let new = self.new_segment(cx, train)?;
         let allowed = pipe.saturating_add(new.len) <= cwnd.saturating_add(limited) || pipe == 0;
         self.cold.cwnd_limited = !allowed;
         (allowed || new.len == 0).then_some(new)
@@ -273,7 +279,7 @@ impl<B: Buffers> Connection<B> {
     /// A retransmission of at most `max` octets from `seq` on, with our FIN if it is next.
     pub(super) fn again(&mut self, seq: Seq, max: u32) -> Next {
         let max = max.min(u32::from(self.mss)).min(self.data_sent().since(seq));
-        let len = if max == 0 { 0 } else { self.cold.queue.segment_len(seq, max) };
+        let len = if max == 0 { 0 } else { self.cold.queue.segment_len(seq, max, 0) };
         let fin = self.flags.has(Flags::FIN) && seq + len == self.cold.queue.end();
         Next { seq, len, fin, again: true }
     }
@@ -290,16 +296,17 @@ impl<B: Buffers> Connection<B> {
         Some(next)
     }
 
-    /// The next new segment that the peer's window lets go, or our FIN. Starts the timers that watch over a window
-    /// that is too small.
-    pub(super) fn new_segment<T>(&mut self, cx: &mut Cx<'_, T>) -> Option<Next> {
+    /// The next new segment, or as many as one frame takes in at most `train` octets, that the peer's window lets go,
+    /// or our FIN. Starts the timers that watch over a window that is too small.
+    pub(super) fn new_segment<T>(&mut self, cx: &mut Cx<'_, T>, train: u32) -> Option<Next> {
         let (seq, end) = (self.snd_nxt, self.cold.queue.end());
         let closing = self.flags.has(Flags::CLOSE) && !self.flags.has(Flags::FIN);
         if !seq.lt(end) {
             return closing.then_some(Next { seq, len: 0, fin: true, again: false });
         }
-        let len = self.cold.queue.segment_len(seq, u32::from(self.mss));
         let usable = (self.snd_una + self.snd_wnd).since(seq);
+        let train = train.min(cx.net.gso_max).min(usable);
+        let len = self.cold.queue.segment_len(seq, u32::from(self.mss), train);
         let segment = |len| Some(Next { seq, len, fin: closing && seq + len == end, again: false });
         if len <= usable {
             return segment(len);

@@ -56,7 +56,7 @@ impl<B: Buffers> Connection<B> {
         let Some(dst_mac) = self.ready_to_send(cx) else { return };
         let end = self.data_sent();
         let last = self.snd_una.max(end - self.cold.last_len);
-        let next = match self.new_segment(cx) {
+        let next = match self.new_segment(cx, 0) {
             Some(new) => new,
             None => self.again(last, u32::from(self.mss)),
         };

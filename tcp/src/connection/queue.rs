@@ -12,7 +12,22 @@ const IDLE_CAPACITY: usize = 8;
 struct Record<P> {
     start: Seq,
     len: u32,
+    /// Where it had best be cut, see [`Payload::unit`]; never zero.
+    unit: u16,
     payload: P,
+}
+
+impl<P> Record<P> {
+    /// See [`SendQueue::segment_len`]; `rest` octets are left from `seq` on.
+    fn cut(&self, seq: Seq, rest: u32, max: u32, train: u32) -> u32 {
+        let unit = u32::from(self.unit);
+        let into = seq.since(self.start) % unit;
+        if into == 0 && unit <= max && train > max {
+            // A part of a unit may come last only.
+            return if rest <= train { rest } else { train - train % unit };
+        }
+        rest.min(unit - into).min(max)
+    }
 }
 
 /// Records from SND.UNA on, in order and without gaps. What is acknowledged leaves; the rest can be cut into
@@ -46,7 +61,11 @@ impl<P: Payload> SendQueue<P> {
     }
 
     pub fn push(&mut self, payload: P, len: u32) {
-        self.records.push_back(Record { start: self.end, len, payload });
+        let unit = match payload.unit() {
+            0 => u16::MAX,
+            unit => unit,
+        };
+        self.records.push_back(Record { start: self.end, len, unit, payload });
         self.end += len;
     }
 
@@ -79,17 +98,23 @@ impl<P: Payload> SendQueue<P> {
         self.records.partition_point(|r| r.start.le(seq)).saturating_sub(1)
     }
 
+    /// The unit of the record at `seq`.
+    pub fn unit(&self, seq: Seq) -> u16 {
+        self.records.get(self.find(seq)).map_or(u16::MAX, |r| r.unit)
+    }
+
     /// How long the segment is that starts at `seq` and has at most `max` octets: a part or the rest of a record that
-    /// is split, or whole records as long as they fit.
+    /// is split, or whole records as long as they fit. Or, if that is more, the rest of a record or as many units of it
+    /// as fit into `train` octets.
     #[inline]
-    pub fn segment_len(&mut self, seq: Seq, max: u32) -> u32 {
+    pub fn segment_len(&mut self, seq: Seq, max: u32, train: u32) -> u32 {
         let i = self.find(seq);
         self.cursor = i;
         let mut records = self.records.range(i.min(self.records.len())..);
         let Some(first) = records.next() else { return 0 };
         let rest = (first.start + first.len).since(seq);
         if rest >= max || first.start != seq {
-            return rest.min(max);
+            return first.cut(seq, rest, max, train);
         }
         let mut len = rest;
         for r in records.take(MAX_PIECES - 1) {
@@ -101,11 +126,10 @@ impl<P: Payload> SendQueue<P> {
         len
     }
 
-    /// The pieces of the segment of `len` octets that starts at `seq`, and how many octets they have: `len` unless the
-    /// queue is shorter or in too many pieces.
+    /// Puts the pieces of the segment of `len` octets that starts at `seq` into `pieces`, which is empty; answers how
+    /// many octets they have: `len` unless the queue is shorter or in too many pieces.
     #[inline]
-    pub fn pieces(&self, seq: Seq, len: u32) -> (Pieces<'_, P>, u32) {
-        let mut pieces = Pieces::new();
+    pub fn pieces<'a>(&'a self, seq: Seq, len: u32, pieces: &mut Pieces<'a, P>) -> u32 {
         let mut at = seq;
         let mut left = len;
         for r in self.records.range(self.find(seq).min(self.records.len())..) {
@@ -118,7 +142,7 @@ impl<P: Payload> SendQueue<P> {
             at += take;
             left -= take;
         }
-        (pieces, len - left)
+        len - left
     }
 }
 

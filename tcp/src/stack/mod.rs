@@ -3,7 +3,7 @@
 mod icmp;
 mod passive;
 
-use crate::arp::Resolved;
+use crate::arp::{Claim, Resolved};
 use crate::buffers::{Buffers, CloseReason, ConnId, Frame, Handler, ListenerId, Payload, Transmit};
 use crate::config::{ConfigError, StackConfig};
 use crate::connection::{Birth, ConnInfo, Connection, Cx, Fate, Flags, State};
@@ -199,6 +199,7 @@ impl<B: Buffers> Stack<B> {
             Ok(s) => s,
             Err(Refused::BadChecksum) => {
                 self.net.counters.bad_tcp_checksum += 1;
+                self.net.counters.unfilled_tcp_checksum += u64::from(wire::is_unfilled(&frame, ip));
                 return;
             }
             Err(_) => {
@@ -239,6 +240,7 @@ impl<B: Buffers> Stack<B> {
         tx: &mut impl Transmit<B::Payload>,
     ) {
         let (resolved, reply) = self.net.arp.receive(frame, now);
+        self.net.counters.arp_conflicts = self.net.arp.conflicts().0;
         if let Some(reply) = reply
             && tx.room() > 0
         {
@@ -270,6 +272,7 @@ impl<B: Buffers> Stack<B> {
             self.settle(now, id, fate, h);
         }
         self.advance_passive(now, tx);
+        self.net.arp.advance_claim(now);
         while let Some(resolved) = self.net.arp.advance(now) {
             if let Some(resolved) = resolved {
                 self.wake_waiters(now, resolved, h);
@@ -298,6 +301,22 @@ impl<B: Buffers> Stack<B> {
     /// The link has come up: nobody need wait for the next try of what was lost while it was down.
     pub fn link_came_up(&mut self, now: Time) {
         self.net.arp.link_came_up(now);
+    }
+
+    /// Asks the network whether another host has our address, and announces it if not (RFC 5227): within 0.2 s
+    /// [`claim`](Self::claim) tells. To be called when the link is up, before the address is used.
+    pub fn claim_address(&mut self, now: Time) {
+        self.net.arp.claim_address(now);
+    }
+
+    /// Whether our address is ours.
+    pub fn claim(&self) -> Claim {
+        self.net.arp.claim()
+    }
+
+    /// The last other host that used our address.
+    pub fn rival(&self) -> Option<[u8; 6]> {
+        self.net.arp.conflicts().1
     }
 
     /// When `advance` has something to do.
@@ -379,10 +398,23 @@ impl<B: Buffers> Stack<B> {
         self.get(conn).map_or(0, |c| usize::from(c.mss))
     }
 
+    /// The link takes several segments as one frame, with up to `octets` of payload in all, and its other end can deal
+    /// with them (generic segmentation offload); zero if not. Concerns records queued from now on, and those queued.
+    pub fn set_gso_max(&mut self, octets: usize) {
+        // Headers and options are in the packet's length too.
+        const MOST: usize = u16::MAX as usize - 120;
+        self.net.gso_max = octets.min(MOST) as u32;
+    }
+
+    /// Octets that a record had best have at most: as many as leave in one frame.
+    pub fn record_max(&self, conn: ConnId) -> usize {
+        self.mss(conn).max(self.net.gso_max as usize)
+    }
+
     /// Octets worth queueing now: what the windows let go at once and a few segments more. Zero: wait for
     /// `Handler::acked`.
     pub fn room(&self, conn: ConnId) -> usize {
-        self.get(conn).map_or(0, |c| c.room(&self.net.cfg.tcp))
+        self.get(conn).map_or(0, |c| c.room(&self.net.cfg.tcp, self.net.gso_max))
     }
 
     /// Queues one record; `output` sends it. An empty one is accepted and forgotten.

@@ -163,7 +163,7 @@ impl<B: Buffers> Stack<B> {
             options: &options,
         };
         let again = e.retries > 0;
-        self.net.emit(tx, &fields, &[], again);
+        self.net.emit(tx, &fields, &[], again, 0);
     }
 
     /// A segment in SYN-RECEIVED after a passive open (RFC 9293 §3.10.7.4, RFC 5961).
@@ -325,7 +325,7 @@ impl<B: Buffers> Stack<B> {
             options: &options,
         };
         self.net.counters.acks_out += 1;
-        self.net.emit(tx, &fields, &[], false);
+        self.net.emit(tx, &fields, &[], false, 0);
     }
 }
 

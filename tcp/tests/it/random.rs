@@ -34,13 +34,12 @@ fn impairment(rng: &mut Rng) -> Impairment {
         dup: rarely(rng, 0.1),
         reorder: rarely(rng, 0.3),
         corrupt: rarely(rng, 0.05),
-        swap: 0.0,
         delay: rng.u64(..2_000_000) * u64::from(rng.bool()),
         jitter: rng.u64(..500_000) * u64::from(rng.bool()),
         rate: rng.bool().then(|| rng.u64(10_000_000..20_000_000_000)),
         queue: rng.usize(5..500),
-        ecn: None,
         seed: rng.u64(..),
+        ..Impairment::default()
     }
 }
 

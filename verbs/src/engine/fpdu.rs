@@ -19,9 +19,15 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn octets(&mut self, src: &[u8]) {
+        self.crc = urnic_crc::crc32c(self.crc, src);
+        self.uncovered(src);
+    }
+
+    /// What the CRC does not cover: itself.
+    #[inline]
+    fn uncovered(&mut self, src: &[u8]) {
         let Some(out) = self.out.get_mut(self.at..self.at + src.len()) else { return };
         out.copy_from_slice(src);
-        self.crc = urnic_crc::crc32c(self.crc, src);
         if self.want_sum {
             self.sum = urnic_crc::combine(self.sum, self.at, urnic_crc::sum(src));
         }
@@ -81,7 +87,7 @@ pub(super) fn write(
     }
     // RFC 5044 §4.4: the field is there even when CRCs are off (MPA-15, MPA-35).
     let crc = if fpdu.crc { urnic_crc::finish(writer.crc).to_le_bytes() } else { [0; 4] };
-    writer.octets(&crc);
+    writer.uncovered(&crc);
     Ok(writer.sum)
 }
 

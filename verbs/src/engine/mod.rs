@@ -37,14 +37,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
 use urnic_iwarp::AccessFault;
-use urnic_tcp::{ConnId, LocalPorts, Stack, StackConfig, State, Time};
+use urnic_tcp::{Claim, ConnId, LocalPorts, Stack, StackConfig, State, Time};
 
 /// A connection that was told to close and has not is reset after this long.
 const TEARDOWN_WITHIN: Duration = Duration::from_secs(5);
+/// How long the end of a device waits for the FINs of peers that have acknowledged ours.
+const FIN_WITHIN: Duration = Duration::from_millis(250);
 /// How often the link is looked at.
 const LINK_CHECK_EVERY: Duration = Duration::from_millis(5);
 /// A carrier that is away this long has not just blinked, as it does while a memory link comes up.
 const PEER_GONE_AFTER: Duration = Duration::from_millis(100);
+/// How often conflicts over our address are told of.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Idle passes for which the clock is read once.
 const CLOCK_EVERY: u32 = 8;
 /// Endpoints that get a turn in one pass, at most.
@@ -90,6 +94,14 @@ pub struct Engine<P: Port, C: Clock> {
     link_check: Time,
     /// When the link last had a carrier, until its connections were given up.
     carrier_seen: Option<Time>,
+    /// The network is asked for our address when the link comes up.
+    claims: bool,
+    /// Conflicts over our address when they were last told of, and when that was.
+    conflicts: u64,
+    conflict_told: Time,
+    unfilled_told: bool,
+    /// When the device began to end.
+    shutdown_at: Option<Time>,
 }
 
 /// Everything of an engine that is neither port nor stack, so that the stack can call back into it.
@@ -228,7 +240,57 @@ impl<P: Port, C: Clock> Engine<P, C> {
             link_up: false,
             link_check: now,
             carrier_seen: None,
+            claims: false,
+            conflicts: 0,
+            conflict_told: now,
+            unfilled_told: false,
+            shutdown_at: None,
         })
+    }
+
+    /// Asks the network whether another host has our address, if the port has a carrier; else that is asked when it
+    /// comes.
+    pub(crate) fn claim_address(&mut self) -> Result<(), Error> {
+        const LOOK_EVERY: Duration = Duration::from_micros(200);
+        self.claims = true;
+        self.pass();
+        while self.stack.claim() == Claim::Probing {
+            std::thread::sleep(LOOK_EVERY);
+            self.idle_passes = CLOCK_EVERY;
+            self.pass();
+        }
+        match self.stack.claim() {
+            Claim::Conflict(mac) => Err(self.address_conflict(mac)),
+            Claim::Held | Claim::Probing => Ok(()),
+        }
+    }
+
+    fn address_conflict(&self, [a, b, c, d, e, f]: [u8; 6]) -> Error {
+        let ip = self.attributes.ip;
+        Error::Open(format!(
+            "address conflict: the host {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} has the address {ip} already; \
+             choose another one"
+        ))
+    }
+
+    /// Tells of hosts that use our address, now and then; and once of one whose checksums nobody fills.
+    fn report_trouble(&mut self, now: Time) {
+        if self.stack.counters().unfilled_tcp_checksum > 0
+            && !std::mem::replace(&mut self.unfilled_told, true)
+        {
+            tracing::warn!(
+                "{}: segments arrive whose checksum the sender has left to its interface, which has not filled it; they \
+                 are dropped: run `ethtool -K INTERFACE tx off` at the sender",
+                self.attributes.ip
+            );
+        }
+        let seen = self.stack.counters().arp_conflicts;
+        if seen != self.conflicts && now >= self.conflict_told + TELL_EVERY {
+            (self.conflicts, self.conflict_told) = (seen, now);
+            if let Some(mac) = self.stack.rival() {
+                tracing::error!("{}", self.address_conflict(mac));
+            }
+        }
     }
 
     /// The time of a pass. While passes find nothing to do the clock is read in some of them only: that costs as much
@@ -292,9 +354,16 @@ impl<P: Port, C: Clock> Engine<P, C> {
         if up {
             self.carrier_seen = Some(now);
         }
+        if up {
+            self.stack.set_gso_max(self.port.gso_max());
+        }
         if up && !self.link_up {
             self.stack.link_came_up(now);
+            if self.claims {
+                self.stack.claim_address(now);
+            }
         }
+        self.report_trouble(now);
         let lost = self.carrier_seen.is_some_and(|seen| now >= seen + PEER_GONE_AFTER);
         if lost && self.port.carrier_is_peer() {
             self.carrier_seen = None;
@@ -337,6 +406,9 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         }
         self.core.ring_alarms();
         let served = self.serve(now);
+        if served {
+            self.port.flush();
+        }
         self.stack.advance(now, &mut self.core, &mut Wire(&mut self.port));
         self.stack.flush(now, &mut Wire(&mut self.port));
         self.port.flush();
@@ -432,7 +504,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     }
 
     fn shutdown(&mut self) {
-        self.now();
+        self.shutdown_at = Some(self.now());
         let all: Vec<u32> = self.core.endpoints.iter().map(|(index, _)| index).collect();
         for index in all {
             match self.core.endpoints.get(index).map(|e| &e.phase) {
@@ -447,17 +519,40 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         if self.carrier_seen.is_none() && self.port.carrier_is_peer() {
             return true; // nobody is there to acknowledge anything
         }
-        // A connection is done with when it is gone, or when the peer has acknowledged our FIN and with it all data.
+        // A connection is done with when it is gone, or when the peer has acknowledged our FIN and with it all data. Where
+        // the peer does not notice that we are gone, it gets a moment to have its own FIN acknowledged.
+        let waited = self.shutdown_at.is_none_or(|at| self.clock.now() >= at + FIN_WITHIN);
+        if !waited && !self.port.carrier_is_peer() && self.core.endpoints.iter().next().is_some() {
+            return false;
+        }
         self.core.endpoints.iter().all(|(_, endpoint)| {
             let info = endpoint.conn.and_then(|conn| self.stack.info(conn));
             info.is_some_and(|info| info.state == State::FinWait2)
         })
     }
 
+    fn finish(&mut self) {
+        self.port.finish();
+    }
+
     fn attributes(&self) -> EngineAttr {
         let mut attributes = self.attributes.clone();
         attributes.link_up = self.link_up;
         attributes.counters = self.port.counters();
+        let c = self.stack.counters();
+        attributes.counters.extend([
+            ("tcp_segments_in", c.segments_in),
+            ("tcp_segments_out", c.segments_out),
+            ("tcp_retransmitted", c.retransmitted_segments),
+            ("tcp_fast_recoveries", c.fast_recoveries),
+            ("tcp_timeouts", c.rto_recoveries),
+            ("tcp_out_of_order", c.out_of_order),
+            ("tcp_duplicate", c.duplicate),
+            ("tcp_bad_checksum", c.bad_tcp_checksum),
+            ("tcp_unfilled_checksum", c.unfilled_tcp_checksum),
+            ("malformed", c.malformed),
+            ("arp_conflicts", c.arp_conflicts),
+        ]);
         attributes
     }
 }

@@ -5,11 +5,13 @@ use crate::error::{Error, Result};
 use crate::memory::Allocate;
 use crate::port::dpdk::DpdkPort;
 use crate::shard::{Doorbells, EngineAttr, EngineOps};
+use nix::ifaddrs::InterfaceAddress;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
-use urnic_config::{Choice, Config, CrcKernel};
-use urnic_dataplane::{Arena, Eal, EalConfig, PortOptions};
+use urnic_config::{Choice, Config, CrcKernel, PortSpec};
+use urnic_dataplane::{Arena, Capture, Eal, EalConfig, PortOptions};
 use urnic_sim::Impairment;
-use urnic_tcp::{Congestion, Keepalive, StackConfig, TcpConfig, Time};
+use urnic_tcp::{Congestion, Keepalive, Route, StackConfig, TcpConfig, Time};
 
 impl Clock for urnic_dataplane::Clock {
     #[inline]
@@ -35,12 +37,23 @@ pub(crate) fn open(
     choose_kernel(config.engine.crc_kernel)?;
     let failed = |e: &dyn std::fmt::Display| Error::Open(e.to_string());
 
+    if spec.interface().is_some() {
+        not_of_the_kernel(address.address)?;
+    }
     let hugepages = match config.memory.hugepages {
         urnic_config::Hugepages::Auto => urnic_dataplane::Hugepages::Auto,
         urnic_config::Hugepages::Off => urnic_dataplane::Hugepages::Off,
         urnic_config::Hugepages::Required => urnic_dataplane::Hugepages::Required,
     };
-    let eal = EalConfig { memory_mb: config.memory_mb(), hugepages, ..EalConfig::default() };
+    let eal = EalConfig {
+        memory_mb: config.memory_mb(),
+        hugepages,
+        nic: match spec {
+            PortSpec::Pci { address } => Some(address.clone()),
+            _ => None,
+        },
+        ..EalConfig::default()
+    };
     let eal = Eal::start(&eal).map_err(|e| failed(&e))?;
     let options = PortOptions { mtu: config.port.mtu, ..PortOptions::default() };
     let port = urnic_dataplane::Port::open(&eal, spec, &options).map_err(|e| failed(&e))?;
@@ -53,6 +66,12 @@ pub(crate) fn open(
     };
     let stack = StackConfig {
         gateway: config.ip.gateway,
+        routes: config
+            .ip
+            .routes
+            .iter()
+            .map(|r| Route { network: r.network, prefix_len: r.prefix, via: r.via })
+            .collect(),
         mtu: config.port.mtu,
         tcp: tcp(config),
         ..StackConfig::new(mac, address.address, address.prefix, secret()?)
@@ -74,8 +93,30 @@ pub(crate) fn open(
         counters: Vec::new(),
     };
     let clock = urnic_dataplane::Clock::calibrate();
-    let engine = Engine::new(DpdkPort::new(port, fault.as_ref()), clock, stack, mpa, doorbells, attributes)?;
+    let capture = config.port.capture.as_ref();
+    let capture = capture.map(|path| Capture::start(path, &spec.to_string(), clock)).transpose();
+    let capture = capture.map_err(|e| failed(&e))?;
+    let port = DpdkPort::new(port, fault.as_ref(), capture);
+    let mut engine = Engine::new(port, clock, stack, mpa, doorbells, attributes)?;
+    if !spec.is_memory_link() {
+        engine.claim_address()?;
+    }
     Ok((Box::new(engine), Arc::new(Arena::new(&eal))))
+}
+
+/// Refuses an address that the kernel has on an interface: both would answer for it.
+fn not_of_the_kernel(ip: Ipv4Addr) -> Result<()> {
+    let has = |i: &InterfaceAddress| {
+        let address = i.address.as_ref().and_then(|a| a.as_sockaddr_in());
+        address.is_some_and(|a| a.ip() == ip)
+    };
+    match nix::ifaddrs::getifaddrs().into_iter().flatten().find(has) {
+        Some(InterfaceAddress { interface_name: name, .. }) => Err(Error::Open(format!(
+            "address conflict: the kernel has {ip} on its interface {name}, and would answer for it too; choose an \
+             address that is free, or take it from the kernel with `ip address del`"
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn tcp(config: &Config) -> TcpConfig {

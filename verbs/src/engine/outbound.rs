@@ -21,7 +21,7 @@ const QUANTUM_SEGMENTS: usize = 16;
 /// ... after so many while nobody does: longer bursts cost the link less ...
 const ALONE_SEGMENTS: usize = 64;
 /// ... but no more octets than these, so that what was copied is still in the cache when the link sends it ...
-const ALONE_OCTETS: usize = 128 << 10;
+const ALONE_OCTETS: usize = 192 << 10;
 /// ... or after this many FPDUs.
 const QUANTUM_FPDUS: usize = 128;
 
@@ -29,8 +29,10 @@ const QUANTUM_FPDUS: usize = 128;
 const STARTUP_RECORD: usize = 512;
 
 /// What a queue pair has to say next.
+#[derive(PartialEq, Eq)]
 enum Next {
-    Message(Message),
+    /// A message, which is now under way.
+    Message,
     /// A work request that can't be begun; it completes with this status.
     Bad(WcStatus),
     Nothing,
@@ -57,27 +59,27 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
     fn next_message(&mut self) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         if let Some(terminate) = &self.tx.terminate {
-            return match stream.begin(Op::Terminate(*terminate), 0) {
-                Ok(outgoing) => Next::Message(Message { outgoing, source: Source::None }),
-                Err(_) => Next::Nothing,
-            };
+            let Ok(outgoing) = stream.begin(Op::Terminate(*terminate), 0) else { return Next::Nothing };
+            self.tx.message = Some(Message { outgoing, source: Source::None });
+            return Next::Message;
         }
         let responses_first = self.tx.responses_turn;
         self.tx.responses_turn = !responses_first;
-        if responses_first && let Some(message) = self.next_response() {
-            return Next::Message(message);
+        if responses_first && self.next_response() == Next::Message {
+            return Next::Message;
         }
         match self.next_work_request() {
-            Next::Nothing if !responses_first => self.next_response().map_or(Next::Nothing, Next::Message),
+            Next::Nothing if !responses_first => self.next_response(),
             next => next,
         }
     }
 
-    fn next_response(&mut self) -> Option<Message> {
-        let stream = self.stream.as_mut()?;
-        let request = stream.next_response()?;
-        let outgoing = stream.begin(Op::ReadResponse(request), request.len).ok()?;
-        Some(Message { outgoing, source: Source::Response(request) })
+    fn next_response(&mut self) -> Next {
+        let Some(stream) = &mut self.stream else { return Next::Nothing };
+        let Some(request) = stream.next_response() else { return Next::Nothing };
+        let Ok(outgoing) = stream.begin(Op::ReadResponse(request), request.len) else { return Next::Nothing };
+        self.tx.message = Some(Message { outgoing, source: Source::Response(request) });
+        Next::Message
     }
 
     fn next_work_request(&mut self) -> Next {
@@ -105,7 +107,8 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         match stream.begin(op, entry.length) {
             Ok(outgoing) => {
                 self.tx.next = index.wrapping_add(1);
-                Next::Message(Message { outgoing, source })
+                self.tx.message = Some(Message { outgoing, source });
+                Next::Message
             }
             Err(BeginError::OrdReached | BeginError::NotYet | BeginError::Ended) => Next::Nothing,
             Err(_) => Next::Bad(WcStatus::LocalQpOp),
@@ -148,7 +151,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             out.copy_from_slice(&endpoint.outbox[..n]);
             endpoint.outbox.drain(..n);
             // A connection that is gone takes nothing; its endpoint hears of it by `closed`.
-            let _ = self.stack.send(conn, draft.freeze(None));
+            let _ = self.stack.send(conn, draft.freeze(None, 0));
         }
         true
     }
@@ -169,6 +172,8 @@ impl<P: Port, C: Clock> Engine<P, C> {
         let alone = self.core.ready.is_empty();
         let mut turn = Segments {
             emss,
+            record_max: self.stack.record_max(conn),
+            unit: 0,
             quantum: if alone { ALONE_OCTETS.min(ALONE_SEGMENTS * emss) } else { QUANTUM_SEGMENTS * emss },
             conn,
             drafts: &mut self.drafts,
@@ -207,9 +212,14 @@ impl<P: Port, C: Clock> Engine<P, C> {
     }
 }
 
-/// The segments that a turn builds.
+/// The records that a turn builds: segments, or trains of them where the link takes several as one frame.
 struct Segments<'a, D> {
     emss: usize,
+    /// Octets of a train.
+    record_max: usize,
+    /// The size of the FPDUs in the record under construction, all of which are full, but the last; zero if it is no
+    /// train.
+    unit: usize,
     /// Octets after which the turn is over.
     quantum: usize,
     conn: ConnId,
@@ -237,7 +247,7 @@ impl<D: Draft> Segments<'_, D> {
         loop {
             if qp.tx.message.is_none() {
                 match qp.next_message() {
-                    Next::Message(message) => qp.tx.message = Some(message),
+                    Next::Message => {}
                     Next::Nothing => return Turn::Idle,
                     Next::Bad(status) => {
                         let culprit = Some((qp.tx.next, status));
@@ -263,9 +273,11 @@ impl<D: Draft> Segments<'_, D> {
                 continue;
             };
             let len = fpdu.size();
-            // Whole FPDUs per segment, several small ones together (RFC 5044 §5.1, MPA-43).
-            if self.drafts[0].len() + len > self.emss.max(len) {
+            if !self.has_room(len) {
                 self.hand_over(stack);
+            }
+            if self.drafts[0].len() == 0 {
+                self.unit = if fpdu.last { 0 } else { len };
             }
             let Some(draft) = self.drafts.first_mut() else { return Turn::More };
             let before = draft.len();
@@ -301,15 +313,26 @@ impl<D: Draft> Segments<'_, D> {
         }
     }
 
-    /// Gives the segment under construction, if it holds anything, to TCP.
+    /// Whether the record under construction takes an FPDU of `len` octets.
+    fn has_room(&self, len: usize) -> bool {
+        let have = self.drafts[0].len();
+        if self.unit > 0 && have >= self.unit {
+            // A train: FPDUs of one size, so that it can be cut between them; a smaller one ends it.
+            return have.is_multiple_of(self.unit) && len <= self.unit && have + len <= self.record_max;
+        }
+        // Whole FPDUs per segment, several small ones together (RFC 5044 §5.1, MPA-43).
+        have + len <= self.emss.max(len)
+    }
+
+    /// Gives the record under construction, if it holds anything, to TCP.
     fn hand_over<B>(&mut self, stack: &mut Stack<B>)
     where
         B: urnic_tcp::Buffers<Payload = D::Payload>,
     {
         if self.drafts.first().is_some_and(|d| d.len() > 0) {
-            let draft = self.drafts.remove(0);
+            let draft = self.drafts.swap_remove(0);
             // A connection that is gone takes nothing; its endpoint hears of it by `closed`.
-            let _ = stack.send(self.conn, draft.freeze(self.want_sum.then_some(self.sum)));
+            let _ = stack.send(self.conn, draft.freeze(self.want_sum.then_some(self.sum), self.unit as u16));
         }
         self.sum = 0;
     }

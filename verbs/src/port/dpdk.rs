@@ -8,7 +8,7 @@ use super::{BURST, Draft, Port};
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::ops::Range;
-use urnic_dataplane::{Mbuf, Part, TxBuf, TxPayload, TxQueue};
+use urnic_dataplane::{Capture, Direction, Mbuf, Part, TxBuf, TxPayload, TxQueue};
 use urnic_sim::{Impairment, Link};
 use urnic_tcp::{Emit, Frame, MAX_PIECES, Payload, Time};
 
@@ -22,6 +22,13 @@ pub(crate) struct RxFrame(Mbuf);
 
 // SAFETY: see the module's words on `Send`.
 unsafe impl Send for RxFrame {}
+
+impl From<Mbuf> for RxFrame {
+    #[inline]
+    fn from(frame: Mbuf) -> Self {
+        RxFrame(frame)
+    }
+}
 
 impl Frame for RxFrame {
     #[inline]
@@ -45,6 +52,7 @@ impl Frame for RxFrame {
 pub(crate) struct MbufPayload {
     payload: TxPayload,
     sum: Option<u16>,
+    unit: u16,
 }
 
 // SAFETY: see the module's words on `Send`.
@@ -54,6 +62,11 @@ impl Payload for MbufPayload {
     #[inline]
     fn len(&self) -> usize {
         self.payload.len()
+    }
+
+    #[inline]
+    fn unit(&self) -> u16 {
+        self.unit
     }
 
     #[inline]
@@ -90,8 +103,8 @@ impl Draft for MbufDraft {
     }
 
     #[inline]
-    fn freeze(self, sum: Option<u16>) -> MbufPayload {
-        MbufPayload { payload: self.0.freeze(), sum }
+    fn freeze(self, sum: Option<u16>, unit: u16) -> MbufPayload {
+        MbufPayload { payload: self.0.freeze(), sum, unit }
     }
 }
 
@@ -108,6 +121,7 @@ pub(crate) struct DpdkPort {
     hairpin: VecDeque<RxFrame>,
     wires_turn: bool,
     fault: Option<Box<Fault>>,
+    capture: Option<Box<Capture>>,
     /// Mbufs left in the receive pool at which it counts as low.
     low: usize,
     /// Frames that found no buffer.
@@ -119,8 +133,12 @@ pub(crate) struct DpdkPort {
 unsafe impl Send for DpdkPort {}
 
 impl DpdkPort {
-    /// Wraps an open port. `fault` impairs what it sends.
-    pub(crate) fn new(port: urnic_dataplane::Port, fault: Option<&Impairment>) -> Self {
+    /// Wraps an open port. `fault` impairs what it sends; `capture` records what crosses it.
+    pub(crate) fn new(
+        port: urnic_dataplane::Port,
+        fault: Option<&Impairment>,
+        capture: Option<Capture>,
+    ) -> Self {
         let fault = fault.map(|i| Box::new(Fault { link: Link::new(i), now: Time::ZERO }));
         DpdkPort {
             low: port.rx_pool().capacity() / 4,
@@ -131,6 +149,7 @@ impl DpdkPort {
             hairpin: VecDeque::new(),
             wires_turn: false,
             fault,
+            capture: capture.map(Box::new),
             unsent: 0,
         }
     }
@@ -142,8 +161,11 @@ impl DpdkPort {
     /// Sends a frame that has crossed the fault-injecting link.
     fn send_copy(&mut self, frame: &[u8]) {
         match self.port.frame(frame, &[], false) {
-            Some(frame) if self.queue.room() > 0 => {
-                let _ = self.queue.push(frame);
+            Some(made) if self.queue.room() > 0 => {
+                let _ = self.queue.push(made);
+                if let Some(capture) = &mut self.capture {
+                    capture.record(Direction::Outbound, false, &[frame]);
+                }
             }
             _ => self.unsent += 1,
         }
@@ -173,9 +195,11 @@ impl Port for DpdkPort {
         // The wire and the hairpin take turns while both have frames.
         self.wires_turn = self.hairpin.is_empty() || !self.wires_turn;
         if self.wires_turn {
-            let mut frames = ArrayVec::<Mbuf, BURST>::new();
-            if self.port.rx_burst(&mut frames) > 0 {
-                into.extend(frames.drain(..).map(RxFrame));
+            self.port.rx_burst(into);
+            if let Some(capture) = &mut self.capture {
+                for RxFrame(frame) in into.iter() {
+                    capture.record(Direction::Inbound, frame.checksum_trusted(), &[frame]);
+                }
             }
         } else {
             let n = self.hairpin.len().min(into.remaining_capacity());
@@ -200,16 +224,18 @@ impl Port for DpdkPort {
 
     #[inline]
     fn emit(&mut self, emit: Emit<'_, MbufPayload>) {
-        let parts: ArrayVec<Part<'_>, MAX_PIECES> = emit
-            .payload
-            .iter()
-            .map(|piece| Part { payload: &piece.payload.payload, range: piece.range.clone() })
-            .collect();
+        let mut parts = ArrayVec::<Part<'_>, MAX_PIECES>::new();
+        for piece in emit.payload.iter().take(MAX_PIECES) {
+            parts.push(Part { payload: &piece.payload.payload, range: piece.range.clone() });
+        }
         if emit.loopback {
             if self.hairpin.len() < HAIRPIN
                 && let Some(mut frame) = self.port.rx_pool_mut().copied(emit.headers, &parts)
             {
                 frame.trust_checksum();
+                if let Some(capture) = &mut self.capture {
+                    capture.record(Direction::Outbound, true, &[&frame]);
+                }
                 self.hairpin.push_back(RxFrame(frame));
             }
             return;
@@ -224,9 +250,18 @@ impl Port for DpdkPort {
             return;
         }
         match self.port.frame(emit.headers, &parts, emit.tcp_checksum_offload) {
-            Some(frame) => {
+            Some(mut frame) => {
+                if emit.gso_size > 0 {
+                    frame.segmented(emit.gso_size, emit.headers);
+                }
                 if self.queue.push(frame).is_err() {
                     self.unsent += 1;
+                } else if let Some(capture) = &mut self.capture {
+                    let payload =
+                        parts.iter().map(|p| p.payload.data().get(p.range.clone()).unwrap_or_default());
+                    let pieces: ArrayVec<&[u8], { MAX_PIECES + 1 }> =
+                        std::iter::once(emit.headers).chain(payload).collect();
+                    capture.record(Direction::Outbound, emit.tcp_checksum_offload, &pieces);
                 }
                 if self.queue.len() >= EAGER {
                     self.send_burst();
@@ -258,6 +293,11 @@ impl Port for DpdkPort {
         self.port.rx_pool().available() < self.low
     }
 
+    fn gso_max(&self) -> usize {
+        // Faults are to hit single segments, as on a real wire.
+        if self.fault.is_some() { 0 } else { self.port.gso_max() }
+    }
+
     fn spares_checksum(&self) -> bool {
         self.spares_checksum
     }
@@ -271,15 +311,24 @@ impl Port for DpdkPort {
         matches!(self.port.spec(), VirtioUser { .. } | Vhost { .. } | Memif { .. })
     }
 
+    fn finish(&mut self) {
+        self.capture = None;
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let stats = self.port.stats();
-        vec![
+        let mut counters = vec![
             ("rx_frames", stats.rx_frames),
             ("rx_bytes", stats.rx_bytes),
             ("tx_frames", stats.tx_frames),
             ("tx_bytes", stats.tx_bytes),
             ("rx_dropped", stats.rx_dropped),
             ("tx_unsent", self.unsent),
-        ]
+        ];
+        if let Some(capture) = &self.capture {
+            let stats = capture.stats();
+            counters.extend([("captured", stats.recorded), ("capture_dropped", stats.dropped)]);
+        }
+        counters
     }
 }

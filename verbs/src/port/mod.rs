@@ -45,6 +45,10 @@ pub trait Port: Send {
     /// True while the receive pool is low (a quarter left), so that frames held out of order must go.
     fn receive_pool_low(&self) -> bool;
 
+    /// Octets of payload that one frame may carry as several segments to the link's other end; zero if it can't.
+    /// May change while the link is being set up, and with every peer.
+    fn gso_max(&self) -> usize;
+
     /// True where the link's metadata spares the Internet checksum of outgoing frames.
     fn spares_checksum(&self) -> bool;
 
@@ -53,6 +57,9 @@ pub trait Port: Send {
 
     /// True if a lost carrier means that the peer, and with it every connection, is gone for good.
     fn carrier_is_peer(&self) -> bool;
+
+    /// Completes what the port writes besides frames: the process is about to end.
+    fn finish(&mut self) {}
 
     /// Counters, by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;
@@ -72,8 +79,9 @@ pub trait Draft {
     /// Takes back what was appended behind the first `len` octets.
     fn truncate(&mut self, len: usize);
 
-    /// Ends the construction. `sum` is the one's-complement sum of the content, if it is known.
-    fn freeze(self, sum: Option<u16>) -> Self::Payload;
+    /// Ends the construction. `sum` is the one's-complement sum of the content, if it is known; `unit` is
+    /// [`Payload::unit`].
+    fn freeze(self, sum: Option<u16>, unit: u16) -> Self::Payload;
 }
 
 /// Ties a port's buffers into the TCP stack.

@@ -26,11 +26,16 @@ impl Frame for SimFrame {
 pub struct SimPayload {
     bytes: Arc<[u8]>,
     sum: Option<u16>,
+    unit: u16,
 }
 
 impl Payload for SimPayload {
     fn len(&self) -> usize {
         self.bytes.len()
+    }
+
+    fn unit(&self) -> u16 {
+        self.unit
     }
 
     fn sum(&self, range: Range<usize>) -> u16 {
@@ -64,9 +69,9 @@ impl Draft for SimDraft {
         self.len = self.len.min(len);
     }
 
-    fn freeze(mut self, sum: Option<u16>) -> SimPayload {
+    fn freeze(mut self, sum: Option<u16>, unit: u16) -> SimPayload {
         self.bytes.truncate(self.len);
-        SimPayload { bytes: self.bytes.into(), sum }
+        SimPayload { bytes: self.bytes.into(), sum, unit }
     }
 }
 
@@ -106,13 +111,20 @@ impl SimWire {
 pub struct SimPort {
     wire: SimWire,
     draft_size: usize,
+    gso_max: usize,
 }
 
 impl SimPort {
     /// A port for frames of up to `mtu` octets of IP.
     pub fn new(mtu: u16) -> (SimPort, SimWire) {
         let wire = SimWire::default();
-        (SimPort { wire: wire.clone(), draft_size: usize::from(mtu) }, wire)
+        (SimPort { wire: wire.clone(), draft_size: usize::from(mtu), gso_max: 0 }, wire)
+    }
+
+    /// Lets frames of up to `octets` of payload pass, as several segments.
+    pub fn set_gso_max(&mut self, octets: usize) {
+        self.gso_max = octets;
+        self.draft_size = self.draft_size.max(octets);
     }
 }
 
@@ -156,6 +168,10 @@ impl Port for SimPort {
 
     fn receive_pool_low(&self) -> bool {
         false
+    }
+
+    fn gso_max(&self) -> usize {
+        self.gso_max
     }
 
     fn spares_checksum(&self) -> bool {

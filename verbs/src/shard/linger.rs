@@ -50,6 +50,7 @@ extern "C" fn at_exit() {
     let shards: Vec<_> = shards.iter().filter_map(Weak::upgrade).collect();
     shards.iter().for_each(|shard| shard.stop());
     linger(&shards.iter().map(Arc::as_ref).collect::<Vec<_>>());
+    shards.iter().for_each(|shard| shard.lock().finish());
 }
 
 /// Ends all connections of `shards` gracefully and drives their engines until all data is acknowledged;
@@ -68,10 +69,12 @@ pub(super) fn linger(shards: &[&Shard]) {
             drained &= engine.drained();
         }
         if drained {
+            report(shards);
             return;
         }
         if Instant::now() >= end {
             tracing::warn!("not everything was acknowledged within {LINGER:?}");
+            report(shards);
             return;
         }
         if !worked {
@@ -82,4 +85,16 @@ pub(super) fn linger(shards: &[&Shard]) {
 
 extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
+}
+
+/// What the devices have counted.
+fn report(shards: &[&Shard]) {
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        for shard in shards {
+            let attributes = shard.lock().attributes();
+            let counted = attributes.counters.iter().filter(|(_, n)| *n > 0);
+            let counted: Vec<_> = counted.map(|(name, n)| format!("{name} {n}")).collect();
+            tracing::debug!("{}: {}", attributes.ip, counted.join(", "));
+        }
+    }
 }

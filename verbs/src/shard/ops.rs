@@ -74,6 +74,9 @@ pub(crate) trait EngineOps: Send {
     /// Starts to close all connections gracefully.
     fn shutdown(&mut self);
 
+    /// Completes what is written besides frames: the process is about to end.
+    fn finish(&mut self) {}
+
     /// Facts to show.
     fn attributes(&self) -> EngineAttr;
 }

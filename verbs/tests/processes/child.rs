@@ -1,6 +1,8 @@
 //! An end of a link: a child process, from both sides.
 
-use std::io::{BufRead, BufReader};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -35,11 +37,22 @@ pub struct Child {
 
 impl Child {
     pub fn start(role: &str, args: &str, config: &str) -> Self {
-        Self::start_as(None, role, args, config)
+        Self::launch(None, None, role, args, config)
     }
 
     /// Starts it as another user.
+    #[allow(dead_code)] // every test binary uses a part
     pub fn start_as(user: Option<u32>, role: &str, args: &str, config: &str) -> Self {
+        Self::launch(user, None, role, args, config)
+    }
+
+    /// Starts it in a network namespace.
+    #[allow(dead_code)] // every test binary uses a part
+    pub fn start_in(netns: &File, role: &str, args: &str, config: &str) -> Self {
+        Self::launch(None, Some(netns), role, args, config)
+    }
+
+    fn launch(user: Option<u32>, netns: Option<&File>, role: &str, args: &str, config: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("our own path"));
         command.args(["--exact", "child", "--include-ignored", "--nocapture", "--test-threads=1"]);
         command.env(ROLE, role).env(ARGS, args).env(CONFIG, config);
@@ -47,6 +60,7 @@ impl Child {
             command.uid(id).gid(id);
         }
         let parent = std::process::id();
+        let netns = netns.map(AsRawFd::as_raw_fd);
         // SAFETY: between fork and exec only system calls are made.
         unsafe {
             // Nothing that polls may outlive us, however we end.
@@ -55,7 +69,12 @@ impl Child {
                 {
                     return Err(std::io::Error::last_os_error());
                 }
-                Ok(())
+                match netns {
+                    Some(fd) if libc::setns(fd, libc::CLONE_NEWNET) != 0 => {
+                        Err(std::io::Error::last_os_error())
+                    }
+                    _ => Ok(()),
+                }
             });
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -108,6 +127,13 @@ impl Child {
                 None => thread::sleep(Duration::from_millis(2)),
             }
         }
+    }
+
+    /// Tells the end something.
+    #[allow(dead_code)] // every test binary uses a part
+    pub fn order(&mut self, what: &str) {
+        let stdin = self.process.stdin.as_mut().expect("a pipe");
+        writeln!(stdin, "{what}").expect("the end listens");
     }
 
     /// Tells the end to stop.

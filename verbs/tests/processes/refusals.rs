@@ -195,7 +195,7 @@ fn a_peer_that_refuses() {
     let said = failure(&link, "10.9.0.77:7000", 30, "adaptive");
     assert!(said.starts_with("Unreachable "), "{said}");
     let said = failure(&link, "192.0.2.1:7000", 30, "adaptive");
-    assert_eq!(said, "error no route to 192.0.2.1");
+    assert!(said.starts_with("error no route to 192.0.2.1: "), "{said}");
     listener.finish();
 }
 

@@ -111,6 +111,7 @@ impl Parameters {
             2 => 9000,
             _ => rng.u16(576..=9000),
         };
+        let gso_max = pick(&mut rng, &[0, 5000, 18 << 10]);
         let mpa_rev = rng.u8(1..=2);
         // Revision 1 does not negotiate them: whoever uses it agrees beforehand.
         let reads = if mpa_rev == 1 { (16, rng.u16(1..=16)) } else { (rng.u16(1..=16), rng.u16(1..=16)) };
@@ -126,6 +127,7 @@ impl Parameters {
             options: Options {
                 network: Impairment { seed, ..network },
                 mtu,
+                gso_max,
                 tcp,
                 mpa_rev,
                 crc,
@@ -151,13 +153,11 @@ fn network(rng: &mut Rng) -> Impairment {
         dup: pick(rng, &[0.0, 0.0, 0.01]),
         reorder: pick(rng, &[0.0, 0.0, 0.01, 0.1]),
         corrupt: pick(rng, &[0.0, 0.0, 1e-3, 1e-2]),
-        swap: 0.0,
         delay: pick(rng, &[0, 5_000, 50_000, 2_000_000]),
         jitter: pick(rng, &[0, 0, 10_000, 500_000]),
         rate,
         queue: if rate.is_some() { pick(rng, &[10, 100, 1000]) } else { 1000 },
-        ecn: None,
-        seed: 0,
+        ..Impairment::default()
     }
 }
 

@@ -8,7 +8,8 @@ fn parse(s: &str) -> Result<Impairment, String> {
 #[test]
 fn every_key() {
     let i = parse(
-        "loss=0.01,dup=0.001,reorder=1%,delay=50us,jitter=1.5ms,corrupt=1e-4,swap=0.5,rate=10gbit,queue=100,ecn=65,seed=7",
+        "loss=0.01,dup=0.001,reorder=1%,delay=50us,jitter=1.5ms,corrupt=1e-4,swap=0.5,rate=10gbit,queue=100,ecn=65,mark=0.2,\
+         limit=10,limit_bytes=64KiB,seed=7",
     );
     let expected = Impairment {
         loss: 0.01,
@@ -21,6 +22,9 @@ fn every_key() {
         rate: Some(10_000_000_000),
         queue: 100,
         ecn: Some(65),
+        mark: 0.2,
+        limit: 10,
+        limit_bytes: 65_536,
         seed: 7,
     };
     assert_eq!(i, Ok(expected));
@@ -50,6 +54,10 @@ fn errors_say_what_is_wrong() {
         ("queue=0,rate=1gbit", "`queue=0`: expected a number of frames"),
         ("queue=10", "`queue` has no effect without `rate`"),
         ("ecn=10", "`ecn` has no effect without `rate`"),
+        ("limit=0", "`limit=0`: expected a number of frames"),
+        ("limit_bytes=1TiB", "expected a number of octets from 1 to 16GiB"),
+        ("limit_bytes=17179869185", "expected a number of octets"),
+        ("limit_bytes=18446744073709551615GiB", "expected a number of octets"),
         ("seed=-1", "expected a whole number"),
         ("loss=0.1,loss=0.2", "`loss` is given twice"),
     ] {
@@ -60,10 +68,11 @@ fn errors_say_what_is_wrong() {
 
 proptest! {
     #[test]
-    fn written_and_read_again(p in prop::array::uniform5(0.0..=1.0), t in prop::array::uniform2(0u64..3_600_000_000_000), rate in prop::option::of(1000u64..1_000_000_000_000), queue in 1usize..1000, ecn in prop::option::of(1usize..1000), seed: u64) {
+    fn written_and_read_again(p in prop::array::uniform6(0.0..=1.0), t in prop::array::uniform2(0u64..3_600_000_000_000), rate in prop::option::of(1000u64..1_000_000_000_000), queue in 1usize..1000, ecn in prop::option::of(1usize..1000), limit in prop::array::uniform2(1usize..1 << 20), seed: u64) {
         let i = Impairment {
-            loss: p[0], dup: p[1], reorder: p[2], corrupt: p[3], swap: p[4], delay: t[0], jitter: t[1],
-            rate, queue: if rate.is_some() { queue } else { QUEUE }, ecn: rate.and(ecn), seed,
+            loss: p[0], dup: p[1], reorder: p[2], corrupt: p[3], swap: p[4], mark: p[5], delay: t[0], jitter: t[1],
+            rate, queue: if rate.is_some() { queue } else { QUEUE }, ecn: rate.and(ecn),
+            limit: limit[0], limit_bytes: limit[1], seed,
         };
         prop_assert_eq!(parse(&i.to_string()), Ok(i));
     }

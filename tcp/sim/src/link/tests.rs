@@ -36,6 +36,55 @@ fn the_same_seed_gives_the_same_arrivals() {
     assert_ne!(a, run(&mut link(&format!("{s}2")), 1000, 100, 500));
 }
 
+/// What becomes of a frame is the same at whatever pace frames come, even where a full queue drops some of them.
+#[test]
+fn decisions_do_not_depend_on_time() {
+    let fates = |gap: u64, queue: &str| {
+        let s = format!("loss=0.1,dup=0.1,corrupt=0.1,mark=0.1,delay=10us,rate=1gbit{queue},seed=1");
+        let mut l = link(&s);
+        let mut fates = Vec::new();
+        let mut before = l.statistics();
+        for i in 0..2000 {
+            l.push(i * gap, capable_frame());
+            let after = l.statistics();
+            let change = |f: fn(&Statistics) -> u64| f(&after) - f(&before);
+            fates.push((
+                change(|s| s.overflowed),
+                [change(|s| s.lost), change(|s| s.duplicated), change(|s| s.corrupted), change(|s| s.marked)],
+            ));
+            before = after;
+        }
+        fates
+    };
+    let calm = fates(100_000, "");
+    assert!((0..4).all(|i| calm.iter().any(|f| f.1[i] > 0)) && calm.iter().all(|f| f.0 == 0));
+    assert_eq!(fates(1, ",queue=10000"), calm);
+    let dropping = fates(300, ",queue=5");
+    assert!(dropping.iter().any(|f| f.0 > 0));
+    assert!(dropping.iter().zip(&calm).all(|(d, c)| d.0 > 0 || d.1 == c.1));
+}
+
+#[test]
+fn what_is_under_way_is_bounded() {
+    let mut l = link("delay=1ms,limit=10,dup=1");
+    (0..100).for_each(|_| l.push(0, vec![0; 100]));
+    assert_eq!((l.len(), l.bytes(), l.statistics().over_limit), (10, 1000, 190));
+    while l.pop(1_000_000).is_some() {}
+    assert_eq!((l.len(), l.bytes()), (0, 0));
+    l.push(1_000_000, vec![0; 100]);
+    assert_eq!(l.len(), 2);
+
+    let mut l = link("delay=1ms,limit_bytes=1000");
+    for n in [400, 400, 201, 200, 1] {
+        l.push(0, vec![0; n]);
+    }
+    assert_eq!((l.len(), l.bytes(), l.statistics().over_limit), (3, 1000, 2));
+    assert_eq!(l.pop(1_000_000).map(|f| f.len()), Some(400));
+    l.push(0, vec![0; 401]);
+    l.push(0, vec![0; 400]);
+    assert_eq!((l.len(), l.bytes(), l.statistics().over_limit), (3, 1000, 3));
+}
+
 #[test]
 fn probabilities_are_kept() {
     let near = |n: u64, p: f64| (n as f64 - 20_000.0 * p).abs() < 5.0 * (20_000.0 * p).sqrt();
@@ -50,6 +99,9 @@ fn probabilities_are_kept() {
     let out = run(&mut l, 20_000, 64, 1000);
     assert!(near(l.statistics().reordered, 0.05));
     assert!(out.windows(2).filter(|w| w[0].1 > w[1].1).count() > 500);
+    let mut l = link("mark=0.05,seed=3");
+    (0..20_000).for_each(|i| l.push(i, capable_frame()));
+    assert!(near(l.statistics().marked, 0.05));
     let mut l = link("loss=1");
     assert_eq!(run(&mut l, 10, 64, 1), []);
 }
@@ -105,20 +157,27 @@ fn swapping_changes_words_but_not_their_sum() {
     assert_eq!(l.pop(0), Some(vec![7; 95]));
 }
 
+fn checksum(ip: &[u8]) -> u32 {
+    let s: u32 = ip.chunks(2).map(|w| u32::from(w[0]) * 256 + u32::from(w[1])).sum();
+    (s & 0xffff) + (s >> 16)
+}
+
+/// An IPv4 frame with the field that has the ECN bits.
+fn frame(tos: u8) -> Vec<u8> {
+    let mut f = vec![0u8; 60];
+    f[12] = 8;
+    f[14..34].copy_from_slice(&[0x45, tos, 0, 46, 1, 2, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    let c = !(checksum(&f[14..34]) as u16);
+    f[24..26].copy_from_slice(&c.to_be_bytes());
+    f
+}
+
+fn capable_frame() -> Vec<u8> {
+    frame(2)
+}
+
 #[test]
 fn ecn_marks_capable_frames_when_the_queue_is_long() {
-    let checksum = |ip: &[u8]| {
-        let s: u32 = ip.chunks(2).map(|w| u32::from(w[0]) * 256 + u32::from(w[1])).sum();
-        (s & 0xffff) + (s >> 16)
-    };
-    let frame = |tos: u8| {
-        let mut f = vec![0u8; 60];
-        f[12] = 8;
-        f[14..34].copy_from_slice(&[0x45, tos, 0, 46, 1, 2, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-        let c = !(checksum(&f[14..34]) as u16);
-        f[24..26].copy_from_slice(&c.to_be_bytes());
-        f
-    };
     let mut l = link("rate=1gbit,ecn=2");
     for tos in [2, 2, 2, 1, 3, 0] {
         l.push(0, frame(tos));

@@ -2,7 +2,8 @@ use super::*;
 use crate::testing::{Shared, pattern};
 
 fn bytes(q: &SendQueue<Shared>, seq: Seq, len: u32) -> (Vec<u8>, u32) {
-    let (pieces, got) = q.pieces(seq, len);
+    let mut pieces = Pieces::new();
+    let got = q.pieces(seq, len, &mut pieces);
     let all = pieces.iter().flat_map(|p| p.payload.0[p.range.clone()].to_vec()).collect();
     (all, got)
 }
@@ -27,7 +28,7 @@ fn segments_are_the_stream() {
             for _ in 0..3 {
                 let from = rng.usize(una..stream.len());
                 let max = rng.u32(1..2000);
-                let len = q.segment_len(origin + from as u32, max) as usize;
+                let len = q.segment_len(origin + from as u32, max, 0) as usize;
                 assert!(len > 0 && len <= max as usize);
                 let (got, n) = bytes(&q, origin + from as u32, len as u32);
                 assert_eq!((&got[..], n as usize), (&stream[from..from + len], len), "seed {seed}");
@@ -53,12 +54,12 @@ fn segments_are_the_stream() {
 #[test]
 fn an_empty_queue_has_no_segments() {
     let mut q = SendQueue::<Shared>::new(Seq(5));
-    assert_eq!(q.segment_len(Seq(5), 100), 0);
+    assert_eq!(q.segment_len(Seq(5), 100, 0), 0);
     assert_eq!(bytes(&q, Seq(5), 100), (Vec::new(), 0));
     q.push(Shared::new(b"abc"), 3);
     assert_eq!(bytes(&q, Seq(6), 100), (b"bc".to_vec(), 2));
     q.acknowledge(Seq(8));
-    assert_eq!(q.segment_len(Seq(8), 100), 0);
+    assert_eq!(q.segment_len(Seq(8), 100, 0), 0);
 }
 
 #[test]
@@ -70,4 +71,35 @@ fn a_burst_gives_its_memory_back() {
     q.acknowledge(Seq(1000));
     q.shrink();
     assert!(q.records.capacity() <= IDLE_CAPACITY);
+}
+
+/// A train has whole units, or ends its record; what is cut off later begins at a unit again.
+#[test]
+fn trains_are_cut_between_units() {
+    let mut q = SendQueue::<Shared>::new(Seq(0));
+    q.push(Shared::with_unit(&pattern(4500), 1000), 4500);
+    // (from, at most, train) -> length
+    for (from, max, train, len) in [
+        (0, 1200, 0, 1000),
+        (0, 1200, 1100, 1000),
+        (0, 1200, 2999, 2000),
+        (0, 1200, 3000, 3000),
+        (0, 1200, 4499, 4000),
+        (0, 1200, 9000, 4500),
+        (3000, 1200, 9000, 1500),
+        (4000, 1200, 9000, 500),
+        // In the middle of a unit a segment ends with the unit, or with what it may have.
+        (300, 1200, 9000, 700),
+        (300, 200, 0, 200),
+        // Segments that have become smaller than the unit.
+        (0, 600, 9000, 600),
+        (600, 600, 9000, 400),
+    ] {
+        assert_eq!(q.segment_len(Seq(from), max, train), len, "{from} {max} {train}");
+    }
+    // A record without units may be cut anywhere, and makes no train.
+    q.acknowledge(Seq(4500));
+    q.push(Shared::new(&pattern(4500)), 4500);
+    assert_eq!(q.segment_len(Seq(4500), 1200, 9000), 1200);
+    assert_eq!(q.segment_len(Seq(4800), 1200, 9000), 1200);
 }

@@ -173,3 +173,24 @@ fn absent_neighbours_leave_nothing() {
     assert_eq!(p.a.stack.census(), (0, 0, 0));
     assert_eq!(p.a.stack.next_deadline(), None);
 }
+
+/// A segment whose checksum its sender left to an interface is dropped like any with a wrong one, but counted: hosts on
+/// the same machine send such.
+#[test]
+fn an_unfilled_checksum_is_told_from_a_wrong_one() {
+    let mut p = Pair::new(|_| {});
+    let (c, _) = p.connect();
+    p.a.stack.send(c, Shared::new(b"data")).unwrap();
+    p.a.stack.output(p.now, c, &mut p.a.port);
+    let right = p.a.port.frames.pop_front().unwrap().bytes;
+    let mut wrong = right.clone();
+    wrong[50] ^= 1;
+    p.b.receive(p.now, wrong);
+    let mut unfilled = right.clone();
+    let ends = |from: usize| [right[from], right[from + 1], right[from + 2], right[from + 3]];
+    let pseudo = sum::pseudo_header_v4(ends(26), ends(30), 6, right.len() - 34);
+    unfilled[50..52].copy_from_slice(&pseudo.to_be_bytes());
+    p.b.receive(p.now, unfilled);
+    let counters = p.b.stack.counters();
+    assert_eq!((counters.bad_tcp_checksum, counters.unfilled_tcp_checksum), (2, 1));
+}

@@ -139,6 +139,31 @@ fn routes() {
     p.a.stack.connect(p.now, far, 0, &mut p.a.port).unwrap();
     let f = &p.a.port.frames[0].bytes;
     assert_eq!((&f[..6], &f[30..34]), (&config(B).mac[..], &far.ip().octets()[..]));
+    // Static routes: the longest prefix decides, and may lead away from our own network or the gateway.
+    let via = |n| Ipv4Addr::new(10, 0, 0, n);
+    let route = |network: [u8; 4], prefix_len, n| Route { network: network.into(), prefix_len, via: via(n) };
+    let routed = StackConfig {
+        gateway: Some(via(9)),
+        routes: vec![
+            route([192, 168, 0, 0], 16, 3),
+            route([192, 168, 1, 0], 24, 4),
+            route([10, 0, 0, 77], 32, 5),
+        ],
+        ..config(A)
+    };
+    let net = crate::net::Net::new(routed.clone(), Time::ZERO);
+    for (to, hop) in [
+        ([192, 168, 7, 7], 3),
+        ([192, 168, 1, 7], 4),
+        ([10, 0, 0, 77], 5),
+        ([10, 0, 0, 78], 78),
+        ([172, 16, 0, 1], 9),
+    ] {
+        assert_eq!(net.next_hop(to.into()), Some(via(hop)), "{to:?}");
+    }
+    let elsewhere = Route { via: Ipv4Addr::new(10, 9, 0, 1), ..routed.routes[0] };
+    let wrong = StackConfig { routes: vec![elsewhere], ..config(A) };
+    assert_eq!(wrong.check(), Err(ConfigError::Gateway(elsewhere.via)));
     for bad in ["10.0.0.255:1", "10.0.0.0:1", "255.255.255.255:1", "224.0.0.1:1", "10.0.0.2:0", "0.0.0.0:1"] {
         assert!(p.a.stack.connect(p.now, bad.parse().unwrap(), 0, &mut p.a.port).is_err(), "{bad}");
     }

@@ -1,0 +1,219 @@
+//! A relay between two ports: forwards frames both ways, and does to each direction what its [`Impairment`] says.
+//!
+//! The impairment model is the simulator's, in real time.
+
+use std::io::{self, IsTerminal};
+use std::thread;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use indicatif::{ProgressBar, ProgressStyle};
+use urnic_config::{Config, PortSpec};
+use urnic_dataplane::{
+    BURST, Clock, Eal, EalConfig, EalError, Mbuf, PinError, Port, PortError, PortOptions, TxQueue,
+    fill_checksum,
+};
+use urnic_sim::{Impairment, Link};
+
+mod report;
+
+pub use report::{DirectionReport, RelayReport};
+
+/// What to join, and how.
+#[derive(Clone, Debug)]
+pub struct RelayOptions {
+    /// The two ports, A and B.
+    pub ports: [PortSpec; 2],
+    /// What happens on the way from A to B, and back.
+    pub impairments: [Impairment; 2],
+}
+
+/// Why a relay could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// DPDK's environment.
+    #[error(transparent)]
+    Eal(#[from] EalError),
+    /// A port.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The core.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+}
+
+/// How often the ports are asked for their links, and the owner whether to go on.
+const LOOK_EVERY: u64 = 2_000_000;
+/// How long nothing must happen before the relay naps.
+const SPIN: u64 = 50_000;
+const SHORTEST_NAP: u64 = 50_000;
+const LONGEST_NAP: u64 = 1_000_000;
+
+/// A port, and what waits to be sent there.
+struct Side {
+    port: Port,
+    queue: TxQueue,
+    up: bool,
+}
+
+/// What a direction has done, besides what its link counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    received_bytes: u64,
+    sent: u64,
+    sent_bytes: u64,
+    /// Frames for a port whose link is down, or that had no buffer for them.
+    undeliverable: u64,
+}
+
+/// Two ports, joined.
+pub struct Relay {
+    sides: [Side; 2],
+    links: [Link<Vec<u8>>; 2],
+    counted: [Counted; 2],
+    clock: Clock,
+    started: u64,
+    stopped: Option<u64>,
+}
+
+impl Relay {
+    /// Opens the ports. Neither waits for its peer. MTU, memory and hugepages come from `config`.
+    ///
+    /// # Errors
+    /// [`RelayError`], if EAL or a port refuses.
+    pub fn open(config: &Config, options: &RelayOptions) -> Result<Self, RelayError> {
+        let eal = EalConfig {
+            memory_mb: config.memory_mb(),
+            hugepages: config.memory.hugepages,
+            ..EalConfig::default()
+        };
+        let eal = Eal::start(&eal)?;
+        // What happens to frames happens to segments, which any port can carry.
+        let ports = PortOptions { mtu: config.port.mtu, trains: false, ..PortOptions::default() };
+        let side = |spec: &PortSpec| -> Result<Side, PortError> {
+            Ok(Side { port: Port::open(&eal, spec, &ports)?, queue: TxQueue::new(), up: false })
+        };
+        let [a, b] = &options.ports;
+        let clock = Clock::calibrate();
+        let mut relay = Self {
+            sides: [side(a)?, side(b)?],
+            links: options.impairments.each_ref().map(Link::new),
+            counted: [Counted::default(); 2],
+            started: clock.now(),
+            stopped: None,
+            clock,
+        };
+        relay.look();
+        Ok(relay)
+    }
+
+    /// Asks both ports whether their peers are there. Frames for a port without one are dropped, as on a wire that
+    /// leads nowhere.
+    pub fn look(&mut self) {
+        for side in &mut self.sides {
+            side.up = side.port.link_up();
+        }
+    }
+
+    /// Takes what has arrived by `now` (in nanoseconds; never less than before), and sends what is due. True if there was
+    /// anything to do.
+    pub fn pass(&mut self, now: u64) -> bool {
+        let [a, b] = &mut self.sides;
+        let [there, back] = &mut self.links;
+        let [counted_there, counted_back] = &mut self.counted;
+        let worked = forward(now, a, b, there, counted_there);
+        forward(now, b, a, back, counted_back) || worked
+    }
+
+    /// Relays, on the calling thread, until `go_on`, which is asked every few milliseconds, answers false. `bar`: show
+    /// progress, if stderr is a terminal.
+    ///
+    /// # Errors
+    /// [`RelayError::Pin`] if the thread cannot run on the first core of `config`.
+    pub fn run(
+        &mut self,
+        config: &Config,
+        bar: bool,
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<(), RelayError> {
+        if let Some(&core) = config.engine.cores.first() {
+            urnic_dataplane::pin_current_thread(core)?;
+        }
+        // Best effort: without it naps are some 50 us longer.
+        let _ = nix::sys::prctl::set_timerslack(1000);
+        let bar = (bar && io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::new_spinner();
+            bar.set_style(
+                ProgressStyle::with_template("{spinner} {elapsed} {msg}").expect("a valid template"),
+            );
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        });
+        let (mut busy, mut looked, mut nap) = (self.clock.now(), 0, SHORTEST_NAP);
+        loop {
+            let now = self.clock.now();
+            if now.saturating_sub(looked) >= LOOK_EVERY {
+                looked = now;
+                self.look();
+                if let Some(bar) = &bar {
+                    let [there, back] = self.counted.map(|c| c.sent);
+                    bar.set_message(format!("frames A to B: {there}, B to A: {back}"));
+                }
+                if !go_on() {
+                    break;
+                }
+            }
+            if self.pass(now) {
+                (busy, nap) = (now, SHORTEST_NAP);
+                continue;
+            }
+            let idle = now.saturating_sub(busy);
+            let due = self.links.iter().filter_map(Link::next_arrival).min();
+            let due = due.map_or(u64::MAX, |at| at.saturating_sub(now));
+            if idle < SPIN || due < 2 * SHORTEST_NAP {
+                thread::yield_now();
+            } else {
+                thread::sleep(Duration::from_nanos(nap.min(due - SHORTEST_NAP)));
+                nap = (nap * 2).min(LONGEST_NAP);
+            }
+        }
+        self.stopped = Some(self.clock.now());
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+        Ok(())
+    }
+}
+
+/// One direction.
+fn forward(
+    now: u64,
+    from: &mut Side,
+    to: &mut Side,
+    link: &mut Link<Vec<u8>>,
+    counted: &mut Counted,
+) -> bool {
+    let mut frames = ArrayVec::<Mbuf, BURST>::new();
+    let received = from.port.rx_burst(&mut frames);
+    for mut frame in frames {
+        // Injected corruption is to be noticed: from here on checksums are real.
+        if frame.checksum_trusted() {
+            fill_checksum(frame.data_mut());
+        }
+        counted.received_bytes += frame.len() as u64;
+        link.push(now, frame.data().to_vec());
+    }
+    while (to.queue.room() > 0 || !to.up)
+        && let Some(frame) = link.pop(now)
+    {
+        let made = if to.up { to.port.frame(&frame, &[], false) } else { None };
+        if made.is_some_and(|made| to.queue.push(made).is_ok()) {
+            counted.sent += 1;
+            counted.sent_bytes += frame.len() as u64;
+        } else {
+            counted.undeliverable += 1;
+        }
+    }
+    let sent = to.port.tx_burst(&mut to.queue);
+    received + sent > 0
+}

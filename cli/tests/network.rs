@@ -1,0 +1,234 @@
+//! `urnic` on network interfaces: measurements between two network namespaces, and what is refused with what words.
+
+#[path = "../../verbs/tests/network/netns.rs"]
+mod netns;
+
+use std::io::{ErrorKind, Read};
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netns::{Namespace, Veth};
+
+const SERVER: &str = "10.9.0.1";
+const CLIENT: &str = "10.9.0.2";
+/// How long a command may take. A bound, not a measurement: the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One pair of polling processes at a time: the machine may have two cores.
+fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A command that runs; killed if it still does when this goes.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    fn start(mut command: Command) -> Self {
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_"))
+        {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(command.spawn().expect("the command starts"))
+    }
+
+    /// How it ends.
+    fn output(mut self) -> Output {
+        let start = Instant::now();
+        let status = loop {
+            match self.0.try_wait().expect("a child of ours") {
+                Some(status) => break status,
+                None => assert!(start.elapsed() < PATIENCE, "it does not end"),
+            }
+            thread::sleep(Duration::from_millis(2));
+        };
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        self.0.stdout.take().expect("piped").read_to_end(&mut stdout).expect("a pipe");
+        self.0.stderr.take().expect("piped").read_to_end(&mut stderr).expect("a pipe");
+        Output { status, stdout, stderr }
+    }
+}
+
+/// `urnic` in a namespace.
+fn urnic(ns: &Namespace, args: &str) -> Command {
+    let mut command = ns.program(env!("CARGO_BIN_EXE_urnic"));
+    command.args(args.split_whitespace());
+    command
+}
+
+fn node(command: &str, port: &str, ip: &str, more: &str) -> String {
+    format!("{command} --port {port} --ip {ip}/24 {more}")
+}
+
+/// Measures every operation between the ends of a cable, verified.
+fn measure(kind: &str, mtu: u16) {
+    let _alone = alone();
+    let veth = Veth::new(mtu);
+    for (op, mode, size, iters) in [
+        ("write", "lat", 8, 2000),
+        ("send", "lat", 20_000, 300),
+        ("write", "bw", 65536, 600),
+        ("read", "bw", 65536, 600),
+    ] {
+        let settings = format!("--mtu {mtu} --json");
+        let server = node("perf server", &format!("{kind}:va"), SERVER, &settings);
+        let server = Running::start(urnic(&veth.a, &server));
+        let what = format!("--op {op} --mode {mode} --size {size} --iters {iters} --verify {settings}");
+        let client = node(&format!("perf client {SERVER}"), &format!("{kind}:vb"), CLIENT, &what);
+        let client = Running::start(urnic(&veth.b, &client)).output();
+        let (said, result) =
+            (String::from_utf8_lossy(&client.stderr), String::from_utf8_lossy(&client.stdout));
+        assert!(client.status.success(), "{kind} {mtu} {op} {mode}: {said}");
+        assert!(
+            result.contains("\"verified\":true") && result.contains(&format!("\"mtu\":{mtu}")),
+            "{result}"
+        );
+        let server = server.output();
+        assert!(server.status.success(), "{kind} {mtu}: {}", String::from_utf8_lossy(&server.stderr));
+    }
+}
+
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_perf_over_af_packet() {
+    measure("af_packet", 1500);
+    measure("af_packet", 9000);
+}
+
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_perf_over_af_xdp() {
+    measure("af_xdp", 1500);
+    measure("af_xdp", 3440);
+}
+
+/// Exit code 1, nothing on stdout, and a message with all the parts.
+#[track_caller]
+fn fails(command: Command, parts: &[&str]) {
+    let words = format!("{command:?}");
+    let output = Running::start(command).output();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{words}: {message}");
+    assert!(output.stdout.is_empty(), "{words}: {}", String::from_utf8_lossy(&output.stdout));
+    for part in parts {
+        assert!(message.contains(part), "{words}: {part:?} is not in {message:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_what_an_interface_cannot_do_is_said() {
+    let _alone = alone();
+    let veth = Veth::new(1500);
+    let info = |port: &str, more: &str| urnic(&veth.b, &node("info", port, SERVER, more));
+    for kind in ["af_packet", "af_xdp"] {
+        fails(info(&format!("{kind}:nope"), ""), &["no such network interface; here are lo, vb"]);
+        fails(info(&format!("{kind}:lo"), ""), &["not an Ethernet interface"]);
+    }
+    fails(
+        info("af_packet:vb", "--mtu 9000"),
+        &["carries packets of 1500 bytes, and the MTU is 9000", "`ip link set vb mtu 9000`"],
+    );
+    fails(info("tap:t0", "--mtu 1501"), &["a port of this kind carries packets of 1500 bytes"]);
+    fails(info("af_xdp:vb", "--mtu 9000"), &["a port of this kind carries packets of 3440 bytes"]);
+    fails(info("af_xdp:vb,queue=63", ""), &["none has the number 63"]);
+    fails(info("pci:ffff:ff:1f.7", ""), &["no such PCI device"]);
+    fails(info("vdev:net_nosuch0", ""), &["vdev:net_nosuch0", "plugging the device in failed"]);
+    veth.b.ip(&["link", "set", "vb", "mtu", "9000"]);
+    fails(info("af_xdp:vb", ""), &["XDP takes packets of 3498 bytes, and its MTU is 9000"]);
+    veth.b.ip(&["link", "set", "vb", "mtu", "1500", "down"]);
+    for kind in ["af_packet", "af_xdp"] {
+        fails(info(&format!("{kind}:vb"), ""), &["the interface is down", "`ip link set vb up`"]);
+    }
+}
+
+#[test]
+#[ignore = "needs root, to become somebody else"]
+fn needs_root_missing_rights_are_named() {
+    for (port, right) in
+        [("af_packet:lo", "CAP_NET_RAW"), ("af_xdp:lo", "CAP_BPF"), ("tap:t0", "CAP_NET_ADMIN")]
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_urnic"));
+        command.args(node("info", port, SERVER, "").split_whitespace()).uid(65534).gid(65534);
+        fails(command, &["not permitted", right, "setcap"]);
+    }
+}
+
+/// RFC 5227: an address that another host has is not used; nor one that our own kernel has.
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_address_conflicts() {
+    let _alone = alone();
+    let veth = Veth::new(1500);
+    let info = |port: &str| urnic(&veth.b, &node("info", port, SERVER, ""));
+    let free = Running::start(info("af_packet:vb")).output();
+    assert!(free.status.success(), "{}", String::from_utf8_lossy(&free.stderr));
+    assert!(String::from_utf8_lossy(&free.stdout).contains("active"));
+    // Another urnic, whose Ethernet address is the same, as it is derived from the same IP address.
+    let other = node("perf server", "af_packet:va", SERVER, "");
+    let other = Running::start(urnic(&veth.a, &other));
+    // It is there when it refuses what it does not serve.
+    veth.b.ip(&["address", "add", "10.9.0.9/24", "dev", "vb"]);
+    let there = veth.b.run(|| {
+        let (to, start) = (format!("{SERVER}:9").parse().expect("an address"), Instant::now());
+        while start.elapsed() < PATIENCE {
+            match TcpStream::connect_timeout(&to, Duration::from_secs(1)) {
+                Err(e) if e.kind() == ErrorKind::ConnectionRefused => return true,
+                _ => thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        false
+    });
+    assert!(there.join().expect("a thread"), "the other node does not answer");
+    fails(
+        info("af_packet:vb"),
+        &["address conflict: the host 02:75:0a:09:00:01 has the address 10.9.0.1 already"],
+    );
+    drop(other);
+    // The kernel at the other end.
+    veth.a.ip(&["address", "add", &format!("{SERVER}/24"), "dev", "va"]);
+    for kind in ["af_packet", "af_xdp"] {
+        fails(
+            info(&format!("{kind}:vb")),
+            &["address conflict: the host ", &format!("has the address {SERVER} already")],
+        );
+    }
+    // Our own.
+    veth.b.ip(&["address", "add", &format!("{SERVER}/24"), "dev", "vb"]);
+    fails(info("af_packet:vb"), &["address conflict: the kernel has 10.9.0.1 on its interface vb"]);
+}
+
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_unreachable_peers() {
+    let _alone = alone();
+    let veth = Veth::new(1500);
+    let client = |host: &str, more: &str| {
+        urnic(&veth.b, &node(&format!("perf client {host}"), "af_packet:vb", CLIENT, more))
+    };
+    // The netmask is wrong, and there is no gateway.
+    fails(client("10.9.1.1", ""), &["no route to 10.9.1.1", "check the prefix length of ip, or set gateway"]);
+    fails(
+        client("10.9.1.1", "--gateway 10.9.0.254"),
+        &[
+            "cannot connect to 10.9.1.1",
+            "host unreachable: it, or the gateway that leads to it, does not answer",
+        ],
+    );
+    let wrong = Running::start(client("10.9.1.1", "--gateway 10.9.7.1")).output();
+    let message = String::from_utf8_lossy(&wrong.stderr);
+    assert_eq!(wrong.status.code(), Some(2), "{message}");
+    assert!(message.contains("10.9.7.1 is not in the network of 10.9.0.2/24"), "{message}");
+}

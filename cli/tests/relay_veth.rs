@@ -1,0 +1,212 @@
+//! `urnic relay` between two network interfaces, in network namespaces of the test's own: in front of it and behind it
+//! the kernel's TCP, or engines.
+
+#[path = "../../verbs/tests/processes/child.rs"]
+#[allow(dead_code)] // every test binary uses a part
+mod child;
+#[path = "../../verbs/tests/network/kernel.rs"]
+#[allow(dead_code)]
+mod kernel;
+#[path = "../../verbs/tests/network/netns.rs"]
+#[allow(dead_code)]
+mod netns;
+#[path = "../../verbs/tests/processes/node.rs"]
+#[allow(dead_code)]
+mod node;
+#[path = "../../verbs/tests/network/stack.rs"]
+mod stack;
+
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use child::Child;
+use netns::Namespace;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The kernel's address, and the engine's.
+const KERNEL: &str = "10.9.0.2";
+const OURS: &str = "10.9.0.1";
+
+/// Three namespaces: `a` and `b` with an interface `eth` each, whose other ends `a` and `b` are in the third.
+struct Lab {
+    a: Namespace,
+    b: Namespace,
+    relay: Namespace,
+}
+
+impl Lab {
+    fn new(mtu: u16) -> Self {
+        let lab = Self { a: Namespace::new("a"), b: Namespace::new("b"), relay: Namespace::new("r") };
+        let mtu = mtu.to_string();
+        for (host, other) in [(&lab.a, "a"), (&lab.b, "b")] {
+            lab.relay
+                .ip(&["link", "add", "dev", other, "mtu", &mtu, "type", "veth", "peer", "name", "cable"]);
+            let file = format!("/proc/{}/fd/{}", std::process::id(), host.file.as_raw_fd());
+            lab.relay.ip(&["link", "set", "dev", "cable", "name", "eth", "mtu", &mtu, "netns", &file]);
+            for (namespace, interface) in [(host, "eth"), (&lab.relay, other)] {
+                // IPv6 would only add frames of its own.
+                namespace.ip(&["link", "set", "dev", interface, "addrgenmode", "none"]);
+                namespace.ip(&["link", "set", "dev", interface, "up"]);
+            }
+        }
+        lab
+    }
+
+    /// Gives the kernel of a host an address, and makes it compute checksums: what a packet socket hands on does not say
+    /// that they are missing.
+    fn address(host: &Namespace, address: &str) {
+        host.ip(&["addr", "add", &format!("{address}/24"), "dev", "eth"]);
+        let status = host.program("ethtool").args(["-K", "eth", "tx", "off"]).stdout(Stdio::null()).status();
+        assert!(status.expect("ethtool runs").success());
+    }
+
+    /// A process in a namespace.
+    fn start(namespace: &Namespace, args: &[&str]) -> Process {
+        let mut command = namespace.program(env!("CARGO_BIN_EXE_urnic"));
+        command.args(args);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_"))
+        {
+            command.env_remove(name);
+        }
+        command.env("URNIC_MEMORY_MB", "64");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Process(command.spawn().expect("a process"))
+    }
+
+    /// The relay, as soon as it forwards.
+    fn relay(&self, fault: &[&str]) -> Process {
+        let args = ["relay", "af_packet:a", "af_packet:b", "--json"];
+        let relay = Self::start(&self.relay, &[&args, fault].concat());
+        // A relay that listens has made its interfaces promiscuous.
+        let start = Instant::now();
+        for part in ["a", "b"] {
+            let promiscuous = || {
+                let shown = self.relay.program("ip").args(["-d", "link", "show", "dev", part]).output();
+                String::from_utf8_lossy(&shown.expect("ip runs").stdout).contains("promiscuity 1")
+            };
+            while !promiscuous() {
+                assert!(start.elapsed() < PATIENCE, "the relay opens {part}");
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+        relay
+    }
+}
+
+/// A process that does not outlive the test.
+struct Process(std::process::Child);
+
+impl Process {
+    /// What it printed, once it has ended, which must be soon and well.
+    #[track_caller]
+    fn result(mut self, what: &str) -> Value {
+        let start = Instant::now();
+        let status = loop {
+            match self.0.try_wait().expect("a child") {
+                Some(status) => break status,
+                None if start.elapsed() > PATIENCE => panic!("{what} does not end"),
+                None => thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        let (mut out, mut err) = (String::new(), String::new());
+        self.0.stdout.take().expect("a pipe").read_to_string(&mut out).expect("text");
+        self.0.stderr.take().expect("a pipe").read_to_string(&mut err).expect("text");
+        assert!(status.success(), "{what}: {status}: {err}");
+        serde_json::from_str(&out).unwrap_or_else(|e| panic!("{what}: {e}: {out}"))
+    }
+
+    /// Ends it in good order.
+    fn stop(self, what: &str) -> Value {
+        // `ip netns exec` has become the program.
+        kill(Pid::from_raw(self.0.id() as i32), Signal::SIGTERM).expect("it runs");
+        self.result(what)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn count(report: &Value, direction: &str, name: &str) -> u64 {
+    report[direction][name].as_u64().unwrap_or_else(|| panic!("{direction}.{name}: {report}"))
+}
+
+/// Both directions dropped, duplicated and held back some.
+fn is_impaired(report: &Value) {
+    for direction in ["a_to_b", "b_to_a"] {
+        for name in ["lost", "duplicated", "reordered"] {
+            assert!(count(report, direction, name) > 0, "{direction}.{name}: {report}");
+        }
+    }
+}
+
+/// The entry of the child process; nothing by itself.
+#[test]
+#[ignore = "run by the other tests, as their child processes"]
+fn child() {
+    if child::role().as_deref() == Some("stack") {
+        stack::run();
+    }
+}
+
+/// The kernel's TCP on one side, the engine's on the other: data both ways at once, each being the client once.
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_kernel_tcp_and_an_engine_through_the_relay() {
+    const BYTES: u64 = 16 << 20;
+    let _alone = child::alone();
+    let lab = Lab::new(1500);
+    Lab::address(&lab.a, KERNEL);
+    let relay = lab.relay(&["--fault", "loss=1%,dup=1%,reorder=1%,seed=11"]);
+    let args = format!("af_packet:eth {OURS} {KERNEL} 1500 {BYTES}");
+    let mut engine = Child::start_in(&lab.b.file, "stack", &args, "");
+    engine.expect("open");
+    for engine_is_client in [false, true] {
+        let kernel = if engine_is_client {
+            let (ready, kernel) = kernel::serve(&lab.a, BYTES);
+            ready.recv().expect("a listener");
+            engine.order("connect");
+            kernel
+        } else {
+            kernel::connect(&lab.a, BYTES)
+        };
+        let result = engine.line();
+        let kernel = kernel.join().expect("the kernel's end");
+        assert_eq!(result, kernel.seen_from_the_other_end(BYTES), "engine is client: {engine_is_client}");
+    }
+    engine.finish();
+    let report = relay.stop("the relay");
+    is_impaired(&report);
+    for direction in ["a_to_b", "b_to_a"] {
+        assert!(count(&report, direction, "received_bytes") > 2 * BYTES, "{report}");
+    }
+}
+
+/// Engines at both ends, on packet sockets.
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_engines_through_the_relay() {
+    let _alone = child::alone();
+    for (mtu, op, size) in [(1500, "write", "64KiB"), (9000, "read", "256KiB")] {
+        let lab = Lab::new(mtu);
+        let number = mtu.to_string();
+        let relay = lab.relay(&["--fault", "loss=1%,dup=1%,reorder=1%,corrupt=1%,seed=12", "--mtu", &number]);
+        let common = ["--port", "af_packet:eth", "--mtu", &number, "--json"];
+        let server = Lab::start(&lab.a, &[&["perf", "server", "--ip", "10.11.0.1/24"], &common[..]].concat());
+        let client = ["perf", "client", "10.11.0.1", "--ip", "10.11.0.2/24", "--verify", "--op", op];
+        let amount = ["--mode", "bw", "--size", size, "--iters", "200"];
+        let result = Lab::start(&lab.b, &[&client, &common[..], &amount].concat()).result("the client");
+        assert_eq!((&result["verified"], &result["crc"]), (&true.into(), &true.into()), "{result}");
+        server.result("the server");
+        is_impaired(&relay.stop("the relay"));
+    }
+}

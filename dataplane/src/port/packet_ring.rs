@@ -1,0 +1,86 @@
+//! The packet socket of DPDK's `af_packet` driver, of which the driver makes too little.
+//!
+//! Its send buffer is too small for its ring: then the kernel leaves frames in the ring until the next are sent, and the
+//! driver says that all are gone. It also receives what other programs send on the interface, and does not tell how
+//! many frames found no place. The driver keeps the socket to itself, so we look for it among our descriptors.
+
+use std::fs;
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A second descriptor of the driver's socket.
+#[derive(Debug)]
+pub(super) struct PacketRing {
+    socket: OwnedFd,
+    drops: AtomicU64,
+}
+
+/// The packet sockets with rings that this process has now.
+pub(super) fn sockets() -> Vec<RawFd> {
+    let descriptors = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers = descriptors.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.filter(|&fd| bound_to(fd).is_some()).collect()
+}
+
+/// The interface whose every frame a packet socket receives; none for other descriptors.
+fn bound_to(fd: RawFd) -> Option<i32> {
+    // SAFETY: integers only.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    let mut len = mem::size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the address has the length stated; a descriptor that is none, or not a socket, is refused.
+    let status = unsafe { libc::getsockname(fd, (&raw mut address).cast(), &raw mut len) };
+    let is_packet = status == 0 && i32::from(address.sll_family) == libc::AF_PACKET;
+    (is_packet && address.sll_protocol == (libc::ETH_P_ALL as u16).to_be()).then_some(address.sll_ifindex)
+}
+
+impl PacketRing {
+    /// Finds the socket on the interface with the number `index`, not among those of `before`, and sets it up for a
+    /// ring of `in_flight` bytes of frames.
+    pub(super) fn find(index: i32, before: &[RawFd], in_flight: usize) -> Option<Self> {
+        let fd = sockets().into_iter().find(|fd| !before.contains(fd) && bound_to(*fd) == Some(index))?;
+        // SAFETY: the driver keeps it open until its device, which has just been plugged in, is taken out.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok()?;
+        let ring = Self { socket, drops: AtomicU64::new(0) };
+        const PACKET_IGNORE_OUTGOING: i32 = 23;
+        if !ring.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) {
+            tracing::debug!("the kernel does not filter what others send on the interface");
+        }
+        // The kernel counts each frame with what it keeps beside it.
+        let bytes = i32::try_from(in_flight * 2).unwrap_or(i32::MAX / 2);
+        // Without the right to have so much: as much as allowed; the rest waits for `kick`.
+        if !ring.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes) {
+            ring.set(libc::SOL_SOCKET, libc::SO_SNDBUF, bytes);
+        }
+        Some(ring)
+    }
+
+    fn set(&self, level: i32, option: i32, value: i32) -> bool {
+        let (len, fd) = (mem::size_of::<i32>() as libc::socklen_t, self.socket.as_raw_fd());
+        // SAFETY: the options used here take an int.
+        unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), len) == 0 }
+    }
+
+    /// Sends what is left in the ring.
+    pub(super) fn kick(&self) {
+        // SAFETY: nothing is passed; the kernel looks into the ring.
+        unsafe { libc::sendto(self.socket.as_raw_fd(), ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };
+    }
+
+    /// Frames that found the ring full, since it was made.
+    pub(super) fn drops(&self) -> u64 {
+        #[repr(C)]
+        #[derive(Default)]
+        struct Statistics {
+            frames: u32,
+            drops: u32,
+        }
+        let mut statistics = Statistics::default();
+        let mut len = mem::size_of_val(&statistics) as libc::socklen_t;
+        let (fd, at) = (self.socket.as_raw_fd(), (&raw mut statistics).cast());
+        // SAFETY: the option fills in two integers, of the length stated. The kernel then counts from zero again.
+        unsafe { libc::getsockopt(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, at, &raw mut len) };
+        self.drops.fetch_add(statistics.drops.into(), Ordering::Relaxed) + u64::from(statistics.drops)
+    }
+}

@@ -1,0 +1,111 @@
+//! Frames of several TCP segments that are longer than an mbuf.
+//!
+//! Peers that have agreed to segmentation offload may send frames of up to 64 KiB, which the driver delivers as a chain
+//! of mbufs. The stack takes linear frames: so each mbuf of the chain becomes a frame of its own, with headers of its
+//! own, as if the sender had cut the frame there. Our own ends never send frames that long.
+
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+
+use arrayvec::ArrayVec;
+use dpdk_sys as sys;
+
+use super::{BURST, ETHERNET};
+use crate::{HEADROOM, Mbuf};
+
+const IPV4: [u8; 2] = [0x08, 0x00];
+const TCP: u8 = 6;
+const FIN: u8 = 0x01;
+const PSH: u8 = 0x08;
+
+/// The headers of a frame of TCP over IPv4, and where their fields are.
+struct Headers {
+    bytes: ArrayVec<u8, HEADROOM>,
+    tcp: usize,
+}
+
+impl Headers {
+    fn of(frame: &[u8]) -> Option<Self> {
+        let ip = frame.get(ETHERNET..)?;
+        let tcp = ETHERNET + usize::from(ip.first()? & 0xf) * 4;
+        if frame.get(12..ETHERNET)? != IPV4 || *ip.get(9)? != TCP {
+            return None;
+        }
+        let len = tcp + usize::from(frame.get(tcp + 12)? >> 4) * 4;
+        let bytes = ArrayVec::try_from(frame.get(..len)?).ok()?;
+        (tcp >= ETHERNET + 20 && len >= tcp + 20).then_some(Self { bytes, tcp })
+    }
+
+    fn put(&mut self, at: Range<usize>, value: &[u8]) {
+        if let Some(field) = self.bytes.get_mut(at) {
+            field.copy_from_slice(value);
+        }
+    }
+
+    /// Turns them into those of `len` bytes of payload that begin `offset` bytes into the frame's.
+    fn describe(&self, offset: u32, len: usize, last: bool) -> ArrayVec<u8, HEADROOM> {
+        let mut h = Self { bytes: self.bytes.clone(), tcp: self.tcp };
+        let total = (self.bytes.len() - ETHERNET + len) as u16;
+        h.put(16..18, &total.to_be_bytes());
+        let mut seq = [0; 4];
+        seq.copy_from_slice(&self.bytes[self.tcp + 4..self.tcp + 8]);
+        h.put(self.tcp + 4..self.tcp + 8, &u32::from_be_bytes(seq).wrapping_add(offset).to_be_bytes());
+        if !last {
+            let flags = self.bytes[self.tcp + 13] & !(FIN | PSH);
+            h.put(self.tcp + 13..self.tcp + 14, &[flags]);
+        }
+        h.bytes
+    }
+}
+
+/// Takes the chain at `head` apart into `frames`; answers how many frames were lost: one if it is not TCP segments, or
+/// one for each that did not fit in.
+///
+/// # Safety
+/// `head` is a received chain of direct mbufs, ours alone.
+pub(super) unsafe fn split<F: From<Mbuf>>(
+    head: NonNull<sys::rte_mbuf>,
+    frames: &mut ArrayVec<F, BURST>,
+) -> u64 {
+    // SAFETY: the chain is ours, and each of its mbufs is handled once; the headers that are written lie in the room
+    // in front of the data, or where such headers were.
+    unsafe {
+        let flags = head.as_ref().ol_flags;
+        let first = head.as_ref().buf_addr.cast::<u8>().add(head.as_ref().data_off.into());
+        let linear = std::slice::from_raw_parts(first, head.as_ref().data_len.into());
+        let headers = Headers::of(linear).filter(|_| flags & sys::RTE_MBUF_F_RX_LRO != 0);
+        let Some(headers) = headers else {
+            sys::rte_pktmbuf_free(head.as_ptr());
+            return 1;
+        };
+        let size = headers.bytes.len() as u16;
+        let (mut lost, mut offset, mut next) = (0, 0, Some(head));
+        while let Some(mut m) = next {
+            let mbuf = m.as_mut();
+            next = NonNull::new(mbuf.next);
+            mbuf.next = ptr::null_mut();
+            mbuf.nb_segs = 1;
+            if m == head {
+                mbuf.data_off += size;
+                mbuf.data_len -= size;
+            }
+            let payload = mbuf.data_len;
+            if mbuf.data_off < size || frames.is_full() {
+                lost += 1;
+                offset += u32::from(payload);
+                sys::rte_pktmbuf_free_seg(m.as_ptr());
+                continue;
+            }
+            let own = headers.describe(offset, payload.into(), next.is_none());
+            offset += u32::from(payload);
+            mbuf.data_off -= size;
+            mbuf.data_len += size;
+            mbuf.pkt_len = mbuf.data_len.into();
+            mbuf.ol_flags = flags & sys::RTE_MBUF_F_RX_L4_CKSUM_MASK;
+            let at = mbuf.buf_addr.cast::<u8>().add(mbuf.data_off.into());
+            ptr::copy_nonoverlapping(own.as_ptr(), at, own.len());
+            frames.push(F::from(Mbuf::from_raw(m)));
+        }
+        lost
+    }
+}

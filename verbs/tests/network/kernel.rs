@@ -1,0 +1,135 @@
+//! The kernel's end: its TCP by ordinary sockets, and ping.
+
+use std::io::{Read, Write};
+use std::mem;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::netns::Namespace;
+use super::stack::{CLIENT_PORT, Content, SERVER_PORT};
+use super::{KERNEL, OURS, child};
+
+/// What the kernel's end has seen of an exchange.
+pub struct Exchange {
+    sent: u32,
+    received: u32,
+    bytes: u64,
+}
+
+impl Exchange {
+    /// What the other end says if all went well.
+    pub fn seen_from_the_other_end(&self, bytes: u64) -> String {
+        assert_eq!(self.bytes, bytes, "the kernel received them");
+        format!("closed by both ends: {bytes} bytes, sent {:08x}, received {:08x}", self.received, self.sent)
+    }
+}
+
+/// Connects to the engine, sends and receives.
+pub fn connect(ns: &Namespace, bytes: u64) -> JoinHandle<Exchange> {
+    ns.run(move || {
+        let to: SocketAddr = format!("{OURS}:{SERVER_PORT}").parse().expect("an address");
+        exchange(TcpStream::connect_timeout(&to, child::PATIENCE).expect("a connection"), bytes)
+    })
+}
+
+/// Waits for the engine, sends and receives. The first part of the answer says when it listens.
+pub fn serve(ns: &Namespace, bytes: u64) -> (Receiver<()>, JoinHandle<Exchange>) {
+    let (ready, listening) = mpsc::channel();
+    let thread = ns.run(move || {
+        let listener = TcpListener::bind((KERNEL, CLIENT_PORT)).expect("a listener");
+        ready.send(()).expect("the test waits");
+        exchange(accept(&listener), bytes)
+    });
+    (listening, thread)
+}
+
+/// The next connection, within [`child::PATIENCE`].
+pub fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).expect("an option");
+    let start = std::time::Instant::now();
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false).expect("an option");
+                return stream;
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                assert!(start.elapsed() < child::PATIENCE, "nobody connects");
+                thread::sleep(Duration::from_millis(1));
+            }
+            Err(e) => panic!("accept: {e}"),
+        }
+    }
+}
+
+fn exchange(mut stream: TcpStream, bytes: u64) -> Exchange {
+    stream.set_read_timeout(Some(child::PATIENCE)).expect("an option");
+    stream.set_write_timeout(Some(child::PATIENCE)).expect("an option");
+    let mut out = stream.try_clone().expect("a descriptor");
+    let sender = thread::spawn(move || {
+        let mut content = Content::new(1);
+        while content.at < bytes {
+            let chunk = content.next(bytes, 64 << 10);
+            out.write_all(&chunk).expect("sending");
+        }
+        out.shutdown(Shutdown::Write).expect("the end");
+        content.hash()
+    });
+    let mut content = Content::new(2);
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        match stream.read(&mut buffer).expect("receiving") {
+            0 => break,
+            n => content.check(&buffer[..n]),
+        }
+    }
+    Exchange { sent: sender.join().expect("the sender"), received: content.hash(), bytes: content.at }
+}
+
+/// Pings the engine `times` times with `largest` bytes and fewer; every one is answered, as it was.
+pub fn ping(ns: &Namespace, times: u16, largest: usize) {
+    let done = ns.run(move || {
+        // SAFETY: a system call without pointers.
+        let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP) };
+        assert!(fd >= 0, "a raw socket");
+        let limit = libc::timeval { tv_sec: child::PATIENCE.as_secs() as i64, tv_usec: 0 };
+        // SAFETY: integers only.
+        let mut to: libc::sockaddr_in = unsafe { mem::zeroed() };
+        to.sin_family = libc::AF_INET as u16;
+        to.sin_addr.s_addr = u32::from(OURS.parse::<std::net::Ipv4Addr>().expect("an address")).to_be();
+        // SAFETY: the option and the address have the sizes stated.
+        unsafe {
+            let size = mem::size_of_val(&limit) as u32;
+            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const limit).cast(), size);
+            libc::connect(fd, (&raw const to).cast(), mem::size_of_val(&to) as u32);
+        }
+        for n in 0..times {
+            let body =
+                super::node::pattern(n.into(), if n == 0 { largest } else { largest.min(usize::from(n)) });
+            let id = std::process::id() as u16;
+            let message = |kind: u8| {
+                let [i, j] = id.to_be_bytes();
+                let [k, l] = n.to_be_bytes();
+                let mut packet = vec![kind, 0, 0, 0, i, j, k, l];
+                packet.extend_from_slice(&body);
+                let sum = !urnic_crc::sum(&packet);
+                packet[2..4].copy_from_slice(&sum.to_be_bytes());
+                packet
+            };
+            let request = message(8);
+            // SAFETY: the buffer has the length stated.
+            let sent = unsafe { libc::send(fd, request.as_ptr().cast(), request.len(), 0) };
+            assert_eq!(sent, request.len() as isize, "{}", std::io::Error::last_os_error());
+            let mut answer = vec![0u8; 10_000];
+            // SAFETY: the buffer has the length stated.
+            let got = unsafe { libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), 0) };
+            assert!(got >= 28, "ping {n} is not answered: {}", std::io::Error::last_os_error());
+            assert_eq!(answer[20..got as usize], message(0), "the answer to ping {n}");
+        }
+        // SAFETY: ours, and not used any more.
+        unsafe { libc::close(fd) };
+    });
+    done.join().expect("pings");
+}

@@ -1,0 +1,216 @@
+//! The engine's TCP on a port, without RDMA: in a child process.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::Range;
+use std::sync::mpsc::TryRecvError;
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use urnic_config::{Mac, PortSpec};
+use urnic_dataplane::{BURST, Clock, Eal, EalConfig, Mbuf, Port, PortOptions, TxQueue};
+use urnic_tcp::{
+    Buffers, Claim, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Payload, Stack,
+    StackConfig, Time, Transmit,
+};
+
+use super::child;
+
+/// Where the engine listens, and where the kernel does.
+pub const SERVER_PORT: u16 = 5001;
+pub const CLIENT_PORT: u16 = 5002;
+
+/// A stream's content: known at every offset, and its hash so far.
+pub struct Content {
+    block: Vec<u8>,
+    pub at: u64,
+    crc: u32,
+}
+
+impl Content {
+    /// Bytes after which it repeats itself: no multiple of anything in between.
+    const PERIOD: usize = 1_000_003;
+
+    pub fn new(seed: u64) -> Self {
+        Self { block: super::node::pattern(seed, Self::PERIOD), at: 0, crc: urnic_crc::INIT }
+    }
+
+    /// The next bytes, up to `end` and `most`.
+    pub fn next(&mut self, end: u64, most: usize) -> Vec<u8> {
+        let from = (self.at % Self::PERIOD as u64) as usize;
+        let len = (end - self.at).min(most as u64).min((Self::PERIOD - from) as u64) as usize;
+        let bytes = self.block[from..from + len].to_vec();
+        self.take(&bytes);
+        bytes
+    }
+
+    /// Checks that `bytes` are the next.
+    pub fn check(&mut self, bytes: &[u8]) {
+        for (i, byte) in bytes.iter().enumerate() {
+            let at = ((self.at + i as u64) % Self::PERIOD as u64) as usize;
+            assert_eq!(*byte, self.block[at], "wrong data at byte {}", self.at + i as u64);
+        }
+        self.take(bytes);
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        self.crc = urnic_crc::crc32c(self.crc, bytes);
+        self.at += bytes.len() as u64;
+    }
+
+    pub fn hash(&self) -> u32 {
+        urnic_crc::finish(self.crc)
+    }
+}
+
+struct Plain;
+
+impl Buffers for Plain {
+    type Frame = Received;
+    type Payload = Octets;
+}
+
+struct Received(Mbuf);
+
+impl Frame for Received {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn checksum_trusted(&self) -> bool {
+        self.0.checksum_trusted()
+    }
+}
+
+#[derive(Clone)]
+struct Octets(std::rc::Rc<[u8]>);
+
+impl Payload for Octets {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn sum(&self, range: Range<usize>) -> u16 {
+        urnic_crc::sum(&self.0[range])
+    }
+}
+
+struct Wire {
+    port: Port,
+    queue: TxQueue,
+}
+
+impl Transmit<Octets> for Wire {
+    fn room(&self) -> usize {
+        self.queue.room()
+    }
+
+    fn emit(&mut self, emit: Emit<'_, Octets>) {
+        let mut frame = emit.headers.to_vec();
+        for piece in emit.payload {
+            frame.extend_from_slice(&piece.payload.0[piece.range.clone()]);
+        }
+        // Without a buffer it is lost, as on a wire.
+        if let Some(frame) = self.port.frame(&frame, &[], false) {
+            let _ = self.queue.push(frame);
+        }
+    }
+}
+
+/// The connection, and what it has received.
+#[derive(Default)]
+struct Seen {
+    conn: Option<ConnId>,
+    content: Option<Content>,
+    closed: Option<CloseReason>,
+}
+
+impl Handler<Received> for Seen {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddrV4) {
+        (self.conn, self.content) = (Some(conn), Some(Content::new(1)));
+    }
+
+    fn connected(&mut self, conn: ConnId, _: u64) {
+        (self.conn, self.content) = (Some(conn), Some(Content::new(1)));
+    }
+
+    fn data(&mut self, _: ConnId, _: u64, frame: Received, range: Range<usize>) {
+        self.content.as_mut().expect("a connection").check(&frame.0[range]);
+    }
+
+    fn acked(&mut self, _: ConnId, _: u64, _: u64) {}
+
+    fn finished(&mut self, _: ConnId, _: u64) {}
+
+    fn closed(&mut self, _: ConnId, _: u64, reason: CloseReason) {
+        self.closed = Some(reason);
+    }
+}
+
+/// Serves connections one after the other, and makes one when told; sends and receives on each.
+pub fn run() {
+    let spec: PortSpec = child::arg(0);
+    let (ours, kernel, mtu): (Ipv4Addr, Ipv4Addr, u16) = (child::arg(1), child::arg(2), child::arg(3));
+    let bytes: u64 = child::arg(4);
+    let eal = Eal::start(&EalConfig { memory_mb: 256, ..EalConfig::default() }).expect("EAL");
+    let port = Port::open(&eal, &spec, &PortOptions { mtu, ..PortOptions::default() }).expect("the port");
+    let mut wire = Wire { port, queue: TxQueue::new() };
+    let clock = Clock::calibrate();
+    let config = StackConfig { mtu, ..StackConfig::new(Mac::for_address(ours).0, ours, 24, 99) };
+    let ports = Box::new(LocalPorts::new(7));
+    let mut stack = Stack::<Plain>::new(config, ports, Time(clock.now())).expect("a stack");
+    stack.listen(SERVER_PORT, 4).expect("a listener");
+    stack.claim_address(Time(clock.now()));
+
+    let orders = child::orders();
+    let (mut seen, mut sent, mut claimed) = (Seen::default(), Content::new(2), false);
+    let mut progress = Instant::now();
+    loop {
+        let now = Time(clock.now());
+        if !claimed && stack.claim() == Claim::Held {
+            claimed = true;
+            child::say("open");
+        }
+        match orders.try_recv() {
+            Ok(_) => {
+                let to = SocketAddrV4::new(kernel, CLIENT_PORT);
+                stack.connect(now, to, 1, &mut wire).expect("a connection");
+            }
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return,
+        }
+        let mut frames = ArrayVec::<Mbuf, BURST>::new();
+        let mut busy = wire.port.rx_burst(&mut frames) > 0;
+        for frame in frames {
+            stack.receive(now, Received(frame), &mut seen, &mut wire);
+        }
+        if let Some(conn) = seen.conn {
+            while sent.at < bytes && wire.room() > 0 && stack.room(conn) > 0 {
+                let record = sent.next(bytes, stack.mss(conn).min(stack.room(conn)));
+                stack.send(conn, Octets(record.into())).expect("room");
+                stack.output(now, conn, &mut wire);
+                busy = true;
+                if sent.at == bytes {
+                    stack.close(now, conn, &mut wire);
+                }
+            }
+        }
+        stack.advance(now, &mut seen, &mut wire);
+        stack.flush(now, &mut wire);
+        wire.port.tx_burst(&mut wire.queue);
+        if let Some(reason) = seen.closed.take() {
+            let received = seen.content.take().expect("a connection");
+            assert_eq!(received.at, bytes, "bytes received");
+            let (out, back) = (sent.hash(), received.hash());
+            child::say(&format!("{reason}: {bytes} bytes, sent {out:08x}, received {back:08x}"));
+            (seen, sent) = (Seen::default(), Content::new(2));
+        }
+        if busy {
+            progress = Instant::now();
+        } else {
+            assert!(progress.elapsed() < child::PATIENCE, "nothing happens: {:?}", stack.counters());
+            if progress.elapsed() > Duration::from_millis(1) {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
