@@ -102,10 +102,13 @@ fn serve_all(
     }
 }
 
-/// A connection that is accepted and not established: its queue pair's number, and what serves it.
-type Waiting = HashMap<u32, (Lane, urnic::Pd)>;
+/// What serves a connection.
+type Service = (Lane, urnic::Pd);
 
-fn accept(device: &Device, request: ConnRequest) -> Result<Option<(u32, (Lane, urnic::Pd))>, Failure> {
+/// Connections that are accepted and not established, by the numbers of their queue pairs.
+type Waiting = HashMap<u32, Service>;
+
+fn accept(device: &Device, request: ConnRequest) -> Result<Option<(u32, Service)>, Failure> {
     let pd = device.alloc_pd();
     let lane = Lane::new(device, &pd)?;
     match request.accept(&lane.qp, &ConnParam { ird: 1, ord: 1, ..ConnParam::default() }) {
