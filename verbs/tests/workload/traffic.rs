@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Piece};
 use super::end::{Due, Fate, MAX_INLINE, MAX_SGE, Mark, Posted, RECEIVE, RECEIVES, Receive, SLOT, WINDOW};
-use super::{Checked, Effect, Poison, World};
+use super::{Checked, Effect, Ending, Poison, World};
 use crate::check;
 use urnic::*;
 
@@ -493,7 +493,11 @@ impl World {
         if poison == Poison::SendTooLong {
             let Some(receive) = peer.receives.get(peer.due.len()) else { return Ok(()) };
             let (most, pieces) = (receive.capacity, receive.pieces.clone());
-            let Some(mut draft) = self.source(pair, side, most + 1) else { return Ok(()) };
+            let Some(mut draft) = self.source(pair, side, most + 1) else {
+                // Nothing is under way that could make room: the receive is as long as the longest message.
+                self.p.endings[pair] = Ending::Graceful;
+                return Ok(());
+            };
             draft.opcode = WcOpcode::Send;
             draft.flags = SendFlags::SIGNALED;
             let data = draft.data[..most].to_vec();
