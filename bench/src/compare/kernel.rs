@@ -14,7 +14,7 @@ use crate::perf::{Latency, measure::histogram, report::cdf};
 
 /// How long an end waits for the other one.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a lost datagram may keep a round trip that has no measurement to spoil yet.
+/// How long to wait before the server is tried again that is still starting.
 const RESEND: Duration = Duration::from_millis(20);
 /// Empty looks at a socket between two looks at the clock.
 const LOOKS: u32 = 1 << 12;
@@ -100,7 +100,7 @@ impl Socket {
 
     /// Waits for a whole message; false: the other end is done.
     #[inline]
-    fn receive(&mut self, message: &mut [u8], patience: Duration) -> io::Result<bool> {
+    fn receive(&mut self, message: &mut [u8], wait: Wait) -> io::Result<bool> {
         let (mut have, mut looks, mut since) = (0, 0_u32, None);
         loop {
             let got = match self {
@@ -111,10 +111,10 @@ impl Socket {
                 Ok(0) => return Ok(false),
                 Ok(n) => have += n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                Err(e) if e.kind() == ErrorKind::WouldBlock && wait == Wait::Spin => {
                     looks += 1;
                     if looks.is_multiple_of(LOOKS)
-                        && since.get_or_insert_with(Instant::now).elapsed() > patience
+                        && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE
                     {
                         return Err(ErrorKind::TimedOut.into());
                     }
@@ -146,7 +146,7 @@ pub fn serve(game: &Game) -> io::Result<()> {
         }
     };
     socket.set_wait(game.wait)?;
-    while socket.receive(&mut message, PATIENCE)? {
+    while socket.receive(&mut message, game.wait)? {
         socket.send(&message)?;
     }
     Ok(())
@@ -169,7 +169,7 @@ pub fn play(game: &Game, time: Duration) -> io::Result<Rounds> {
         let sent = Instant::now();
         socket.send(&ping)?;
         loop {
-            if !socket.receive(&mut pong, PATIENCE)? {
+            if !socket.receive(&mut pong, game.wait)? {
                 return Err(ErrorKind::ConnectionReset.into());
             }
             // An answer to what was sent twice while the server was starting is older.
