@@ -170,8 +170,10 @@ pub fn page(results: &Results) -> String {
         put(&table(&["what", "why"], 2, rows));
     }
     put("<h2>Round trip of 8 bytes</h2>");
-    put("<p>The share of round trips that took no longer than so many microseconds, up to 99.9 %. Further left is \
-         better. The raw link's frame is as long as that of an 8-byte Write.</p>");
+    put(
+        "<p>The share of round trips that took no longer than so many microseconds, up to 99.9 %. Further left is \
+         better. The raw link's frame is as long as that of an 8-byte Write.</p>",
+    );
     put(&latency_plot(results));
     put(&table(
         &["us", "min", "p50", "p99", "p99.9", "max", "p50 of runs"],
@@ -186,9 +188,11 @@ pub fn page(results: &Results) -> String {
         }),
     ));
     put("<h2>Bandwidth over message size</h2>");
-    put("<p>Payload; of the raw link bits of full frames, whose payload the receiver never reads. iperf3's message \
+    put(
+        "<p>Payload; of the raw link bits of full frames, whose payload the receiver never reads. iperf3's message \
          is the length of a write: TCP packs small ones together. With TSO/GSO, segments of 64 KiB cross \
-         the cable uncut, which no wire would carry.</p>");
+         the cable uncut, which no wire would carry.</p>",
+    );
     put(&size_plot(&over_size(results, |m| m.median), "Gbit/s"));
     put(&table(
         &["Gbit/s", "size", "median", "runs"],
@@ -197,9 +201,7 @@ pub fn page(results: &Results) -> String {
     ));
     put("<h2>Message rate</h2>");
     put("<p>Messages per second in the runs above; the table has Writes of one request per call.</p>");
-    let rate = over_size(results, |m| {
-        (m.who != who::FLOOR).then_some(m.median? * 1e3 / 8.0 / m.size as f64)
-    });
+    let rate = over_size(results, |m| (m.who != who::FLOOR).then_some(m.median? * 1e3 / 8.0 / m.size as f64));
     put(&size_plot(&rate, "million messages per second"));
     put(&table(
         &["million messages per second", "size", "median", "runs"],

@@ -15,8 +15,8 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::perf::process::die_with_us;
 
-/// How long a program may take. A bound, not a measurement.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a program may take. A bound, not a measurement: all end after about two seconds.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What went wrong, in words.
 pub type Words<T> = Result<T, String>;

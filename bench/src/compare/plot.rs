@@ -50,8 +50,7 @@ pub fn log_axis<'a>(title: &'a str, values: impl Iterator<Item = f64> + Clone, u
     let positive = values.filter(|v| *v > 0.0);
     let low = positive.clone().reduce(f64::min).unwrap_or(1.0);
     let high = positive.reduce(f64::max).unwrap_or(10.0);
-    let steps: Vec<f64> =
-        (-6..9).flat_map(|e| [1.0, 2.0, 5.0].map(|m: f64| m * 10.0_f64.powi(e))).collect();
+    let steps: Vec<f64> = (-6..9).flat_map(|e| [1.0, 2.0, 5.0].map(|m: f64| m * 10.0_f64.powi(e))).collect();
     let first = steps.iter().rposition(|s| *s <= low).unwrap_or(0);
     let last = steps.iter().position(|s| *s >= high).unwrap_or(steps.len() - 1).max(first + 1);
     let steps = &steps[first..=last.min(steps.len() - 1)];

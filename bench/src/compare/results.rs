@@ -76,13 +76,8 @@ impl Measurement {
         self.samples.push(sample);
         self.median = median(self.samples.iter().map(|s| s.value));
         let middle = |of: fn(&Latency) -> f64| median(self.samples.iter().flat_map(|s| &s.rtt_us).map(of));
-        let all = (
-            middle(|l| l.min),
-            middle(|l| l.p50),
-            middle(|l| l.p99),
-            middle(|l| l.p999),
-            middle(|l| l.max),
-        );
+        let all =
+            (middle(|l| l.min), middle(|l| l.p50), middle(|l| l.p99), middle(|l| l.p999), middle(|l| l.max));
         if let (Some(min), Some(p50), Some(p99), Some(p999), Some(max)) = all {
             self.rtt_us = Some(Latency { min, p50, p99, p999, max });
         }
