@@ -29,7 +29,7 @@ pub struct Axis<'a> {
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 64.0;
-const RIGHT: f64 = 16.0;
+const RIGHT: f64 = 32.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 48.0;
 
