@@ -1,6 +1,7 @@
-//! Measurements: perftest-like operations between two urnic nodes, the floor of the link below them, and the relay that
-//! impairs a link.
+//! Measurements: perftest-like operations between two urnic nodes, the floor of the link below them, the kernel's peers
+//! beside them, and the relay that impairs a link.
 
+pub mod compare;
 pub mod memory;
 pub mod perf;
 pub mod relay;

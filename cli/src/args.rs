@@ -223,9 +223,20 @@ pub struct OutputArgs {
     /// Do not ask for CRCs; connections use them when either end asks
     #[arg(long)]
     pub no_crc: bool,
+    #[command(flatten)]
+    pub form: FormArgs,
+}
+
+/// The form of a result.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Measurement")]
+pub struct FormArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    /// With --json: add rtt_cdf, how round trips are distributed
+    #[arg(long, requires = "json")]
+    pub cdf: bool,
 }
 
 #[derive(Args, Debug)]
@@ -266,9 +277,8 @@ pub struct FloorArgs {
     /// Cores to run on, such as 0,1
     #[arg(long, value_name = "LIST", help_heading = "Settings")]
     pub cores: Option<String>,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub form: FormArgs,
 }
 
 #[derive(Args, Debug)]

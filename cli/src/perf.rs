@@ -9,7 +9,7 @@ use urnic_bench::perf::{
 use urnic_config::{Config, Progress};
 
 use crate::args::{
-    AmountArgs, ClientArgs, FloorArgs, MeasureArgs, PairArgs, PerfArgs, PerfCommand, ServerArgs,
+    AmountArgs, ClientArgs, FloorArgs, FormArgs, MeasureArgs, PairArgs, PerfArgs, PerfCommand, ServerArgs,
 };
 use crate::failure::{Failure, print};
 use crate::host::resolve;
@@ -28,19 +28,19 @@ pub fn run(args: &PerfArgs) -> Result<(), Failure> {
 fn pair(args: &PairArgs) -> Result<(), Failure> {
     let config = Settings::of_engine(&args.engine).and_no_crc(args.output.no_crc).load()?;
     let options = options(&args.measure);
-    show(run_pair(&config, args.link.port, &options, !args.output.json), args.output.json)
+    show(run_pair(&config, args.link.port, &options, !args.output.form.json), &args.output.form)
 }
 
 fn server(args: &ServerArgs) -> Result<(), Failure> {
     let config = Settings::of_node(&args.node).and_no_crc(args.output.no_crc).load_node()?;
-    show(run_server(&config, DEFAULT_PORT, own_core(&config)), args.output.json)
+    show(run_server(&config, DEFAULT_PORT, own_core(&config)), &args.output.form)
 }
 
 fn client(args: &ClientArgs) -> Result<(), Failure> {
     let config = Settings::of_node(&args.node).and_no_crc(args.output.no_crc).load_node()?;
     let options = PerfOptions { core: own_core(&config), ..options(&args.measure) };
     let server = resolve(&args.host, DEFAULT_PORT)?;
-    show(run_client(&config, server, &options, !args.output.json), args.output.json)
+    show(run_client(&config, server, &options, !args.output.form.json), &args.output.form)
 }
 
 fn floor(args: &FloorArgs) -> Result<(), Failure> {
@@ -49,7 +49,7 @@ fn floor(args: &FloorArgs) -> Result<(), Failure> {
     let size = args.size.unwrap_or(if args.mode == Mode::Bw { 1514 } else { 64 });
     let mut options = FloorOptions::new(args.mode, size);
     options.amount = amount(&args.amount, options.amount);
-    show(run_floor(&config, args.link.port, &options, !args.json), args.json)
+    show(run_floor(&config, args.link.port, &options, !args.form.json), &args.form)
 }
 
 /// The core that the calling thread is pinned to: the engine's, unless the engine has it for itself.
@@ -81,9 +81,12 @@ fn amount(args: &AmountArgs, usual: Amount) -> Amount {
 }
 
 /// Prints a result.
-fn show(report: Result<PerfReport, PerfError>, json: bool) -> Result<(), Failure> {
-    let report = report?;
-    print(&if json { report.to_json() } else { table(&[report]) })
+fn show(report: Result<PerfReport, PerfError>, form: &FormArgs) -> Result<(), Failure> {
+    let mut report = report?;
+    if !form.cdf {
+        report.rtt_cdf = None;
+    }
+    print(&if form.json { report.to_json() } else { table(&[report]) })
 }
 
 fn print_table() -> Result<(), Failure> {

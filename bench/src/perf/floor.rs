@@ -20,7 +20,7 @@ use super::{
     options::{Amount, Mode, PerfOptions},
     pair::{self, Link},
     process::{self, End},
-    report::{Latency, PerfReport},
+    report::{self, Latency, PerfReport},
 };
 
 /// The shortest Ethernet frame, without FCS.
@@ -144,6 +144,7 @@ fn run_end(
         iters: outcome.messages,
         verified: false,
         rtt_us: rtt,
+        rtt_cdf: outcome.histogram.as_ref().map(report::cdf),
         half_rtt_us: rtt.map(Latency::half),
         gbit_s: stream.then(|| messages * options.size as f64 * 8.0 / seconds / 1e9),
         mmsg_s: stream.then(|| messages / seconds / 1e6),

@@ -47,7 +47,7 @@ pub(super) struct Outcome {
 }
 
 /// A histogram of nanoseconds up to a minute.
-pub(super) fn histogram() -> Histogram<u64> {
+pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are right")
 }
 

@@ -55,6 +55,14 @@ pub(super) fn leave<T: Serialize>(end: End, dir: &Path, result: Result<T, PerfEr
     process::exit(i32::from(result.is_err() || !written));
 }
 
+/// Nothing that polls may outlive the thread that starts `command`, however it ends.
+pub(crate) fn die_with_us(command: &mut Command) {
+    // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into));
+    }
+}
+
 /// A process of ours; killed if it still runs when this goes.
 pub(super) struct Process {
     end: End,
@@ -67,11 +75,7 @@ impl Process {
         let mut command = Command::new(program);
         command.args(env::args_os().skip(1)).env(END, end.name()).env(DIR, dir);
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
-        unsafe {
-            // Nothing that polls may outlive us, however we end.
-            command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into));
-        }
+        die_with_us(&mut command);
         let child = command.spawn().doing("starting an end of the pair")?;
         Ok(Self { end, child })
     }

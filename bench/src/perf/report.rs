@@ -43,6 +43,16 @@ impl Latency {
     }
 }
 
+/// Shares of the round trips, at which [`cdf`] looks: dense in the middle, and the tail.
+const SHARES: [f64; 10] = [0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999, 0.99999, 1.0];
+
+/// The distribution of a histogram of nanoseconds: microseconds, and the share of round trips that took no longer. The
+/// shares are the same for every histogram.
+pub(crate) fn cdf(histogram: &Histogram<u64>) -> Vec<[f64; 2]> {
+    let shares = (0..49).map(|percent| f64::from(percent) / 50.0).chain(SHARES);
+    shares.map(|share| [histogram.value_at_quantile(share) as f64 / 1e3, share]).collect()
+}
+
 /// The result of one measurement; its JSON form is a contract with scripts. What was not measured is null.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PerfReport {
@@ -76,6 +86,10 @@ pub struct PerfReport {
     pub mmsg_s: Option<f64>,
     /// CPU time of the measuring process per message, ns.
     pub cpu_ns_per_msg: Option<f64>,
+    /// How round trips are distributed: pairs of microseconds and the share that took no longer. Left out where it was
+    /// not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt_cdf: Option<Vec<[f64; 2]>>,
 }
 
 impl PerfReport {
@@ -97,6 +111,7 @@ impl PerfReport {
             gbit_s: None,
             mmsg_s: None,
             cpu_ns_per_msg: None,
+            rtt_cdf: None,
         }
     }
 
@@ -109,6 +124,7 @@ impl PerfReport {
         Self {
             iters: outcome.messages,
             rtt_us: rtt,
+            rtt_cdf: outcome.histogram.as_ref().map(cdf),
             half_rtt_us: rtt.filter(|_| session.pingpong()).map(Latency::half),
             gbit_s: stream.then(|| messages * session.size as f64 * 8.0 / seconds / 1e9),
             mmsg_s: stream.then(|| messages / seconds / 1e6),

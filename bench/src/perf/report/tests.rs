@@ -17,6 +17,7 @@ fn report() -> PerfReport {
         gbit_s: None,
         mmsg_s: None,
         cpu_ns_per_msg: Some(1500.0),
+        rtt_cdf: None,
     }
 }
 
@@ -68,4 +69,18 @@ fn percentiles_are_microseconds() {
     let latency = Latency::of(&histogram).unwrap();
     assert!((latency.p50 - 500.0).abs() < 1.0 && (latency.p99 - 990.0).abs() < 2.0, "{latency:?}");
     assert!((latency.half().p50 - 250.0).abs() < 0.5);
+}
+
+#[test]
+fn a_distribution_rises_to_all_of_them() {
+    let mut histogram = crate::perf::measure::histogram();
+    for ns in 1..=1000 {
+        histogram.record(ns * 1000).unwrap();
+    }
+    let cdf = cdf(&histogram);
+    assert!(cdf.is_sorted_by(|a, b| a[0] <= b[0] && a[1] < b[1]), "{cdf:?}");
+    let (first, last) = (cdf[0], cdf[cdf.len() - 1]);
+    assert!(first[0] < 1.1 && last[1] == 1.0 && (last[0] - 1000.0).abs() < 2.0, "{cdf:?}");
+    let median = cdf.iter().find(|point| point[1] == 0.5).unwrap();
+    assert!((median[0] - 500.0).abs() < 1.0, "{median:?}");
 }

@@ -1,0 +1,226 @@
+//! Ping-pong over the kernel's TCP and UDP: one small message each way, both ends spinning or both ends sleeping.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{SocketAddrV4, TcpListener, TcpStream, UdpSocket},
+    time::{Duration, Instant},
+};
+
+use clap::ValueEnum;
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::perf::{Latency, measure::histogram, report::cdf};
+
+/// How long an end waits for the other one.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait before the server is tried again that is still starting.
+const RESEND: Duration = Duration::from_millis(20);
+/// Empty looks at a socket between two looks at the clock.
+const LOOKS: u32 = 1 << 12;
+/// The largest message.
+pub const MAX_SIZE: usize = 1024;
+
+/// The transport protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Protocol {
+    Tcp,
+    Udp,
+}
+
+/// How an end waits for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Wait {
+    /// Non-blocking receive in a loop.
+    Spin,
+    /// Blocking receive: the kernel wakes the process.
+    Block,
+}
+
+/// What one end of a ping-pong is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Game {
+    /// The transport protocol.
+    pub protocol: Protocol,
+    /// How this end waits.
+    pub wait: Wait,
+    /// The server's address.
+    pub server: SocketAddrV4,
+    /// Bytes of a message, 8 to [`MAX_SIZE`].
+    pub size: usize,
+}
+
+/// What the client found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rounds {
+    /// Round trips.
+    pub iters: u64,
+    /// Their percentiles, us.
+    pub rtt_us: Latency,
+    /// Their distribution: microseconds, and the share that took no longer.
+    pub rtt_cdf: Vec<[f64; 2]>,
+}
+
+impl Rounds {
+    fn of(histogram: &Histogram<u64>) -> io::Result<Self> {
+        let rtt_us = Latency::of(histogram).ok_or_else(|| io::Error::other("not one round trip"))?;
+        Ok(Self { iters: histogram.len(), rtt_us, rtt_cdf: cdf(histogram) })
+    }
+}
+
+/// A connected socket that carries messages of a known size.
+enum Socket {
+    Tcp(TcpStream),
+    Udp(UdpSocket),
+}
+
+impl Socket {
+    fn set_wait(&self, wait: Wait) -> io::Result<()> {
+        match self {
+            Self::Tcp(s) => {
+                s.set_nodelay(true)?;
+                s.set_read_timeout(Some(PATIENCE))?;
+                s.set_nonblocking(wait == Wait::Spin)
+            }
+            Self::Udp(s) => {
+                s.set_read_timeout(Some(PATIENCE))?;
+                s.set_nonblocking(wait == Wait::Spin)
+            }
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Tcp(s) => s.write_all(message),
+            Self::Udp(s) => s.send(message).map(drop),
+        }
+    }
+
+    /// Waits for a whole message; false: the other end is done.
+    #[inline]
+    fn receive(&mut self, message: &mut [u8], wait: Wait) -> io::Result<bool> {
+        let (mut have, mut looks, mut since) = (0, 0_u32, None);
+        loop {
+            let got = match self {
+                Self::Tcp(s) => s.read(&mut message[have..]),
+                Self::Udp(s) => s.recv(message),
+            };
+            match got {
+                Ok(0) => return Ok(false),
+                Ok(n) => have += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock && wait == Wait::Spin => {
+                    looks += 1;
+                    if looks.is_multiple_of(LOOKS)
+                        && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE
+                    {
+                        return Err(ErrorKind::TimedOut.into());
+                    }
+                }
+                Err(e) => return Err(e),
+            }
+            if have == message.len() {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+/// Answers every message with itself until the client is done.
+///
+/// # Errors
+/// The sockets', and silence of ten seconds.
+pub fn serve(game: &Game) -> io::Result<()> {
+    let mut message = vec![0; game.size];
+    let mut socket = match game.protocol {
+        Protocol::Tcp => Socket::Tcp(TcpListener::bind(game.server)?.accept()?.0),
+        Protocol::Udp => {
+            let socket = UdpSocket::bind(game.server)?;
+            socket.set_read_timeout(Some(PATIENCE))?;
+            let (_, client) = socket.recv_from(&mut message)?;
+            socket.connect(client)?;
+            socket.send(&message)?;
+            Socket::Udp(socket)
+        }
+    };
+    socket.set_wait(game.wait)?;
+    while socket.receive(&mut message, game.wait)? {
+        socket.send(&message)?;
+    }
+    Ok(())
+}
+
+/// Plays for `time`, of which the first tenth does not count.
+///
+/// # Errors
+/// The sockets', a server that does not appear, and a message that gets lost.
+pub fn play(game: &Game, time: Duration) -> io::Result<Rounds> {
+    let mut socket = connect(game)?;
+    let (mut ping, mut pong) = (vec![0; game.size], vec![0; game.size]);
+    let mut histogram = histogram();
+    let start = Instant::now();
+    let mut now = start;
+    let mut number = 0_u64;
+    while now < start + time {
+        number += 1;
+        ping[..8].copy_from_slice(&number.to_le_bytes());
+        let sent = Instant::now();
+        socket.send(&ping)?;
+        loop {
+            if !socket.receive(&mut pong, game.wait)? {
+                return Err(ErrorKind::ConnectionReset.into());
+            }
+            // An answer to what was sent twice while the server was starting is older.
+            if pong == ping {
+                break;
+            }
+        }
+        now = Instant::now();
+        if now > start + time / 10 {
+            histogram.saturating_record((now - sent).as_nanos() as u64);
+        }
+    }
+    // TCP says so by closing.
+    if let Socket::Udp(socket) = &socket {
+        socket.send(&[])?;
+    }
+    Rounds::of(&histogram)
+}
+
+/// Connects, once the server is there.
+fn connect(game: &Game) -> io::Result<Socket> {
+    let start = Instant::now();
+    let absent = |e: &io::Error| {
+        matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::WouldBlock | ErrorKind::TimedOut)
+    };
+    loop {
+        let tried = match game.protocol {
+            Protocol::Tcp => TcpStream::connect(game.server).map(Socket::Tcp),
+            Protocol::Udp => greet(game).map(Socket::Udp),
+        };
+        match tried {
+            Err(e) if absent(&e) && start.elapsed() < PATIENCE => std::thread::sleep(RESEND),
+            tried => {
+                let socket = tried?;
+                socket.set_wait(game.wait)?;
+                return Ok(socket);
+            }
+        }
+    }
+}
+
+/// A socket whose first datagram has been answered.
+fn greet(game: &Game) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.connect(game.server)?;
+    socket.set_read_timeout(Some(RESEND))?;
+    let mut message = vec![0; game.size];
+    socket.send(&message)?;
+    socket.recv(&mut message)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests;

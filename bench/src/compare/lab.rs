@@ -1,0 +1,193 @@
+//! Two network namespaces with a cable between them, and programs inside.
+//!
+//! The namespaces have no names: they end with the process that made them and its children, however those end.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::fd::AsRawFd,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::sched::{CloneFlags, setns, unshare};
+
+use crate::perf::process::die_with_us;
+
+/// How long a program may take. A bound, not a measurement: all end after about two seconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What went wrong, in words.
+pub type Words<T> = Result<T, String>;
+
+/// A program that runs; killed if it still does when this goes.
+pub struct Running {
+    name: String,
+    child: Child,
+}
+
+impl Running {
+    /// Starts it, with settings of urnic in the environment left out: what is measured is the default.
+    pub fn start(mut command: Command) -> Words<Self> {
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_"))
+        {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        die_with_us(&mut command);
+        let name = command.get_program().to_string_lossy().into_owned();
+        let name = name.rsplit('/').next().unwrap_or_default().to_owned();
+        let child = command.spawn().map_err(|e| format!("{name}: {e}"))?;
+        Ok(Self { name, child })
+    }
+
+    /// What it prints, once it has ended well.
+    pub fn output(mut self) -> Words<String> {
+        let drain = |pipe: Option<Box<dyn Read + Send>>| {
+            thread::spawn(move || {
+                let mut text = String::new();
+                pipe.map(|mut pipe| pipe.read_to_string(&mut text)).transpose().map(|_| text)
+            })
+        };
+        let stdout = drain(self.child.stdout.take().map(|p| Box::new(p) as _));
+        let stderr = drain(self.child.stderr.take().map(|p| Box::new(p) as _));
+        let start = Instant::now();
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if start.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(5)),
+                Ok(None) => return Err(format!("{} does not end", self.name)),
+                Err(e) => return Err(format!("{}: {e}", self.name)),
+            }
+        };
+        let text = |reader: thread::JoinHandle<io::Result<String>>| {
+            reader.join().ok().and_then(Result::ok).unwrap_or_default()
+        };
+        let (stdout, stderr) = (text(stdout), text(stderr));
+        match status.success() {
+            true => Ok(stdout),
+            false => {
+                Err(format!("{} ended with {status}: {}{}", self.name, stderr.trim(), error_of(&stdout)))
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already; then there is nobody to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// iperf3 says on stdout, as JSON, what is wrong.
+fn error_of(stdout: &str) -> String {
+    let json: serde_json::Value = serde_json::from_str(stdout).unwrap_or_default();
+    json["error"].as_str().unwrap_or_default().to_owned()
+}
+
+/// A namespace, and the way back.
+struct Namespace {
+    file: File,
+    home: File,
+}
+
+fn current() -> io::Result<File> {
+    File::open("/proc/thread-self/ns/net")
+}
+
+impl Namespace {
+    fn new() -> io::Result<Self> {
+        let home = current()?;
+        unshare(CloneFlags::CLONE_NEWNET)?;
+        let file = current();
+        setns(&home, CloneFlags::CLONE_NEWNET)?;
+        Ok(Self { file: file?, home })
+    }
+
+    /// Starts a program inside.
+    fn start(&self, command: Command) -> Words<Running> {
+        let enter = |file| setns(file, CloneFlags::CLONE_NEWNET).map_err(|e| format!("a namespace: {e}"));
+        enter(&self.file)?;
+        let running = Running::start(command);
+        enter(&self.home)?;
+        running
+    }
+}
+
+/// Two namespaces; `va` in the one and `vb` in the other are the ends of a cable.
+pub struct Lab {
+    a: Namespace,
+    b: Namespace,
+}
+
+/// An end of the cable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Side {
+    A,
+    B,
+}
+
+impl Side {
+    /// Its interface.
+    pub fn interface(self) -> &'static str {
+        if self == Self::A { "va" } else { "vb" }
+    }
+
+    /// The kernel's address.
+    pub fn kernel_ip(self) -> &'static str {
+        if self == Self::A { "10.9.0.1" } else { "10.9.0.2" }
+    }
+
+    /// urnic's address.
+    pub fn urnic_ip(self) -> &'static str {
+        if self == Self::A { "10.9.0.11" } else { "10.9.0.12" }
+    }
+}
+
+impl Lab {
+    /// Makes it, with addresses for the kernel.
+    pub fn new(mtu: u16) -> Words<Self> {
+        let namespace = || Namespace::new().map_err(|e| format!("a network namespace needs root: {e}"));
+        let lab = Self { a: namespace()?, b: namespace()? };
+        let other = format!("/proc/{}/fd/{}", std::process::id(), lab.b.file.as_raw_fd());
+        lab.run(Side::A, &format!("ip link add va type veth peer name vb netns {other}"))?;
+        for side in [Side::A, Side::B] {
+            let (dev, ip) = (side.interface(), side.kernel_ip());
+            lab.run(side, "ip link set lo up")?;
+            lab.run(side, &format!("ip address add {ip}/24 dev {dev}"))?;
+            lab.run(side, &format!("ip link set {dev} mtu {mtu} up"))?;
+        }
+        Ok(lab)
+    }
+
+    /// Starts a program on a side.
+    pub fn start(&self, side: Side, command: Command) -> Words<Running> {
+        if side == Side::A { self.a.start(command) } else { self.b.start(command) }
+    }
+
+    /// Runs a line of words on a side.
+    pub fn run(&self, side: Side, line: &str) -> Words<String> {
+        self.start(side, words(line))?.output().map_err(|why| format!("`{line}`: {why}"))
+    }
+
+    /// Whether the kernel may hand segments of 64 KiB to the cable, and leave the cutting to nobody.
+    pub fn set_segmentation_offload(&self, on: bool) -> Words<()> {
+        let on = if on { "on" } else { "off" };
+        for side in [Side::A, Side::B] {
+            self.run(side, &format!("ethtool -K {} tso {on} gso {on}", side.interface()))?;
+        }
+        Ok(())
+    }
+}
+
+/// A program and its arguments, between spaces.
+pub fn words(line: &str) -> Command {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words);
+    command
+}

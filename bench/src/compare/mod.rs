@@ -1,0 +1,323 @@
+//! urnic, the raw link below it and the kernel's peers beside it, measured in turns in one run; `scripts/bench`.
+//!
+//! Two ends poll at a time, never more, each pinned to a core of its own. Every run goes through all measurements, so
+//! that what else the machine does hits all of them.
+
+pub mod html;
+pub mod kernel;
+pub mod lab;
+pub mod machine;
+mod plot;
+pub mod results;
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::perf::PerfReport;
+use kernel::{Protocol, Rounds, Wait};
+use lab::{Lab, Running, Side, Words, words};
+use results::{LeftOut, Measurement, Quantity, Results, Sample, who};
+
+/// What to measure, and with which programs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Fewer sizes and runs.
+    pub quick: bool,
+    /// The `urnic` command.
+    pub urnic: PathBuf,
+    /// This program, for the ends of a ping-pong over the kernel.
+    pub own: PathBuf,
+}
+
+/// MTU of all links: what iperf3 over veth and urnic over every port have in common.
+const MTU: u16 = 1500;
+/// An 8-byte Write as a frame: Ethernet 14, IP 20, TCP with timestamps 32, FPDU 28.
+const FRAME_OF_8: u64 = 94;
+/// The port of the kernel's ping-pong.
+const KERNEL_PORT: u16 = 7;
+
+/// Who carries the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tool {
+    /// `urnic perf floor`.
+    Floor,
+    /// `urnic perf pair`, and the operation.
+    Pair(&'static str),
+    /// `urnic perf server` and `client` on the cable, and the operation.
+    Nodes(&'static str),
+    /// [`kernel`].
+    Kernel(Protocol, Wait),
+    /// iperf3, with or without segmentation offload.
+    Iperf { offload: bool },
+}
+
+impl Tool {
+    fn needs_lab(self) -> bool {
+        matches!(self, Self::Nodes(_) | Self::Kernel(..) | Self::Iperf { .. })
+    }
+}
+
+/// One measurement of a run.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    tool: Tool,
+    who: &'static str,
+    quantity: Quantity,
+    size: u64,
+}
+
+/// All measurements of a run, in their order.
+fn plan(quick: bool) -> Vec<Step> {
+    use Quantity::{Bandwidth, Latency, Rate};
+    let step = |tool, who, quantity, size| Step { tool, who, quantity, size };
+    let kernel = |protocol, wait, who| step(Tool::Kernel(protocol, wait), who, Latency, 8);
+    let mut steps = vec![
+        step(Tool::Floor, who::FLOOR, Latency, FRAME_OF_8),
+        step(Tool::Pair("write"), who::VIRTIO_WRITE, Latency, 8),
+        kernel(Protocol::Tcp, Wait::Spin, who::TCP_SPIN),
+        step(Tool::Nodes("write"), who::VETH_WRITE, Latency, 8),
+        kernel(Protocol::Udp, Wait::Spin, who::UDP_SPIN),
+        step(Tool::Pair("read"), who::VIRTIO_READ, Latency, 8),
+        kernel(Protocol::Tcp, Wait::Block, who::TCP_BLOCK),
+        step(Tool::Pair("send"), who::VIRTIO_SEND, Latency, 8),
+        kernel(Protocol::Udp, Wait::Block, who::UDP_BLOCK),
+        step(Tool::Floor, who::FLOOR, Bandwidth, 14 + u64::from(MTU)),
+        step(Tool::Pair("write"), who::VIRTIO_WRITE, Rate, 64),
+        step(Tool::Nodes("write"), who::VETH_WRITE, Rate, 64),
+    ];
+    let sizes: &[u64] = match quick {
+        true => &[64, 4 << 10, 64 << 10, 1 << 20],
+        false => &[64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20],
+    };
+    for &size in sizes {
+        steps.push(step(Tool::Pair("write"), who::VIRTIO_WRITE, Bandwidth, size));
+        steps.push(step(Tool::Iperf { offload: false }, who::IPERF, Bandwidth, size));
+        steps.push(step(Tool::Iperf { offload: true }, who::IPERF_TSO, Bandwidth, size));
+        steps.push(step(Tool::Nodes("write"), who::VETH_WRITE, Bandwidth, size));
+    }
+    steps
+}
+
+/// What measures.
+struct Bench<'a> {
+    options: &'a Options,
+    lab: Option<Lab>,
+    /// A core for each end.
+    cores: [usize; 2],
+    seconds: f64,
+    left_out: Vec<LeftOut>,
+}
+
+/// Measures everything that can be measured here.
+pub fn run(options: &Options) -> Results {
+    let (start, started) = (Instant::now(), machine::utc());
+    let runs = if options.quick { 3 } else { 5 };
+    let mut left_out = Vec::new();
+    let mut leave_out = |what: &str, why: String| left_out.push(LeftOut { what: what.to_owned(), why });
+    let lab = Lab::new(MTU)
+        .map_err(|why| leave_out("everything over veth: the kernel's peers, urnic over af_packet", why))
+        .ok();
+    let missing = |program: &str| machine::said(program, "--version").is_none();
+    let iperf = lab.is_some() && !missing("iperf3");
+    if lab.is_some() && !iperf {
+        leave_out("iperf3", "it is not installed (Debian: apt install iperf3)".to_owned());
+    }
+    let ethtool = !missing("ethtool");
+    if iperf && !ethtool {
+        let why = "ethtool is not installed (Debian: apt install ethtool)";
+        leave_out("iperf3 with TSO/GSO off", why.to_owned());
+    }
+    let cores = urnic_dataplane::allowed_cores();
+    let (first, second) =
+        (cores.first().copied().unwrap_or(0), cores.get(1).or(cores.first()).copied().unwrap_or(0));
+    if first == second {
+        leave_out("nothing, but", "this machine offers one core: both ends share it".to_owned());
+    }
+    let mut steps = plan(options.quick);
+    steps.retain(|step| match step.tool {
+        Tool::Iperf { offload } => iperf && (offload || ethtool),
+        tool => lab.is_some() || !tool.needs_lab(),
+    });
+    let seconds = if options.quick { 0.3 } else { 0.5 };
+    let mut bench = Bench { options, lab, cores: [first, second], seconds, left_out };
+
+    let mut measurements: Vec<Measurement> =
+        steps.iter().map(|step| Measurement::new(step.who, step.quantity, step.size)).collect();
+    let bar = ProgressBar::new((runs * steps.len()) as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed}  {msg}") {
+        bar.set_style(style);
+    }
+    let mut others_percent = Vec::new();
+    for run in 1..=runs {
+        others_percent.push(machine::busy_percent(Duration::from_millis(500)));
+        for (step, measurement) in steps.iter().zip(&mut measurements) {
+            bar.set_message(format!("run {run} of {runs}: {}, {} B", step.who, step.size));
+            // Once more, if something else was in the way.
+            match bench.measure(step).or_else(|_| bench.measure(step)) {
+                Ok(sample) => measurement.add(Sample { run, ..sample }),
+                Err(why) => bench
+                    .left_out
+                    .push(LeftOut { what: format!("{}, {} B, run {run}", step.who, step.size), why }),
+            }
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    measurements.retain(|m| !m.samples.is_empty());
+    let mut results = Results {
+        started,
+        seconds: start.elapsed().as_secs_f64(),
+        quick: options.quick,
+        runs,
+        mtu: MTU,
+        machine: machine::describe(),
+        versions: machine::versions(&options.urnic),
+        others_percent,
+        verdicts: vec![],
+        left_out: bench.left_out,
+        measurements,
+    };
+    results.judge();
+    results
+}
+
+impl Bench<'_> {
+    fn measure(&mut self, step: &Step) -> Words<Sample> {
+        match step.tool {
+            Tool::Floor | Tool::Pair(_) => self.pair(step),
+            Tool::Nodes(op) => self.nodes(op, step),
+            Tool::Kernel(protocol, wait) => self.kernel(protocol, wait, step.size),
+            Tool::Iperf { offload } => self.iperf(offload, step.size),
+        }
+    }
+
+    fn lab(&self) -> Words<&Lab> {
+        self.lab.as_ref().ok_or_else(|| "no network namespaces".to_owned())
+    }
+
+    fn urnic(&self, line: &str) -> Command {
+        let mut command = Command::new(&self.options.urnic);
+        command.args(line.split_whitespace());
+        command
+    }
+
+    /// The options of `urnic perf` for a step.
+    fn perf_options(&self, op: Option<&str>, step: &Step) -> String {
+        let mode = match step.quantity {
+            Quantity::Latency => "lat",
+            Quantity::Bandwidth => "bw",
+            Quantity::Rate => "rate",
+        };
+        let op = op.map(|op| format!("--op {op}")).unwrap_or_default();
+        format!("{op} --mode {mode} --size {} --seconds {} --json --cdf", step.size, self.seconds)
+    }
+
+    fn pair(&self, step: &Step) -> Words<Sample> {
+        let line = match step.tool {
+            Tool::Pair(op) => format!("perf pair {}", self.perf_options(Some(op), step)),
+            _ => format!("perf floor {}", self.perf_options(None, step)),
+        };
+        let cores = format!("--cores {},{}", self.cores[0], self.cores[1]);
+        of_urnic(step.quantity, &Running::start(self.urnic(&format!("{line} {cores}")))?.output()?)
+    }
+
+    fn nodes(&self, op: &str, step: &Step) -> Words<Sample> {
+        let lab = self.lab()?;
+        let node = |side: Side, core: usize| {
+            format!(
+                "--port af_packet:{} --ip {}/24 --mtu {MTU} --cores {core}",
+                side.interface(),
+                side.urnic_ip()
+            )
+        };
+        let server = format!("perf server {} --json", node(Side::A, self.cores[0]));
+        let server = lab.start(Side::A, self.urnic(&server))?;
+        let client = format!(
+            "perf client {} {} {}",
+            Side::A.urnic_ip(),
+            self.perf_options(Some(op), step),
+            node(Side::B, self.cores[1])
+        );
+        let said = lab.start(Side::B, self.urnic(&client))?.output()?;
+        server.output()?;
+        of_urnic(step.quantity, &said)
+    }
+
+    fn kernel(&self, protocol: Protocol, wait: Wait, size: u64) -> Words<Sample> {
+        let lab = self.lab()?;
+        let (server, client) = match self.cores {
+            [a, b] => (format!("--core {a}"), format!("--core {b} --seconds {}", self.seconds)),
+        };
+        let start = |side, end: &str, more: &str| {
+            let mut command = Command::new(&self.options.own);
+            let game = format!("{protocol:?} {wait:?}").to_lowercase();
+            let address = Side::A.kernel_ip();
+            let line = format!("{end} {game} {address}:{KERNEL_PORT} --size {size} {more}");
+            command.args(line.split_whitespace());
+            lab.start(side, command)
+        };
+        let server = start(Side::A, "kernel-server", &server)?;
+        let said = start(Side::B, "kernel-client", &client)?.output()?;
+        server.output()?;
+        let rounds: Rounds = serde_json::from_str(&said).map_err(|e| format!("no result: {e}"))?;
+        Ok(Sample {
+            run: 0,
+            value: rounds.rtt_us.p50,
+            rtt_us: Some(rounds.rtt_us),
+            rtt_cdf: Some(rounds.rtt_cdf),
+        })
+    }
+
+    fn iperf(&self, offload: bool, size: u64) -> Words<Sample> {
+        let lab = self.lab()?;
+        // Without ethtool the default stays, which is on.
+        lab.set_segmentation_offload(offload).or_else(|why| if offload { Ok(()) } else { Err(why) })?;
+        let measured = self.iperf_once(lab, size);
+        // The ping-pongs have what the kernel does by default.
+        let _ = lab.set_segmentation_offload(true);
+        measured
+    }
+
+    fn iperf_once(&self, lab: &Lab, size: u64) -> Words<Sample> {
+        let address = Side::A.kernel_ip();
+        let [a, b] = self.cores;
+        let server = lab.start(Side::A, words(&format!("iperf3 -s -1 -B {address}")))?;
+        let client = format!("iperf3 -c {address} -t 1 -l {size} -A {b},{a} -J");
+        // The server takes a moment to listen.
+        let start = Instant::now();
+        let said = loop {
+            match lab.start(Side::B, words(&client))?.output() {
+                Err(why) if why.contains("refused") && start.elapsed() < Duration::from_secs(10) => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                said => break said?,
+            }
+        };
+        server.output()?;
+        let json: serde_json::Value = serde_json::from_str(&said).map_err(|e| format!("iperf3: {e}"))?;
+        let bits = json["end"]["sum_received"]["bits_per_second"].as_f64();
+        let value = bits.ok_or("iperf3 does not say how fast it was")? / 1e9;
+        Ok(Sample { run: 0, value, rtt_us: None, rtt_cdf: None })
+    }
+}
+
+/// The sample in what `urnic perf` said.
+fn of_urnic(quantity: Quantity, said: &str) -> Words<Sample> {
+    let report: PerfReport = serde_json::from_str(said).map_err(|e| format!("no result: {e}"))?;
+    let value = match quantity {
+        Quantity::Latency => report.rtt_us.map(|rtt| rtt.p50),
+        Quantity::Bandwidth => report.gbit_s,
+        Quantity::Rate => report.mmsg_s,
+    };
+    let value = value.ok_or("urnic perf reports nothing")?;
+    Ok(Sample { run: 0, value, rtt_us: report.rtt_us, rtt_cdf: report.rtt_cdf })
+}
+
+/// A named list of facts.
+type Facts = BTreeMap<&'static str, String>;

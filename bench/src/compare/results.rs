@@ -1,0 +1,276 @@
+//! What was measured: samples, medians, what became of the goals.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::perf::Latency;
+
+/// A quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Quantity {
+    /// Median round trip, us.
+    Latency,
+    /// Gbit/s of message payload, of the raw link of frames.
+    Bandwidth,
+    /// Million messages per second.
+    Rate,
+}
+
+impl Quantity {
+    /// Its unit.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::Latency => "us",
+            Self::Bandwidth => "Gbit/s",
+            Self::Rate => "M/s",
+        }
+    }
+}
+
+/// The result of one run of one measurement.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sample {
+    /// The number of the run, from 1.
+    pub run: usize,
+    /// The quantity; of a latency the run's median.
+    pub value: f64,
+    /// Percentiles of a latency.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_us: Option<Latency>,
+    /// Distribution of a latency: microseconds, and the share that took no longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_cdf: Option<Vec<[f64; 2]>>,
+}
+
+/// All runs of one measurement.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measurement {
+    /// Who is measured, in words.
+    pub who: String,
+    /// What.
+    pub quantity: Quantity,
+    /// Of `value`.
+    pub unit: &'static str,
+    /// Bytes of a message; of the raw link of a frame.
+    pub size: u64,
+    /// The median of the samples.
+    pub median: Option<f64>,
+    /// For each percentile the median of the runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_us: Option<Latency>,
+    /// One for each run.
+    pub samples: Vec<Sample>,
+}
+
+impl Measurement {
+    /// Nothing measured yet.
+    pub fn new(who: &str, quantity: Quantity, size: u64) -> Self {
+        let unit = quantity.unit();
+        Self { who: who.into(), quantity, unit, size, median: None, rtt_us: None, samples: vec![] }
+    }
+
+    /// Adds a run's result.
+    pub fn add(&mut self, sample: Sample) {
+        self.samples.push(sample);
+        self.median = median(self.samples.iter().map(|s| s.value));
+        let middle = |of: fn(&Latency) -> f64| median(self.samples.iter().flat_map(|s| &s.rtt_us).map(of));
+        let all =
+            (middle(|l| l.min), middle(|l| l.p50), middle(|l| l.p99), middle(|l| l.p999), middle(|l| l.max));
+        if let (Some(min), Some(p50), Some(p99), Some(p999), Some(max)) = all {
+            self.rtt_us = Some(Latency { min, p50, p99, p999, max });
+        }
+    }
+
+    /// For each share the median of the runs.
+    pub fn cdf(&self) -> Vec<[f64; 2]> {
+        let mut by_share: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+        for [us, share] in self.samples.iter().flat_map(|s| &s.rtt_cdf).flatten() {
+            by_share.entry((share * 1e6) as u64).or_default().push(*us);
+        }
+        let points = by_share.into_iter().filter_map(|(share, us)| Some([median(us)?, share as f64 / 1e6]));
+        points.collect()
+    }
+
+    /// The smallest and the largest sample.
+    pub fn range(&self) -> Option<(f64, f64)> {
+        let values = || self.samples.iter().map(|s| s.value);
+        Some((values().reduce(f64::min)?, values().reduce(f64::max)?))
+    }
+}
+
+/// The middle; of an even number the lower one of the two in the middle, which was measured.
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len().checked_sub(1)? / 2).copied()
+}
+
+/// What became of a goal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// The goal is kept.
+    Pass,
+    /// It is not.
+    Fail,
+    /// Something was not measured.
+    Unknown,
+    /// There is no goal: a ratio that is of interest.
+    Told,
+}
+
+impl Outcome {
+    /// In a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Fail => "FAIL",
+            Self::Unknown => "not measured",
+            Self::Told => "no goal",
+        }
+    }
+}
+
+/// A goal, and what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The goal.
+    pub goal: String,
+    /// The ratio that it is about.
+    pub ratio: Option<f64>,
+    /// The two medians, in words.
+    pub measured: String,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// Something that was not measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// What.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+/// Everything.
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    /// When, UTC.
+    pub started: String,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// Fewer sizes and runs than usual.
+    pub quick: bool,
+    /// Runs of each measurement.
+    pub runs: usize,
+    /// MTU of every link, bytes.
+    pub mtu: u16,
+    /// The machine.
+    pub machine: BTreeMap<&'static str, String>,
+    /// Programs and libraries.
+    pub versions: BTreeMap<&'static str, String>,
+    /// Before each run: the share of all cores that other programs used, percent.
+    pub others_percent: Vec<f64>,
+    /// The goals.
+    pub verdicts: Vec<Verdict>,
+    /// What is missing.
+    pub left_out: Vec<LeftOut>,
+    /// The measurements.
+    pub measurements: Vec<Measurement>,
+}
+
+/// Names of those that are measured, as tables and plots show them.
+pub mod who {
+    /// The raw frames below urnic over virtio.
+    pub const FLOOR: &str = "raw link, virtio/vhost";
+    /// RDMA Write.
+    pub const VIRTIO_WRITE: &str = "urnic Write, virtio/vhost";
+    /// RDMA Read.
+    pub const VIRTIO_READ: &str = "urnic Read, virtio/vhost";
+    /// Send.
+    pub const VIRTIO_SEND: &str = "urnic Send, virtio/vhost";
+    /// RDMA Write over the cable of the kernel's peers.
+    pub const VETH_WRITE: &str = "urnic Write, af_packet/veth";
+    /// Kernel TCP, both ends spinning.
+    pub const TCP_SPIN: &str = "kernel TCP, spinning, veth";
+    /// Kernel TCP, both ends sleeping.
+    pub const TCP_BLOCK: &str = "kernel TCP, blocking, veth";
+    /// Kernel UDP, both ends spinning.
+    pub const UDP_SPIN: &str = "kernel UDP, spinning, veth";
+    /// Kernel UDP, both ends sleeping.
+    pub const UDP_BLOCK: &str = "kernel UDP, blocking, veth";
+    /// iperf3 with offloads.
+    pub const IPERF_TSO: &str = "iperf3, TSO/GSO on, veth";
+    /// iperf3 without.
+    pub const IPERF: &str = "iperf3, TSO/GSO off, veth";
+}
+
+impl Results {
+    /// The measurement of somebody.
+    pub fn find(&self, who: &str, quantity: Quantity, size: u64) -> Option<&Measurement> {
+        self.measurements.iter().find(|m| m.who == who && m.quantity == quantity && m.size == size)
+    }
+
+    /// Judges the goals by the medians.
+    pub fn judge(&mut self) {
+        use Quantity::{Bandwidth, Latency};
+        use who::*;
+        const KIB64: u64 = 64 << 10;
+        type Holds = fn(f64) -> bool;
+        let at_least_3: Holds = |ratio| ratio >= 3.0;
+        let at_most_1_5: Holds = |ratio| ratio <= 1.5;
+        let above: Holds = |ratio| ratio > 1.0;
+        let rtt = "8-byte Write round trip";
+        let bw = "64 KiB Write bandwidth over virtio/vhost";
+        let goals = [
+            (
+                format!("{rtt} over virtio/vhost: at least 3x shorter than spinning kernel TCP"),
+                (TCP_SPIN, VIRTIO_WRITE, Latency, 8),
+                Some(at_least_3),
+            ),
+            (
+                format!("{rtt} over af_packet/veth: at most 1.5x that of spinning kernel UDP"),
+                (VETH_WRITE, UDP_SPIN, Latency, 8),
+                Some(at_most_1_5),
+            ),
+            (
+                format!("{bw}: above iperf3 with TSO/GSO off"),
+                (VIRTIO_WRITE, IPERF, Bandwidth, KIB64),
+                Some(above),
+            ),
+            (
+                format!("{bw} beside iperf3 with TSO/GSO on"),
+                (VIRTIO_WRITE, IPERF_TSO, Bandwidth, KIB64),
+                None,
+            ),
+            (
+                format!("{rtt} over af_packet/veth beside spinning kernel TCP"),
+                (VETH_WRITE, TCP_SPIN, Latency, 8),
+                None,
+            ),
+        ];
+        let judged = goals.map(|(goal, (over, under, quantity, size), holds)| {
+            let of = |who| self.find(who, quantity, size).and_then(|m| m.median);
+            let (a, b) = (of(over), of(under));
+            let ratio = a.zip(b).map(|(a, b)| a / b);
+            let unit = quantity.unit();
+            let words = |x: Option<f64>| x.map_or("-".into(), |x| format!("{x:.2}"));
+            let outcome = match (ratio, holds) {
+                (None, _) => Outcome::Unknown,
+                (Some(_), None) => Outcome::Told,
+                (Some(ratio), Some(holds)) if holds(ratio) => Outcome::Pass,
+                _ => Outcome::Fail,
+            };
+            let measured =
+                format!("{}x ({over}: {} {unit}; {under}: {} {unit})", words(ratio), words(a), words(b));
+            Verdict { goal, ratio, measured, outcome }
+        });
+        self.verdicts = judged.into();
+    }
+}
+
+#[cfg(test)]
+mod tests;
