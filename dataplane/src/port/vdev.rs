@@ -83,9 +83,14 @@ pub(super) fn receive_room(spec: &PortSpec, frame: usize) -> usize {
         PortSpec::AfPacket { .. } => packet_slot(frame) - PACKET_HEADER,
         // The kernel refuses buffers that take, with DPDK's 320 bytes beside, less than 2048.
         PortSpec::AfXdp { .. } => (frame + XDP_HEADROOM).max(1728),
+        // Many NICs know buffers of such sizes only, and split a frame where the driver has rounded down.
+        PortSpec::Pci { .. } => (frame + FCS).next_power_of_two().max(2048),
         _ => send_room(spec, frame),
     }
 }
+
+/// Bytes of an Ethernet frame's checksum, which a NIC may count.
+const FCS: usize = 4;
 
 /// The bus of its device.
 pub(super) fn bus(spec: &PortSpec) -> &'static CStr {
