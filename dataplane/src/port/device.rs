@@ -18,6 +18,9 @@ use crate::{Capabilities, Pool, log};
 /// How often a memif client tries to reach its server.
 const RETRY: Duration = Duration::from_millis(20);
 
+/// How long a NIC may take to make its link when a port is opened.
+const LINK_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Bytes of an IP packet that any Ethernet carries.
 const ETHERNET_MTU: u16 = 1500;
 
@@ -108,6 +111,7 @@ impl Device {
                 device.plug()?;
                 device.carries_mtu()?;
                 device.start()?;
+                device.await_link();
             }
             PortSpec::AfPacket { queue_size, .. } => {
                 let before = packet_ring::sockets();
@@ -285,6 +289,19 @@ impl Device {
         self.id = id;
         self.state = State::Plugged { started: false };
         Ok(())
+    }
+
+    /// Waits for the link of a NIC, which takes it a while to make: what is sent before, such as the probes for an
+    /// address conflict, is lost.
+    fn await_link(&mut self) {
+        let began = Instant::now();
+        while !self.link_up() {
+            if began.elapsed() > LINK_PATIENCE {
+                tracing::warn!("{}: there is no link; is the cable in, and the other end up?", self.spec);
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Asks the driver whether the NIC carries packets of our MTU.
