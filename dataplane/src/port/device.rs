@@ -345,7 +345,8 @@ impl Device {
         // The kernel's interfaces are made promiscuous by us, for as long as the port is open.
         let filters = matches!(self.spec, PortSpec::Pci { .. } | PortSpec::Vdev { .. });
         // A NIC discards frames beyond the MTU that it is told of; drivers of virtual devices mostly refuse to be told.
-        let jumbo = if matches!(self.spec, PortSpec::Pci { .. }) && self.mtu > ETHERNET_MTU { self.mtu } else { 0 };
+        let jumbo =
+            if matches!(self.spec, PortSpec::Pci { .. }) && self.mtu > ETHERNET_MTU { self.mtu } else { 0 };
         let start = move || {
             let ok = |step: &'static str, status: i32| if status == 0 { Ok(()) } else { Err((step, status)) };
             let mut info = sys::rte_eth_dev_info::default();
