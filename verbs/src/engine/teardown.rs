@@ -50,15 +50,16 @@ impl<F: urnic_tcp::Frame> Core<F> {
             Why::Fault(Cause::CannotInvalidate(_)) => (None, WcStatus::Invalidation),
             _ => (None, WcStatus::Flushed),
         };
+        // First: who sees a flushed request may ask at once why.
+        if let Some(t) = &terminate {
+            core.shared.set_terminate(info(t, true));
+        }
         core.flush(culprit, open_receive);
         let reason = match (&why, &terminate) {
             (Why::Requested, _) => DisconnectReason::Aborted,
             (_, Some(_)) => DisconnectReason::TerminateSent,
             (_, None) => DisconnectReason::Aborted,
         };
-        if let Some(t) = &terminate {
-            core.shared.set_terminate(info(t, true));
-        }
         let terminate = terminate.filter(|_| !broken(Rule::Terminate));
         let silent = terminate.is_none();
         core.tx.terminate = terminate;
@@ -77,8 +78,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
         let Some(core) = self.qps.get_mut(qp) else { return };
         let status = blame(&terminate);
         let oldest = core.tx.done;
-        core.flush(Some((oldest, status)), WcStatus::Flushed);
         core.shared.set_terminate(info(&terminate, false));
+        core.flush(Some((oldest, status)), WcStatus::Flushed);
         let Some(index) = core.endpoint else { return };
         self.announce(index, DisconnectReason::TerminateReceived);
         self.farewell(index, Farewell::Fin);
