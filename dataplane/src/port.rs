@@ -36,7 +36,7 @@ const ETHERNET: usize = 14;
 /// Settings of [`Port::open`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortOptions {
-    /// Largest IP packet in bytes. Ours alone: DPDK's own MTU is left as it is.
+    /// Largest IP packet in bytes. Ours alone, but for NICs: DPDK's own MTU is left as it is.
     pub mtu: u16,
     /// Mbufs for received frames, beyond what the port's queue holds: what an engine may hold on to.
     pub rx_frames: u32,
@@ -218,7 +218,7 @@ impl Port {
         };
         let rx = pool(options.rx_frames, vdev::receive_room(spec, frame))?;
         let tx = pool(options.tx_frames, vdev::send_room(spec, frame))?;
-        let device = Device::open(eal, spec, frame, &rx, netdev, options.trains)?;
+        let device = Device::open(eal, spec, options.mtu, &rx, netdev, options.trains)?;
         let mut caps = Capabilities::of(spec);
         caps.multi_segment_tx &= device.chains();
         Ok(Self { device, rx, tx, caps, dropped: 0, mtu: options.mtu, spec: spec.clone() })

@@ -11,12 +11,18 @@ use urnic_config::{MemifRole, PortSpec};
 
 use super::door::Door;
 use super::netdev::Netdev;
-use super::{PortError, packet_ring, pci, ring, signals, sigpipe, socket, vdev};
+use super::{ETHERNET, PortError, packet_ring, pci, ring, signals, sigpipe, socket, vdev};
 use crate::eal::{self, Eal};
 use crate::{Capabilities, Pool, log};
 
 /// How often a memif client tries to reach its server.
 const RETRY: Duration = Duration::from_millis(20);
+
+/// How long a NIC may take to make its link when a port is opened.
+const LINK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Bytes of an IP packet that any Ethernet carries.
+const ETHERNET_MTU: u16 = 1500;
 
 #[derive(Debug)]
 enum State {
@@ -36,6 +42,8 @@ pub(super) struct Device {
     args: CString,
     /// Whether the peer may send frames of several TCP segments.
     trains: bool,
+    /// Largest IP packet in bytes.
+    mtu: u16,
     spec: PortSpec,
     /// The mempool that the driver receives into.
     rx: *mut sys::rte_mempool,
@@ -53,12 +61,13 @@ impl Device {
     pub(super) fn open(
         eal: &Arc<Eal>,
         spec: &PortSpec,
-        frame: usize,
+        mtu: u16,
         rx: &Pool,
         netdev: Option<Netdev>,
         trains: bool,
     ) -> Result<Self, PortError> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let frame = usize::from(mtu) + ETHERNET;
         let args = vdev::args(spec, frame, trains)?;
         let listening = socket::prepare(spec)?;
         let mut device = Self {
@@ -67,6 +76,7 @@ impl Device {
             name: vdev::name(spec, SERIAL.fetch_add(1, Ordering::Relaxed)),
             args,
             trains,
+            mtu,
             spec: spec.clone(),
             rx: rx.as_ptr(),
             link: None,
@@ -99,7 +109,9 @@ impl Device {
             PortSpec::Pci { address } => {
                 pci::check(spec, address)?;
                 device.plug()?;
+                device.carries_mtu()?;
                 device.start()?;
+                device.await_link();
             }
             PortSpec::AfPacket { queue_size, .. } => {
                 let before = packet_ring::sockets();
@@ -279,6 +291,34 @@ impl Device {
         Ok(())
     }
 
+    /// Waits for the link of a NIC, which takes it a while to make: what is sent before, such as the probes for an
+    /// address conflict, is lost.
+    fn await_link(&mut self) {
+        let began = Instant::now();
+        while !self.link_up() {
+            if began.elapsed() > LINK_PATIENCE {
+                tracing::warn!("{}: there is no link; is the cable in, and the other end up?", self.spec);
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Asks the driver whether the NIC carries packets of our MTU.
+    fn carries_mtu(&self) -> Result<(), PortError> {
+        let mut info = sys::rte_eth_dev_info::default();
+        // SAFETY: the device exists; `info` is ours.
+        let status = unsafe { sys::rte_eth_dev_info_get(self.id, &raw mut info) };
+        if status != 0 {
+            return Err(self.error("reading the device's properties", status));
+        }
+        // Drivers that do not say leave zero.
+        if info.max_mtu != 0 && self.mtu > info.max_mtu {
+            return Err(PortError::Mtu { port: self.spec.to_string(), mtu: self.mtu, carries: info.max_mtu });
+        }
+        Ok(())
+    }
+
     /// Makes a device of the rings of an in-process link.
     fn make_ring(&mut self) -> Result<(), PortError> {
         let Some(link) = &self.link else { return Ok(()) };
@@ -304,6 +344,9 @@ impl Device {
         let checks = Capabilities::of(&self.spec).checks_checksum;
         // The kernel's interfaces are made promiscuous by us, for as long as the port is open.
         let filters = matches!(self.spec, PortSpec::Pci { .. } | PortSpec::Vdev { .. });
+        // A NIC discards frames beyond the MTU that it is told of; drivers of virtual devices mostly refuse to be told.
+        let jumbo =
+            if matches!(self.spec, PortSpec::Pci { .. }) && self.mtu > ETHERNET_MTU { self.mtu } else { 0 };
         let start = move || {
             let ok = |step: &'static str, status: i32| if status == 0 { Ok(()) } else { Err((step, status)) };
             let mut info = sys::rte_eth_dev_info::default();
@@ -320,6 +363,7 @@ impl Device {
                     conf.txmode.offloads = sys::RTE_ETH_TX_OFFLOAD_TCP_TSO;
                 }
                 conf.rxmode.offloads &= info.rx_offload_capa;
+                conf.rxmode.mtu = jumbo.into();
                 conf.intr_conf.set_lsc(u32::from(watched));
                 conf.txmode.offloads |=
                     sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM | sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS;

@@ -83,9 +83,14 @@ pub(super) fn receive_room(spec: &PortSpec, frame: usize) -> usize {
         PortSpec::AfPacket { .. } => packet_slot(frame) - PACKET_HEADER,
         // The kernel refuses buffers that take, with DPDK's 320 bytes beside, less than 2048.
         PortSpec::AfXdp { .. } => (frame + XDP_HEADROOM).max(1728),
+        // Many NICs know buffers of such sizes only, and split a frame where the driver has rounded down.
+        PortSpec::Pci { .. } => (frame + FCS).next_power_of_two().max(2048),
         _ => send_room(spec, frame),
     }
 }
+
+/// Bytes of an Ethernet frame's checksum, which a NIC may count.
+const FCS: usize = 4;
 
 /// The bus of its device.
 pub(super) fn bus(spec: &PortSpec) -> &'static CStr {
@@ -153,4 +158,18 @@ pub(super) fn args(spec: &PortSpec, frame: usize, trains: bool) -> Result<CStrin
         PortSpec::Vdev { args, .. } => args.clone(),
     };
     CString::new(text).map_err(|_| bad_path("it holds a NUL byte"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Drivers round the buffer of a NIC down to a power of two, at least 2048: the longest frame and its FCS must fit.
+    #[test]
+    fn a_nic_receives_into_buffers_of_its_sizes() {
+        let nic: PortSpec = "pci:0000:00:04.0".parse().expect("a port");
+        for (mtu, room) in [(576, 2048), (1500, 2048), (2030, 2048), (2031, 4096), (9000, 16384)] {
+            assert_eq!(receive_room(&nic, mtu + super::super::ETHERNET), room, "MTU {mtu}");
+        }
+    }
 }
