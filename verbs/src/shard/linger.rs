@@ -69,6 +69,10 @@ pub(super) fn linger(shards: &[&Shard]) {
             drained &= engine.drained();
         }
         if drained {
+            // What the last pass received is acknowledged by this one: the peer's FIN, perhaps.
+            for shard in shards {
+                shard.lock().pass();
+            }
             report(shards);
             return;
         }
