@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 use crate::channel::ChannelShared;
-use crate::device::DeviceShared;
+use crate::device::{DeviceShared, Number};
+use crate::events::{AsyncEvent, AsyncQueue, Object};
 use crate::queue::CompletionLane;
 use crate::shard::Polled;
 use crate::sync::{Line, SpinLock};
@@ -27,6 +28,7 @@ mod armed {
 
 /// A completion queue as engine and application share it. One engine, one lane.
 pub(crate) struct CqShared {
+    number: Number,
     lane: CompletionLane,
     /// Number of the next completion; engine only.
     head: Line<AtomicU32>,
@@ -36,6 +38,7 @@ pub(crate) struct CqShared {
     overflowed: AtomicBool,
     poller: SpinLock<Poller>,
     channel: Option<Arc<ChannelShared>>,
+    events: Arc<AsyncQueue>,
     itself: Weak<CqShared>,
 }
 
@@ -48,8 +51,14 @@ struct Poller {
 }
 
 impl CqShared {
-    pub(crate) fn new(depth: u32, channel: Option<Arc<ChannelShared>>) -> Arc<Self> {
+    pub(crate) fn new(
+        number: Number,
+        depth: u32,
+        channel: Option<Arc<ChannelShared>>,
+        events: Arc<AsyncQueue>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|itself| Self {
+            number,
             lane: CompletionLane::new(depth),
             head: Line(AtomicU32::new(0)),
             armed: AtomicU8::new(armed::NO),
@@ -57,6 +66,7 @@ impl CqShared {
             overflowed: AtomicBool::new(false),
             poller: SpinLock::default(),
             channel,
+            events,
             itself: itself.clone(),
         })
     }
@@ -66,7 +76,7 @@ impl CqShared {
     pub(crate) fn push(&self, wc: Wc) -> Result<(), CqOverflow> {
         let head = self.head.load(Ordering::Relaxed);
         if !self.lane.push(head, wc) {
-            self.overflowed.store(true, Ordering::Relaxed);
+            self.overflow();
             return Err(CqOverflow);
         }
         self.head.store(head.wrapping_add(1), Ordering::Relaxed);
@@ -81,6 +91,13 @@ impl CqShared {
             }
         }
         Ok(())
+    }
+
+    #[cold]
+    fn overflow(&self) {
+        if !self.overflowed.swap(true, Ordering::Relaxed) {
+            self.events.raise(AsyncEvent::CqError { cqn: self.number.get() });
+        }
     }
 
     /// Whether completions were lost.
@@ -108,6 +125,12 @@ impl CqShared {
             self.lane.release(poller.tail.wrapping_sub(1));
         }
         taken
+    }
+}
+
+impl Drop for CqShared {
+    fn drop(&mut self) {
+        self.events.forget(Object::Cq(self.number.get()));
     }
 }
 
@@ -151,6 +174,11 @@ impl Cq {
     pub fn arm(&self, solicited_only: bool) {
         self.shared.arm(solicited_only);
         self.device.shard.hand_over();
+    }
+
+    /// The number of this queue, by which events name it.
+    pub fn cqn(&self) -> u32 {
+        self.shared.number.get()
     }
 
     /// How many completions the queue holds.

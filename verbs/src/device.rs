@@ -11,12 +11,15 @@ use crate::channel::{ChannelShared, CompChannel};
 use crate::cm::EventChannel;
 use crate::cq::{Cq, CqShared};
 use crate::error::{Error, Result};
+use crate::events::{AsyncEvents, AsyncQueue};
 use crate::memory::{Allocate, Regions};
 use crate::pd::{Pd, PdId, PdShared};
 use crate::shard::{Doorbells, EngineOps, Shard, forked, linger_at_exit};
 
 /// Most queue pairs of a device.
 pub(crate) const MAX_QPS: u32 = 1 << 14;
+/// Most completion queues of a device.
+pub(crate) const MAX_CQS: u32 = 1 << 16;
 /// Most work requests of a queue.
 pub(crate) const MAX_WR: u32 = 1 << 15;
 /// Most scatter-gather elements of a work request.
@@ -29,8 +32,11 @@ pub(crate) const MAX_CQE: u32 = 1 << 22;
 /// What all objects of a device share.
 pub(crate) struct DeviceShared {
     pub(crate) shard: Arc<Shard>,
+    pub(crate) events: Arc<AsyncQueue>,
     pub(crate) memory: Arc<dyn Allocate>,
     pub(crate) qpns: Numbers,
+    /// Completion queues may outlive the device.
+    cqns: Arc<Numbers>,
     pds: AtomicU32,
     /// Whether the connections' data is waited for at the end; not where time is simulated.
     lingers: bool,
@@ -72,6 +78,28 @@ impl Numbers {
     }
 }
 
+/// A number in use; dropping it gives it back.
+pub(crate) struct Number {
+    value: u32,
+    of: Arc<Numbers>,
+}
+
+impl Number {
+    fn take(of: &Arc<Numbers>) -> Option<Self> {
+        Some(Self { value: of.take()?, of: of.clone() })
+    }
+
+    pub(crate) fn get(&self) -> u32 {
+        self.value
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        self.of.give_back(self.value);
+    }
+}
+
 /// Facts and limits of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -96,6 +124,8 @@ pub struct DeviceAttr {
     pub max_sge: u8,
     /// Inline bytes of a work request.
     pub max_inline: u32,
+    /// Completion queues.
+    pub max_cq: u32,
     /// Entries of a completion queue.
     pub max_cqe: u32,
     /// Memory regions.
@@ -124,10 +154,11 @@ impl Device {
         }
         let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
         let (engine, memory) = crate::engine::open(config, doorbells.clone())?;
+        let events = engine.async_queue();
         let core = config.engine.cores.first().copied();
         let shard = Shard::new(engine, doorbells, config.engine.progress, core)?;
         linger_at_exit(&shard);
-        Ok(Self::new(shard, memory, true))
+        Ok(Self::new(shard, events, memory, true))
     }
 
     /// A device on a simulated engine; when it ends it waits for nothing, because time may stand still.
@@ -138,12 +169,26 @@ impl Device {
         progress: Progress,
         core: Option<usize>,
     ) -> Result<Self> {
-        Ok(Self::new(Shard::new(engine, doorbells, progress, core)?, memory, false))
+        let events = engine.async_queue();
+        Ok(Self::new(Shard::new(engine, doorbells, progress, core)?, events, memory, false))
     }
 
-    pub(crate) fn new(shard: Arc<Shard>, memory: Arc<dyn Allocate>, lingers: bool) -> Self {
-        let qpns = Numbers::new(MAX_QPS);
-        Self { shared: Arc::new(DeviceShared { shard, memory, qpns, pds: AtomicU32::new(0), lingers }) }
+    pub(crate) fn new(
+        shard: Arc<Shard>,
+        events: Arc<AsyncQueue>,
+        memory: Arc<dyn Allocate>,
+        lingers: bool,
+    ) -> Self {
+        let shared = DeviceShared {
+            shard,
+            events,
+            memory,
+            qpns: Numbers::new(MAX_QPS),
+            cqns: Arc::new(Numbers::new(MAX_CQS)),
+            pds: AtomicU32::new(0),
+            lingers,
+        };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Facts and limits.
@@ -163,6 +208,7 @@ impl Device {
             max_qp_wr: MAX_WR,
             max_sge: MAX_SGE,
             max_inline: MAX_INLINE,
+            max_cq: MAX_CQS,
             max_cqe: MAX_CQE,
             max_mr: crate::memory::MAX_REGIONS as u32,
             counters: engine.counters,
@@ -186,13 +232,24 @@ impl Device {
     /// Creates a completion queue for at least `depth` completions, with a channel for its events if wanted.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a depth of 0 or beyond the device's limit.
+    /// [`Error::Invalid`] for a depth of 0 or beyond the device's limit or a channel of another device,
+    /// [`Error::Exhausted`] if there are too many completion queues.
     pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq> {
         if depth == 0 || depth > MAX_CQE {
             return Err(Error::Invalid("the depth of the completion queue"));
         }
+        let device = &self.shared;
+        if channel.is_some_and(|channel| !Arc::ptr_eq(&channel.device, device)) {
+            return Err(Error::Invalid("the completion channel belongs to another device"));
+        }
         let channel = channel.map(|channel| channel.shared.clone());
-        Ok(Cq { shared: CqShared::new(depth, channel), device: self.shared.clone() })
+        let cqn = Number::take(&device.cqns).ok_or(Error::Exhausted("completion queues"))?;
+        Ok(Cq { shared: CqShared::new(cqn, depth, channel, device.events.clone()), device: device.clone() })
+    }
+
+    /// What happens to the device and its objects.
+    pub fn async_events(&self) -> AsyncEvents {
+        AsyncEvents::new(&self.shared)
     }
 
     /// Creates a channel for connection events.

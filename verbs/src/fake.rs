@@ -12,6 +12,7 @@ use urnic_config::Progress;
 use crate::cm::{CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue};
 use crate::device::{Device, MAX_QPS};
 use crate::error::{Error, Result};
+use crate::events::AsyncQueue;
 use crate::memory::{MrTable, PageAllocator};
 use crate::qp::{QpShared, QpState};
 use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, RequestId, Shard};
@@ -46,6 +47,7 @@ struct FakeQp {
 pub(crate) struct FakeEngine {
     knobs: Arc<Knobs>,
     doorbells: Arc<Doorbells>,
+    async_queue: Arc<AsyncQueue>,
     table: MrTable,
     qps: HashMap<u32, FakeQp>,
     ready: VecDeque<u32>,
@@ -60,8 +62,9 @@ pub(crate) fn device(progress: Progress) -> (Device, Arc<Knobs>) {
     let knobs = Arc::new(Knobs::default());
     let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
     let engine = FakeEngine::new(knobs.clone(), doorbells.clone());
+    let events = engine.async_queue();
     let shard = Shard::new(Box::new(engine), doorbells, progress, None).unwrap();
-    (Device::new(shard, Arc::new(PageAllocator), true), knobs)
+    (Device::new(shard, events, Arc::new(PageAllocator), true), knobs)
 }
 
 impl FakeEngine {
@@ -69,6 +72,7 @@ impl FakeEngine {
         Self {
             knobs,
             doorbells,
+            async_queue: AsyncQueue::new().unwrap(),
             table: MrTable::new(7),
             qps: HashMap::new(),
             ready: VecDeque::new(),
@@ -160,6 +164,10 @@ impl EngineOps for FakeEngine {
 
     fn next_deadline(&mut self) -> Option<Duration> {
         None
+    }
+
+    fn async_queue(&self) -> Arc<AsyncQueue> {
+        self.async_queue.clone()
     }
 
     fn table(&mut self) -> &mut MrTable {

@@ -14,6 +14,7 @@ mod device;
 mod engine;
 mod error;
 mod eventfd;
+mod events;
 #[cfg(test)]
 mod fake;
 mod memory;
@@ -39,6 +40,7 @@ pub use cm::{
 pub use cq::Cq;
 pub use device::{Device, DeviceAttr};
 pub use error::{Error, PostError, PostListError, Result};
+pub use events::{AsyncEvent, AsyncEvents, FaultCause, QpFault};
 pub use memory::{Access, Mr};
 pub use pd::Pd;
 pub use qp::{Qp, QpInit, QpState, TerminateInfo};

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::cq::{Cq, CqShared};
 use crate::device::{MAX_INLINE, MAX_SGE, MAX_WR};
 use crate::error::{Error, PostError, PostListError, Result};
+use crate::events::{AsyncQueue, Object};
 use crate::pd::{Pd, PdId};
 use crate::queue::{Payload, RecvQueue, SendQueue};
 use crate::sabotage::{Rule, broken};
@@ -76,6 +77,7 @@ pub(crate) struct QpShared {
     /// Every send request is reported.
     pub(crate) signal_all: bool,
     pub(crate) terminate: Mutex<Option<TerminateInfo>>,
+    pub(crate) events: Arc<AsyncQueue>,
 }
 
 impl QpShared {
@@ -152,6 +154,7 @@ impl Qp {
             scheduled: AtomicBool::new(false),
             signal_all: init.signal_all,
             terminate: Mutex::new(None),
+            events: device.events.clone(),
         });
         match device.shard.control(|engine| engine.attach_qp(shared.clone())) {
             Ok(()) => Ok(Self { shared, pd: pd.clone() }),
@@ -307,6 +310,7 @@ impl Drop for Qp {
             device.shard.doorbells.forget(self.shared.qpn);
             Ok(())
         });
+        device.events.forget(Object::Qp(self.shared.qpn));
         device.qpns.give_back(self.shared.qpn);
     }
 }

@@ -159,6 +159,25 @@ impl Simulation {
         }
     }
 
+    /// Runs for `time`, whatever happens or does not happen meanwhile.
+    pub fn wait(&mut self, time: Duration) {
+        let end = self.now() + time;
+        while self.step(end) {}
+        self.clock.advance_to(end.as_nanos() as u64);
+        // Idle engines read the clock in some passes only.
+        for _ in 0..16 {
+            while self.step(end) {}
+        }
+    }
+
+    /// Takes the carrier of device number `index` away or gives it back.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn set_link(&mut self, index: usize, up: bool) {
+        self.nodes[index].wire.set_link(up);
+    }
+
     /// Gives every device a pass and carries frames; with nothing to do now, time moves on to the next thing that
     /// happens. False once that would be behind `limit`.
     pub fn step(&mut self, limit: Duration) -> bool {

@@ -4,6 +4,7 @@ use super::Core;
 use super::endpoint::{Endpoint, Phase, StreamRange};
 use super::qp::{QpCore, ReceiveSide};
 use super::teardown::Why;
+use crate::events::AsyncEvent;
 use crate::memory::{Access, MrFault, MrTable};
 use crate::qp::{QpShared, QpState};
 use crate::sabotage::{Rule, broken};
@@ -22,6 +23,8 @@ struct Inbound<'a> {
     ready: bool,
     terminated: Option<Terminate>,
     overflow: bool,
+    /// The peer's first FPDU has arrived.
+    first: bool,
 }
 
 /// A place that an FPDU's payload goes to.
@@ -156,7 +159,11 @@ impl Sink for Inbound<'_> {
                 self.reads_answered += 1;
                 self.ready = true;
             }
-            Delivery::ReadRequested | Delivery::FirstFpdu => self.ready = true,
+            Delivery::ReadRequested => self.ready = true,
+            Delivery::FirstFpdu => {
+                self.ready = true;
+                self.first = true;
+            }
             Delivery::Terminated(terminate) => self.terminated = Some(terminate),
         }
     }
@@ -178,9 +185,13 @@ impl<F: urnic_tcp::Frame> Core<F> {
             ready: false,
             terminated: None,
             overflow: false,
+            first: false,
         };
         let outcome = stream.receive(chunk, &mut inbound);
-        let Inbound { reads_answered, ready, terminated, overflow, .. } = inbound;
+        let Inbound { reads_answered, ready, terminated, overflow, first, .. } = inbound;
+        if first && !tx.initiator {
+            shared.events.raise(AsyncEvent::CommunicationEstablished { qpn: shared.qpn });
+        }
         if reads_answered > 0 {
             tx.reads_answered += reads_answered;
             if let Some(qp) = self.qps.get_mut(qp) {

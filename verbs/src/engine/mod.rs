@@ -21,6 +21,7 @@ pub(crate) use open::{choose_kernel, open};
 
 use crate::cm::{ConnParam, EventQueue};
 use crate::error::Error;
+use crate::events::{AsyncEvent, AsyncQueue};
 use crate::memory::{MrFault, MrTable};
 use crate::port::{BURST, Port, PortBuffers, Wire};
 use crate::qp::{QpShared, QpState};
@@ -89,7 +90,8 @@ pub struct Engine<P: Port, C: Clock> {
     idle_passes: u32,
     /// The last pass received something that the next one may have to acknowledge.
     owes_acks: bool,
-    link_up: bool,
+    /// `None`: nobody has looked yet.
+    link_up: Option<bool>,
     /// When to look at the link again.
     link_check: Time,
     /// When the link last had a carrier, until its connections were given up.
@@ -117,6 +119,7 @@ struct Core<F: urnic_tcp::Frame> {
     newborn: Vec<(ConnId, u32)>,
     listeners: Vec<Option<Listener>>,
     alarms: Alarms,
+    async_queue: Arc<AsyncQueue>,
     mpa: MpaConfig,
     generation: u32,
     /// The time of this pass.
@@ -227,6 +230,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
                 newborn: Vec::new(),
                 listeners: Vec::new(),
                 alarms: Alarms::default(),
+                async_queue: AsyncQueue::new()?,
                 mpa,
                 generation: 0,
                 now,
@@ -237,7 +241,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             under_pressure: false,
             idle_passes: CLOCK_EVERY,
             owes_acks: false,
-            link_up: false,
+            link_up: None,
             link_check: now,
             carrier_seen: None,
             claims: false,
@@ -357,7 +361,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         if up {
             self.stack.set_gso_max(self.port.gso_max());
         }
-        if up && !self.link_up {
+        if up && self.link_up != Some(true) {
             self.stack.link_came_up(now);
             if self.claims {
                 self.stack.claim_address(now);
@@ -372,7 +376,9 @@ impl<P: Port, C: Clock> Engine<P, C> {
                 self.stack.abort(now, conn, &mut Wire(&mut self.port));
             }
         }
-        self.link_up = up;
+        if self.link_up.replace(up).is_some_and(|was| was != up) {
+            self.core.async_queue.raise(if up { AsyncEvent::PortActive } else { AsyncEvent::PortError });
+        }
     }
 
     /// Gives waiting endpoints their turns.
@@ -425,6 +431,10 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         let deadlines = [self.stack.next_deadline(), self.core.alarms.next(), self.port.next_deadline()];
         let next = deadlines.into_iter().flatten().min()?;
         Some(Duration::from_nanos(next.0.saturating_sub(self.now().0)))
+    }
+
+    fn async_queue(&self) -> Arc<AsyncQueue> {
+        self.core.async_queue.clone()
     }
 
     fn table(&mut self) -> &mut MrTable {
@@ -537,7 +547,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
 
     fn attributes(&self) -> EngineAttr {
         let mut attributes = self.attributes.clone();
-        attributes.link_up = self.link_up;
+        attributes.link_up = self.link_up == Some(true);
         attributes.counters = self.port.counters();
         let c = self.stack.counters();
         attributes.counters.extend([

@@ -4,6 +4,7 @@ use super::alarms::Alarm;
 use super::endpoint::{Farewell, Phase};
 use super::{Core, TEARDOWN_WITHIN};
 use crate::cm::{CmEvent, ConnectFailure, DisconnectReason};
+use crate::events::{AsyncEvent, FaultCause, QpFault};
 use crate::qp::{QpState, TerminateInfo};
 use crate::sabotage::{Rule, broken};
 use crate::wc::WcStatus;
@@ -50,11 +51,15 @@ impl<F: urnic_tcp::Frame> Core<F> {
             Why::Fault(Cause::CannotInvalidate(_)) => (None, WcStatus::Invalidation),
             _ => (None, WcStatus::Flushed),
         };
+        let event = fault(core.shared.qpn, &why, terminate.as_ref(), culprit.is_some(), open_receive);
         // First: who sees a flushed request may ask at once why.
         if let Some(t) = &terminate {
             core.shared.set_terminate(info(t, true));
         }
         core.flush(culprit, open_receive);
+        if let Some(event) = event {
+            core.shared.events.raise(event);
+        }
         let reason = match (&why, &terminate) {
             (Why::Requested, _) => DisconnectReason::Aborted,
             (_, Some(_)) => DisconnectReason::TerminateSent,
@@ -78,8 +83,17 @@ impl<F: urnic_tcp::Frame> Core<F> {
         let Some(core) = self.qps.get_mut(qp) else { return };
         let status = blame(&terminate);
         let oldest = core.tx.done;
+        let told = core.shared.send.peek(oldest).is_some();
         core.shared.set_terminate(info(&terminate, false));
         core.flush(Some((oldest, status)), WcStatus::Flushed);
+        if !told {
+            core.shared.events.raise(AsyncEvent::QpFatal(QpFault {
+                qpn: core.shared.qpn,
+                cause: FaultCause::Terminated,
+                detail: FaultCause::Terminated.to_string(),
+                terminate: Some(info(&terminate, false)),
+            }));
+        }
         let Some(index) = core.endpoint else { return };
         self.announce(index, DisconnectReason::TerminateReceived);
         self.farewell(index, Farewell::Fin);
@@ -201,6 +215,34 @@ impl<F: urnic_tcp::Frame> Core<F> {
             self.schedule(index);
         }
     }
+}
+
+/// The event of a failure, unless the application asked for that, or a completion tells of it: that of the request
+/// that is to blame, or that of the receive in hand, whose status is `open_receive`.
+fn fault(
+    qpn: u32,
+    why: &Why,
+    terminate: Option<&Terminate>,
+    blames_request: bool,
+    open_receive: WcStatus,
+) -> Option<AsyncEvent> {
+    if blames_request || open_receive != WcStatus::Flushed {
+        return None;
+    }
+    let (cause, detail) = match why {
+        Why::Requested => return None,
+        Why::Fault(cause) => (FaultCause::Peer, cause.to_string()),
+        Why::WorkRequest(_) => (FaultCause::ReadSource, FaultCause::ReadSource.to_string()),
+        Why::CompletionQueueFull => (FaultCause::CqOverflow, FaultCause::CqOverflow.to_string()),
+    };
+    let fault = QpFault { qpn, cause, detail, terminate: terminate.map(|t| info(t, true)) };
+    // What kind of error it is stands in the Terminate, whether or not that can be sent.
+    Some(match terminate.map(|t| (t.layer, t.etype)) {
+        _ if cause == FaultCause::CqOverflow => AsyncEvent::QpFatal(fault),
+        Some((0 | 1, 1)) => AsyncEvent::QpAccessError(fault),
+        Some((0 | 1, 2)) => AsyncEvent::QpRequestError(fault),
+        _ => AsyncEvent::QpFatal(fault),
+    })
 }
 
 /// A Terminate as the application sees it.

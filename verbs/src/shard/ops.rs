@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::cm::{ConnParam, EventQueue};
 use crate::error::Result;
+use crate::events::AsyncQueue;
 use crate::memory::MrTable;
 use crate::qp::QpShared;
 
@@ -40,6 +41,8 @@ pub(crate) trait EngineOps: Send {
     fn pass(&mut self) -> bool;
     /// When the engine wants a pass even if nothing happens, from now. For callers that may wait.
     fn next_deadline(&mut self) -> Option<Duration>;
+    /// Where its asynchronous events go.
+    fn async_queue(&self) -> Arc<AsyncQueue>;
     /// The memory regions.
     fn table(&mut self) -> &mut MrTable;
 
