@@ -370,7 +370,9 @@ impl Lane {
                 RECEIVE => self.receive_message(message, None)?,
                 INVALIDATE => {
                     // SAFETY: the memory is the target's, which lives as long as the lane and thus longer.
-                    let fresh = unsafe { self.pd.reg_mr(self.target.as_ptr(), 4096, RIGHTS)? };
+                    let fresh = unsafe {
+                        self.pd.reg_mr(self.target.as_ptr(), 4096, RIGHTS | Access::REMOTE_INVALIDATE)?
+                    };
                     self.receive_message(message, Some(&fresh))?;
                     self.stale = (message.value == 1).then_some(fresh);
                 }

@@ -13,7 +13,7 @@ use crate::cq::{Cq, CqShared};
 use crate::error::{Error, Result};
 use crate::events::{AsyncEvents, AsyncQueue};
 use crate::memory::{Allocate, Regions};
-use crate::pd::{Pd, PdId, PdShared};
+use crate::pd::{Pd, PdShared, Scope};
 use crate::shard::{Doorbells, EngineOps, Shard, forked, linger_at_exit};
 
 /// Most queue pairs of a device.
@@ -37,9 +37,16 @@ pub(crate) struct DeviceShared {
     pub(crate) qpns: Numbers,
     /// Completion queues may outlive the device.
     cqns: Arc<Numbers>,
-    pds: AtomicU32,
+    scopes: AtomicU32,
     /// Whether the connections' data is waited for at the end; not where time is simulated.
     lingers: bool,
+}
+
+impl DeviceShared {
+    /// A number for a new protection domain or queue pair.
+    pub(crate) fn next_scope(&self) -> Scope {
+        Scope(self.scopes.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 impl Drop for DeviceShared {
@@ -185,7 +192,7 @@ impl Device {
             memory,
             qpns: Numbers::new(MAX_QPS),
             cqns: Arc::new(Numbers::new(MAX_CQS)),
-            pds: AtomicU32::new(0),
+            scopes: AtomicU32::new(0),
             lingers,
         };
         Self { shared: Arc::new(shared) }
@@ -217,8 +224,8 @@ impl Device {
 
     /// Creates a protection domain.
     pub fn alloc_pd(&self) -> Pd {
-        let id = PdId(self.shared.pds.fetch_add(1, Ordering::Relaxed));
-        Pd { shared: Arc::new(PdShared { id, regions: Regions::default(), device: self.shared.clone() }) }
+        let scope = self.shared.next_scope();
+        Pd { shared: Arc::new(PdShared { scope, regions: Regions::default(), device: self.shared.clone() }) }
     }
 
     /// Creates a completion channel.

@@ -41,6 +41,9 @@ pub enum Error {
     /// The key names no region.
     #[error("no memory region has the key {0:#010x}")]
     UnknownKey(u32),
+    /// Memory windows are bound to the region.
+    #[error("{0} memory windows are bound to the region")]
+    WindowsBound(u32),
     /// The queue pair is not in a state that allows this.
     #[error("queue pair {qpn} is in state {state:?}")]
     QpState {

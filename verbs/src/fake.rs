@@ -17,7 +17,7 @@ use crate::memory::{MrTable, PageAllocator};
 use crate::qp::{QpShared, QpState};
 use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, RequestId, Shard};
 use crate::wc::{Wc, WcFlags, WcOpcode, WcStatus};
-use crate::wr::{SendFlags, SendOp};
+use crate::wr::SendFlags;
 
 /// What a test sees of the engine, and tells it.
 #[derive(Default)]
@@ -94,11 +94,7 @@ impl FakeEngine {
         let mut arrivals = Vec::new();
         while let Some(view) = shared.send.peek(qp.sends) {
             let entry = *view.entry;
-            let opcode = match entry.op {
-                SendOp::Send | SendOp::SendInv(_) => WcOpcode::Send,
-                SendOp::Write { .. } => WcOpcode::Write,
-                SendOp::Read { .. } => WcOpcode::Read,
-            };
+            let opcode = entry.op.completes_as();
             if opcode == WcOpcode::Send {
                 arrivals.push((entry.length, entry.flags.contains(SendFlags::SOLICITED)));
             }

@@ -41,7 +41,7 @@ pub use cq::Cq;
 pub use device::{Device, DeviceAttr};
 pub use error::{Error, PostError, PostListError, Result};
 pub use events::{AsyncEvent, AsyncEvents, FaultCause, QpFault};
-pub use memory::{Access, Mr};
+pub use memory::{Access, Mr, Mw, MwBind, MwKind, Rereg};
 pub use pd::Pd;
 pub use qp::{Qp, QpInit, QpState, TerminateInfo};
 pub use wc::{Wc, WcFlags, WcOpcode, WcStatus};

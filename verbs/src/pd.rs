@@ -5,15 +5,31 @@ use std::sync::Arc;
 use crate::cq::Cq;
 use crate::device::DeviceShared;
 use crate::error::{Error, Result};
-use crate::memory::{Access, Mr, Regions};
+use crate::memory::{Access, Mr, Mw, MwKind, Regions};
 use crate::qp::{Qp, QpInit};
 
-/// The number of a protection domain.
+/// Who can use an STag: a protection domain or one queue pair. Each of either has a number of its own in the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct PdId(pub(crate) u32);
+pub(crate) struct Scope(pub(crate) u32);
+
+/// The scopes that accesses of a queue pair have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scopes {
+    /// Its protection domain's.
+    pub(crate) pd: Scope,
+    /// Its own.
+    pub(crate) qp: Scope,
+}
+
+impl Scopes {
+    #[inline]
+    pub(crate) fn include(self, scope: Scope) -> bool {
+        scope == self.pd || scope == self.qp
+    }
+}
 
 pub(crate) struct PdShared {
-    pub(crate) id: PdId,
+    pub(crate) scope: Scope,
     pub(crate) regions: Regions,
     pub(crate) device: Arc<DeviceShared>,
 }
@@ -39,7 +55,20 @@ impl Pd {
     /// to it that the device's accesses (by the rights given, at any time) would violate.
     pub unsafe fn reg_mr(&self, ptr: *mut u8, len: usize, access: Access) -> Result<Mr> {
         // SAFETY: the caller's promise.
-        unsafe { Mr::register(self, ptr, len, access) }
+        unsafe { Mr::register(self, ptr, len, None, access) }
+    }
+
+    /// The same, with `iova` instead of its address as the name of the first byte, in scatter-gather elements and for the
+    /// peer.
+    ///
+    /// # Errors
+    /// As for [`reg_mr`](Self::reg_mr).
+    ///
+    /// # Safety
+    /// As for [`reg_mr`](Self::reg_mr).
+    pub unsafe fn reg_mr_iova(&self, ptr: *mut u8, len: usize, iova: u64, access: Access) -> Result<Mr> {
+        // SAFETY: the caller's promise.
+        unsafe { Mr::register(self, ptr, len, Some(iova), access) }
     }
 
     /// Allocates `len` bytes, zeroed, from the device's memory and registers them. This is the memory that
@@ -49,6 +78,14 @@ impl Pd {
     /// As for [`reg_mr`](Self::reg_mr), and [`Error::Os`] if there is no memory.
     pub fn alloc_mr(&self, len: usize, access: Access) -> Result<Mr> {
         Mr::allocate(self, len, access)
+    }
+
+    /// Allocates a memory window, which grants nothing until it is bound.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`] if there are too many regions and windows.
+    pub fn alloc_mw(&self, kind: MwKind) -> Result<Mw> {
+        Mw::allocate(self, kind)
     }
 
     /// Creates a queue pair.

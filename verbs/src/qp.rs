@@ -8,7 +8,7 @@ use crate::cq::{Cq, CqShared};
 use crate::device::{MAX_INLINE, MAX_SGE, MAX_WR};
 use crate::error::{Error, PostError, PostListError, Result};
 use crate::events::{AsyncQueue, Object};
-use crate::pd::{Pd, PdId};
+use crate::pd::{Pd, Scopes};
 use crate::queue::{Payload, RecvQueue, SendQueue};
 use crate::sabotage::{Rule, broken};
 use crate::wr::{RecvWr, SendWr};
@@ -66,7 +66,7 @@ impl fmt::Display for TerminateInfo {
 /// A queue pair as engine and application share it.
 pub(crate) struct QpShared {
     pub(crate) qpn: u32,
-    pub(crate) pd: PdId,
+    pub(crate) scopes: Scopes,
     pub(crate) send: SendQueue,
     pub(crate) recv: RecvQueue,
     pub(crate) send_cq: Arc<CqShared>,
@@ -145,7 +145,7 @@ impl Qp {
         let qpn = device.qpns.take().ok_or(Error::Exhausted("queue pairs"))?;
         let shared = Arc::new(QpShared {
             qpn,
-            pd: pd.shared.id,
+            scopes: Scopes { pd: pd.shared.scope, qp: device.next_scope() },
             send: SendQueue::new(init.max_send_wr, init.max_send_sge, init.max_inline),
             recv: RecvQueue::new(init.max_recv_wr, init.max_recv_sge),
             send_cq: init.send_cq.shared.clone(),

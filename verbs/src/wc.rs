@@ -25,6 +25,9 @@ pub enum WcStatus {
     RemoteInvalidRequest,
     /// The STag that a Send with Invalidate names cannot be invalidated.
     Invalidation,
+    /// A binding, registration or invalidation asked for by a request is not possible: key, state, protection domain,
+    /// rights or bounds.
+    MemoryManagement,
     /// The connection ended before the peer acknowledged the request.
     ConnectionLost,
     /// The QP met an error that fits nothing else.
@@ -44,6 +47,7 @@ impl WcStatus {
             Self::RemoteOperation => "remote operation error",
             Self::RemoteInvalidRequest => "remote invalid request",
             Self::Invalidation => "invalidation refused",
+            Self::MemoryManagement => "memory management error",
             Self::ConnectionLost => "connection lost",
             Self::Fatal => "fatal error",
         }
@@ -69,6 +73,12 @@ pub enum WcOpcode {
     Read,
     /// A receive.
     Recv,
+    /// An invalidation of an STag of this node.
+    LocalInv,
+    /// A window was bound.
+    BindMw,
+    /// A region was registered by a request.
+    RegMr,
 }
 
 bitflags! {

@@ -2,7 +2,8 @@
 
 use bitflags::bitflags;
 
-use crate::memory::Mr;
+use crate::memory::{Access, Mr};
+use crate::wc::WcOpcode;
 
 /// A piece of local memory: one element of a scatter-gather list.
 #[repr(C)]
@@ -44,6 +45,55 @@ pub enum SendOp {
         /// STag of the peer's region.
         rkey: u32,
     },
+    /// Invalidate an STag of this node: a region to which no windows are bound, or a window of type 2. From its completion
+    /// on, and for all later requests, it grants nothing. Earlier Reads into it fail, unless [`SendFlags::FENCE`] waits for
+    /// them.
+    LocalInv(u32),
+    /// Bind a memory window ([`Mw`](crate::Mw)) to a part of a region, for later requests and for the peer.
+    BindMw {
+        /// The key that the window is to have: [`Mw::rkey`](crate::Mw::rkey) with the lowest octet as you like.
+        rkey: u32,
+        /// Local key of the region, which must be addressed by virtual addresses.
+        lkey: u32,
+        /// First byte, as in an [`Sge`] of the region.
+        addr: u64,
+        /// Length in bytes; 0 unbinds a window of type 1.
+        len: u64,
+        /// Remote rights, and [`Access::ZERO_BASED`]. Those by which the peer writes need `LOCAL_WRITE` of the region; what
+        /// it grants remotely itself does not count.
+        access: Access,
+    },
+    /// Register a part of an invalid region's own memory anew ([`LocalInv`](Self::LocalInv), [`Mr::revoke`]), as fast
+    /// registrations do.
+    RegMr {
+        /// The key that the region is to have: [`Mr::lkey`] with the lowest octet as you like.
+        key: u32,
+        /// Address of the first byte.
+        addr: u64,
+        /// Length in bytes.
+        len: u64,
+        /// The rights; `LOCAL_WRITE` only if the region was registered with it.
+        access: Access,
+    },
+}
+
+impl SendOp {
+    /// What its completion says.
+    pub(crate) fn completes_as(&self) -> WcOpcode {
+        match self {
+            Self::Send | Self::SendInv(_) => WcOpcode::Send,
+            Self::Write { .. } => WcOpcode::Write,
+            Self::Read { .. } => WcOpcode::Read,
+            Self::LocalInv(_) => WcOpcode::LocalInv,
+            Self::BindMw { .. } => WcOpcode::BindMw,
+            Self::RegMr { .. } => WcOpcode::RegMr,
+        }
+    }
+
+    /// Whether it is about memory of this node only: nothing is sent.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self, Self::LocalInv(_) | Self::BindMw { .. } | Self::RegMr { .. })
+    }
 }
 
 bitflags! {
@@ -54,7 +104,7 @@ bitflags! {
         const SIGNALED = 1;
         /// Raise a solicited event at the peer (Send only).
         const SOLICITED = 1 << 1;
-        /// Wait for all earlier Reads of this QP.
+        /// Wait for all earlier Reads of this QP, before a request of any kind.
         const FENCE = 1 << 2;
         /// Copy the payload while posting; the memory may be reused when the call returns.
         const INLINE = 1 << 3;
@@ -68,7 +118,7 @@ pub struct SendWr<'a> {
     pub wr_id: u64,
     /// What to do.
     pub op: SendOp,
-    /// The local memory: source of a Send or Write, sink of a Read (at most one element).
+    /// The local memory: source of a Send or Write, sink of a Read (at most one element); none for requests about memory.
     pub sges: &'a [Sge],
     /// How.
     pub flags: SendFlags,

@@ -152,7 +152,7 @@ impl Pair {
             self.run(qps, SendOp::Send, len, SendFlags::empty());
             self.run(qps, SendOp::Send, len, SendFlags::SOLICITED);
             for flags in [SendFlags::empty(), SendFlags::SOLICITED] {
-                let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+                let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
                 let passing = self.server.pd.alloc_mr(4096, access).expect("memory");
                 self.run(qps, SendOp::SendInv(passing.rkey()), len, flags);
             }

@@ -121,10 +121,11 @@ impl Scene {
             (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
         connect(&mut simulation, &mut other_server, &mut other_client);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let writable = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
         let memory = Memory {
             all: server.pd.alloc_mr(1000, access).unwrap(),
             readable: server.pd.alloc_mr(1000, Access::REMOTE_READ).unwrap(),
-            writable: server.pd.alloc_mr(1000, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap(),
+            writable: server.pd.alloc_mr(1000, writable).unwrap(),
             elsewhere: simulation.device(0).alloc_pd().alloc_mr(1000, access).unwrap(),
         };
         let inbox = server.pd.alloc_mr(300, Access::LOCAL_WRITE).unwrap();

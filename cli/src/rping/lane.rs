@@ -161,6 +161,8 @@ impl Lane {
                 self.received = Some(Info::decode(&bytes));
                 self.post_receive()?;
             }
+            // Nothing else is posted.
+            _ => {}
         }
         Ok(())
     }

@@ -72,7 +72,7 @@ pub(super) fn write(
             if len > 0 {
                 let start = if broken(Rule::ReadSource) { 0 } else { fpdu.payload.start };
                 let to = request.src_to.wrapping_add(u64::from(start));
-                let span = table.resolve(request.src_stag, qp.pd, Access::REMOTE_READ, to, len)?;
+                let span = table.resolve(request.src_stag, qp.scopes, Access::REMOTE_READ, to, len)?;
                 // SAFETY: just resolved; regions leave the table only under the engine lock, which we hold.
                 unsafe { writer.memory(span.ptr, len as usize) };
             }
@@ -116,7 +116,7 @@ fn gather(
         }
         let n = (sge.len - skip).min(range.end - at);
         let addr = sge.addr.wrapping_add(u64::from(skip));
-        let span = table.resolve(sge.lkey, qp.pd, Access::empty(), addr, n)?;
+        let span = table.resolve(sge.lkey, qp.scopes, Access::LOCAL_READ, addr, n)?;
         // SAFETY: just resolved; regions leave the table only under the engine lock, which we hold.
         unsafe { writer.memory(span.ptr, n as usize) };
         at += n;

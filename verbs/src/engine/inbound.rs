@@ -55,7 +55,7 @@ impl Inbound<'_> {
                 let n = (end - want).min(u64::from(len - at)) as u32;
                 let span = self.table.resolve(
                     sge.lkey,
-                    self.shared.pd,
+                    self.shared.scopes,
                     Access::LOCAL_WRITE,
                     sge.addr.wrapping_add(skip),
                     n,
@@ -78,7 +78,7 @@ impl Sink for Inbound<'_> {
             TaggedOp::Write => Access::REMOTE_WRITE,
             TaggedOp::ReadResponse => Access::LOCAL_WRITE,
         };
-        match self.table.resolve(stag, self.shared.pd, need, to, len) {
+        match self.table.resolve(stag, self.shared.scopes, need, to, len) {
             Ok(span) => Ok(Target::Memory(span.ptr.wrapping_add(usize::from(broken(Rule::Place))))),
             Err(fault) => Err(super::access_fault(fault)),
         }
@@ -123,11 +123,11 @@ impl Sink for Inbound<'_> {
     }
 
     fn invalidate(&mut self, stag: u32) -> Result<(), CannotInvalidate> {
-        self.table.invalidate(stag, self.shared.pd).map_err(|_| CannotInvalidate)
+        self.table.invalidate(stag, self.shared.scopes).map_err(|_| CannotInvalidate)
     }
 
     fn read_source(&mut self, stag: u32, to: u64, len: u32) -> Result<(), ReadFault> {
-        let span = self.table.resolve(stag, self.shared.pd, Access::REMOTE_READ, to, len);
+        let span = self.table.resolve(stag, self.shared.scopes, Access::REMOTE_READ, to, len);
         span.map(|_| ()).map_err(super::access_fault)
     }
 

@@ -7,6 +7,7 @@ use super::peers::NUDGE_AFTER;
 use super::qp::{Cursor, Message, QpCore, Source};
 use super::teardown::Why;
 use super::{Clock, Engine, access_fault, fpdu};
+use crate::memory::{Bind, MrFault, MrTable};
 use crate::port::{Draft, Port, Wire};
 use crate::qp::QpState;
 use crate::sabotage::{Rule, broken};
@@ -33,6 +34,8 @@ const STARTUP_RECORD: usize = 512;
 enum Next {
     /// A message, which is now under way.
     Message,
+    /// Nothing to send: a work request about memory of ours has been carried out.
+    Done,
     /// A work request that can't be begun; it completes with this status.
     Bad(WcStatus),
     Nothing,
@@ -56,7 +59,7 @@ enum Turn {
 impl<F: urnic_tcp::Frame> QpCore<F> {
     /// Chooses and begins the next message. Inbound Reads and work requests alternate; a message is never
     /// interrupted by another (siw can't interleave, and RFC 5041 §5.3 wants submission order: DDP-34).
-    fn next_message(&mut self) -> Next {
+    fn next_message(&mut self, table: &mut MrTable) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         if let Some(terminate) = &self.tx.terminate {
             let Ok(outgoing) = stream.begin(Op::Terminate(*terminate), 0) else { return Next::Nothing };
@@ -68,7 +71,7 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         if responses_first && self.next_response() == Next::Message {
             return Next::Message;
         }
-        match self.next_work_request() {
+        match self.next_work_request(table) {
             Next::Nothing if !responses_first => self.next_response(),
             next => next,
         }
@@ -82,7 +85,7 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         Next::Message
     }
 
-    fn next_work_request(&mut self) -> Next {
+    fn next_work_request(&mut self, table: &mut MrTable) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         let index = self.tx.next;
         let Some(view) = self.shared.send.peek(index) else { return Next::Nothing };
@@ -91,6 +94,7 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         if fenced && stream.reads_outstanding() > 0 {
             return Next::Nothing; // a read fence waits for all earlier Reads
         }
+        let scopes = self.shared.scopes;
         let mut source = Source::WorkRequest { index, cursor: Cursor::default() };
         let solicited = entry.flags.contains(SendFlags::SOLICITED);
         let op = match entry.op {
@@ -103,6 +107,13 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
                 let sink = view.sges.first().copied().unwrap_or(crate::wr::Sge { addr: 0, len: 0, lkey: 1 });
                 Op::Read { sink_stag: sink.lkey, sink_to: sink.addr, src_stag: rkey, src_to: addr }
             }
+            SendOp::LocalInv(stag) => return self.managed(table.invalidate_local(stag, scopes)),
+            SendOp::BindMw { rkey, lkey, addr, len, access } => {
+                return self.managed(table.bind(Bind { rkey, lkey, addr, len, access }, scopes));
+            }
+            SendOp::RegMr { key, addr, len, access } => {
+                return self.managed(table.register(key, addr, len, access, scopes));
+            }
         };
         match stream.begin(op, entry.length) {
             Ok(outgoing) => {
@@ -113,6 +124,16 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
             Err(BeginError::OrdReached | BeginError::NotYet | BeginError::Ended) => Next::Nothing,
             Err(_) => Next::Bad(WcStatus::LocalQpOp),
         }
+    }
+
+    /// The next work request was about memory of ours. It took place in its turn: earlier requests have taken their data,
+    /// later ones have not begun (verbs draft §8.2.2).
+    fn managed(&mut self, outcome: Result<(), MrFault>) -> Next {
+        if outcome.is_err() {
+            return Next::Bad(WcStatus::MemoryManagement);
+        }
+        self.tx.next = self.tx.next.wrapping_add(1);
+        Next::Done
     }
 }
 
@@ -180,7 +201,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             sum: 0,
             want_sum: !self.port.spares_checksum(),
         };
-        let outcome = turn.run(qp, &self.core.table, &mut self.port, &mut self.stack);
+        let outcome = turn.run(qp, &mut self.core.table, &mut self.port, &mut self.stack);
         turn.hand_over(&mut self.stack);
         qp.complete_sends();
         let nudge = first_words && qp.tx.spoken;
@@ -233,7 +254,7 @@ impl<D: Draft> Segments<'_, D> {
     fn run<P: Port<Draft = D, Payload = D::Payload>>(
         &mut self,
         qp: &mut QpCore<P::Frame>,
-        table: &crate::memory::MrTable,
+        table: &mut MrTable,
         port: &mut P,
         stack: &mut Stack<crate::port::PortBuffers<P>>,
     ) -> Turn
@@ -246,8 +267,15 @@ impl<D: Draft> Segments<'_, D> {
         let mut fpdus = QUANTUM_FPDUS;
         loop {
             if qp.tx.message.is_none() {
-                match qp.next_message() {
+                match qp.next_message(table) {
                     Next::Message => {}
+                    Next::Done => {
+                        fpdus = fpdus.saturating_sub(1);
+                        if fpdus == 0 {
+                            return Turn::More;
+                        }
+                        continue;
+                    }
                     Next::Nothing => return Turn::Idle,
                     Next::Bad(status) => {
                         let culprit = Some((qp.tx.next, status));

@@ -121,16 +121,13 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         while self.tx.done != handed {
             let Some(view) = self.shared.send.peek(self.tx.done) else { break };
             let entry = view.entry;
-            let opcode = match entry.op {
-                SendOp::Read { .. } if broken(Rule::ReadAnswered) => WcOpcode::Read,
-                SendOp::Read { .. } if self.tx.reads_answered == 0 => break,
-                SendOp::Read { .. } => {
-                    self.tx.reads_answered -= 1;
-                    WcOpcode::Read
+            if matches!(entry.op, SendOp::Read { .. }) && !broken(Rule::ReadAnswered) {
+                if self.tx.reads_answered == 0 {
+                    break;
                 }
-                SendOp::Write { .. } => WcOpcode::Write,
-                SendOp::Send | SendOp::SendInv(_) => WcOpcode::Send,
-            };
+                self.tx.reads_answered -= 1;
+            }
+            let opcode = entry.op.completes_as();
             let signalled = self.shared.signal_all || entry.flags.contains(SendFlags::SIGNALED);
             if signalled || broken(Rule::Signalled) {
                 let mut wc = self.send_wc(entry.wr_id, opcode, WcStatus::Success);
@@ -151,11 +148,7 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         self.shared.set_state(QpState::Error);
         self.tx.message = None;
         while let Some(view) = self.shared.send.peek(self.tx.done) {
-            let opcode = match view.entry.op {
-                SendOp::Read { .. } => WcOpcode::Read,
-                SendOp::Write { .. } => WcOpcode::Write,
-                SendOp::Send | SendOp::SendInv(_) => WcOpcode::Send,
-            };
+            let opcode = view.entry.op.completes_as();
             let status = match culprit {
                 Some((index, status)) if index == self.tx.done => status,
                 _ => WcStatus::Flushed,

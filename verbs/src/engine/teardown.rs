@@ -199,6 +199,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
     pub(super) fn remove_qp(&mut self, qp: u32) {
         let Some(core) = self.qps.remove(qp) else { return };
         self.by_qpn[core.shared.qpn as usize] = None;
+        self.table.queue_pair_gone(core.shared.scopes.qp);
         let Some(index) = core.endpoint else { return };
         if let Some(endpoint) = self.endpoints.get_mut(index) {
             let farewell =

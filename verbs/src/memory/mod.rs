@@ -6,6 +6,7 @@ mod copy;
 mod regions;
 mod stag;
 mod table;
+mod window;
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -13,10 +14,12 @@ use bitflags::bitflags;
 
 pub(crate) use allocate::{Allocate, Block, PageAllocator};
 pub(crate) use regions::Regions;
-pub(crate) use table::{MAX_REGIONS, MrEntry, MrFault, MrTable};
+pub(crate) use table::{Bind, MAX_REGIONS, MrEntry, MrFault, MrTable};
+pub use window::{Mw, MwBind, MwKind};
 
 use crate::error::{Error, Result};
 use crate::pd::Pd;
+use crate::qp::Qp;
 
 bitflags! {
     /// What may be done with a memory region. Local reading always may.
@@ -28,23 +31,44 @@ bitflags! {
         const REMOTE_WRITE = 1 << 1;
         /// The peer may read it.
         const REMOTE_READ = 1 << 2;
+        /// Its bytes are addressed from 0, by the peer and in scatter-gather elements, instead of by their addresses.
+        const ZERO_BASED = 1 << 4;
+        /// Every peer that has one of these remote rights may invalidate the region, by a Send with Invalidate. Not for
+        /// regions that several peers use: one could take it away from the others (RFC 5040 §8.1.1). Regions that are
+        /// limited to one queue pair ([`Mr::restrict_to`]) and windows of type 2 do not need it.
+        const REMOTE_INVALIDATE = 1 << 5;
     }
 }
 
 impl Access {
-    /// The rights that a peer can have; a region with any of them can be invalidated remotely.
+    /// The rights that a peer can have.
     pub(crate) const REMOTE: Self = Self::REMOTE_WRITE.union(Self::REMOTE_READ);
+    /// Those by which a peer changes memory; they need `LOCAL_WRITE`.
+    pub(crate) const REMOTE_WRITING: Self = Self::REMOTE_WRITE;
+    /// What every region grants to its own node, and windows do not.
+    pub(crate) const LOCAL_READ: Self = Self::from_bits_retain(1 << 7);
+
+    /// Whether the rights go together (verbs §7).
+    fn check(self) -> Result<()> {
+        if self.intersects(Self::REMOTE_WRITING) && !self.contains(Self::LOCAL_WRITE) {
+            return Err(Error::Invalid("REMOTE_WRITE needs LOCAL_WRITE"));
+        }
+        Ok(())
+    }
 }
 
-/// A memory region. Dropping it deregisters it; after that the device does not touch the memory any more.
+/// A memory region. Dropping it deregisters it: after that the device does not touch the memory any more, whatever was
+/// under way, and windows that were bound to it grant nothing.
 pub struct Mr {
     base: *mut u8,
     len: u64,
+    /// Address or tagged offset of the first byte.
+    virt: u64,
     access: Access,
     stag: u32,
     pd: Pd,
     /// Memory of the device's allocator; freed after deregistration.
-    _block: Option<Box<dyn Block>>,
+    block: Option<Box<dyn Block>>,
 }
 
 // SAFETY: the memory behind `base` is only accessed by volatile copies; everything else is Send + Sync.
@@ -52,13 +76,31 @@ unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}
 
+/// What [`Mr::rereg`] is to change; what is `None` stays.
+#[derive(Clone, Copy, Default)]
+pub struct Rereg<'a> {
+    /// Other rights.
+    pub access: Option<Access>,
+    /// Another protection domain, of the same device.
+    pub pd: Option<&'a Pd>,
+    /// Other memory, of the application: first byte and length. Its bytes are addressed by their addresses, or from 0.
+    pub memory: Option<(*mut u8, usize)>,
+}
+
 impl Mr {
     /// # Safety
     /// As [`Pd::reg_mr`].
-    pub(crate) unsafe fn register(pd: &Pd, base: *mut u8, len: usize, access: Access) -> Result<Self> {
-        check(base, len, access)?;
+    pub(crate) unsafe fn register(
+        pd: &Pd,
+        base: *mut u8,
+        len: usize,
+        iova: Option<u64>,
+        access: Access,
+    ) -> Result<Self> {
+        let virt = first_offset(base, iova, access)?;
+        check(base, len, virt, access)?;
         allocate::fault_in(base, len, access.contains(Access::LOCAL_WRITE))?;
-        Self::insert(pd, base, len, access, None)
+        Self::insert(pd, base, len, virt, access, None)
     }
 
     pub(crate) fn allocate(pd: &Pd, len: usize, access: Access) -> Result<Self> {
@@ -67,27 +109,113 @@ impl Mr {
         }
         let block = pd.shared.device.memory.allocate(len)?;
         let base = block.base();
-        check(base, len, access)?;
-        Self::insert(pd, base, len, access, Some(block))
+        let virt = first_offset(base, None, access)?;
+        check(base, len, virt, access)?;
+        Self::insert(pd, base, len, virt, access, Some(block))
     }
 
     fn insert(
         pd: &Pd,
         base: *mut u8,
         len: usize,
+        virt: u64,
         access: Access,
         block: Option<Box<dyn Block>>,
     ) -> Result<Self> {
         let len = len as u64;
-        let entry = MrEntry { base, len, pd: pd.shared.id, access, virt: base as u64 };
+        let entry = MrEntry { base, len, pd: pd.shared.scope, access, virt };
         let stag = pd.shared.device.shard.control(|engine| engine.table().insert(entry))?;
-        pd.shared.regions.insert(stag, base, len);
-        Ok(Self { base, len, access, stag, pd: pd.clone(), _block: block })
+        pd.shared.regions.insert(stag, base, len, virt);
+        Ok(Self { base, len, virt, access, stag, pd: pd.clone(), block })
     }
 
-    /// Address of the first byte; also its tagged offset for the peer.
+    /// Deregisters the region as dropping it does, unless windows are bound to it.
+    ///
+    /// # Errors
+    /// The region back, with [`Error::WindowsBound`].
+    pub fn deregister(self) -> Result<(), (Self, Error)> {
+        match self.refuse_if_bound() {
+            Ok(()) => Ok(()),
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    fn refuse_if_bound(&self) -> Result<()> {
+        match self.pd.shared.device.shard.control(|engine| engine.table().windows(self.stag))? {
+            0 => Ok(()),
+            windows => Err(Error::WindowsBound(windows)),
+        }
+    }
+
+    /// Takes back what the region grants, to peers and to this node; its memory stays registered. When this returns,
+    /// nothing can change the memory or read it, not even what is under way.
+    /// [`SendOp::RegMr`](crate::SendOp::RegMr) and [`rereg`](Self::rereg) grant anew.
+    ///
+    /// # Errors
+    /// [`Error::WindowsBound`].
+    pub fn revoke(&self) -> Result<()> {
+        self.pd.shared.device.shard.control(|engine| engine.table().revoke(self.stag))
+    }
+
+    /// From now on only `qp` can use the region: neither the peers of other queue pairs of the domain, nor requests posted
+    /// to those. The peer may invalidate it, if it has any remote right.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the queue pair is of another protection domain.
+    pub fn restrict_to(&self, qp: &Qp) -> Result<()> {
+        if qp.shared.scopes.pd != self.pd.shared.scope {
+            return Err(Error::Invalid("the queue pair is of another protection domain"));
+        }
+        let scope = qp.shared.scopes.qp;
+        self.pd.shared.device.shard.control(|engine| engine.table().restrict(self.stag, scope))
+    }
+
+    /// Registers anew, with other rights, in another protection domain or with other memory; the region is as just
+    /// registered then, and its keys are others. When this returns the old ones grant nothing, and memory that is given up
+    /// is not touched any more. What was addressed by an offset of its own ([`Pd::reg_mr_iova`]) keeps it.
+    ///
+    /// # Errors
+    /// As for [`Pd::reg_mr`], and [`Error::WindowsBound`]; nothing has changed then.
+    ///
+    /// # Safety
+    /// As for [`Pd::reg_mr`], for memory and rights to come.
+    pub unsafe fn rereg(&mut self, change: &Rereg<'_>) -> Result<()> {
+        let pd = change.pd.unwrap_or(&self.pd).clone();
+        if !std::sync::Arc::ptr_eq(&pd.shared.device, &self.pd.shared.device) {
+            return Err(Error::Invalid("the protection domain belongs to another device"));
+        }
+        let access = change.access.unwrap_or(self.access);
+        let (base, len) = change.memory.unwrap_or((self.base, self.len as usize));
+        let kept = change.memory.is_none() && !self.access.contains(Access::ZERO_BASED);
+        let iova = (kept && self.virt != self.base as u64).then_some(self.virt);
+        let virt = first_offset(base, iova, access)?;
+        check(base, len, virt, access)?;
+        allocate::fault_in(base, len, access.contains(Access::LOCAL_WRITE))?;
+        let entry = MrEntry { base, len: len as u64, pd: pd.shared.scope, access, virt };
+        let stag = self.pd.shared.device.shard.control(|engine| {
+            let table = engine.table();
+            match table.windows(self.stag)? {
+                0 => {}
+                windows => return Err(Error::WindowsBound(windows)),
+            }
+            let stag = table.insert(entry)?;
+            table.remove(self.stag)?;
+            Ok(stag)
+        })?;
+        self.pd.shared.regions.remove(self.stag);
+        pd.shared.regions.insert(stag, base, len as u64, virt);
+        if change.memory.is_some() {
+            self.block = None;
+        }
+        (self.base, self.len, self.virt) = (base, len as u64, virt);
+        (self.access, self.stag, self.pd) = (access, stag, pd);
+        Ok(())
+    }
+
+    /// What names the first byte in scatter-gather elements, and as tagged offset for the peer: its address, unless the
+    /// region was registered otherwise ([`Access::ZERO_BASED`], [`Pd::reg_mr_iova`]).
     pub fn addr(&self) -> u64 {
-        self.base as u64
+        self.virt
     }
 
     /// Where the region starts.
@@ -173,18 +301,30 @@ impl Mr {
     }
 }
 
+/// What is to name the first byte.
+fn first_offset(base: *mut u8, iova: Option<u64>, access: Access) -> Result<u64> {
+    match iova {
+        Some(_) if access.contains(Access::ZERO_BASED) => {
+            Err(Error::Invalid("a memory region that counts from 0 has no other first address"))
+        }
+        Some(iova) => Ok(iova),
+        None if access.contains(Access::ZERO_BASED) => Ok(0),
+        None => Ok(base as u64),
+    }
+}
+
 /// Whether range and rights make sense (verbs §7).
-fn check(base: *mut u8, len: usize, access: Access) -> Result<()> {
+fn check(base: *mut u8, len: usize, virt: u64, access: Access) -> Result<()> {
     if base.is_null() || len == 0 {
         return Err(Error::Invalid("a memory region needs at least one byte"));
     }
-    if (base as usize).checked_add(len).is_none() {
+    if (base as usize).checked_add(len).is_none() || virt.checked_add(len as u64).is_none() {
         return Err(Error::Invalid("the memory region wraps around the address space"));
     }
-    if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
-        return Err(Error::Invalid("REMOTE_WRITE needs LOCAL_WRITE"));
+    if !Access::all().contains(access) {
+        return Err(Error::Invalid("rights that do not exist"));
     }
-    Ok(())
+    access.check()
 }
 
 impl Drop for Mr {

@@ -11,6 +11,7 @@ use crate::wr::Sge;
 struct Region {
     base: *mut u8,
     len: u64,
+    virt: u64,
 }
 
 // SAFETY: the pointer is only used for volatile copies while the region is in the map.
@@ -26,8 +27,9 @@ pub(crate) struct Regions {
 }
 
 impl Regions {
-    pub(super) fn insert(&self, stag: u32, base: *mut u8, len: u64) {
-        self.by_key.write().unwrap_or_else(PoisonError::into_inner).insert(stag, Region { base, len });
+    pub(super) fn insert(&self, stag: u32, base: *mut u8, len: u64, virt: u64) {
+        let region = Region { base, len, virt };
+        self.by_key.write().unwrap_or_else(PoisonError::into_inner).insert(stag, region);
     }
 
     pub(super) fn remove(&self, stag: u32) {
@@ -39,7 +41,7 @@ impl Regions {
         let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
         for sge in sges.iter().filter(|sge| sge.len > 0) {
             let region = by_key.get(&sge.lkey).ok_or(PostError::InlineAccess)?;
-            let offset = sge.addr.checked_sub(region.base as u64).ok_or(PostError::InlineAccess)?;
+            let offset = sge.addr.checked_sub(region.virt).ok_or(PostError::InlineAccess)?;
             if offset.checked_add(sge.len.into()).is_none_or(|end| end > region.len) {
                 return Err(PostError::InlineAccess);
             }

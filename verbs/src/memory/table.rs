@@ -1,27 +1,31 @@
-//! The table of memory regions; touched only under the engine lock.
+//! The table of STags: memory regions and windows; touched only under the engine lock.
+
+mod manage;
 
 use std::collections::VecDeque;
 
-use super::Access;
 use super::stag::{INDEX_BITS, StagMap};
+use super::{Access, MwKind};
 use crate::error::{Error, Result};
-use crate::pd::PdId;
+use crate::pd::{Scope, Scopes};
 use crate::sabotage::{Rule, broken};
 
-/// Most regions of a device.
+pub(crate) use manage::Bind;
+
+/// Most memory regions and windows of a device, taken together.
 pub(crate) const MAX_REGIONS: usize = 1 << 20;
 /// Slots that wait at least until one of them is used again, so that an STag of old stays invalid for long.
 const RESTING: usize = 1024;
 const _: () = assert!(MAX_REGIONS <= 1 << INDEX_BITS);
 
-/// A memory region.
+/// A memory region to enter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MrEntry {
     pub(crate) base: *mut u8,
     pub(crate) len: u64,
-    pub(crate) pd: PdId,
+    pub(crate) pd: Scope,
     pub(crate) access: Access,
-    /// Address or tagged offset of the first byte.
+    /// Address or tagged offset of the first byte; the range does not wrap.
     pub(crate) virt: u64,
 }
 
@@ -35,15 +39,15 @@ pub(crate) struct Span {
 /// Why an access is refused; in the order of the checks (RFC 5041 §7.1, RFC 5040 §7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MrFault {
-    /// The STag names no valid region.
+    /// The STag names nothing valid.
     InvalidStag,
-    /// The region belongs to another protection domain.
+    /// The STag is of another protection domain or queue pair.
     NotAssociated,
-    /// The region lacks the right.
+    /// The STag lacks the right.
     NoRight,
     /// The address range wraps around.
     Wrap,
-    /// The address range is not within the region.
+    /// The address range is not within what the STag grants.
     Bounds,
 }
 
@@ -51,20 +55,57 @@ pub(crate) enum MrFault {
 enum State {
     Free,
     Valid,
-    /// Invalidated by the peer; the application still holds it.
+    /// Grants nothing at the moment; the application still holds it.
     Invalid,
 }
 
+/// What an access looks at: half a cache line.
+#[derive(Clone, Copy)]
 struct Slot {
-    entry: MrEntry,
+    base: *mut u8,
+    len: u64,
+    virt: u64,
+    scope: Scope,
+    /// With [`Access::LOCAL_READ`], unless it is a window.
+    access: Access,
     key: u8,
     state: State,
 }
 
-/// All memory regions of an engine. STag = scrambled slot (24 bits) | key (8 bits); local and remote keys are the same.
+const _: () = assert!(size_of::<Slot>() == 32);
+
+/// What else there is to an STag.
+#[derive(Clone, Copy)]
+struct Home {
+    pd: Scope,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Region {
+        /// All of its memory; the slot may grant a part.
+        base: *mut u8,
+        len: u64,
+        /// Whether the memory was registered for writing.
+        writable: bool,
+        /// Windows bound to it; while there are any it can't be invalidated.
+        windows: u32,
+    },
+    Window {
+        kind: MwKind,
+        /// While the slot is valid: the slot of the region that it is bound to.
+        region: u32,
+    },
+}
+
+/// All STags of an engine. STag = scrambled slot (24 bits) | key (8 bits); local and remote keys are the same.
 pub(crate) struct MrTable {
     slots: Vec<Slot>,
+    homes: Vec<Home>,
     free: VecDeque<u32>,
+    /// Windows of type 2 that are bound.
+    bound: u32,
     map: StagMap,
     random: fastrand::Rng,
 }
@@ -77,69 +118,73 @@ impl MrTable {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let map = StagMap::new(&mut random);
-        Self { slots: Vec::new(), free: VecDeque::new(), map, random }
+        Self { slots: Vec::new(), homes: Vec::new(), free: VecDeque::new(), bound: 0, map, random }
     }
 
     /// Enters a region and answers its STag, which is never 0.
     pub(crate) fn insert(&mut self, entry: MrEntry) -> Result<u32> {
-        let index = if self.free.len() > RESTING || self.slots.len() >= MAX_REGIONS {
-            self.free.pop_front().ok_or(Error::Exhausted("memory regions"))?
-        } else {
-            let key = self.random.u8(..);
-            self.slots.push(Slot { entry, key, state: State::Free });
-            self.slots.len() as u32 - 1
-        };
-        let slot = &mut self.slots[index as usize];
-        // Another key each time, so that an old STag stays invalid for 256 uses of the slot.
-        slot.key = slot.key.wrapping_add(1);
-        if self.map.stag(index, slot.key) == 0 {
-            slot.key = slot.key.wrapping_add(1);
-        }
-        slot.entry = entry;
-        slot.state = State::Valid;
-        Ok(self.map.stag(index, slot.key))
+        let MrEntry { base, len, pd, access, virt } = entry;
+        let writable = access.contains(Access::LOCAL_WRITE);
+        let home = Home { pd, kind: Kind::Region { base, len, writable, windows: 0 } };
+        let access = access | Access::LOCAL_READ;
+        self.enter(Slot { base, len, virt, scope: pd, access, key: 0, state: State::Valid }, home)
     }
 
-    /// Removes a region, valid or invalidated.
-    pub(crate) fn remove(&mut self, stag: u32) -> Result<()> {
+    /// Enters a window, which grants nothing until it is bound.
+    pub(crate) fn insert_window(&mut self, kind: MwKind, pd: Scope) -> Result<u32> {
+        let slot = Slot {
+            base: std::ptr::null_mut(),
+            len: 0,
+            virt: 0,
+            scope: pd,
+            access: Access::empty(),
+            key: 0,
+            state: State::Invalid,
+        };
+        self.enter(slot, Home { pd, kind: Kind::Window { kind, region: 0 } })
+    }
+
+    fn enter(&mut self, slot: Slot, home: Home) -> Result<u32> {
+        let index = if self.free.len() > RESTING || self.slots.len() >= MAX_REGIONS {
+            self.free.pop_front().ok_or(Error::Exhausted("memory regions"))? as usize
+        } else {
+            self.slots.push(Slot { key: self.random.u8(..), state: State::Free, ..slot });
+            self.homes.push(home);
+            self.slots.len() - 1
+        };
+        // Another key each time, so that an old STag stays invalid for 255 uses of the slot.
+        let mut key = self.slots[index].key.wrapping_add(1);
+        if self.map.stag(index as u32, key) == 0 {
+            key = key.wrapping_add(1);
+        }
+        self.slots[index] = Slot { key, ..slot };
+        self.homes[index] = home;
+        Ok(self.map.stag(index as u32, key))
+    }
+
+    /// The slot that `stag` names in all of its 32 bits, if it is in use.
+    fn named(&self, stag: u32) -> Option<usize> {
         let (index, key) = self.map.slot(stag);
-        match self.slots.get_mut(index as usize) {
-            Some(slot) if slot.key == key && slot.state != State::Free => {
-                slot.state = State::Free;
-                self.free.push_back(index);
-                Ok(())
-            }
+        let slot = self.slots.get(index as usize)?;
+        (slot.key == key && slot.state != State::Free).then_some(index as usize)
+    }
+
+    /// The slot that the application's handle with `stag` is for. Its key may have changed since.
+    fn held(&self, stag: u32) -> Result<usize> {
+        let index = self.map.slot(stag).0 as usize;
+        match self.slots.get(index) {
+            Some(slot) if slot.state != State::Free => Ok(index),
             _ => Err(Error::UnknownKey(stag)),
         }
     }
 
-    /// A peer invalidates a region (RFC 5040 §5.3): it must be of the QP's protection domain and have remote rights.
-    /// That it is invalid already is no fault.
-    pub(crate) fn invalidate(&mut self, stag: u32, pd: PdId) -> Result<(), MrFault> {
-        let (index, key) = self.map.slot(stag);
-        let slot = match self.slots.get_mut(index as usize) {
-            Some(slot) if slot.key == key && slot.state != State::Free => slot,
-            _ => return Err(MrFault::InvalidStag),
-        };
-        if slot.entry.pd != pd {
-            return Err(MrFault::NotAssociated);
-        }
-        if !slot.entry.access.intersects(Access::REMOTE) {
-            return Err(MrFault::NoRight);
-        }
-        if !broken(Rule::Invalidate) {
-            slot.state = State::Invalid;
-        }
-        Ok(())
-    }
-
-    /// The memory for an access of `len` bytes at `addr` that needs the rights `need` (empty: local reading).
-    /// An access of no bytes is not checked.
+    /// The memory for an access of `len` bytes at `addr` that needs the rights `need`, by a queue pair whose scopes are
+    /// `by`. An access of no bytes is not checked.
     #[inline]
     pub(crate) fn resolve(
         &self,
         stag: u32,
-        pd: PdId,
+        by: Scopes,
         need: Access,
         addr: u64,
         len: u32,
@@ -148,26 +193,26 @@ impl MrTable {
             return Ok(Span { ptr: std::ptr::NonNull::dangling().as_ptr(), len });
         }
         let (index, key) = self.map.slot(stag);
-        let entry = match self.slots.get(index as usize) {
-            Some(slot) if slot.key == key && slot.state == State::Valid => &slot.entry,
+        let slot = match self.slots.get(index as usize) {
+            Some(slot) if slot.key == key && slot.state == State::Valid => slot,
             _ => return Err(MrFault::InvalidStag),
         };
-        if entry.pd != pd && !broken(Rule::ProtectionDomain) {
+        if !by.include(slot.scope) && !broken(Rule::ProtectionDomain) {
             return Err(MrFault::NotAssociated);
         }
-        if !entry.access.contains(need) && !broken(Rule::Rights) {
+        if !slot.access.contains(need) && !broken(Rule::Rights) {
             return Err(MrFault::NoRight);
         }
         if addr.checked_add(len.into()).is_none() {
             return Err(MrFault::Wrap);
         }
-        match addr.checked_sub(entry.virt) {
-            Some(offset) if offset <= entry.len && u64::from(len) <= entry.len - offset => {
-                Ok(Span { ptr: entry.base.wrapping_add(offset as usize), len })
+        match addr.checked_sub(slot.virt) {
+            Some(offset) if offset <= slot.len && u64::from(len) <= slot.len - offset => {
+                Ok(Span { ptr: slot.base.wrapping_add(offset as usize), len })
             }
             _ if broken(Rule::Bounds) => {
-                let offset = addr.wrapping_sub(entry.virt);
-                Ok(Span { ptr: entry.base.wrapping_add(offset as usize), len })
+                let offset = addr.wrapping_sub(slot.virt);
+                Ok(Span { ptr: slot.base.wrapping_add(offset as usize), len })
             }
             _ => Err(MrFault::Bounds),
         }

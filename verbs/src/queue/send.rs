@@ -136,16 +136,21 @@ impl SendPoster<'_> {
         let queue = self.queue;
         let index = *self.tail;
         let is_read = matches!(wr.op, SendOp::Read { .. });
-        let most = if is_read { queue.max_sge.min(1) } else { queue.max_sge };
+        let most = match wr.op {
+            SendOp::Read { .. } => queue.max_sge.min(1),
+            op if op.is_local() => 0,
+            _ => queue.max_sge,
+        };
         let mut flags = wr.flags;
         let inline = match payload {
+            _ if wr.op.is_local() => false,
             Payload::Bytes(_) => true,
             Payload::Listed(_) => flags.contains(SendFlags::INLINE),
         };
         flags.set(SendFlags::INLINE, inline);
         let length = match payload {
-            Payload::Bytes(bytes) => bytes.len() as u64,
-            Payload::Listed(_) => wr.sges.iter().map(|sge| u64::from(sge.len)).sum(),
+            Payload::Bytes(bytes) if inline => bytes.len() as u64,
+            _ => wr.sges.iter().map(|sge| u64::from(sge.len)).sum(),
         };
         let length = u32::try_from(length).map_err(|_| PostError::TooLong)?;
         if inline && is_read {

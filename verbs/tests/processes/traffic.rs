@@ -158,7 +158,7 @@ impl<'a> Traffic<'a> {
                     "a Read of wrong content"
                 );
             }
-            WcOpcode::Send | WcOpcode::Write => {}
+            _ => {}
         }
     }
 

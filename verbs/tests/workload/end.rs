@@ -148,7 +148,8 @@ impl End {
         let ro = arena.region(&pd, len, odd, read);
         let inbox = arena.region(&pd, len, odd, local);
         let sink = arena.region(&pd, len, odd, local);
-        let windows = (0..WINDOWS).map(|_| arena.region(&pd, WINDOW, odd, local | write)).collect();
+        let passing = local | write | Access::REMOTE_INVALIDATE;
+        let windows = (0..WINDOWS).map(|_| arena.region(&pd, WINDOW, odd, passing)).collect();
         let slot = dst.take(3, SLOT).unwrap();
         End {
             slot_values: vec![arena.read(slot.at, SLOT)],

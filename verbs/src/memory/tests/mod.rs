@@ -1,0 +1,111 @@
+mod model;
+mod table;
+
+use proptest::prelude::*;
+use urnic_config::Progress;
+
+use super::{Access, MrTable, copy};
+use crate::error::{Error, PostError};
+use crate::fake;
+use crate::pd::{Scope, Scopes};
+use crate::wr::Sge;
+
+#[test]
+fn regions_are_read_and_written_within_bounds() {
+    let (device, _) = fake::device(Progress::Inline);
+    let mr = device.alloc_pd().alloc_mr(100, Access::LOCAL_WRITE).unwrap();
+    mr.write_at(90, b"0123456789").unwrap();
+    let mut back = [0; 3];
+    mr.read_at(97, &mut back).unwrap();
+    assert_eq!(&back, b"789");
+    mr.store_u8(0, 7).unwrap();
+    assert_eq!(mr.load_u8(0).unwrap(), 7);
+    assert!(matches!(mr.write_at(91, b"0123456789"), Err(Error::OutOfBounds { offset: 91, len: 10, .. })));
+    assert!(matches!(mr.read_at(u64::MAX, &mut back), Err(Error::OutOfBounds { .. })));
+    assert!(mr.load_u8(100).is_err() && mr.store_u8(100, 0).is_err());
+}
+
+#[test]
+fn registration_checks_memory_and_rights() {
+    let (device, _) = fake::device(Progress::Inline);
+    let pd = device.alloc_pd();
+    let mut memory = vec![1u8; 10_000];
+    let base = memory.as_mut_ptr();
+    let page = |protection| {
+        // SAFETY: a new mapping.
+        let at = unsafe {
+            libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        at.cast::<u8>()
+    };
+    // SAFETY: `memory` outlives the regions; the others are refused, read-only or never accessed.
+    unsafe {
+        let mr = pd.reg_mr(base, 10_000, Access::LOCAL_WRITE).unwrap();
+        assert_eq!((mr.addr(), mr.len(), mr.lkey()), (base as u64, 10_000, mr.rkey()));
+        assert!(matches!(pd.reg_mr(base, 0, Access::empty()), Err(Error::Invalid(_))));
+        assert!(matches!(pd.reg_mr(base, 9, Access::REMOTE_WRITE), Err(Error::Invalid(_))));
+        assert!(matches!(pd.reg_mr(base, usize::MAX, Access::empty()), Err(Error::Invalid(_))));
+        let read_only = page(libc::PROT_READ);
+        pd.reg_mr(read_only, 4096, Access::REMOTE_READ).unwrap();
+        assert!(matches!(pd.reg_mr(read_only, 4096, Access::LOCAL_WRITE), Err(Error::Fault { .. })));
+        libc::munmap(read_only.cast(), 4096);
+        assert!(matches!(pd.reg_mr(read_only, 4096, Access::empty()), Err(Error::Fault { len: 4096, .. })));
+    }
+}
+
+#[test]
+fn regions_end_with_their_handle() {
+    let (device, _) = fake::device(Progress::Inline);
+    let pd = device.alloc_pd();
+    let mr = pd.alloc_mr(64, Access::empty()).unwrap();
+    let (stag, addr, id) = (mr.lkey(), mr.addr(), Scopes { pd: pd.shared.scope, qp: Scope(u32::MAX) });
+    let known = || {
+        let resolve = |table: &MrTable| table.resolve(stag, id, Access::empty(), addr, 64).is_ok();
+        device.shared.shard.control(|engine| Ok(resolve(engine.table()))).unwrap()
+    };
+    assert!(known());
+    drop(mr);
+    assert!(!known());
+}
+
+#[test]
+fn inline_data_is_gathered_from_registered_memory_only() {
+    let (device, _) = fake::device(Progress::Inline);
+    let pd = device.alloc_pd();
+    let mr = pd.alloc_mr(64, Access::LOCAL_WRITE).unwrap();
+    mr.write_at(0, b"abcdefgh").unwrap();
+    let gather = |sges: &[Sge]| {
+        let mut room = vec![0; sges.iter().map(|s| s.len as usize).sum()];
+        pd.shared.regions.gather(sges, &mut room).map(|()| room)
+    };
+    let at = |offset, len| Sge::of(&mr, offset, len);
+    assert_eq!(gather(&[at(4, 4), at(0, 2)]).unwrap(), b"efghab");
+    assert_eq!(gather(&[Sge { addr: 1, len: 0, lkey: 1 }]).unwrap(), b"");
+    assert_eq!(gather(&[at(61, 4)]), Err(PostError::InlineAccess));
+    assert_eq!(gather(&[Sge { lkey: mr.lkey() ^ 1, ..at(0, 1) }]), Err(PostError::InlineAccess));
+    assert_eq!(gather(&[Sge { addr: mr.addr() - 1, ..at(0, 1) }]), Err(PostError::InlineAccess));
+    let other = device.alloc_pd();
+    assert_eq!(other.shared.regions.gather(&[at(0, 1)], &mut [0]), Err(PostError::InlineAccess));
+    let stale = at(0, 1);
+    drop(mr);
+    assert_eq!(pd.shared.regions.gather(&[stale], &mut [0]), Err(PostError::InlineAccess));
+}
+
+proptest! {
+    /// Copies at every alignment are exact and touch nothing else.
+    #[test]
+    fn region_copies_are_exact(offset in 0usize..32, data in prop::collection::vec(any::<u8>(), 0..100)) {
+        let mut memory = vec![0xee_u8; 200];
+        let at = memory.as_mut_ptr().wrapping_add(offset);
+        // SAFETY: offset + length is at most 132 of the 200 bytes.
+        unsafe { copy::write(at, &data) };
+        prop_assert!(memory[..offset].iter().all(|b| *b == 0xee));
+        prop_assert_eq!(&memory[offset..offset + data.len()], &data[..]);
+        prop_assert!(memory[offset + data.len()..].iter().all(|b| *b == 0xee));
+        let mut back = vec![0; data.len()];
+        // SAFETY: as above.
+        unsafe { copy::read(memory.as_ptr().wrapping_add(offset), &mut back) };
+        prop_assert_eq!(back, data);
+    }
+}

@@ -1,0 +1,105 @@
+//! Memory windows: a part of a region that a peer may use for a while.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::{Access, Mr};
+use crate::error::{PostError, Result};
+use crate::pd::Pd;
+use crate::qp::Qp;
+use crate::wr::{SendFlags, SendOp, SendWr};
+
+/// The kinds of memory windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MwKind {
+    /// For all queue pairs of its protection domain. It is bound by [`Mw::bind`] and may be bound again at any time; nobody
+    /// can invalidate it.
+    One,
+    /// For the queue pair that binds it ([`SendOp::BindMw`]). Before it is bound again it has to be invalidated, by
+    /// [`SendOp::LocalInv`] or by the peer. When its queue pair is destroyed it is unbound.
+    Two,
+}
+
+/// A memory window. Dropping it takes back what it grants.
+pub struct Mw {
+    stag: u32,
+    /// The key octet of the latest binding by [`bind`](Self::bind), or of the latest [`fresh_rkey`](Self::fresh_rkey).
+    key: AtomicU8,
+    kind: MwKind,
+    pd: Pd,
+}
+
+/// What a window is to be bound to.
+#[derive(Clone, Copy, Debug)]
+pub struct MwBind<'a> {
+    /// The region.
+    pub mr: &'a Mr,
+    /// First byte, counted from the region's start.
+    pub offset: u64,
+    /// Length in bytes; 0 unbinds.
+    pub len: u64,
+    /// Remote rights, and [`Access::ZERO_BASED`].
+    pub access: Access,
+}
+
+impl Mw {
+    pub(crate) fn allocate(pd: &Pd, kind: MwKind) -> Result<Self> {
+        let scope = pd.shared.scope;
+        let stag = pd.shared.device.shard.control(|engine| engine.table().insert_window(kind, scope))?;
+        Ok(Self { stag, key: AtomicU8::new(stag as u8), kind, pd: pd.clone() })
+    }
+
+    /// The STag that [`bind`](Self::bind) or [`fresh_rkey`](Self::fresh_rkey) gave last.
+    pub fn rkey(&self) -> u32 {
+        self.stag & !0xff | u32::from(self.key.load(Ordering::Relaxed))
+    }
+
+    /// An STag for the next [`SendOp::BindMw`] that this window has not had for long.
+    pub fn fresh_rkey(&self) -> u32 {
+        let key = self.key.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        match self.stag & !0xff | u32::from(key) {
+            // Names nothing, ever.
+            0 => self.fresh_rkey(),
+            rkey => rkey,
+        }
+    }
+
+    /// Posts a request to `qp` that binds the window under a new STag, which is the answer. It counts for requests posted
+    /// later and, once it has completed, for peers.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was queued then. Whether the binding is possible is found when it is executed:
+    /// [`WcStatus::MemoryManagement`](crate::WcStatus::MemoryManagement).
+    pub fn bind(&self, qp: &Qp, wr_id: u64, flags: SendFlags, bind: &MwBind<'_>) -> Result<u32, PostError> {
+        let rkey = self.fresh_rkey();
+        let MwBind { mr, offset, len, access } = *bind;
+        let addr = mr.addr().wrapping_add(offset);
+        let op = SendOp::BindMw { rkey, lkey: mr.lkey(), addr, len, access };
+        qp.post_send(&SendWr { wr_id, op, sges: &[], flags })?;
+        Ok(rkey)
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> MwKind {
+        self.kind
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        let _ = self.pd.shared.device.shard.control(|engine| engine.table().remove(self.stag));
+    }
+}
+
+impl std::fmt::Debug for Mw {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mw")
+            .field("kind", &self.kind)
+            .field("rkey", &format_args!("{:#010x}", self.rkey()))
+            .finish_non_exhaustive()
+    }
+}
