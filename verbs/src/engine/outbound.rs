@@ -181,12 +181,21 @@ impl<P: Port, C: Clock> Engine<P, C> {
         let Some(qp) = self.core.qps.get_mut(qp_index) else { return false };
         let Some(stream) = &qp.stream else { return false };
         if !stream.may_send() {
-            // MPA-70: the Responder is silent until it has seen a valid FPDU; a fault before that is
-            // answered by closing alone (MPA-92).
+            // MPA-70: the Responder is silent until it has seen a valid FPDU. What is about its own memory need not wait.
+            let table = &mut self.core.table;
+            let next =
+                (0..QUANTUM_FPDUS).map(|_| qp.next_work_request(table)).find(|next| *next != Next::Done);
+            qp.complete_sends();
+            if let Some(Next::Bad(status)) = next {
+                let why = Why::WorkRequest(Some((qp.tx.next, status)));
+                self.core.fail(qp_index, Some(Terminate::LOCAL_CATASTROPHIC), why);
+                return true;
+            }
+            // A fault before that is answered by closing alone (MPA-92).
             if qp.tx.terminate.take().is_some() || qp.finishes() {
                 self.core.farewell(index, Farewell::Fin);
             }
-            return false;
+            return next.is_none();
         }
         let first_words = !qp.tx.spoken && qp.tx.initiator;
         let emss = self.stack.mss(conn);

@@ -8,6 +8,7 @@ mod stag;
 mod table;
 mod window;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use bitflags::bitflags;
@@ -163,7 +164,7 @@ impl Mr {
     /// # Errors
     /// [`Error::Invalid`] if the queue pair is of another protection domain.
     pub fn restrict_to(&self, qp: &Qp) -> Result<()> {
-        if qp.shared.scopes.pd != self.pd.shared.scope {
+        if !Arc::ptr_eq(&qp.pd().shared, &self.pd.shared) {
             return Err(Error::Invalid("the queue pair is of another protection domain"));
         }
         let scope = qp.shared.scopes.qp;
@@ -181,7 +182,7 @@ impl Mr {
     /// As for [`Pd::reg_mr`], for memory and rights to come.
     pub unsafe fn rereg(&mut self, change: &Rereg<'_>) -> Result<()> {
         let pd = change.pd.unwrap_or(&self.pd).clone();
-        if !std::sync::Arc::ptr_eq(&pd.shared.device, &self.pd.shared.device) {
+        if !Arc::ptr_eq(&pd.shared.device, &self.pd.shared.device) {
             return Err(Error::Invalid("the protection domain belongs to another device"));
         }
         let access = change.access.unwrap_or(self.access);

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod memory;
+pub mod pages;
 pub mod raw;
 
 use std::net::SocketAddrV4;
@@ -32,6 +33,13 @@ impl End {
         let cq = device.create_cq(256, None).unwrap();
         let qp = create_qp(&pd, &cq);
         End { pd, cq, qp, events, connection: None }
+    }
+
+    /// Another end of the same protection domain.
+    pub fn sibling(&self, device: &Device) -> End {
+        let (pd, cq) = (self.pd.clone(), device.create_cq(256, None).unwrap());
+        let qp = create_qp(&pd, &cq);
+        End { pd, cq, qp, events: device.create_event_channel().unwrap(), connection: None }
     }
 
     /// The next completion.

@@ -1,0 +1,467 @@
+//! Regions and windows over the wire: what is granted, how it is taken back, and in which order.
+
+mod common;
+
+use common::pages::Pages;
+use common::*;
+use urnic::simulation::Simulation;
+use urnic::*;
+
+const LEN: usize = 4096;
+const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+
+/// A connection, memory at either end, and a second queue pair pair between the same domains.
+struct Scene {
+    simulation: Simulation,
+    server: End,
+    client: End,
+    remote: Mr,
+    local: Mr,
+}
+
+impl Scene {
+    fn new(access: Access) -> Scene {
+        let (simulation, server, client) = connected(&options());
+        let remote = server.pd.alloc_mr(LEN, access).unwrap();
+        let local = client.pd.alloc_mr(LEN, ALL).unwrap();
+        remote.write_at(0, &pattern(LEN, 1)).unwrap();
+        local.write_at(0, &pattern(LEN, 2)).unwrap();
+        Scene { simulation, server, client, remote, local }
+    }
+
+    /// The client writes `len` octets to `addr` by `rkey`, and knows that they have arrived: a Read of nothing follows.
+    fn write(&mut self, addr: u64, rkey: u32, len: u32) -> WcStatus {
+        self.client.post(1, SendOp::Write { addr, rkey }, &[Sge::of(&self.local, 0, len)]);
+        self.client.post(2, SendOp::Read { addr: 0, rkey: 1 }, &[]);
+        let first = self.client.next(&mut self.simulation);
+        match first.status {
+            WcStatus::Success => self.client.next(&mut self.simulation).status,
+            other => other,
+        }
+    }
+
+    fn read(&mut self, addr: u64, rkey: u32, len: u32) -> WcStatus {
+        self.client.post(1, SendOp::Read { addr, rkey }, &[Sge::of(&self.local, 0, len)]);
+        self.client.next(&mut self.simulation).status
+    }
+
+    /// Runs a request at the server to its end.
+    fn run(&mut self, op: SendOp) -> WcStatus {
+        self.server.post(9, op, &[]);
+        let wc = self.server.next(&mut self.simulation);
+        assert_eq!(wc.wr_id, 9);
+        wc.status
+    }
+
+    /// A Terminate with these codes came from the server.
+    fn refused(&mut self, codes: (u8, u8, u8)) {
+        assert_eq!(self.client.end(&mut self.simulation), DisconnectReason::TerminateReceived);
+        let t = self.client.qp.terminate().unwrap();
+        assert_eq!((t.layer, t.etype, t.code), codes, "{t}");
+    }
+
+    /// The server, which has heard of the client, finds fault with its own request.
+    fn fails(&mut self, op: SendOp) {
+        assert_eq!(self.read(0, 1, 0), WcStatus::Success);
+        assert_eq!(self.run(op), WcStatus::MemoryManagement, "{op:?}");
+        self.refused((0, 0, 0));
+        assert_eq!(self.server.end(&mut self.simulation), DisconnectReason::TerminateSent);
+    }
+
+    /// Lets things happen.
+    fn settle(&mut self) {
+        let limit = self.simulation.now() + std::time::Duration::from_millis(10);
+        self.simulation.run(limit, || false);
+    }
+}
+
+/// A window of type 2 with the key that the user chose, from its binding to the peer's invalidation and the next binding.
+#[test]
+fn a_window_of_type_2_lives_until_it_is_invalidated() {
+    let mut scene = Scene::new(Access::LOCAL_WRITE);
+    let mw = scene.server.pd.alloc_mw(MwKind::Two).unwrap();
+    let addr = scene.remote.addr() + 100;
+    let bind = |rkey, access| SendOp::BindMw { rkey, lkey: scene.remote.lkey(), addr, len: 50, access };
+    let (rkey, next) = (mw.rkey() & !0xff | 0x42, mw.rkey() & !0xff | 0x43);
+    let (first, second) = (
+        bind(rkey, Access::REMOTE_WRITE | Access::REMOTE_READ),
+        bind(next, Access::REMOTE_READ | Access::ZERO_BASED),
+    );
+    assert_eq!(scene.run(first), WcStatus::Success);
+    assert_eq!(scene.write(addr, rkey, 50), WcStatus::Success);
+    assert_eq!(scene.read(addr + 49, rkey, 1), WcStatus::Success);
+    let inbox = scene.server.pd.alloc_mr(16, Access::LOCAL_WRITE).unwrap();
+    scene.server.post_recv(3, &[Sge::of(&inbox, 0, 16)]);
+    scene.client.post(4, SendOp::SendInv(rkey), &[Sge::of(&scene.local, 0, 16)]);
+    let wc = scene.server.next(&mut scene.simulation);
+    assert_eq!((wc.wr_id, wc.flags, wc.invalidated_rkey), (3, WcFlags::WITH_INV, rkey));
+    assert_eq!(scene.client.next(&mut scene.simulation).status, WcStatus::Success);
+    assert_eq!(scene.run(second), WcStatus::Success);
+    assert_eq!(scene.read(0, next, 50), WcStatus::Success);
+    assert_eq!(scene.run(SendOp::LocalInv(next)), WcStatus::Success);
+    let before = content(&scene.remote);
+    assert_eq!(scene.read(0, next, 50), WcStatus::RemoteAccess);
+    scene.refused((0, 1, 0));
+    assert!(content(&scene.remote) == before);
+    assert_eq!(before[100..150], pattern(LEN, 2)[..50]);
+    assert_eq!((&before[..100], &before[150..]), (&pattern(LEN, 1)[..100], &pattern(LEN, 1)[150..]));
+}
+
+/// A window of type 1 is bound by a verbs call, again and again, and each time the STag of before is void.
+#[test]
+fn a_window_of_type_1_is_bound_again_and_again() {
+    let mut scene = Scene::new(Access::LOCAL_WRITE);
+    let mw = scene.server.pd.alloc_mw(MwKind::One).unwrap();
+    let mut keys = Vec::new();
+    for i in 0..4 {
+        let bind = MwBind { mr: &scene.remote, offset: i * 1000, len: 10, access: Access::REMOTE_WRITE };
+        let rkey = mw.bind(&scene.server.qp, i, SendFlags::SIGNALED, &bind).unwrap();
+        assert_eq!(rkey, mw.rkey());
+        let wc = scene.server.next(&mut scene.simulation);
+        assert_eq!((wc.wr_id, wc.opcode, wc.status), (i, WcOpcode::BindMw, WcStatus::Success));
+        assert_eq!(scene.write(scene.remote.addr() + i * 1000, rkey, 10), WcStatus::Success);
+        assert!(!keys.contains(&rkey));
+        keys.push(rkey);
+    }
+    let now = content(&scene.remote);
+    for i in 0..4 {
+        assert_eq!(now[i * 1000..][..10], pattern(LEN, 2)[..10]);
+    }
+    assert_eq!(scene.read(scene.remote.addr(), keys[3], 1), WcStatus::RemoteAccess, "no right to read");
+    scene.refused((0, 1, 2));
+
+    let mut scene = Scene::new(Access::LOCAL_WRITE);
+    let mw = scene.server.pd.alloc_mw(MwKind::One).unwrap();
+    let bind = MwBind { mr: &scene.remote, offset: 0, len: 10, access: Access::REMOTE_WRITE };
+    let old = mw.bind(&scene.server.qp, 0, SendFlags::empty(), &bind).unwrap();
+    let unbind = MwBind { len: 0, ..bind };
+    mw.bind(&scene.server.qp, 1, SendFlags::SIGNALED, &unbind).unwrap();
+    assert_eq!(scene.server.next(&mut scene.simulation).wr_id, 1);
+    scene.remote.deregister().expect("nothing is bound");
+    scene.remote = scene.server.pd.alloc_mr(LEN, ALL).unwrap();
+    scene.write(scene.remote.addr(), old, 1);
+    scene.refused((1, 1, 0));
+}
+
+/// SEC-2: what is limited to one queue pair is of no use to others of the same domain: neither to their peers, nor as their
+/// own local memory.
+#[test]
+fn an_stag_of_one_stream_is_of_no_use_to_another() {
+    for windowed in [true, false] {
+        let mut scene = Scene::new(ALL);
+        let mut other = scene.client.sibling(&scene.simulation.device(1));
+        let mut other_server = scene.server.sibling(&scene.simulation.device(0));
+        connect(&mut scene.simulation, &mut other_server, &mut other);
+        let mw = scene.server.pd.alloc_mw(MwKind::Two).unwrap();
+        let (addr, len) = (scene.remote.addr(), LEN as u64);
+        let rkey = if windowed {
+            let (rkey, lkey) = (mw.fresh_rkey(), scene.remote.lkey());
+            let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+            assert_eq!(scene.run(SendOp::BindMw { rkey, lkey, addr, len, access }), WcStatus::Success);
+            rkey
+        } else {
+            scene.remote.restrict_to(&scene.server.qp).unwrap();
+            scene.remote.rkey()
+        };
+        assert_eq!(scene.write(addr, rkey, 1), WcStatus::Success);
+        let before = content(&scene.remote);
+        for (op, codes) in [
+            (SendOp::Write { addr: addr + 1, rkey }, (1, 1, 2)),
+            (SendOp::Read { addr, rkey }, (0, 1, 3)),
+            (SendOp::SendInv(rkey), (0, 1, 9)),
+        ] {
+            other_server.post_recv(1, &[]);
+            let len = if matches!(op, SendOp::SendInv(_)) { 0 } else { 1 };
+            other.post(1, op, &[Sge::of(&scene.local, 0, len)]);
+            assert_eq!(other.end(&mut scene.simulation), DisconnectReason::TerminateReceived);
+            let t = other.qp.terminate().unwrap();
+            assert_eq!((t.layer, t.etype, t.code), codes, "{op:?}");
+            assert_eq!(other_server.end(&mut scene.simulation), DisconnectReason::TerminateSent);
+            (other, other_server) = (
+                scene.client.sibling(&scene.simulation.device(1)),
+                scene.server.sibling(&scene.simulation.device(0)),
+            );
+            connect(&mut scene.simulation, &mut other_server, &mut other);
+        }
+        assert!(content(&scene.remote) == before);
+        assert_eq!(scene.read(addr, rkey, 1), WcStatus::Success, "its own stream can use it");
+        if !windowed {
+            other.post_recv(1, &[]);
+            other.post(2, SendOp::Send, &[]); // the responder waits for the first FPDU
+            other_server.post_recv(2, &[]);
+            assert_eq!(other_server.next(&mut scene.simulation).wr_id, 2);
+            other_server.post(3, SendOp::Send, &[Sge::of(&scene.remote, 0, 1)]);
+            assert_eq!(other_server.next(&mut scene.simulation).status, WcStatus::LocalProtection);
+        }
+    }
+}
+
+/// A window goes with its queue pair; until then its region stays.
+#[test]
+fn a_region_with_windows_is_not_deregistered() {
+    let mut scene = Scene::new(Access::LOCAL_WRITE);
+    let mw = scene.server.pd.alloc_mw(MwKind::Two).unwrap();
+    let (rkey, lkey, addr) = (mw.fresh_rkey(), scene.remote.lkey(), scene.remote.addr());
+    let bind = SendOp::BindMw { rkey, lkey, addr, len: 1, access: Access::REMOTE_READ };
+    assert_eq!(scene.run(bind), WcStatus::Success);
+    assert!(matches!(scene.remote.revoke(), Err(Error::WindowsBound(1))));
+    // SAFETY: nobody has a reference to the memory.
+    let changed = unsafe { scene.remote.rereg(&Rereg { access: Some(ALL), ..Rereg::default() }) };
+    assert!(matches!(changed, Err(Error::WindowsBound(1))));
+    let (remote, error) = scene.remote.deregister().unwrap_err();
+    assert!(matches!(error, Error::WindowsBound(1)));
+    drop(scene.server.qp);
+    remote.deregister().expect("the window is gone with its queue pair");
+}
+
+/// What a request about memory must not ask for; each ends the connection that it was posted to.
+#[test]
+fn bindings_and_registrations_are_checked() {
+    let access = Access::REMOTE_WRITE;
+    let bad: &[fn(&Scene, &Mw) -> SendOp] = &[
+        |s, _| SendOp::LocalInv(s.remote.lkey() ^ 1),
+        |s, _| SendOp::LocalInv(s.client.pd.alloc_mr(1, Access::empty()).unwrap().lkey()),
+        |s, mw| SendOp::BindMw {
+            rkey: mw.rkey(),
+            lkey: s.remote.lkey() ^ 1,
+            addr: s.remote.addr(),
+            len: 1,
+            access: Access::REMOTE_READ,
+        },
+        |s, mw| SendOp::BindMw {
+            rkey: mw.rkey(),
+            lkey: s.remote.lkey(),
+            addr: s.remote.addr() + LEN as u64,
+            len: 1,
+            access: Access::REMOTE_READ,
+        },
+        |s, mw| SendOp::BindMw {
+            rkey: mw.rkey(),
+            lkey: s.remote.lkey(),
+            addr: s.remote.addr(),
+            len: 1,
+            access: Access::REMOTE_WRITE,
+        },
+        |s, _| SendOp::RegMr {
+            key: s.remote.lkey(),
+            addr: s.remote.addr(),
+            len: 1,
+            access: Access::REMOTE_READ,
+        },
+    ];
+    for op in bad {
+        // A region that must not be written, so that windows for writing are refused.
+        let mut scene = Scene::new(Access::REMOTE_READ);
+        let mw = scene.server.pd.alloc_mw(MwKind::Two).unwrap();
+        let op = op(&scene, &mw);
+        scene.fails(op);
+    }
+    let scene = Scene::new(ALL);
+    let sges = [Sge::of(&scene.remote, 0, 1)];
+    let op = SendOp::BindMw { rkey: 0, lkey: 0, addr: 0, len: 0, access };
+    let wr = SendWr { wr_id: 1, op, sges: &sges, flags: SendFlags::empty() };
+    assert_eq!(scene.server.qp.post_send(&wr), Err(PostError::TooManySges));
+    assert!(scene.remote.restrict_to(&scene.client.qp).is_err());
+}
+
+/// Requests about memory take their turn: what was posted before has its data, what is posted later finds the new state.
+/// With a fence an invalidation waits for Reads, without one the Read fails.
+#[test]
+fn invalidations_take_their_turn() {
+    let mut scene = Scene::new(ALL);
+    let sink = scene.client.pd.alloc_mr(LEN, Access::LOCAL_WRITE).unwrap();
+    let (addr, rkey) = (scene.remote.addr(), scene.remote.rkey());
+    let all = [Sge::of(&sink, 0, LEN as u32)];
+    let post = |scene: &Scene, wr_id, op, sges: &[Sge], flags| {
+        let flags = flags | SendFlags::SIGNALED;
+        scene.client.qp.post_send(&SendWr { wr_id, op, sges, flags }).unwrap();
+    };
+    let key = sink.lkey() & !0xff | (sink.lkey() + 1) & 0xff;
+    let (at, len) = (sink.addr(), LEN as u64);
+    let rest = SendFlags::empty();
+    post(&scene, 1, SendOp::Read { addr, rkey }, &all, rest);
+    post(&scene, 2, SendOp::LocalInv(sink.lkey()), &[], SendFlags::FENCE);
+    post(&scene, 3, SendOp::RegMr { key, addr: at, len, access: Access::LOCAL_WRITE }, &[], rest);
+    post(&scene, 4, SendOp::Write { addr, rkey }, &[Sge { lkey: key, ..all[0] }], rest);
+    post(&scene, 5, SendOp::LocalInv(key), &[], rest);
+    let opcodes = [WcOpcode::Read, WcOpcode::LocalInv, WcOpcode::RegMr, WcOpcode::Write, WcOpcode::LocalInv];
+    for (i, opcode) in opcodes.into_iter().enumerate() {
+        let wc = scene.client.next(&mut scene.simulation);
+        assert_eq!((wc.wr_id, wc.opcode, wc.status), (i as u64 + 1, opcode, WcStatus::Success));
+    }
+    assert!(content(&sink) == pattern(LEN, 1));
+    // Without a fence: the response finds no sink. The invalidation stands, whatever became of the Read.
+    let sink = scene.client.pd.alloc_mr(LEN, Access::LOCAL_WRITE).unwrap();
+    post(&scene, 1, SendOp::Read { addr, rkey }, &[Sge::of(&sink, 0, LEN as u32)], rest);
+    post(&scene, 2, SendOp::LocalInv(sink.lkey()), &[], rest);
+    let got = [0; 2].map(|_| scene.client.next(&mut scene.simulation));
+    assert_eq!(got.map(|wc| wc.wr_id), [1, 2]);
+    assert_eq!(got.map(|wc| wc.status), [WcStatus::LocalProtection, WcStatus::Flushed]);
+    assert!(content(&sink) == [0; LEN]);
+    assert_eq!(scene.server.end(&mut scene.simulation), DisconnectReason::TerminateReceived);
+}
+
+/// A responder has to wait for the first FPDU before it sends (MPA-70), not before it binds.
+#[test]
+fn a_responder_binds_before_it_may_send() {
+    let mut scene = Scene::new(ALL);
+    let key = scene.remote.lkey();
+    assert_eq!(scene.run(SendOp::LocalInv(key)), WcStatus::Success);
+    let mut scene = Scene::new(ALL);
+    assert_eq!(scene.run(SendOp::LocalInv(key ^ 1)), WcStatus::MemoryManagement);
+    scene.server.end(&mut scene.simulation);
+    assert_eq!(scene.client.end(&mut scene.simulation), DisconnectReason::Peer, "no Terminate yet (MPA-92)");
+}
+
+/// SEC-5: rights, memory and domain can be set and taken back; the STag of before is void each time.
+#[test]
+fn regions_are_registered_anew() {
+    let memory = vec![7u8; 2 * LEN];
+    let base = memory.as_ptr().cast_mut();
+    let mut scene = Scene::new(ALL);
+    // SAFETY: `memory` outlives the regions, and is not looked at by reference meanwhile.
+    let mut mr = unsafe { scene.server.pd.reg_mr(base, LEN, ALL) }.unwrap();
+    let first = mr.rkey();
+    assert_eq!(scene.write(mr.addr(), first, 3), WcStatus::Success);
+    let read_only = Rereg { access: Some(Access::REMOTE_READ), ..Rereg::default() };
+    // SAFETY: as above, the second half included.
+    unsafe {
+        mr.rereg(&read_only).unwrap();
+        assert_eq!((mr.access(), mr.addr(), mr.len()), (Access::REMOTE_READ, base as u64, LEN as u64));
+        assert_eq!(scene.read(mr.addr(), mr.rkey(), 3), WcStatus::Success);
+        let elsewhere = Rereg { memory: Some((base.add(LEN), LEN)), ..Rereg::default() };
+        mr.rereg(&elsewhere).unwrap();
+        assert_eq!(mr.as_ptr(), base.add(LEN));
+        assert_eq!(scene.read(mr.addr(), mr.rkey(), 3), WcStatus::Success);
+        assert_eq!(scene.local.load_u8(0).unwrap(), 7);
+        let wrong = Rereg { access: Some(Access::REMOTE_WRITE), ..Rereg::default() };
+        assert!(matches!(mr.rereg(&wrong), Err(Error::Invalid(_))));
+        assert_eq!(scene.read(mr.addr(), mr.rkey(), 3), WcStatus::Success, "as it was");
+        let own = scene.server.pd.clone();
+        let other = Rereg { pd: Some(&scene.client.pd), ..Rereg::default() };
+        assert!(matches!(mr.rereg(&other), Err(Error::Invalid(_))), "of another device");
+        let pd = scene.simulation.device(0).alloc_pd();
+        mr.rereg(&Rereg { pd: Some(&pd), ..Rereg::default() }).unwrap();
+        let status = scene.read(mr.addr(), mr.rkey(), 3);
+        assert_eq!(status, WcStatus::RemoteAccess);
+        scene.refused((0, 1, 3));
+        // What of the device's own memory is not changed stays.
+        let mut own = own.alloc_mr(LEN, ALL).unwrap();
+        own.write_at(5, b"kept").unwrap();
+        own.rereg(&read_only).unwrap();
+        assert_eq!(content(&own)[5..9], *b"kept");
+    }
+    let mut scene = Scene::new(ALL);
+    let (addr, rkey) = (scene.remote.addr(), scene.remote.rkey());
+    scene.remote.revoke().unwrap();
+    scene.write(addr, rkey, 1);
+    scene.refused((1, 1, 0));
+    assert!(content(&scene.remote) == pattern(LEN, 1));
+}
+
+/// Bytes may be counted from 0, or from wherever the program likes, by the peer, in local lists and for inline data.
+#[test]
+fn regions_have_offsets_of_their_own() {
+    let memory = pattern(LEN, 5);
+    let base = memory.as_ptr().cast_mut();
+    for first in [0, 1 << 63, u64::MAX - LEN as u64, 0x1234_5678] {
+        let mut scene = Scene::new(ALL);
+        // SAFETY: `memory` outlives the region, and is not looked at by reference meanwhile.
+        let mr = unsafe {
+            match first {
+                0 => scene.server.pd.reg_mr(base, LEN, ALL | Access::ZERO_BASED),
+                _ => scene.server.pd.reg_mr_iova(base, LEN, first, ALL),
+            }
+        }
+        .unwrap();
+        assert_eq!((mr.addr(), mr.as_ptr()), (first, base));
+        assert_eq!(scene.write(first + 10, mr.rkey(), 10), WcStatus::Success);
+        assert_eq!(content(&mr)[10..20], pattern(LEN, 2)[..10]);
+        scene.client.post_recv(1, &[Sge::of(&scene.local, 0, 4)]);
+        let wr = SendWr {
+            wr_id: 2,
+            op: SendOp::Send,
+            sges: &[Sge::of(&mr, 20, 4)],
+            flags: SendFlags::SIGNALED | SendFlags::INLINE,
+        };
+        scene.server.qp.post_send(&wr).unwrap();
+        assert_eq!(scene.client.next(&mut scene.simulation).wr_id, 1);
+        assert_eq!(content(&scene.local)[..4], content(&mr)[20..24]);
+        let status = scene.read(first + LEN as u64 - 1, mr.rkey(), 2);
+        assert_eq!(status, WcStatus::RemoteAccess);
+        // SAFETY: as above; these are refused.
+        unsafe {
+            let wraps = scene.server.pd.reg_mr_iova(base, LEN, u64::MAX - 10, ALL);
+            assert!(matches!(wraps, Err(Error::Invalid(_))));
+            let both = scene.server.pd.reg_mr_iova(base, LEN, 5, ALL | Access::ZERO_BASED);
+            assert!(matches!(both, Err(Error::Invalid(_))));
+        }
+    }
+}
+
+/// Each right alone, and both (SEC-6); of what has no right nothing is given away, but an access of no bytes is none
+/// (SEC-25).
+#[test]
+fn rights_are_enforced_one_by_one() {
+    let (none, write, read) = (Access::empty(), Access::REMOTE_WRITE, Access::REMOTE_READ);
+    for rights in [none, write, read, write | read] {
+        for (need, len) in [(write, 1), (read, 1), (write, 0), (read, 0)] {
+            let mut scene = Scene::new(Access::LOCAL_WRITE | rights);
+            let (addr, rkey) = (scene.remote.addr(), scene.remote.rkey());
+            let place = format!("{rights:?} {need:?} {len}");
+            let local = content(&scene.local);
+            let status =
+                if need == write { scene.write(addr, rkey, len) } else { scene.read(addr, rkey, len) };
+            if rights.contains(need) || len == 0 {
+                assert_eq!(status, WcStatus::Success, "{place}");
+            } else {
+                assert_ne!(status, WcStatus::Success, "{place}");
+                scene.refused(if need == write { (1, 1, 0) } else { (0, 1, 2) });
+                assert!(
+                    content(&scene.remote) == pattern(LEN, 1) && content(&scene.local) == local,
+                    "{place}"
+                );
+            }
+        }
+    }
+}
+
+/// SEC-7, in virtual time: a peer floods a region that is taken back in every way, at every moment; what is in the memory
+/// then is there for good.
+#[test]
+fn nothing_changes_memory_that_was_taken_back() {
+    const BIG: usize = 16 << 10;
+    const FLOOD: usize = 20;
+    let mut caught = 0;
+    for (way, steps) in (0..4).flat_map(|way| (0..60).map(move |steps| (way, steps))) {
+        let mut scene = Scene::new(ALL);
+        let memory = Pages::new(BIG);
+        let mut mr = memory.register(&scene.server.pd, ALL);
+        let source = scene.client.pd.alloc_mr(FLOOD * BIG, Access::empty()).unwrap();
+        for i in 0..FLOOD {
+            source.write_at((i * BIG) as u64, &vec![i as u8 + 1; BIG]).unwrap();
+            let op = SendOp::Write { addr: mr.addr(), rkey: mr.rkey() };
+            scene.client.post(i as u64, op, &[Sge::of(&source, (i * BIG) as u64, BIG as u32)]);
+        }
+        for _ in 0..steps {
+            scene.simulation.step(LIMIT);
+        }
+        match way {
+            0 => drop(mr),
+            1 => mr.revoke().unwrap(),
+            2 => assert_eq!(scene.run(SendOp::LocalInv(mr.lkey())), WcStatus::Success),
+            _ => {
+                let access = Some(Access::REMOTE_READ);
+                // SAFETY: nobody has a reference to the memory.
+                unsafe { mr.rereg(&Rereg { access, ..Rereg::default() }) }.unwrap();
+            }
+        }
+        let then = memory.content();
+        scene.settle();
+        assert!(memory.content() == then, "way {way} after {steps} steps");
+        caught += u32::from(then[0] > 0 && then[BIG - 1] < FLOOD as u8);
+        let t = scene.server.qp.terminate();
+        assert_eq!(t.is_some(), then[BIG - 1] < FLOOD as u8, "way {way} after {steps} steps: {t:?}");
+    }
+    assert!(caught > 60, "in the middle of the flood {caught} times only");
+}
