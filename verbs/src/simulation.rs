@@ -13,7 +13,7 @@
 //! ```
 
 use crate::device::{Device, MAX_QPS};
-use crate::engine::{Engine, MpaConfig, choose_kernel};
+use crate::engine::{Clock, Engine, MpaConfig, choose_kernel};
 use crate::error::Result;
 use crate::memory::PageAllocator;
 use crate::port::sim::{SimPort, SimWire};
@@ -111,7 +111,9 @@ impl Simulation {
     pub fn with_hosts(options: &Options, hosts: Vec<Box<dyn Host>>) -> Result<Self> {
         choose_kernel(options.crc_kernel)?;
         let clock = SimClock::default();
-        let nodes = (0..options.devices).map(|i| Node::new(i, options, &clock)).collect::<Result<_>>()?;
+        let nodes = (0..options.devices)
+            .map(|i| Node::new(i, options, clock.clone(), Progress::Inline))
+            .collect::<Result<_>>()?;
         let network = Network::new(options.devices + hosts.len(), &options.network);
         let hosts = hosts.into_iter().map(|host| Guest { host, arrived: VecDeque::new() }).collect();
         Ok(Simulation { clock, network, nodes, hosts })
@@ -245,7 +247,12 @@ impl Drop for Simulation {
 }
 
 impl Node {
-    fn new(index: usize, options: &Options, clock: &SimClock) -> Result<Self> {
+    fn new<C: Clock + 'static>(
+        index: usize,
+        options: &Options,
+        clock: C,
+        progress: Progress,
+    ) -> Result<Self> {
         let (mut port, wire) = SimPort::new(options.mtu);
         port.set_gso_max(options.gso_max);
         let ip = Simulation::address(index);
@@ -272,11 +279,23 @@ impl Node {
             counters: Vec::new(),
         };
         let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
-        let engine = Engine::new(port, clock.clone(), stack, mpa, doorbells.clone(), attributes)?;
+        let engine = Engine::new(port, clock, stack, mpa, doorbells.clone(), attributes)?;
         let memory = Arc::new(PageAllocator);
-        let device = Device::from_engine(Box::new(engine), doorbells, memory, Progress::Inline, None)?;
+        let device = Device::from_engine(Box::new(engine), doorbells, memory, progress, None)?;
         Ok(Node { device, wire })
     }
+}
+
+/// A device in real time, which can reach itself only.
+#[cfg(test)]
+pub(crate) fn alone(progress: Progress) -> Result<Device> {
+    struct Watch(std::time::Instant);
+    impl Clock for Watch {
+        fn now(&self) -> urnic_tcp::Time {
+            urnic_tcp::Time(self.0.elapsed().as_nanos() as u64)
+        }
+    }
+    Node::new(0, &Options::default(), Watch(std::time::Instant::now()), progress).map(|node| node.device)
 }
 
 /// The node that a frame is for; `None`: all.

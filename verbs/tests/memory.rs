@@ -399,6 +399,50 @@ fn regions_have_offsets_of_their_own() {
     }
 }
 
+/// Offsets beyond 32 bits: 5 GiB that are the same 16 MiB again and again.
+#[test]
+fn a_region_may_be_larger_than_4_gib() {
+    const PIECE: usize = 16 << 20;
+    const SIZE: usize = 5 << 30;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a reservation, and a file mapped over all of it.
+    let base = unsafe {
+        let file = libc::memfd_create(c"piece".as_ptr(), 0);
+        assert_eq!(libc::ftruncate(file, PIECE as i64), 0);
+        let none = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let base = libc::mmap(std::ptr::null_mut(), SIZE, libc::PROT_NONE, none, -1, 0);
+        assert_ne!(base, libc::MAP_FAILED);
+        for at in (0..SIZE).step_by(PIECE) {
+            let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+            let piece = libc::mmap(base.byte_add(at), PIECE, protection, flags, file, 0);
+            assert_ne!(piece, libc::MAP_FAILED);
+        }
+        libc::close(file);
+        base.cast::<u8>()
+    };
+    let mut scene = Scene::new(ALL);
+    // SAFETY: mapped, and nobody has references to it.
+    let mr = unsafe { scene.server.pd.reg_mr(base, SIZE, ALL) }.unwrap();
+    let window = scene.server.pd.alloc_mw(MwKind::Two).unwrap();
+    let (rkey, lkey) = (window.fresh_rkey(), mr.lkey());
+    let offset = (4u64 << 30) + 12_345;
+    let bind = SendOp::BindMw { rkey, lkey, addr: mr.addr(), len: SIZE as u64, access: Access::REMOTE_WRITE };
+    assert_eq!(scene.run(bind), WcStatus::Success);
+    for (rkey, from) in [(mr.rkey(), 0), (rkey, 1000)] {
+        scene.local.write_at(0, &pattern(1000, from)).unwrap();
+        assert_eq!(scene.write(mr.addr() + offset, rkey, 1000), WcStatus::Success);
+        let mut got = vec![0; 1000];
+        mr.read_at(12_345, &mut got).unwrap();
+        assert_eq!(got, pattern(1000, from), "not where all pieces are the same");
+    }
+    assert_eq!(scene.read(mr.addr() + offset, mr.rkey(), 1000), WcStatus::Success);
+    assert_eq!(scene.read(mr.addr() + SIZE as u64 - 1, mr.rkey(), 2), WcStatus::RemoteAccess);
+    drop(window);
+    mr.deregister().expect("nothing is bound");
+    // SAFETY: our own mapping, not registered any more.
+    unsafe { libc::munmap(base.cast(), SIZE) };
+}
+
 /// Each right alone, and both (SEC-6); of what has no right nothing is given away, but an access of no bytes is none
 /// (SEC-25).
 #[test]

@@ -1,5 +1,6 @@
 mod model;
 mod table;
+mod threads;
 
 use proptest::prelude::*;
 use urnic_config::Progress;
@@ -25,6 +26,7 @@ fn regions_are_read_and_written_within_bounds() {
     assert!(mr.load_u8(100).is_err() && mr.store_u8(100, 0).is_err());
 }
 
+/// SEC-16, SEC-5: only what the program itself can access, as the kernel says, can be registered.
 #[test]
 fn registration_checks_memory_and_rights() {
     let (device, _) = fake::device(Progress::Inline);
@@ -51,6 +53,53 @@ fn registration_checks_memory_and_rights() {
         assert!(matches!(pd.reg_mr(read_only, 4096, Access::LOCAL_WRITE), Err(Error::Fault { .. })));
         libc::munmap(read_only.cast(), 4096);
         assert!(matches!(pd.reg_mr(read_only, 4096, Access::empty()), Err(Error::Fault { len: 4096, .. })));
+    }
+}
+
+/// SEC-16: all of it must be there, and every page is looked at: holes, files that are too short, mere reservations.
+#[test]
+fn registration_finds_every_page_that_cannot_be_had() {
+    const PAGE: usize = 4096;
+    let (device, _) = fake::device(Progress::Inline);
+    let pd = device.alloc_pd();
+    let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let map = |len, protection, flags, fd| {
+        // SAFETY: a new mapping.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        at.cast::<u8>()
+    };
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    let refused = |base: *mut u8, len, access| {
+        // SAFETY: never accessed by the device, which belongs to a fake engine.
+        let outcome = unsafe { pd.reg_mr(base, len, access) };
+        assert!(
+            matches!(outcome, Err(Error::Fault { addr, len: l, .. }) if addr == base as u64 && l == len as u64),
+            "{outcome:?}"
+        );
+    };
+    // SAFETY: our own mappings and file.
+    unsafe {
+        let hole = map(9 * PAGE, both, anonymous, -1);
+        libc::munmap(hole.add(5 * PAGE).cast(), PAGE);
+        refused(hole, 9 * PAGE, Access::empty());
+        refused(hole.add(5 * PAGE - 1), 2, Access::LOCAL_WRITE);
+        drop(pd.reg_mr(hole.add(1), 5 * PAGE - 1, Access::LOCAL_WRITE).unwrap());
+        drop(pd.reg_mr(hole.add(6 * PAGE), 3 * PAGE, Access::LOCAL_WRITE).unwrap());
+        libc::munmap(hole.cast(), 9 * PAGE);
+
+        let file = libc::memfd_create(c"short".as_ptr(), 0);
+        assert_eq!(libc::ftruncate(file, PAGE as i64), 0);
+        let short = map(3 * PAGE, both, libc::MAP_SHARED, file);
+        refused(short, 3 * PAGE, Access::LOCAL_WRITE);
+        drop(pd.reg_mr(short, PAGE, Access::LOCAL_WRITE).unwrap());
+        libc::munmap(short.cast(), 3 * PAGE);
+        libc::close(file);
+
+        // More than 32 bits count, and nothing is there.
+        let huge = map(5 << 30, libc::PROT_NONE, anonymous, -1);
+        refused(huge, 5 << 30, Access::empty());
+        libc::munmap(huge.cast(), 5 << 30);
     }
 }
 
