@@ -177,6 +177,17 @@ fn info_of_a_device() {
     );
 }
 
+/// DPDK's runtime directory may be somebody else's; nothing needs it. On ordinary pages: with hugepages the number
+/// of those that are free may be worth a warning.
+#[test]
+fn no_runtime_directory() {
+    let mut info = urnic(&["info", "--port", "ring:dir", "--ip", "10.9.0.1/24"]);
+    info.env("RUNTIME_DIRECTORY", "/dev/null").env("URNIC_MEMORY_HUGEPAGES", "off").env("URNIC_LOG", "warn");
+    let output = info.output().expect("urnic runs");
+    assert!(output.status.success());
+    assert_eq!(text(&output.stderr), "");
+}
+
 /// Layers: the command line over the environment over the file.
 #[test]
 fn layers() {

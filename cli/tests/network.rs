@@ -2,16 +2,20 @@
 
 #[path = "../../verbs/tests/network/netns.rs"]
 mod netns;
+#[path = "../../dataplane/tests/ends/program.rs"]
+mod program;
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use netns::{Namespace, Veth};
+use program::Program;
 
 const SERVER: &str = "10.9.0.1";
 const CLIENT: &str = "10.9.0.2";
@@ -157,10 +161,11 @@ fn needs_root_what_an_interface_cannot_do_is_said() {
 #[test]
 #[ignore = "needs root, to become somebody else"]
 fn needs_root_missing_rights_are_named() {
+    let program = Program::copy(Path::new(env!("CARGO_BIN_EXE_urnic")));
     for (port, right) in
         [("af_packet:lo", "CAP_NET_RAW"), ("af_xdp:lo", "CAP_BPF"), ("tap:t0", "CAP_NET_ADMIN")]
     {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_urnic"));
+        let mut command = Command::new(&program.path);
         command.args(node("info", port, SERVER, "").split_whitespace()).uid(65534).gid(65534);
         fails(command, &["not permitted", right, "setcap"]);
     }

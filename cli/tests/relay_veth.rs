@@ -158,36 +158,45 @@ fn child() {
     }
 }
 
-/// The kernel's TCP on one side, the engine's on the other: data both ways at once, each being the client once.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_kernel_tcp_and_an_engine_through_the_relay() {
-    const BYTES: u64 = 16 << 20;
+    kernel_tcp_and_an_engine(16 << 20);
+}
+
+#[test]
+#[ignore = "slow; and it needs root, for network namespaces"]
+fn long_kernel_tcp_and_an_engine_exchange_a_gibibyte_through_the_relay() {
+    kernel_tcp_and_an_engine(1 << 30);
+}
+
+/// The kernel's TCP on one side, the engine's on the other: data both ways at once, each being the client once.
+fn kernel_tcp_and_an_engine(bytes: u64) {
     let _alone = child::alone();
     let lab = Lab::new(1500);
     Lab::address(&lab.a, KERNEL);
     let relay = lab.relay(&["--fault", "loss=1%,dup=1%,reorder=1%,seed=11"]);
-    let args = format!("af_packet:eth {OURS} {KERNEL} 1500 {BYTES}");
+    let args = format!("af_packet:eth {OURS} {KERNEL} 1500 {bytes}");
     let mut engine = Child::start_in(&lab.b.file, "stack", &args, "");
     engine.expect("open");
     for engine_is_client in [false, true] {
         let kernel = if engine_is_client {
-            let (ready, kernel) = kernel::serve(&lab.a, BYTES);
+            let (ready, kernel) = kernel::serve(&lab.a, bytes);
             ready.recv().expect("a listener");
             engine.order("connect");
             kernel
         } else {
-            kernel::connect(&lab.a, BYTES)
+            kernel::connect(&lab.a, bytes)
         };
         let result = engine.line();
         let kernel = kernel.join().expect("the kernel's end");
-        assert_eq!(result, kernel.seen_from_the_other_end(BYTES), "engine is client: {engine_is_client}");
+        assert_eq!(result, kernel.seen_from_the_other_end(bytes), "engine is client: {engine_is_client}");
     }
     engine.finish();
     let report = relay.stop("the relay");
     is_impaired(&report);
     for direction in ["a_to_b", "b_to_a"] {
-        assert!(count(&report, direction, "received_bytes") > 2 * BYTES, "{report}");
+        assert!(count(&report, direction, "received_bytes") > 2 * bytes, "{report}");
     }
 }
 

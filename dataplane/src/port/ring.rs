@@ -99,8 +99,12 @@ impl End {
         with_links(|links| links.get(&self.name).is_some_and(|l| l.open == [true; 2]))
     }
 
-    /// Makes an Ethernet device of this end: its port id, or negative.
+    /// Makes an Ethernet device of this end: its port id, or negative. `name` is that of the device; the driver puts
+    /// `net_ring_` in front of what it is given.
     pub(super) fn make_device(&self, name: &CStr) -> i32 {
+        let name = name.to_bytes_with_nul();
+        let name = name.strip_prefix(b"net_ring_").and_then(|n| CStr::from_bytes_with_nul(n).ok());
+        let Some(name) = name else { return -1 };
         let [mut rx, mut tx] = self.rings.map(NonNull::as_ptr);
         // SAFETY: EAL runs; one ring each way, both alive until this end is dropped.
         unsafe { sys::rte_eth_from_rings(name.as_ptr(), &raw mut rx, 1, &raw mut tx, 1, 0) }

@@ -108,7 +108,7 @@ pub(super) fn name(spec: &PortSpec, serial: u32) -> CString {
         PortSpec::VirtioUser { .. } => "net_virtio_user",
         PortSpec::Vhost { .. } => "net_vhost",
         PortSpec::Memif { .. } => "net_memif",
-        PortSpec::Ring { .. } => "urnic_ring",
+        PortSpec::Ring { .. } => "net_ring_urnic",
         PortSpec::AfPacket { .. } => "net_af_packet",
         PortSpec::AfXdp { .. } => "net_af_xdp",
         PortSpec::Tap { .. } => "net_tap",

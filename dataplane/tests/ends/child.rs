@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
+use super::program::Program;
 use super::{ROLE, SPEC, USER};
 
 /// How long an end may take for a step. A bound, not a measurement.
@@ -15,14 +16,18 @@ pub struct Child {
     process: std::process::Child,
     lines: Receiver<String>,
     name: String,
+    _copy: Option<Program>,
 }
 
 impl Child {
     pub fn start(role: &str, spec: &str, env: &[(&str, &str)]) -> Self {
-        let mut command = Command::new(std::env::current_exe().expect("our own path"));
+        let ours = std::env::current_exe().expect("our own path");
+        let user = env.iter().find(|(k, _)| *k == USER).map(|(_, user)| user);
+        let copy = user.map(|_| Program::copy(&ours));
+        let mut command = Command::new(copy.as_ref().map_or(&ours, |copy| &copy.path));
         command.args(["--exact", "end", "--nocapture", "--test-threads=1"]);
         command.env(ROLE, role).env(SPEC, spec).envs(env.iter().copied());
-        if let Some((_, user)) = env.iter().find(|(k, _)| *k == USER) {
+        if let Some(user) = user {
             let id = user.parse().expect("a user id");
             command.uid(id).gid(id);
         }
@@ -39,7 +44,7 @@ impl Child {
                 }
             }
         });
-        Self { process, lines, name: format!("{role} {spec}") }
+        Self { process, lines, name: format!("{role} {spec}"), _copy: copy }
     }
 
     /// The next line that the end says.

@@ -2,6 +2,7 @@
 
 pub mod child;
 mod exchange;
+mod program;
 
 use std::io::Read;
 use std::sync::Arc;

@@ -11,7 +11,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use program::Program;
 use urnic_config::Config;
+
+#[path = "../../../dataplane/tests/ends/program.rs"]
+mod program;
 
 // Not `URNIC_*`: those are settings.
 const ROLE: &str = "_URNIC_TEST_ROLE";
@@ -33,6 +37,7 @@ pub struct Child {
     lines: Receiver<String>,
     stderr: Receiver<String>,
     name: String,
+    _copy: Option<Program>,
 }
 
 impl Child {
@@ -53,7 +58,9 @@ impl Child {
     }
 
     fn launch(user: Option<u32>, netns: Option<&File>, role: &str, args: &str, config: &str) -> Self {
-        let mut command = Command::new(std::env::current_exe().expect("our own path"));
+        let ours = std::env::current_exe().expect("our own path");
+        let copy = user.map(|_| Program::copy(&ours));
+        let mut command = Command::new(copy.as_ref().map_or(&ours, |copy| &copy.path));
         command.args(["--exact", "child", "--include-ignored", "--nocapture", "--test-threads=1"]);
         command.env(ROLE, role).env(ARGS, args).env(CONFIG, config);
         if let Some(id) = user {
@@ -87,6 +94,7 @@ impl Child {
             stderr: lines(stderr, Some),
             process,
             name: format!("{role} {args} [{}]", config.replace('\n', " ")),
+            _copy: copy,
         }
     }
 
