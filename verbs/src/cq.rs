@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use crate::channel::ChannelShared;
 use crate::device::{DeviceShared, Number};
 use crate::events::{AsyncEvent, AsyncQueue, Object};
-use crate::queue::CompletionLane;
+use crate::queue::{CompletionLane, capacity_for};
 use crate::shard::Polled;
 use crate::sync::{Line, SpinLock};
 use crate::wc::Wc;
@@ -179,6 +179,12 @@ impl Cq {
     /// The number of this queue, by which events name it.
     pub fn cqn(&self) -> u32 {
         self.shared.number.get()
+    }
+
+    /// The depth of a completion queue that cannot overflow while work queues of these sizes complete to it, whatever their
+    /// peers do: what was asked for is rounded up there (RFC 5042 §6.4.3.2).
+    pub fn depth_for(work_queues: &[u32]) -> u32 {
+        work_queues.iter().map(|size| capacity_for(*size)).fold(0, u32::saturating_add)
     }
 
     /// How many completions the queue holds.

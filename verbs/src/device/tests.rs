@@ -3,7 +3,9 @@ use std::sync::atomic::Ordering;
 use urnic_config::Progress;
 
 use super::Numbers;
+use crate::error::Error;
 use crate::fake;
+use crate::qp::QpInit;
 
 #[test]
 fn numbers_rest_before_they_are_used_again() {
@@ -54,5 +56,61 @@ fn the_last_object_ends_the_device() {
         assert!(knobs.shut_down.load(Ordering::SeqCst));
         assert_eq!(knobs.undrained.load(Ordering::SeqCst), 0, "driven until drained");
         assert_eq!(knobs.overlaps.load(Ordering::SeqCst), 0);
+    }
+}
+
+/// SEC-14, SEC-17, SEC-18: everything scarce is given out by the device, within limits; what is given back can be had again.
+#[test]
+fn scarce_resources_have_limits() {
+    let (device, _) = fake::device(Progress::Inline);
+    let limits = device.attributes().unwrap();
+    for depth in [0, limits.max_cqe + 1, u32::MAX] {
+        assert!(matches!(device.create_cq(depth, None), Err(Error::Invalid(_))), "{depth}");
+    }
+    let (pd, cq) = (device.alloc_pd(), device.create_cq(1, None).unwrap());
+    let good = QpInit {
+        send_cq: &cq,
+        recv_cq: &cq,
+        max_send_wr: 1,
+        max_recv_wr: 1,
+        max_send_sge: 0,
+        max_recv_sge: 0,
+        max_inline: 0,
+        signal_all: true,
+    };
+    for bad in [
+        QpInit { max_send_wr: limits.max_qp_wr + 1, ..good },
+        QpInit { max_recv_wr: limits.max_qp_wr + 1, ..good },
+        QpInit { max_send_sge: limits.max_sge + 1, ..good },
+        QpInit { max_recv_sge: limits.max_sge + 1, ..good },
+        QpInit { max_inline: limits.max_inline + 1, ..good },
+    ] {
+        assert!(matches!(pd.create_qp(&bad), Err(Error::Invalid(_))));
+    }
+    let mut qps: Vec<_> = (0..limits.max_qp).map(|_| pd.create_qp(&good).unwrap()).collect();
+    assert!(matches!(pd.create_qp(&good), Err(Error::Exhausted(_))));
+    qps.pop();
+    qps.push(pd.create_qp(&good).unwrap());
+    assert!(matches!(pd.create_qp(&good), Err(Error::Exhausted(_))));
+}
+
+/// SEC-10: a completion queue serves the device that it was made from, and that is of one process: nobody else can attach
+/// to it.
+#[test]
+fn a_completion_queue_serves_one_device() {
+    let [(own, _), (other, _)] = [fake::device(Progress::Inline), fake::device(Progress::Inline)];
+    let [own_cq, other_cq] = [own.create_cq(4, None).unwrap(), other.create_cq(4, None).unwrap()];
+    for (send_cq, recv_cq) in [(&own_cq, &other_cq), (&other_cq, &own_cq)] {
+        let init = QpInit {
+            send_cq,
+            recv_cq,
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+            signal_all: true,
+        };
+        assert!(matches!(own.alloc_pd().create_qp(&init), Err(Error::Invalid(_))));
     }
 }

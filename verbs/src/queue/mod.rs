@@ -6,7 +6,7 @@ mod ring;
 mod send;
 
 pub(crate) use recv::RecvQueue;
-pub(crate) use ring::Ring;
+pub(crate) use ring::{Ring, capacity_for};
 pub(crate) use send::{Payload, SendQueue, SendView};
 
 use crate::wc::Wc;

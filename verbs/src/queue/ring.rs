@@ -21,6 +21,11 @@ pub(crate) struct Ring<T> {
     released: Line<AtomicU32>,
 }
 
+/// The capacity of a ring for at least `entries`.
+pub(crate) fn capacity_for(entries: u32) -> u32 {
+    entries.clamp(2, 1 << 30).next_power_of_two()
+}
+
 struct Slot<T> {
     sequence: AtomicU32,
     entry: UnsafeCell<MaybeUninit<T>>,
@@ -39,7 +44,7 @@ impl<T: Copy> Ring<T> {
 
     /// The same, with `first` as the number of the first entry.
     pub(super) fn starting_at(entries: u32, first: u32) -> Self {
-        let capacity = entries.clamp(2, 1 << 30).next_power_of_two();
+        let capacity = capacity_for(entries);
         let slots = (0..capacity)
             .map(|i| Slot {
                 sequence: AtomicU32::new(first.wrapping_add(i.wrapping_sub(first) & (capacity - 1))),
