@@ -16,21 +16,28 @@ fn options(op: Op, mode: Mode, size: usize) -> PerfOptions {
 #[test]
 fn everything_arrives_and_is_reported() {
     let config = Config::default();
-    for op in [Op::Write, Op::Read, Op::Send] {
+    for op in [Op::Write, Op::Read, Op::Send, Op::Atomic] {
         for mode in [Mode::Lat, Mode::Bw, Mode::Rate] {
             for size in [0, 1, 8, 1408, 65_536] {
+                if op == Op::Atomic && size != 8 {
+                    continue;
+                }
                 let report = measure(&config, &options(op, mode, size));
                 assert_eq!(report.iters, 200);
                 assert!(report.verified);
+                let answered = matches!(op, Op::Read | Op::Atomic);
                 assert_eq!(report.rtt_us.is_some(), mode == Mode::Lat);
                 assert_eq!(report.gbit_s.is_some(), mode != Mode::Lat);
-                assert_eq!(report.half_rtt_us.is_some(), mode == Mode::Lat && op != Op::Read);
+                assert_eq!(report.half_rtt_us.is_some(), mode == Mode::Lat && !answered);
             }
         }
     }
 
     let many = PerfOptions { qps: 20, ..options(Op::Write, Mode::Bw, 1000) };
     assert_eq!(measure(&config, &many).qps, Some(20));
+
+    let atomics = PerfOptions { qps: 5, ..options(Op::Atomic, Mode::Rate, 8) };
+    assert!(measure(&config, &atomics).verified);
 
     let by_time = PerfOptions { amount: Amount::Seconds(0.1), ..options(Op::Send, Mode::Rate, 8) };
     assert!(measure(&config, &by_time).iters > 0);

@@ -4,7 +4,8 @@ use std::io::BufRead;
 
 use urnic_bench::perf::floor::{FloorOptions, run_floor};
 use urnic_bench::perf::{
-    Amount, DEFAULT_PORT, Mode, PerfError, PerfOptions, PerfReport, run_client, run_pair, run_server, table,
+    Amount, DEFAULT_PORT, Mode, Op, PerfError, PerfOptions, PerfReport, run_client, run_pair, run_server,
+    table,
 };
 use urnic_config::{Config, Progress};
 
@@ -61,7 +62,8 @@ fn own_core(config: &Config) -> Option<usize> {
 }
 
 fn options(args: &MeasureArgs) -> PerfOptions {
-    let size = args.size.unwrap_or(if args.mode == Mode::Bw { 64 << 10 } else { 8 });
+    let large = args.mode == Mode::Bw && args.op != Op::Atomic;
+    let size = args.size.unwrap_or(if large { 64 << 10 } else { 8 });
     let usual = PerfOptions::new(args.op, args.mode, size);
     PerfOptions {
         amount: amount(&args.amount, usual.amount),

@@ -38,7 +38,8 @@ fn bad_usage() {
     refuses(&mut urnic(&["inof"]), &["inof", "similar", "info"]);
     refuses(&mut urnic(&["perf"]), &["Usage: urnic perf"]);
     refuses(&mut urnic(&["perf", "client"]), &["<HOST>"]);
-    refuses(&mut urnic(&["perf", "pair", "--op", "atomic"]), &["'atomic'", "write, read, send"]);
+    refuses(&mut urnic(&["perf", "pair", "--op", "swap"]), &["'swap'", "write, read, send, atomic"]);
+    refuses(&mut urnic(&["perf", "pair", "--op", "atomic", "--size", "4"]), &["an atomic has 8 bytes"]);
     refuses(&mut urnic(&["perf", "pair", "--mode", "fast"]), &["'fast'", "lat, bw, rate"]);
     refuses(&mut urnic(&["perf", "pair", "--port", "pci"]), &["'pci'", "virtio_user, memif, ring"]);
     refuses(&mut urnic(&["perf", "pair", "--size", "big"]), &["'big'", "4096 or 64KiB"]);

@@ -1,6 +1,6 @@
 //! Errors of a stream: what the peer is told and what the local user is told.
 
-use crate::{AccessFault, TaggedOp, Terminate};
+use crate::{AccessFault, AtomicFault, TaggedOp, Terminate};
 
 /// A fatal error of the inbound half. Nothing that arrives later has any effect (MPA-82, DDP-54).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,8 +57,8 @@ pub enum Cause {
         /// The MSN received.
         got: u32,
     },
-    /// A Send arrived and no receive request was posted.
-    #[error("no receive request is posted for an incoming Send")]
+    /// A Send or Immediate Data arrived and no receive request was posted.
+    #[error("no receive request is posted for an incoming message")]
     NoReceive,
     /// The message offset is beyond the receive request's memory.
     #[error("message offset {mo} is beyond the receive request's {capacity} octets")]
@@ -82,8 +82,8 @@ pub enum Cause {
     /// Send with Invalidate names an STag that must not be invalidated.
     #[error("STag {0:#010x} cannot be invalidated")]
     CannotInvalidate(u32),
-    /// More Read Requests than IRD.
-    #[error("the peer has more than {ird} RDMA Reads outstanding")]
+    /// More Read and Atomic Requests than IRD.
+    #[error("the peer has more than {ird} RDMA Reads and Atomics outstanding")]
     ReadLimit {
         /// Inbound reads that were negotiated.
         ird: u16,
@@ -109,6 +109,34 @@ pub enum Cause {
     /// A Read Response that is not the next octets of the oldest outstanding Read.
     #[error("an RDMA Read Response does not match its request")]
     ReadResponseMismatch,
+    /// Immediate Data that is not one segment of 8 octets.
+    #[error("malformed Immediate Data")]
+    ImmediateForm,
+    /// An Atomic Request that is not one segment of 52 octets.
+    #[error("malformed Atomic Request")]
+    AtomicRequestForm,
+    /// An Atomic Request for an operation that there is not.
+    #[error("unknown atomic operation {0}")]
+    AtomicCode(u8),
+    /// An Atomic Request names memory that cannot be used for it.
+    #[error("Atomic at STag {stag:#010x}, TO {to:#x}: {fault}")]
+    AtomicTarget {
+        /// Why.
+        fault: AtomicFault,
+        /// STag of the request.
+        stag: u32,
+        /// TO of the request.
+        to: u64,
+    },
+    /// An Atomic Response although the oldest outstanding request is no Atomic.
+    #[error("an Atomic Response that nobody asked for")]
+    UnexpectedAtomicResponse,
+    /// An Atomic Response that is malformed or names another request than the oldest.
+    #[error("an Atomic Response does not match its request")]
+    AtomicResponseMismatch,
+    /// The memory for the result of one of our own Atomics is not usable.
+    #[error("the memory for the result of an Atomic is not usable: {0}")]
+    AtomicSink(AccessFault),
     /// A Terminate that cannot be read. The stream is over all the same.
     #[error("malformed Terminate")]
     MalformedTerminate,
@@ -120,10 +148,11 @@ pub enum BeginError {
     /// A Responder must wait for the Initiator's first FPDU (MPA-70). Try again after [`crate::Delivery::FirstFpdu`].
     #[error("the initiator's first FPDU has not arrived")]
     NotYet,
-    /// ORD Reads are outstanding (RDMAP-69). Try again after [`crate::Delivery::ReadDone`].
-    #[error("as many RDMA Reads are outstanding as were negotiated")]
+    /// ORD Reads and Atomics are outstanding (RDMAP-69). Try again after [`crate::Delivery::ReadDone`] or
+    /// [`crate::Delivery::AtomicDone`].
+    #[error("as many RDMA Reads and Atomics are outstanding as were negotiated")]
     OrdReached,
-    /// ORD is 0: no Read is ever possible on this stream.
+    /// ORD is 0: no Read or Atomic is ever possible on this stream.
     #[error("the negotiated ORD is 0")]
     NoReads,
     /// A Terminate was sent or received, or a fault was met: only a Terminate of our own may still go, once.

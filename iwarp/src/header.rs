@@ -6,11 +6,17 @@ pub(crate) const TAGGED_LEN: usize = 14;
 pub(crate) const UNTAGGED_LEN: usize = 18;
 /// Octets of the RDMA Read Request header that follows the DDP header.
 pub(crate) const READ_REQUEST_LEN: usize = 28;
+/// Octets of the Atomic Request header that follows the DDP header (RFC 7306 §5.2.1).
+pub(crate) const ATOMIC_REQUEST_LEN: usize = 52;
+/// Octets of the Atomic Response header that follows the DDP header (RFC 7306 §5.2.2).
+pub(crate) const ATOMIC_RESPONSE_LEN: usize = 12;
+/// Octets of Immediate Data (RFC 7306 §6.2).
+pub(crate) const IMMEDIATE_LEN: usize = 8;
 
 /// DDP and RDMAP version (RFC 5041 §4.1, RFC 5040 §4.1).
 pub(crate) const VERSION: u8 = 1;
 
-/// RDMAP opcodes (RFC 5040 §4.1).
+/// RDMAP opcodes (RFC 5040 §4.1, RFC 7306 §4.1).
 pub(crate) mod opcode {
     pub(crate) const WRITE: u8 = 0x0;
     pub(crate) const READ_REQUEST: u8 = 0x1;
@@ -20,13 +26,20 @@ pub(crate) mod opcode {
     pub(crate) const SEND_SE: u8 = 0x5;
     pub(crate) const SEND_SE_INVALIDATE: u8 = 0x6;
     pub(crate) const TERMINATE: u8 = 0x7;
+    pub(crate) const IMMEDIATE: u8 = 0x8;
+    pub(crate) const IMMEDIATE_SE: u8 = 0x9;
+    pub(crate) const ATOMIC_REQUEST: u8 = 0xA;
+    pub(crate) const ATOMIC_RESPONSE: u8 = 0xB;
 }
 
-/// Untagged queue numbers (RFC 5040 §4.1).
+/// Untagged queue numbers (RFC 5040 §4.1, RFC 7306 §4.1).
 pub(crate) mod queue {
+    /// Sends of all kinds and Immediate Data.
     pub(crate) const SEND: u32 = 0;
-    pub(crate) const READ_REQUEST: u32 = 1;
+    /// Read Requests and Atomic Requests, in one sequence (RDMAPX-9).
+    pub(crate) const REQUEST: u32 = 1;
     pub(crate) const TERMINATE: u32 = 2;
+    pub(crate) const ATOMIC_RESPONSE: u32 = 3;
 }
 
 /// T bit of the DDP control octet.

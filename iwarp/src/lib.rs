@@ -1,4 +1,4 @@
-//! Sans-IO iWARP: MPA (RFC 5044, RFC 6581), DDP (RFC 5041) and RDMAP (RFC 5040).
+//! Sans-IO iWARP: MPA (RFC 5044, RFC 6581), DDP (RFC 5041) and RDMAP (RFC 5040, RFC 7306).
 //!
 //! In: octets of one TCP stream. Out: placements into the memory that a [`Sink`] offers, completed messages
 //! ([`Delivery`]), FPDUs to send ([`Outgoing`], [`Fpdu`]), and [`Fault`]s that carry the [`Terminate`] they cause.
@@ -8,6 +8,7 @@
 //! a [`Stream`] made from it is the Full Operation phase.
 #![forbid(unsafe_code)]
 
+mod atomic;
 mod fault;
 mod header;
 mod outgoing;
@@ -17,13 +18,14 @@ pub mod startup;
 mod stream;
 mod terminate;
 
+pub use atomic::{AtomicFault, AtomicOp};
 pub use fault::{BeginError, Cause, Fault};
 pub use outgoing::{Fpdu, HEADER_MAX, Outgoing};
 pub use sink::{
     AccessFault, CannotInvalidate, Chunk, Delivery, ReadFault, RecvFault, Sink, TaggedFault, TaggedOp,
 };
 pub use startup::{Negotiated, Role, Rtr};
-pub use stream::{Op, ReadRequest, Stream, StreamLimits};
+pub use stream::{AtomicRequest, Op, Pending, ReadRequest, Stream, StreamLimits};
 pub use terminate::{Terminate, TerminatedHeader};
 
 /// Smallest MULPDU that MPA may report, in octets (RFC 5044 §3).

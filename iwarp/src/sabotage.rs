@@ -17,6 +17,8 @@ pub enum Rule {
     IgnoreMsn,
     /// Do not match Read Responses with their request.
     AcceptAnyReadResponse,
+    /// Do not match Atomic Responses with their request.
+    AcceptAnyAtomicResponse,
     /// Deliver a Send at its first segment.
     DeliverEarly,
     /// Complete a Read at the first segment of its response.
@@ -35,13 +37,14 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 13] = [
+    pub const ALL: [Rule; 14] = [
         Rule::SkipCrc,
         Rule::PlaceBeforeCrc,
         Rule::SkipBounds,
         Rule::IgnoreTaggedFault,
         Rule::IgnoreMsn,
         Rule::AcceptAnyReadResponse,
+        Rule::AcceptAnyAtomicResponse,
         Rule::DeliverEarly,
         Rule::ReadDoneEarly,
         Rule::ResponderTalksFirst,

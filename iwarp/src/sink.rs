@@ -1,6 +1,6 @@
 //! What a stream needs from its surroundings: received octets and memory to place them in.
 
-use crate::Terminate;
+use crate::{AtomicFault, Terminate};
 
 /// An owned range of in-order stream octets. Dropping it releases the frame behind it.
 pub trait Chunk {
@@ -82,6 +82,14 @@ pub trait Sink {
     /// again then.
     fn read_source(&mut self, stag: u32, to: u64, len: u32) -> Result<(), ReadFault>;
 
+    /// Checks the memory that an arriving Atomic Request names: 8 octets at `to` of `stag`, aligned in memory (RFC
+    /// 7306 §8.2). The operation is performed later, when its turn to be answered comes: check again then.
+    /// `to + 8` does not wrap: the stream has looked.
+    fn atomic_target(&mut self, stag: u32, to: u64) -> Result<(), AtomicFault>;
+
+    /// Stores the result of one of our own Atomics where [`crate::Op::Atomic`] said.
+    fn atomic_result(&mut self, stag: u32, to: u64, original: u64) -> Result<(), AccessFault>;
+
     /// Tells of something that happened, in order.
     fn deliver(&mut self, event: Delivery);
 }
@@ -110,6 +118,22 @@ pub enum Delivery {
     },
     /// A Read Request was accepted: [`crate::Stream::next_response`] yields it.
     ReadRequested,
+    /// Immediate Data is complete (RFC 7306 §6). It has taken a receive request, whose memory is not touched.
+    Immediate {
+        /// The eight octets.
+        data: [u8; 8],
+        /// Immediate Data with Solicited Event.
+        solicited: bool,
+        /// Octets of the RDMA Write right before it; 0 if it does not follow one.
+        written: u32,
+    },
+    /// The oldest outstanding Atomic of ours is complete.
+    AtomicDone {
+        /// MSN of its Atomic Request.
+        msn: u32,
+    },
+    /// An Atomic Request was accepted: [`crate::Stream::next_response`] yields it.
+    AtomicRequested,
     /// The peer ended the stream. The receiver ignores everything from now on.
     Terminated(Terminate),
 }

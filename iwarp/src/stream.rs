@@ -1,4 +1,4 @@
-//! Full Operation of one connection: FPDUs in and out (RFC 5044 §4, RFC 5041, RFC 5040).
+//! Full Operation of one connection: FPDUs in and out (RFC 5044 §4, RFC 5041, RFC 5040, RFC 7306).
 
 mod assembly;
 mod inbound;
@@ -8,8 +8,8 @@ mod tests;
 
 use crate::sabotage::{Rule, broken};
 use crate::{
-    BeginError, Cause, Chunk, Delivery, Fault, Negotiated, Outgoing, ReadFault, Role, Sink, Terminate,
-    TerminatedHeader,
+    AtomicFault, AtomicOp, BeginError, Cause, Chunk, Delivery, Fault, Negotiated, Outgoing, ReadFault, Role,
+    Sink, Terminate, TerminatedHeader,
 };
 use assembly::{Assembly, Gathered};
 use inbound::{Inbound, Segment};
@@ -58,8 +58,71 @@ pub enum Op {
     },
     /// The answer to a Read Request of the peer; its length is the request's.
     ReadResponse(ReadRequest),
+    /// Immediate Data, with Solicited Event as wanted. It has no other payload.
+    Immediate {
+        /// The eight octets.
+        data: [u8; 8],
+        /// With Solicited Event.
+        solicited: bool,
+    },
+    /// Atomic Request.
+    Atomic {
+        /// Our STag that takes the eight octets of the result.
+        sink_stag: u32,
+        /// Tagged offset there.
+        sink_to: u64,
+        /// The peer's STag.
+        stag: u32,
+        /// Tagged offset there; the address it stands for must be a multiple of 8 (RDMAPX-30).
+        to: u64,
+        /// What to do.
+        op: AtomicOp,
+    },
+    /// The answer to an Atomic Request of the peer.
+    AtomicResponse {
+        /// [`AtomicRequest::id`].
+        id: u32,
+        /// What was in memory before.
+        original: u64,
+    },
     /// The last message of the stream.
     Terminate(Terminate),
+}
+
+/// A request of the peer that waits for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pending {
+    /// RDMA Read.
+    Read(ReadRequest),
+    /// Atomic. It is to be performed now, not earlier: the answers to all requests before it have been begun
+    /// (RDMAPX-13, RDMAPX-25).
+    Atomic(AtomicRequest),
+}
+
+/// An Atomic Request of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicRequest {
+    /// The peer's name for it.
+    pub id: u32,
+    /// Our STag.
+    pub stag: u32,
+    /// Tagged offset there.
+    pub to: u64,
+    /// What to do.
+    pub op: AtomicOp,
+    /// DDP header as received, for a Terminate.
+    ddp: [u8; crate::header::UNTAGGED_LEN],
+}
+
+impl AtomicRequest {
+    /// The Terminate for memory that cannot be used any more. It has no RDMA header (RDMAPX-26).
+    pub fn terminate(&self, fault: AtomicFault) -> Terminate {
+        Terminate {
+            segment_len: Some((self.ddp.len() + crate::header::ATOMIC_REQUEST_LEN) as u16),
+            ddp: Some(TerminatedHeader::Untagged(self.ddp)),
+            ..Terminate::atomic_target(fault)
+        }
+    }
 }
 
 /// A Read Request of the peer, to be served.
@@ -175,8 +238,8 @@ impl<C: Chunk> Stream<C> {
         self.rdmap.may_send() || broken(Rule::ResponderTalksFirst)
     }
 
-    /// Starts a message of `len` octets (for [`Op::Read`]: octets wanted; ignored for [`Op::ReadResponse`] and
-    /// [`Op::Terminate`], which have lengths of their own).
+    /// Starts a message of `len` octets (for [`Op::Read`]: octets wanted; looked at for Writes and Sends only, apart
+    /// from that: all others have lengths of their own).
     ///
     /// A refusal changes nothing; see [`BeginError`] for when to try again.
     #[inline]
@@ -190,22 +253,22 @@ impl<C: Chunk> Stream<C> {
         self.rdmap.outbound.begin(op, len)
     }
 
-    /// Reads of ours that are not complete.
+    /// Reads and Atomics of ours that are not complete.
     pub fn reads_outstanding(&self) -> usize {
-        self.rdmap.outbound.reads.len()
+        self.rdmap.outbound.requests.len()
     }
 
-    /// How many Reads of ours may be outstanding at once.
+    /// How many Reads and Atomics of ours may be outstanding at once.
     pub fn ord(&self) -> u16 {
         self.rdmap.outbound.ord
     }
 
-    /// The oldest Read Request of the peer that was not taken yet. Serve them in this order (RDMAP-65).
-    pub fn next_response(&mut self) -> Option<ReadRequest> {
+    /// The oldest request of the peer that was not taken yet. Answer them in this order (RDMAP-65, RDMAPX-13).
+    pub fn next_response(&mut self) -> Option<Pending> {
         self.rdmap.inbound.pending.pop_front()
     }
 
-    /// Read Requests of the peer that wait for [`Stream::next_response`].
+    /// Requests of the peer that wait for [`Stream::next_response`].
     pub fn responses_pending(&self) -> usize {
         self.rdmap.inbound.pending.len()
     }

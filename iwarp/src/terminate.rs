@@ -1,7 +1,7 @@
 //! The Terminate message (RFC 5040 §4.8) and its error codes (RFC 6580).
 
-use crate::AccessFault;
 use crate::header::{READ_REQUEST_LEN, TAGGED_LEN, UNTAGGED_LEN};
+use crate::{AccessFault, AtomicFault};
 use std::fmt;
 
 /// Largest Terminate header: control word, segment length, untagged DDP header, Read Request header.
@@ -104,6 +104,14 @@ impl Terminate {
             AccessFault::Wrap => 4,
         };
         Terminate::new(0, 1, code)
+    }
+
+    /// For an Atomic Request whose memory cannot be used (ERR-40, ERR-42).
+    pub(crate) fn atomic_target(fault: AtomicFault) -> Terminate {
+        match fault {
+            AtomicFault::Access(fault) => Terminate::read_source(fault),
+            AtomicFault::Misaligned => Terminate::STREAM_CATASTROPHIC,
+        }
     }
 
     /// Writes the Terminate header and returns its length. Reserved bits are zero (RDMAP-16).

@@ -10,7 +10,12 @@ use urnic_iwarp::*;
 const WRITTEN: u32 = 0x11;
 const SOURCE: u32 = 0x22;
 const SINK: u32 = 0x33;
+const COUNTERS: u32 = 0x44;
+const RESULTS: u32 = 0x55;
 const INVALIDATED: u32 = 0x1000;
+/// Words that Atomics work on, and words for what they answer.
+const WORDS: usize = 4;
+const ANSWERS: usize = 32;
 const LEN: usize = 1 << 14;
 
 #[derive(Clone, Debug)]
@@ -18,6 +23,8 @@ enum Message {
     Write { at: usize, len: usize },
     Send { len: usize, spare: usize, solicited: bool, invalidate: bool },
     Read { from: usize, at: usize, len: usize },
+    Immediate { solicited: bool },
+    Atomic { target: usize, op: AtomicOp },
 }
 
 #[derive(Clone, Debug)]
@@ -43,6 +50,20 @@ fn message() -> impl Strategy<Value = Message> {
             |(len, spare, solicited, invalidate)| Message::Send { len, spare, solicited, invalidate }
         ),
         (at.clone(), at, len).prop_map(|(from, at, len)| Message::Read { from, at, len }),
+        any::<bool>().prop_map(|solicited| Message::Immediate { solicited }),
+        (0..WORDS, atomic()).prop_map(|(target, op)| Message::Atomic { target, op }),
+    ]
+}
+
+/// Small numbers, so that comparisons match now and then.
+fn atomic() -> impl Strategy<Value = AtomicOp> {
+    let mask = prop_oneof![Just(0u64), Just(1), Just(u64::MAX), any::<u64>()];
+    prop_oneof![
+        (prop_oneof![0..3u64, any::<u64>()], mask.clone())
+            .prop_map(|(add, mask)| AtomicOp::FetchAdd { add, mask }),
+        (0..3u64, mask.clone(), 0..3u64, mask).prop_map(|(compare, compare_mask, swap, swap_mask)| {
+            AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask }
+        }),
     ]
 }
 
@@ -75,9 +96,13 @@ struct End {
     sink: Vec<u8>,
     received: Vec<Vec<u8>>,
     events: Vec<Delivery>,
-    /// Lengths of Reads under way.
+    /// Reads and Atomics so far.
     reads: u32,
     invalidated: u32,
+    counters: [u64; WORDS],
+    results: [u64; ANSWERS],
+    /// Octets of the Write that arrived last, if nothing of queue 0 came behind it.
+    last_write: u32,
 }
 
 impl End {
@@ -91,6 +116,8 @@ impl End {
             .enumerate()
             .for_each(|(i, o)| *o = (i * 7 + i / 255 + role as usize) as u8);
         node.memory.add(SINK, 0x100, LEN);
+        node.memory.add(COUNTERS, 0x200, 8 * WORDS);
+        node.memory.add(RESULTS, 0x300, 8 * ANSWERS);
         for i in 0..64 {
             node.memory.add(INVALIDATED + i, 0, 8);
         }
@@ -102,6 +129,9 @@ impl End {
             events: vec![Delivery::FirstFpdu],
             reads: 0,
             invalidated: 0,
+            counters: [0; WORDS],
+            results: [0; ANSWERS],
+            last_write: 0,
         }
     }
 }
@@ -141,6 +171,32 @@ fn run(steps: &[Step], split: &Split) {
                 let data = payload(i, len);
                 from.node.send(Op::Write { stag: WRITTEN, to: at as u64 }, &data, step.mulpdu).unwrap();
                 to.written[at..at + len].copy_from_slice(&data);
+                to.last_write = len as u32;
+            }
+            Message::Immediate { solicited } => {
+                let data = (i as u64 * 0x0101_0203_0405_0607).to_be_bytes();
+                to.node.memory.post_receive(i % 12);
+                from.node.send(Op::Immediate { data, solicited }, &[], step.mulpdu).unwrap();
+                let written = std::mem::take(&mut to.last_write);
+                to.events.push(Delivery::Immediate { data, solicited, written });
+            }
+            Message::Atomic { target, op } => {
+                let answer = from.reads as usize % ANSWERS;
+                let atomic = |end: &mut End| {
+                    let sink = (RESULTS, 0x300 + 8 * answer as u64);
+                    end.node.atomic(sink, (COUNTERS, 0x200 + 8 * target as u64), op)
+                };
+                if atomic(from) == Err(BeginError::OrdReached) {
+                    while carry(from, to, &mut sizes, step.mulpdu) | carry(to, from, &mut sizes, step.mulpdu)
+                    {
+                    }
+                    atomic(from).unwrap();
+                }
+                from.reads += 1;
+                from.events.push(Delivery::AtomicDone { msn: from.reads });
+                to.events.push(Delivery::AtomicRequested);
+                from.results[answer] = to.counters[target];
+                to.counters[target] = op.apply(to.counters[target]).unwrap_or(to.counters[target]);
             }
             Message::Send { len, spare, solicited, invalidate } => {
                 let data = payload(i, len);
@@ -150,6 +206,7 @@ fn run(steps: &[Step], split: &Split) {
                 from.node.send(Op::Send { solicited, invalidate }, &data, step.mulpdu).unwrap();
                 let len = len as u32;
                 to.events.push(Delivery::Received { len, solicited, invalidated: invalidate });
+                to.last_write = 0;
                 to.received.push(data);
             }
             Message::Read { from: src, at, len } => {
@@ -183,13 +240,19 @@ fn run(steps: &[Step], split: &Split) {
         assert_eq!(memory.received, end.received);
         assert!(memory.region(WRITTEN).data() == end.written, "written memory differs");
         assert!(memory.region(SINK).data() == end.sink, "read memory differs");
+        let words = |stag| -> Vec<u64> {
+            let words = memory.region(stag).data().chunks(8);
+            words.map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect()
+        };
+        assert_eq!(words(COUNTERS), end.counters);
+        assert_eq!(words(RESULTS), end.results);
         assert!(memory.guards_intact());
         // The kinds of events are ordered each for itself.
         let kinds: [fn(&Delivery) -> bool; 4] = [
             |e| matches!(e, Delivery::FirstFpdu),
-            |e| matches!(e, Delivery::Received { .. }),
-            |e| matches!(e, Delivery::ReadDone { .. }),
-            |e| matches!(e, Delivery::ReadRequested),
+            |e| matches!(e, Delivery::Received { .. } | Delivery::Immediate { .. }),
+            |e| matches!(e, Delivery::ReadDone { .. } | Delivery::AtomicDone { .. }),
+            |e| matches!(e, Delivery::ReadRequested | Delivery::AtomicRequested),
         ];
         for kind in kinds {
             let of = |events: &[Delivery]| events.iter().copied().filter(kind).collect::<Vec<_>>();
@@ -207,7 +270,7 @@ fn run(steps: &[Step], split: &Split) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// MPA-44, DDP-4, DDP-29, DDP-37, RDMAP-42, RDMAP-57, RDMAP-65.
+    /// MPA-44, DDP-4, DDP-29, DDP-37, RDMAP-42, RDMAP-57, RDMAP-65, RDMAPX-13, RDMAPX-22.
     #[test]
     fn what_arrives_is_what_was_sent(steps in prop::collection::vec(step(), 1..24), split in split()) {
         run(&steps, &split);

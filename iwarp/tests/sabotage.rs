@@ -47,6 +47,12 @@ fn kept(rule: Rule) -> bool {
         Rule::AcceptAnyReadResponse => {
             reader().receive(&fpdu(&tagged(0xC1, 0x42, STAG, 16, &[9; 8]))).is_err()
         }
+        Rule::AcceptAnyAtomicResponse => {
+            let mut n = Node::new(&negotiated(Role::Initiator, 1, 1));
+            n.memory.add(STAG, 0, 64);
+            n.atomic((STAG, 0), (5, 0), AtomicOp::FetchAdd { add: 1, mask: 0 }).unwrap();
+            n.receive(&fpdu(&untagged(0x41, 0x4B, 3, 1, 0, &[9; 12]))).is_err()
+        }
         Rule::DeliverEarly => {
             let mut n = receiver();
             n.receive(&send_part(false, 1, 0)).unwrap();

@@ -109,9 +109,17 @@ pub enum PostError {
     /// More inline bytes than the queue takes.
     #[error("too many inline bytes")]
     InlineTooLong,
-    /// A Read cannot be inline.
-    #[error("a Read cannot be inline")]
+    /// A Read or Atomic cannot be inline.
+    #[error("a Read or Atomic cannot be inline")]
     InlineRead,
+    /// An Atomic has one local element of 8 bytes.
+    #[error("an Atomic needs one scatter-gather element of 8 bytes")]
+    AtomicSink,
+    /// iWARP has no Send with immediate data (RFC 7306 has Immediate Data as a message of its own).
+    #[error(
+        "iWARP has no Send with immediate data; use a Write with immediate data, or put the bits into the message"
+    )]
+    SendImm,
     /// Inline data lies outside the region of its key, or the key is unknown in the protection domain.
     #[error("inline data is not in a registered region")]
     InlineAccess,

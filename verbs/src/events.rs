@@ -24,6 +24,9 @@ pub enum FaultCause {
     /// The memory that the peer is reading was deregistered or invalidated meanwhile.
     #[error("the memory that the peer is reading is gone")]
     ReadSource,
+    /// The peer closed the connection while requests of either side were not done.
+    #[error("the peer closed the connection while work was left")]
+    WorkLeft,
     /// A completion found no room in its queue.
     #[error("a completion queue is full")]
     CqOverflow,

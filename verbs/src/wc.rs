@@ -79,6 +79,12 @@ pub enum WcOpcode {
     BindMw,
     /// A region was registered by a request.
     RegMr,
+    /// A receive that Immediate Data has taken, behind a Write of the peer or alone; its memory is not touched.
+    RecvRdmaWithImm,
+    /// A fetch and add.
+    FetchAdd,
+    /// A compare and swap.
+    CmpSwap,
 }
 
 bitflags! {
@@ -89,6 +95,8 @@ bitflags! {
         const WITH_INV = 1;
         /// The Send asked for a solicited event.
         const SOLICITED = 1 << 1;
+        /// Immediate data arrived: [`Wc::imm_data`].
+        const WITH_IMM = 1 << 2;
     }
 }
 
@@ -103,15 +111,24 @@ pub struct Wc {
     pub opcode: WcOpcode,
     /// Extra facts.
     pub flags: WcFlags,
-    /// Bytes received or read.
+    /// Bytes received or read; of [`WcOpcode::RecvRdmaWithImm`] those of the Write right before the Immediate Data, 0 if
+    /// there was none.
     pub byte_len: u32,
     /// The queue pair.
     pub qpn: u32,
     /// The STag that the peer invalidated; see [`WcFlags::WITH_INV`].
     pub invalidated_rkey: u32,
+    /// The eight octets of the Immediate Data (RFC 7306 §6), the first as the highest; see [`WcFlags::WITH_IMM`].
+    pub imm: u64,
 }
 
 impl Wc {
+    /// The 32 bits of the peer's [`SendOp::WriteImm`](crate::SendOp::WriteImm): the first four octets of the Immediate
+    /// Data.
+    pub fn imm_data(&self) -> u32 {
+        (self.imm >> 32) as u32
+    }
+
     /// Whether this completion counts as solicited: a solicited Send arrived, or an error (verbs §8.2.5).
     pub(crate) fn is_solicited(&self) -> bool {
         self.status != WcStatus::Success || self.flags.contains(WcFlags::SOLICITED)

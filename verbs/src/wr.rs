@@ -1,6 +1,7 @@
 //! Work requests: what an application posts.
 
 use bitflags::bitflags;
+use urnic_iwarp::AtomicOp;
 
 use crate::memory::{Access, Mr};
 use crate::wc::WcOpcode;
@@ -75,15 +76,84 @@ pub enum SendOp {
         /// The rights; `LOCAL_WRITE` only if the region was registered with it.
         access: Access,
     },
+    /// Write to the peer's memory, then take its next receive and complete it with these 32 bits
+    /// ([`Wc::imm_data`](crate::Wc::imm_data)).
+    ///
+    /// On the wire an RDMA Write followed by Immediate Data, whose first four octets are `imm` and the other four 0 (RFC
+    /// 7306 §6); one completion here. [`SendFlags::SOLICITED`] makes it Immediate Data with Solicited Event.
+    WriteImm {
+        /// Tagged offset of the first byte at the peer; not looked at for a length of 0.
+        addr: u64,
+        /// STag of the peer's region.
+        rkey: u32,
+        /// The 32 bits.
+        imm: u32,
+    },
+    /// Refused with [`PostError::SendImm`](crate::PostError::SendImm): iWARP has no Send with immediate data. A
+    /// [`WriteImm`](Self::WriteImm) of no bytes carries the bits, or the message itself may.
+    SendImm(u32),
+    /// Add to 64 bits of the peer's memory and get what was there before, into one local element of 8 bytes (RFC 7306 §5).
+    ///
+    /// Both words are in the byte order of their machine. An Atomic is atomic among all Atomics of all connections of the
+    /// peer's device, and counts against ORD like a Read, which the peer also answers in order. The address at the peer
+    /// must be a multiple of 8, or the peer ends the connection.
+    FetchAdd {
+        /// Tagged offset of the word at the peer.
+        addr: u64,
+        /// STag of the peer's region.
+        rkey: u32,
+        /// What is added.
+        add: u64,
+    },
+    /// Store `swap` in 64 bits of the peer's memory if `compare` is there, and get what was there before, as with
+    /// [`FetchAdd`](Self::FetchAdd).
+    CmpSwap {
+        /// Tagged offset of the word at the peer.
+        addr: u64,
+        /// STag of the peer's region.
+        rkey: u32,
+        /// What is expected.
+        compare: u64,
+        /// What is stored.
+        swap: u64,
+    },
+    /// As [`FetchAdd`](Self::FetchAdd) on several fields of the word at once.
+    MaskedFetchAdd {
+        /// Tagged offset of the word at the peer.
+        addr: u64,
+        /// STag of the peer's region.
+        rkey: u32,
+        /// What is added.
+        add: u64,
+        /// Each bit that is set is the highest bit of a field; nothing is carried out of it.
+        mask: u64,
+    },
+    /// As [`CmpSwap`](Self::CmpSwap) on some bits of the word. With a `compare_mask` of 0 it is a plain swap.
+    MaskedCmpSwap {
+        /// Tagged offset of the word at the peer.
+        addr: u64,
+        /// STag of the peer's region.
+        rkey: u32,
+        /// What is expected.
+        compare: u64,
+        /// The bits that are compared.
+        compare_mask: u64,
+        /// What is stored.
+        swap: u64,
+        /// The bits that are stored.
+        swap_mask: u64,
+    },
 }
 
 impl SendOp {
     /// What its completion says.
     pub(crate) fn completes_as(&self) -> WcOpcode {
         match self {
-            Self::Send | Self::SendInv(_) => WcOpcode::Send,
-            Self::Write { .. } => WcOpcode::Write,
+            Self::Send | Self::SendInv(_) | Self::SendImm(_) => WcOpcode::Send,
+            Self::Write { .. } | Self::WriteImm { .. } => WcOpcode::Write,
             Self::Read { .. } => WcOpcode::Read,
+            Self::FetchAdd { .. } | Self::MaskedFetchAdd { .. } => WcOpcode::FetchAdd,
+            Self::CmpSwap { .. } | Self::MaskedCmpSwap { .. } => WcOpcode::CmpSwap,
             Self::LocalInv(_) => WcOpcode::LocalInv,
             Self::BindMw { .. } => WcOpcode::BindMw,
             Self::RegMr { .. } => WcOpcode::RegMr,
@@ -94,6 +164,38 @@ impl SendOp {
     pub(crate) fn is_local(&self) -> bool {
         matches!(self, Self::LocalInv(_) | Self::BindMw { .. } | Self::RegMr { .. })
     }
+
+    /// The Atomic that it is, if it is one: where, and what to do.
+    pub(crate) fn atomic(&self) -> Option<(u64, u32, AtomicOp)> {
+        const ALL: u64 = u64::MAX;
+        Some(match *self {
+            Self::FetchAdd { addr, rkey, add } => (addr, rkey, AtomicOp::FetchAdd { add, mask: 0 }),
+            Self::MaskedFetchAdd { addr, rkey, add, mask } => (addr, rkey, AtomicOp::FetchAdd { add, mask }),
+            Self::CmpSwap { addr, rkey, compare, swap } => {
+                (addr, rkey, AtomicOp::CmpSwap { compare, compare_mask: ALL, swap, swap_mask: ALL })
+            }
+            Self::MaskedCmpSwap { addr, rkey, compare, compare_mask, swap, swap_mask } => {
+                (addr, rkey, AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask })
+            }
+            _ => return None,
+        })
+    }
+
+    /// Whether the peer answers it, so that it is complete only then: a Read or an Atomic.
+    pub(crate) fn is_answered(&self) -> bool {
+        matches!(self, Self::Read { .. }) || self.is_atomic()
+    }
+
+    /// Whether it is an Atomic.
+    pub(crate) fn is_atomic(&self) -> bool {
+        matches!(
+            self,
+            Self::FetchAdd { .. }
+                | Self::CmpSwap { .. }
+                | Self::MaskedFetchAdd { .. }
+                | Self::MaskedCmpSwap { .. }
+        )
+    }
 }
 
 bitflags! {
@@ -102,9 +204,9 @@ bitflags! {
     pub struct SendFlags: u8 {
         /// Report success by a completion; errors are always reported.
         const SIGNALED = 1;
-        /// Raise a solicited event at the peer (Send only).
+        /// Raise a solicited event at the peer (Sends and [`SendOp::WriteImm`]).
         const SOLICITED = 1 << 1;
-        /// Wait for all earlier Reads of this QP, before a request of any kind.
+        /// Wait for all earlier Reads and Atomics of this QP, before a request of any kind.
         const FENCE = 1 << 2;
         /// Copy the payload while posting; the memory may be reused when the call returns.
         const INLINE = 1 << 3;
@@ -118,7 +220,8 @@ pub struct SendWr<'a> {
     pub wr_id: u64,
     /// What to do.
     pub op: SendOp,
-    /// The local memory: source of a Send or Write, sink of a Read (at most one element); none for requests about memory.
+    /// The local memory: source of a Send or Write, sink of a Read (at most one element) or Atomic (one element of 8 bytes);
+    /// none for requests about memory.
     pub sges: &'a [Sge],
     /// How.
     pub flags: SendFlags,

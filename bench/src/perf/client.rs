@@ -211,7 +211,7 @@ fn measure(
     let in_flight = u64::from(end.session.window) * u64::from(end.session.lanes);
     let mut extent = Extent::new(options.amount, bar).with_depth(in_flight);
     let outcome = match (options.mode, options.op) {
-        (Mode::Lat, Op::Read) => pingpong::measure_reads(end, &mut extent)?,
+        (Mode::Lat, Op::Read | Op::Atomic) => pingpong::measure_answered(end, &mut extent)?,
         (Mode::Lat, _) => pingpong::measure(end, &mut extent)?,
         _ => stream::measure(end, &mut extent)?,
     };

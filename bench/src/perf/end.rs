@@ -12,7 +12,7 @@ use urnic::{
 
 use super::{
     error::{Doing, PerfError},
-    options::{Op, Wait},
+    options::{ATOMIC_LEN, Op, Wait},
     pattern::Message,
     wire::{self, CONTROL_LEN, Control, Kind, NOTES, Note, Session, Tag, Target},
 };
@@ -147,7 +147,7 @@ impl End {
         let pd = device.alloc_pd();
         let depth = session.completions() as u32 + 4 * CONTROLS;
         let completions = Completions::new(device, depth, session.wait)?;
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let memory = pd.alloc_mr(session.region_len() as usize, access).doing(
             "allocating memory for the messages (fewer or smaller ones, or a larger `memory.mb`, may help)",
         )?;
@@ -237,7 +237,8 @@ impl End {
 
     // --- posting --------------------------------------------------------------------------------------------
 
-    /// Posts message `number` of a lane, from (for a Read: into) local slot `from`, to the other end's slot `to`.
+    /// Posts message `number` of a lane, from (for a Read or Atomic: into) local slot `from`, to the other end's slot
+    /// `to`; Atomics of a lane all go to its first slot.
     #[inline]
     pub(super) fn post_message(
         &self,
@@ -254,6 +255,7 @@ impl End {
             Op::Write => SendOp::Write { addr, rkey: peer.rkey },
             Op::Read => SendOp::Read { addr, rkey: peer.rkey },
             Op::Send => SendOp::Send,
+            Op::Atomic => SendOp::FetchAdd { addr: peer.addr, rkey: peer.rkey, add: 1 },
         };
         let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let sge = self.slot(lane, from);
@@ -449,6 +451,23 @@ impl End {
             }
         }
         Ok(())
+    }
+
+    /// Looks at what the Atomic `number` of a lane has found: that many came before it.
+    pub(super) fn check_count(&self, lane: u32, number: u64) -> Result<(), PerfError> {
+        let mut found = [0; ATOMIC_LEN];
+        self.memory.read_at(self.session.offset(lane, number), &mut found).doing("reading a result")?;
+        let expected = number.to_ne_bytes();
+        match expected.iter().zip(&found).position(|(e, f)| e != f) {
+            None => Ok(()),
+            Some(i) => Err(PerfError::Data {
+                lane,
+                number,
+                offset: i as u64,
+                expected: expected[i],
+                found: found[i],
+            }),
+        }
     }
 
     /// Writes the last byte of the outgoing slot, which is what the other end of a ping-pong spins on.

@@ -14,7 +14,19 @@ pub enum Op {
     Read,
     /// Send into a posted receive.
     Send,
+    /// Fetch and add of 1 to a word of the server, one for each queue pair.
+    Atomic,
 }
+
+impl Op {
+    /// Whether the server answers it, so that its completion says it all.
+    pub(super) fn is_answered(self) -> bool {
+        matches!(self, Self::Read | Self::Atomic)
+    }
+}
+
+/// Bytes of an [`Op::Atomic`].
+pub const ATOMIC_LEN: usize = 8;
 
 /// What of it is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,6 +144,7 @@ macro_rules! words {
     };
 }
 
-words!(Op: "write, read, send", "write" => Write, "read" => Read, "send" => Send);
+words!(Op: "write, read, send, atomic",
+    "write" => Write, "read" => Read, "send" => Send, "atomic" => Atomic);
 words!(Mode: "lat, bw, rate", "lat" => Lat, "bw" => Bw, "rate" => Rate);
 words!(Wait: "poll, event", "poll" => Poll, "event" => Event);

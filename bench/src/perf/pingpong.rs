@@ -159,9 +159,11 @@ pub(super) fn measure(end: &mut End, extent: &mut Extent) -> Result<Outcome, Per
     Ok(outcome)
 }
 
-/// Reads one at a time, from post to completion. With `--verify` the server changes the bytes in between.
-pub(super) fn measure_reads(end: &mut End, extent: &mut Extent) -> Result<Outcome, PerfError> {
+/// Reads or Atomics one at a time, from post to completion. With `--verify` the server changes the bytes that are read in
+/// between.
+pub(super) fn measure_answered(end: &mut End, extent: &mut Extent) -> Result<Outcome, PerfError> {
     let lanes = u64::from(end.session.lanes);
+    let opcode = if end.session.op == Op::Atomic { WcOpcode::FetchAdd } else { WcOpcode::Read };
     let clock = Clock::calibrate();
     let mut histogram = measure::histogram();
     let mut counted = Counted::new();
@@ -171,11 +173,13 @@ pub(super) fn measure_reads(end: &mut End, extent: &mut Extent) -> Result<Outcom
         let counts = counted.after(done, extent);
         let posted = clock.now();
         end.post_message(lane, number, number, number, true)?;
-        await_one(end, Kind::Data, WcOpcode::Read)?;
+        await_one(end, Kind::Data, opcode)?;
         if counts {
             histogram.saturating_record(clock.now() - posted);
         }
-        if end.session.verify {
+        if end.session.verify && opcode == WcOpcode::FetchAdd {
+            end.check_count(lane, number)?;
+        } else if end.session.verify {
             end.check(lane, number, number)?;
             end.send_note(lane, number + 1)?;
             await_one(end, Kind::Note, WcOpcode::Recv)?;

@@ -56,7 +56,7 @@ impl Flow {
 fn signal_interval(session: &Session) -> u64 {
     let window = u64::from(session.window);
     match session.mode {
-        _ if session.op == Op::Read && session.verify => 1,
+        _ if session.op.is_answered() && session.verify => 1,
         Mode::Rate => 64.min(window / 2).max(1),
         _ => (window / 4).clamp(1, 16),
     }
@@ -95,7 +95,7 @@ impl Client<'_> {
         let Some(mut flow) = self.flows.get(lane as usize).copied() else { return Ok(false) };
         flow.queued = false;
         let session = &self.end.session;
-        let (fills, marks) = (session.verify && session.op != Op::Read, self.marks());
+        let (fills, marks) = (session.verify && !session.op.is_answered(), self.marks());
         for _ in 0..flow.room(self.window).min(TURN) {
             let number = flow.posted;
             if fills {
@@ -153,9 +153,7 @@ impl Client<'_> {
             let wc = self.end.completions.get(place);
             let tag = self.end.success(&wc)?;
             match (tag.kind, wc.opcode) {
-                (Kind::Data, WcOpcode::Send | WcOpcode::Write | WcOpcode::Read) => {
-                    self.completed_up_to(tag)?
-                }
+                (Kind::Data, opcode) if opcode != WcOpcode::Recv => self.completed_up_to(tag)?,
                 (Kind::Note, WcOpcode::Recv) => {
                     let granted = self.end.take_note(tag, &wc)?;
                     if let Some(flow) = self.flows.get_mut(tag.lane as usize) {
@@ -185,6 +183,9 @@ impl Client<'_> {
                 self.end.send_note(tag.lane, count)?;
             }
         }
+        if self.end.session.op == Op::Atomic && self.end.session.verify {
+            self.end.check_count(tag.lane, tag.number)?;
+        }
         if finished {
             self.unfinished -= 1;
         }
@@ -197,6 +198,7 @@ impl Client<'_> {
 fn first_grant(session: &Session) -> u64 {
     match session.op {
         Op::Send => session.credit.into(),
+        Op::Atomic => u64::MAX,
         _ if session.verify => session.slots.into(),
         _ => u64::MAX,
     }
@@ -238,13 +240,13 @@ pub(super) fn measure(end: &mut End, extent: &mut Extent) -> Result<Outcome, Per
             client.finish();
         }
     }
-    // What was read is here; of the rest only the server knows when it has arrived.
+    // What was answered is here; of the rest only the server knows when it has arrived.
     let done = client.completed;
     let outcome = counted.outcome(done, None);
-    let reads = session.op == Op::Read;
-    client.end.send_control(&Control::Done { messages: if reads { 0 } else { done } })?;
+    let answered = session.op.is_answered();
+    client.end.send_control(&Control::Done { messages: if answered { 0 } else { done } })?;
     client.end.await_confirmation()?;
-    Ok(if reads { outcome } else { counted.outcome(done, None) })
+    Ok(if answered { outcome } else { counted.outcome(done, None) })
 }
 
 /// Serves until the client is done and everything has arrived.

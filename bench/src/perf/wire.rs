@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::options::{Mode, Op, Wait};
+use super::options::{ATOMIC_LEN, Mode, Op, Wait};
 
 /// Changes whenever two ends of different versions would misunderstand each other.
 pub(super) const VERSION: u32 = 1;
@@ -51,6 +51,9 @@ impl Session {
         if self.size > MAX_SIZE {
             return Err("messages of more than 1 GiB");
         }
+        if self.op == Op::Atomic && self.size != ATOMIC_LEN as u64 {
+            return Err("an atomic has 8 bytes");
+        }
         if !fits(self.lanes, MAX_LANES) {
             return Err("too many queue pairs, or none");
         }
@@ -73,7 +76,7 @@ impl Session {
 
     /// Whether messages go back and forth, one at a time.
     pub(super) fn pingpong(&self) -> bool {
-        self.mode == Mode::Lat && self.op != Op::Read
+        self.mode == Mode::Lat && !self.op.is_answered()
     }
 
     /// Whether a message is announced by a Send behind it: a Write of nothing changes no byte, and who sleeps on a

@@ -3,14 +3,16 @@
 //! Checks go in the order: length, DDP version, queue, RDMAP version and opcode, MSN, then whatever needs the user's
 //! resources (receive request, STag, read queue). Nothing of the user's is taken for a segment that is malformed.
 
-use super::ReadRequest;
 use super::outbound::Outbound;
+use super::{AtomicRequest, Pending, ReadRequest};
+use crate::atomic::{AtomicHeader, AtomicResult};
 use crate::header::{
-    Control, READ_REQUEST_LEN, ReadHeader, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, VERSION, opcode, queue,
+    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, Control, IMMEDIATE_LEN, READ_REQUEST_LEN, ReadHeader,
+    TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, VERSION, opcode, queue,
 };
 use crate::sabotage::{Rule, broken};
 use crate::terminate::TERMINATE_MAX;
-use crate::{AccessFault, Cause, Delivery, Fault, Sink, TaggedOp, Terminate};
+use crate::{AccessFault, AtomicFault, Cause, Delivery, Fault, Sink, TaggedOp, Terminate};
 use std::collections::VecDeque;
 
 /// Octets of a ULPDU that must lie in one piece to be understood.
@@ -37,6 +39,13 @@ impl Segment<'_> {
     fn untagged(&self, code: u8, cause: Cause) -> Fault {
         self.fault(Terminate::new(1, 2, code), cause)
     }
+
+    /// For a message that must be a single segment of `N` octets behind its DDP header: those octets (ERR-39, ERR-43).
+    fn only<const N: usize>(&self, control: Control, h: Untagged, cause: Cause) -> Result<&[u8; N], Fault> {
+        let whole = usize::from(self.len) == UNTAGGED_LEN + N && h.mo == 0 && control.last;
+        let rdma = self.head.get(UNTAGGED_LEN..).and_then(|rest| rest.first_chunk()).filter(|_| whole);
+        rdma.ok_or_else(|| self.fault(Terminate::new(0, 2, 0xFF), cause))
+    }
 }
 
 /// A Send that has begun to arrive.
@@ -50,18 +59,32 @@ struct Message {
 
 #[derive(Debug)]
 pub(super) struct Inbound {
-    /// Next MSN of queue 0 and queue 1.
+    /// Next MSN of queue 0, queue 1 and queue 3.
     pub(super) send_msn: u32,
-    pub(super) read_msn: u32,
+    pub(super) request_msn: u32,
+    pub(super) atomic_msn: u32,
     message: Option<Message>,
-    /// Read Requests not yet taken, oldest first; at most `ird`. No memory until the first one.
-    pub(super) pending: VecDeque<ReadRequest>,
+    /// Octets of the Write that is arriving, or of the last one; 0 after a message of queue 0.
+    written: u32,
+    /// The Write is not complete.
+    writing: bool,
+    /// Requests not yet taken, oldest first; at most `ird`. No memory until the first one.
+    pub(super) pending: VecDeque<Pending>,
     ird: u16,
 }
 
 impl Inbound {
     pub(super) fn new(ird: u16) -> Self {
-        Inbound { send_msn: 1, read_msn: 1, message: None, pending: VecDeque::new(), ird }
+        Inbound {
+            send_msn: 1,
+            request_msn: 1,
+            atomic_msn: 1,
+            message: None,
+            written: 0,
+            writing: false,
+            pending: VecDeque::new(),
+            ird,
+        }
     }
 
     /// Checks and places one segment. `place` copies the payload behind a header of the given length. `true`: the
@@ -85,7 +108,7 @@ impl Inbound {
         if control.ddp_version != VERSION {
             return Err(s.untagged(0x06, Cause::DdpVersion(control.ddp_version)));
         }
-        if !matches!(h.qn, queue::SEND | queue::READ_REQUEST | queue::TERMINATE) {
+        if h.qn > queue::ATOMIC_RESPONSE {
             return Err(s.untagged(0x01, Cause::QueueNumber(h.qn)));
         }
         rdmap_version(s, control)?;
@@ -94,8 +117,11 @@ impl Inbound {
                 queue::SEND,
                 opcode::SEND | opcode::SEND_INVALIDATE | opcode::SEND_SE | opcode::SEND_SE_INVALIDATE,
             ) => self.send(s, control, h, sink, place)?,
-            (queue::READ_REQUEST, opcode::READ_REQUEST) => {
-                self.read_request(s, control, h, *header, sink)?;
+            (queue::SEND, opcode::IMMEDIATE | opcode::IMMEDIATE_SE) => self.immediate(s, control, h, sink)?,
+            (queue::REQUEST, opcode::READ_REQUEST) => self.read_request(s, control, h, *header, sink)?,
+            (queue::REQUEST, opcode::ATOMIC_REQUEST) => self.atomic_request(s, control, h, *header, sink)?,
+            (queue::ATOMIC_RESPONSE, opcode::ATOMIC_RESPONSE) => {
+                self.atomic_response(outbound, s, control, h, sink)?;
             }
             (queue::TERMINATE, opcode::TERMINATE) => return terminate(s, control, h, sink),
             _ => return Err(s.opcode(control.opcode)),
@@ -140,13 +166,14 @@ impl Inbound {
                 }
             }
         }
-        if op == TaggedOp::ReadResponse
-            && let Some(read) = outbound.reads.front_mut()
-        {
+        if op == TaggedOp::Write {
+            self.written = if self.writing { self.written.wrapping_add(len) } else { len };
+            self.writing = !control.last;
+        } else if let Some(read) = outbound.requests.front_mut() {
             read.placed = read.placed.saturating_add(len);
             if control.last || broken(Rule::ReadDoneEarly) {
                 let done = Delivery::ReadDone { msn: read.msn, len: read.len };
-                outbound.reads.pop_front();
+                outbound.requests.pop_front();
                 sink.deliver(done);
             }
         }
@@ -161,9 +188,8 @@ impl Inbound {
         sink: &mut S,
         place: impl FnOnce(&mut S, S::Target, usize),
     ) -> Result<(), Fault> {
-        if h.msn != self.send_msn && !broken(Rule::IgnoreMsn) {
-            let cause = Cause::Msn { qn: h.qn, expected: self.send_msn, got: h.msn };
-            return Err(s.untagged(0x03, cause));
+        if !broken(Rule::IgnoreMsn) {
+            in_turn(s, h, self.send_msn)?;
         }
         let message = match self.message {
             Some(message) if message.opcode != control.opcode => return Err(s.opcode(control.opcode)),
@@ -206,6 +232,7 @@ impl Inbound {
                 return Err(s.fault(Terminate::new(0, 1, 0x09), Cause::CannotInvalidate(stag)));
             }
             self.message = None;
+            self.written = 0;
             self.send_msn = self.send_msn.wrapping_add(1);
         }
         if if broken(Rule::DeliverEarly) { h.mo == 0 } else { control.last } {
@@ -213,6 +240,27 @@ impl Inbound {
             // The length is where the L segment ends (DDP-40).
             sink.deliver(Delivery::Received { len: end, solicited, invalidated });
         }
+        Ok(())
+    }
+
+    /// Immediate Data takes a receive request, whatever that holds (RDMAPX-21).
+    fn immediate<S: Sink>(
+        &mut self,
+        s: &Segment<'_>,
+        control: Control,
+        h: Untagged,
+        sink: &mut S,
+    ) -> Result<(), Fault> {
+        in_turn(s, h, self.send_msn)?;
+        if self.message.is_some() {
+            return Err(s.opcode(control.opcode));
+        }
+        let data = *s.only::<IMMEDIATE_LEN>(control, h, Cause::ImmediateForm)?; // RDMAPX-23
+        sink.receive_buffer().ok_or_else(|| s.untagged(0x02, Cause::NoReceive))?;
+        self.send_msn = self.send_msn.wrapping_add(1);
+        let solicited = control.opcode == opcode::IMMEDIATE_SE;
+        let written = std::mem::take(&mut self.written);
+        sink.deliver(Delivery::Immediate { data, solicited, written });
         Ok(())
     }
 
@@ -224,19 +272,8 @@ impl Inbound {
         ddp: [u8; UNTAGGED_LEN],
         sink: &mut S,
     ) -> Result<(), Fault> {
-        if h.msn != self.read_msn {
-            let cause = Cause::Msn { qn: h.qn, expected: self.read_msn, got: h.msn };
-            return Err(s.untagged(0x03, cause));
-        }
-        if self.pending.len() >= self.ird.into() && !broken(Rule::IgnoreIrd) {
-            return Err(s.untagged(0x02, Cause::ReadLimit { ird: self.ird }));
-        }
-        let rdma = s.head.get(UNTAGGED_LEN..).and_then(|rest| rest.first_chunk::<READ_REQUEST_LEN>());
-        let (Some(rdma), true, 0, true) =
-            (rdma, usize::from(s.len) == UNTAGGED_LEN + READ_REQUEST_LEN, h.mo, control.last)
-        else {
-            return Err(s.fault(Terminate::new(0, 2, 0xFF), Cause::ReadRequestForm));
-        };
+        self.request(s, h)?;
+        let rdma = s.only::<READ_REQUEST_LEN>(control, h, Cause::ReadRequestForm)?;
         let r = ReadHeader::parse(rdma);
         // The source of an empty Read is not looked at (RDMAP-34).
         if r.len > 0 {
@@ -248,18 +285,86 @@ impl Inbound {
                 return Err(Fault { terminate: Some(t), cause });
             }
         }
-        self.read_msn = self.read_msn.wrapping_add(1);
-        self.pending.push_back(ReadRequest {
+        self.request_msn = self.request_msn.wrapping_add(1);
+        self.pending.push_back(Pending::Read(ReadRequest {
             sink_stag: r.sink_stag,
             sink_to: r.sink_to,
             len: r.len,
             src_stag: r.src_stag,
             src_to: r.src_to,
             ddp,
-        });
+        }));
         sink.deliver(Delivery::ReadRequested);
         Ok(())
     }
+
+    /// An Atomic Request is checked now and performed when its turn to be answered comes.
+    fn atomic_request<S: Sink>(
+        &mut self,
+        s: &Segment<'_>,
+        control: Control,
+        h: Untagged,
+        ddp: [u8; UNTAGGED_LEN],
+        sink: &mut S,
+    ) -> Result<(), Fault> {
+        self.request(s, h)?;
+        let rdma = s.only::<ATOMIC_REQUEST_LEN>(control, h, Cause::AtomicRequestForm)?;
+        let AtomicHeader { id, stag, to, op } = AtomicHeader::parse(rdma)
+            .map_err(|code| s.fault(Terminate::new(0, 2, 0x06), Cause::AtomicCode(code)))?;
+        let checked = to.checked_add(8).ok_or(AtomicFault::Access(AccessFault::Wrap));
+        checked.and_then(|_| sink.atomic_target(stag, to)).map_err(|fault| {
+            s.fault(Terminate::atomic_target(fault), Cause::AtomicTarget { fault, stag, to })
+        })?;
+        self.request_msn = self.request_msn.wrapping_add(1);
+        self.pending.push_back(Pending::Atomic(AtomicRequest { id, stag, to, op, ddp }));
+        sink.deliver(Delivery::AtomicRequested);
+        Ok(())
+    }
+
+    /// Whether there is room for a Read or Atomic Request, and it is the next (RDMAP-70, RDMAPX-15).
+    fn request(&self, s: &Segment<'_>, h: Untagged) -> Result<(), Fault> {
+        in_turn(s, h, self.request_msn)?;
+        if self.pending.len() >= self.ird.into() && !broken(Rule::IgnoreIrd) {
+            return Err(s.untagged(0x02, Cause::ReadLimit { ird: self.ird }));
+        }
+        Ok(())
+    }
+
+    /// An Atomic Response must answer the oldest outstanding request (RDMAPX-17).
+    fn atomic_response<S: Sink>(
+        &mut self,
+        outbound: &mut Outbound,
+        s: &Segment<'_>,
+        control: Control,
+        h: Untagged,
+        sink: &mut S,
+    ) -> Result<(), Fault> {
+        let Some(request) = outbound.requests.front().copied().filter(|r| r.atomic) else {
+            return Err(s.fault(Terminate::new(0, 2, 0x06), Cause::UnexpectedAtomicResponse));
+        };
+        in_turn(s, h, self.atomic_msn)?;
+        let mismatch = Cause::AtomicResponseMismatch;
+        let result = AtomicResult::parse(s.only::<ATOMIC_RESPONSE_LEN>(control, h, mismatch)?);
+        if result.id != request.msn && !broken(Rule::AcceptAnyAtomicResponse) {
+            return Err(s.fault(Terminate::new(0, 2, 0xFF), mismatch));
+        }
+        sink.atomic_result(request.sink_stag, request.sink_to, result.original).map_err(|fault| Fault {
+            terminate: Some(Terminate::STREAM_CATASTROPHIC),
+            cause: Cause::AtomicSink(fault),
+        })?;
+        self.atomic_msn = self.atomic_msn.wrapping_add(1);
+        outbound.requests.pop_front();
+        sink.deliver(Delivery::AtomicDone { msn: request.msn });
+        Ok(())
+    }
+}
+
+/// The message must be the next one of its queue (DDP-24, DDP-49).
+fn in_turn(s: &Segment<'_>, h: Untagged, expected: u32) -> Result<(), Fault> {
+    if h.msn != expected {
+        return Err(s.untagged(0x03, Cause::Msn { qn: h.qn, expected, got: h.msn }));
+    }
+    Ok(())
 }
 
 /// ERR-27: without a whole header there is nothing to blame.
@@ -282,7 +387,7 @@ fn match_read(
     h: Tagged,
     len: u32,
 ) -> Result<(), Fault> {
-    let Some(read) = outbound.reads.front() else {
+    let Some(read) = outbound.requests.front().filter(|r| !r.atomic) else {
         return Err(s.fault(Terminate::new(0, 2, 0x06), Cause::UnexpectedReadResponse));
     };
     if broken(Rule::AcceptAnyReadResponse) {

@@ -1,18 +1,22 @@
-//! The outbound half: sequence numbers, headers, and the Reads that wait for their responses.
+//! The outbound half: sequence numbers, headers, and the Reads and Atomics that wait for their responses.
 
 use super::Op;
+use crate::atomic::{AtomicHeader, AtomicResult};
 use crate::header::{Control, ReadHeader, TAGGED_LEN, UNTAGGED_LEN, opcode, queue};
 use crate::sabotage::{Rule, broken};
 use crate::terminate::TERMINATE_MAX;
 use crate::{BeginError, Outgoing};
 use std::collections::VecDeque;
 
-/// A Read of ours whose response is not complete.
+/// A Read or Atomic of ours whose response is not complete.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OutstandingRead {
+pub(super) struct Outstanding {
+    /// Also the Request Identifier of an Atomic.
     pub(super) msn: u32,
+    pub(super) atomic: bool,
     pub(super) sink_stag: u32,
     pub(super) sink_to: u64,
+    /// Octets of a Read; 0 for an Atomic.
     pub(super) len: u32,
     /// Octets of the response so far.
     pub(super) placed: u32,
@@ -20,11 +24,12 @@ pub(super) struct OutstandingRead {
 
 #[derive(Debug)]
 pub(super) struct Outbound {
-    /// Next MSN of queue 0 and queue 1 (DDP-24).
+    /// Next MSN of queue 0, queue 1 and queue 3 (DDP-24).
     pub(super) send_msn: u32,
-    pub(super) read_msn: u32,
-    /// Oldest first; at most `ord`. No memory until the first Read.
-    pub(super) reads: VecDeque<OutstandingRead>,
+    pub(super) request_msn: u32,
+    pub(super) atomic_msn: u32,
+    /// Reads and Atomics, oldest first; at most `ord`. No memory until the first one.
+    pub(super) requests: VecDeque<Outstanding>,
     pub(super) ord: u16,
     crc: bool,
     terminated: bool,
@@ -32,7 +37,15 @@ pub(super) struct Outbound {
 
 impl Outbound {
     pub(super) fn new(ord: u16, crc: bool) -> Self {
-        Outbound { send_msn: 1, read_msn: 1, reads: VecDeque::new(), ord, crc, terminated: false }
+        Outbound {
+            send_msn: 1,
+            request_msn: 1,
+            atomic_msn: 1,
+            requests: VecDeque::new(),
+            ord,
+            crc,
+            terminated: false,
+        }
     }
 
     #[inline]
@@ -56,21 +69,25 @@ impl Outbound {
                 Outgoing::new(ddp, [], len, self.crc)
             }
             Op::Read { sink_stag, sink_to, src_stag, src_to } => {
-                let over = self.reads.len() >= self.ord.into(); // MPAE-10, RDMAP-69
-                if over && !broken(Rule::IgnoreOrd) {
-                    return Err(if self.ord == 0 { BeginError::NoReads } else { BeginError::OrdReached });
-                }
-                let ddp = untagged(opcode::READ_REQUEST, 0, queue::READ_REQUEST, self.read_msn);
+                let ddp = self.request(opcode::READ_REQUEST, sink_stag, sink_to, len)?;
                 let rdma = ReadHeader { sink_stag, sink_to, len, src_stag, src_to }.octets();
-                self.reads.push_back(OutstandingRead {
-                    msn: self.read_msn,
-                    sink_stag,
-                    sink_to,
-                    len,
-                    placed: 0,
-                });
-                self.read_msn = self.read_msn.wrapping_add(1);
                 Outgoing::new(ddp, rdma, 0, self.crc)
+            }
+            Op::Immediate { data, solicited } => {
+                let opcode = if solicited { opcode::IMMEDIATE_SE } else { opcode::IMMEDIATE };
+                let ddp = untagged(opcode, 0, queue::SEND, self.send_msn);
+                self.send_msn = self.send_msn.wrapping_add(1);
+                Outgoing::new(ddp, data, 0, self.crc)
+            }
+            Op::Atomic { sink_stag, sink_to, stag, to, op } => {
+                let id = self.request_msn;
+                let ddp = self.request(opcode::ATOMIC_REQUEST, sink_stag, sink_to, 0)?;
+                Outgoing::new(ddp, AtomicHeader { id, stag, to, op }.octets(), 0, self.crc)
+            }
+            Op::AtomicResponse { id, original } => {
+                let ddp = untagged(opcode::ATOMIC_RESPONSE, 0, queue::ATOMIC_RESPONSE, self.atomic_msn);
+                self.atomic_msn = self.atomic_msn.wrapping_add(1);
+                Outgoing::new(ddp, AtomicResult { id, original }.octets(), 0, self.crc)
             }
             Op::Terminate(t) => {
                 self.terminated = true;
@@ -80,6 +97,24 @@ impl Outbound {
                 Outgoing::terminate(ddp, rdma, rdma_len, self.crc)
             }
         })
+    }
+
+    /// Takes a place among the outstanding Reads and Atomics, and answers the DDP header of the request.
+    fn request(
+        &mut self,
+        opcode: u8,
+        sink_stag: u32,
+        sink_to: u64,
+        len: u32,
+    ) -> Result<[u8; UNTAGGED_LEN], BeginError> {
+        let over = self.requests.len() >= self.ord.into(); // MPAE-10, RDMAP-69
+        if over && !broken(Rule::IgnoreOrd) {
+            return Err(if self.ord == 0 { BeginError::NoReads } else { BeginError::OrdReached });
+        }
+        let (msn, atomic) = (self.request_msn, opcode == opcode::ATOMIC_REQUEST);
+        self.requests.push_back(Outstanding { msn, atomic, sink_stag, sink_to, len, placed: 0 });
+        self.request_msn = msn.wrapping_add(1);
+        Ok(untagged(opcode, 0, queue::REQUEST, msn))
     }
 
     fn tagged(&self, opcode: u8, stag: u32, to: u64, len: u32) -> Outgoing {

@@ -31,6 +31,12 @@ impl Sink for Events {
     fn read_source(&mut self, _: u32, _: u64, _: u32) -> Result<(), ReadFault> {
         Ok(())
     }
+    fn atomic_target(&mut self, _: u32, _: u64) -> Result<(), AtomicFault> {
+        Ok(())
+    }
+    fn atomic_result(&mut self, _: u32, _: u64, _: u64) -> Result<(), ReadFault> {
+        Ok(())
+    }
     fn deliver(&mut self, event: Delivery) {
         self.0.push(event);
     }
@@ -65,8 +71,8 @@ fn octets(outgoing: Outgoing) -> Vec<u8> {
 #[test]
 fn sequence_numbers_wrap() {
     let (mut a, mut b) = (stream(Role::Initiator), stream(Role::Responder));
-    (a.rdmap.outbound.send_msn, a.rdmap.outbound.read_msn) = (u32::MAX, u32::MAX);
-    (b.rdmap.inbound.send_msn, b.rdmap.inbound.read_msn) = (u32::MAX, u32::MAX);
+    (a.rdmap.outbound.send_msn, a.rdmap.outbound.request_msn) = (u32::MAX, u32::MAX);
+    (b.rdmap.inbound.send_msn, b.rdmap.inbound.request_msn) = (u32::MAX, u32::MAX);
     let mut sink = Events::default();
     for msn in [u32::MAX, 0, 1] {
         let send = octets(a.begin(Op::Send { solicited: false, invalidate: None }, 0).unwrap());

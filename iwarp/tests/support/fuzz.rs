@@ -16,6 +16,8 @@ fn target(role: Role, crc: bool) -> Node {
         for len in [0, 8, 200] {
             node.read(len, (0x11, 16), (5, 0)).unwrap();
         }
+        // Named 4 and so on, as an answer must be.
+        node.atomic((0x11, 240), (5, 0), AtomicOp::FetchAdd { add: 1, mask: 0 }).unwrap();
         node.take_out();
     }
     node

@@ -1,6 +1,8 @@
 //! Memory, chunks and a node for tests of the stream.
 #![allow(dead_code)] // every test binary uses a part
 
+pub mod refusal;
+
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -44,6 +46,9 @@ pub struct Region {
     pub ours: bool,
     pub write: bool,
     pub read: bool,
+    pub atomic: bool,
+    /// By how much the start is off an address that is a multiple of 8.
+    pub skew: usize,
     octets: Vec<u8>,
 }
 
@@ -106,7 +111,8 @@ impl Memory {
         let mut octets = vec![GUARD_OCTET; len + 2 * GUARD];
         octets[GUARD..GUARD + len].fill(0);
         self.index.insert(stag, self.regions.len());
-        self.regions.push(Region { stag, base, valid: true, ours: true, write: true, read: true, octets });
+        let (valid, ours, write, read, atomic) = (true, true, true, true, true);
+        self.regions.push(Region { stag, base, valid, ours, write, read, atomic, skew: 0, octets });
         self.regions.last_mut().unwrap()
     }
 
@@ -127,6 +133,25 @@ impl Memory {
             let n = r.octets.len();
             r.octets[..GUARD].iter().chain(&r.octets[n - GUARD..]).all(|&o| o == GUARD_OCTET)
         })
+    }
+
+    /// Where an Atomic at `to` is performed.
+    fn atomic_at(&self, stag: u32, to: u64) -> Result<(usize, usize), AtomicFault> {
+        let index = self.lookup(stag)?;
+        let r = &self.regions[index];
+        let at = r.check(to, 8, r.atomic)?;
+        if (at - GUARD + r.skew).is_multiple_of(8) { Ok((index, at)) } else { Err(AtomicFault::Misaligned) }
+    }
+
+    /// Performs an Atomic; words are little-endian here. Gives what was there before.
+    pub fn perform(&mut self, stag: u32, to: u64, op: AtomicOp) -> Result<u64, AtomicFault> {
+        let (index, at) = self.atomic_at(stag, to)?;
+        let word = &mut self.regions[index].octets[at..at + 8];
+        let old = u64::from_le_bytes(word.try_into().unwrap());
+        if let Some(new) = op.apply(old) {
+            word.copy_from_slice(&new.to_le_bytes());
+        }
+        Ok(old)
     }
 
     fn lookup(&self, stag: u32) -> Result<usize, AccessFault> {
@@ -186,7 +211,21 @@ impl Sink for Memory {
         r.check(to, len, r.read).map(drop)
     }
 
+    fn atomic_target(&mut self, stag: u32, to: u64) -> Result<(), AtomicFault> {
+        self.atomic_at(stag, to).map(drop)
+    }
+
+    fn atomic_result(&mut self, stag: u32, to: u64, original: u64) -> Result<(), AccessFault> {
+        let index = self.lookup(stag)?;
+        let at = self.regions[index].check(to, 8, true)?;
+        self.place(Target::Region { index, at }, 0, &original.to_le_bytes());
+        Ok(())
+    }
+
     fn deliver(&mut self, event: Delivery) {
+        if let Delivery::Immediate { .. } = event {
+            self.current.take().expect("Immediate Data without receive request");
+        }
         if let Delivery::Received { len, .. } = event {
             let mut buffer = self.current.take().expect("a message without receive request");
             buffer.truncate(len as usize);
@@ -249,6 +288,13 @@ impl Node {
         Ok(())
     }
 
+    /// Begins an Atomic and writes its Request.
+    pub fn atomic(&mut self, sink: (u32, u64), target: (u32, u64), op: AtomicOp) -> Result<(), BeginError> {
+        let (sink_stag, sink_to) = sink;
+        let (stag, to) = target;
+        self.send(Op::Atomic { sink_stag, sink_to, stag, to, op }, &[], 1454)
+    }
+
     /// Begins a Read and writes its Request.
     pub fn read(&mut self, len: u32, sink: (u32, u64), src: (u32, u64)) -> Result<(), BeginError> {
         let op = Op::Read { sink_stag: sink.0, sink_to: sink.1, src_stag: src.0, src_to: src.1 };
@@ -261,7 +307,15 @@ impl Node {
 
     /// Answers every pending Read Request.
     pub fn respond(&mut self, mulpdu: usize) {
-        while let Some(r) = self.stream.next_response() {
+        while let Some(request) = self.stream.next_response() {
+            let r = match request {
+                Pending::Read(r) => r,
+                Pending::Atomic(a) => {
+                    let original = self.memory.perform(a.stag, a.to, a.op).unwrap();
+                    self.send(Op::AtomicResponse { id: a.id, original }, &[], mulpdu).unwrap();
+                    continue;
+                }
+            };
             let data = match r.len {
                 0 => Vec::new(),
                 len => {

@@ -8,9 +8,12 @@ use crate::events::AsyncEvent;
 use crate::memory::{Access, MrFault, MrTable};
 use crate::qp::{QpShared, QpState};
 use crate::sabotage::{Rule, broken};
-use crate::wc::{Wc, WcFlags, WcOpcode, WcStatus};
+use crate::wc::{Wc, WcFlags, WcOpcode};
 use std::net::SocketAddrV4;
-use urnic_iwarp::{CannotInvalidate, Delivery, ReadFault, RecvFault, Sink, TaggedFault, TaggedOp, Terminate};
+use urnic_iwarp::{
+    AccessFault, AtomicFault, CannotInvalidate, Delivery, ReadFault, RecvFault, Sink, TaggedFault, TaggedOp,
+    Terminate,
+};
 use urnic_tcp::{CloseReason, ConnId, Handler, ListenerId};
 
 /// A queue pair's memory and receive queue, as its RDMAP stream sees them.
@@ -37,6 +40,15 @@ enum Target {
 }
 
 impl Inbound<'_> {
+    /// Completes the receive in hand with what `wc` makes of the octets that it holds.
+    fn received(&mut self, wc: impl FnOnce(u32) -> Wc) {
+        let Some(view) = self.shared.recv.peek(self.rx.done) else { return };
+        let wc = Wc { wr_id: view.wr_id, qpn: self.shared.qpn, ..wc(view.length) };
+        self.shared.recv.release(self.rx.done);
+        self.rx.done = self.rx.done.wrapping_add(1);
+        self.overflow |= self.shared.recv_cq.push(wc).is_err();
+    }
+
     /// Calls `f` with each piece (address, length, place in the range) of `[offset, offset + len)` of the
     /// scatter list of the receive in hand.
     fn scatter(
@@ -131,10 +143,22 @@ impl Sink for Inbound<'_> {
         span.map(|_| ()).map_err(super::access_fault)
     }
 
+    fn atomic_target(&mut self, stag: u32, to: u64) -> Result<(), AtomicFault> {
+        super::atomic::word(self.table, self.shared, stag, to).map(|_| ())
+    }
+
+    fn atomic_result(&mut self, stag: u32, to: u64, original: u64) -> Result<(), AccessFault> {
+        let span =
+            self.table.resolve(stag, self.shared.scopes, Access::LOCAL_WRITE, to, size_of::<u64>() as u32);
+        let ptr = span.map_err(super::access_fault)?.ptr;
+        // In the byte order of this machine, as any u64 of the application.
+        self.place(Target::Memory(ptr), 0, &original.to_ne_bytes());
+        Ok(())
+    }
+
     fn deliver(&mut self, delivery: Delivery) {
         match delivery {
             Delivery::Received { len, solicited, invalidated } => {
-                let Some(view) = self.shared.recv.peek(self.rx.done) else { return };
                 let mut flags = WcFlags::empty();
                 if invalidated.is_some() {
                     flags |= WcFlags::WITH_INV;
@@ -142,24 +166,32 @@ impl Sink for Inbound<'_> {
                 if solicited && !broken(Rule::Solicited) {
                     flags |= WcFlags::SOLICITED;
                 }
-                let wc = Wc {
-                    wr_id: view.wr_id,
-                    status: WcStatus::Success,
+                self.received(|length| Wc {
                     opcode: WcOpcode::Recv,
-                    byte_len: if broken(Rule::ReceivedLength) { view.length } else { len },
-                    qpn: self.shared.qpn,
+                    byte_len: if broken(Rule::ReceivedLength) { length } else { len },
                     flags,
                     invalidated_rkey: invalidated.unwrap_or(0),
-                };
-                self.shared.recv.release(self.rx.done);
-                self.rx.done = self.rx.done.wrapping_add(1);
-                self.overflow |= self.shared.recv_cq.push(wc).is_err();
+                    ..Wc::default()
+                });
             }
-            Delivery::ReadDone { .. } => {
+            Delivery::Immediate { data, solicited, written } => {
+                let mut flags = WcFlags::WITH_IMM;
+                if solicited && !broken(Rule::Solicited) {
+                    flags |= WcFlags::SOLICITED;
+                }
+                self.received(|_| Wc {
+                    opcode: WcOpcode::RecvRdmaWithImm,
+                    byte_len: written,
+                    flags,
+                    imm: u64::from_be_bytes(data),
+                    ..Wc::default()
+                });
+            }
+            Delivery::ReadDone { .. } | Delivery::AtomicDone { .. } => {
                 self.reads_answered += 1;
                 self.ready = true;
             }
-            Delivery::ReadRequested => self.ready = true,
+            Delivery::ReadRequested | Delivery::AtomicRequested => self.ready = true,
             Delivery::FirstFpdu => {
                 self.ready = true;
                 self.first = true;

@@ -6,6 +6,7 @@
 //! parameters, so that whole RNICs run against each other in one test, in virtual time.
 
 mod alarms;
+mod atomic;
 mod connect;
 mod endpoint;
 mod fpdu;

@@ -14,7 +14,7 @@ use crate::sabotage::{Rule, broken};
 use crate::wc::WcStatus;
 use crate::wr::{SendFlags, SendOp};
 use arrayvec::ArrayVec;
-use urnic_iwarp::{BeginError, Op, Terminate};
+use urnic_iwarp::{BeginError, Op, Pending, Terminate};
 use urnic_tcp::{ConnId, Stack, Time};
 
 /// A turn ends after this many full segments' worth of octets while others wait ...
@@ -38,6 +38,8 @@ enum Next {
     Done,
     /// A work request that can't be begun; it completes with this status.
     Bad(WcStatus),
+    /// An Atomic of the peer whose memory is not there any more.
+    Refused(Terminate),
     Nothing,
 }
 
@@ -57,7 +59,7 @@ enum Turn {
 }
 
 impl<F: urnic_tcp::Frame> QpCore<F> {
-    /// Chooses and begins the next message. Inbound Reads and work requests alternate; a message is never
+    /// Chooses and begins the next message. Answers to the peer and work requests alternate; a message is never
     /// interrupted by another (siw can't interleave, and RFC 5041 §5.3 wants submission order: DDP-34).
     fn next_message(&mut self, table: &mut MrTable) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
@@ -68,20 +70,32 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         }
         let responses_first = self.tx.responses_turn;
         self.tx.responses_turn = !responses_first;
-        if responses_first && self.next_response() == Next::Message {
-            return Next::Message;
+        if responses_first {
+            match self.next_response(table) {
+                Next::Nothing => {}
+                next => return next,
+            }
         }
         match self.next_work_request(table) {
-            Next::Nothing if !responses_first => self.next_response(),
+            Next::Nothing if !responses_first => self.next_response(table),
             next => next,
         }
     }
 
-    fn next_response(&mut self) -> Next {
-        let Some(stream) = &mut self.stream else { return Next::Nothing };
-        let Some(request) = stream.next_response() else { return Next::Nothing };
-        let Ok(outgoing) = stream.begin(Op::ReadResponse(request), request.len) else { return Next::Nothing };
-        self.tx.message = Some(Message { outgoing, source: Source::Response(request) });
+    fn next_response(&mut self, table: &MrTable) -> Next {
+        let Some(stream) = self.stream.as_mut().filter(|stream| !stream.ended()) else {
+            return Next::Nothing;
+        };
+        let (op, len, source) = match stream.next_response() {
+            None => return Next::Nothing,
+            Some(Pending::Read(r)) => (Op::ReadResponse(r), r.len, Source::Response(r)),
+            Some(Pending::Atomic(request)) => match super::atomic::perform(table, &self.shared, &request) {
+                Ok(original) => (Op::AtomicResponse { id: request.id, original }, 0, Source::None),
+                Err(fault) => return Next::Refused(request.terminate(fault)),
+            },
+        };
+        let Ok(outgoing) = stream.begin(op, len) else { return Next::Nothing };
+        self.tx.message = Some(Message { outgoing, source });
         Next::Message
     }
 
@@ -97,7 +111,9 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         let scopes = self.shared.scopes;
         let mut source = Source::WorkRequest { index, cursor: Cursor::default() };
         let solicited = entry.flags.contains(SendFlags::SOLICITED);
-        let op = match entry.op {
+        // The Write of a Write with immediate data leaves its request where it is.
+        let mut whole = true;
+        let op = match view.op() {
             SendOp::Send => Op::Send { solicited, invalidate: None },
             SendOp::SendInv(stag) => Op::Send { solicited, invalidate: Some(stag) },
             SendOp::Write { addr, rkey } => Op::Write { stag: rkey, to: addr },
@@ -114,10 +130,31 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
             SendOp::RegMr { key, addr, len, access } => {
                 return self.managed(table.register(key, addr, len, access, scopes));
             }
+            SendOp::WriteImm { addr, rkey, .. } if !self.tx.immediate => {
+                whole = false;
+                Op::Write { stag: rkey, to: addr }
+            }
+            SendOp::WriteImm { imm, .. } => {
+                let mut data = [0; 8];
+                data[..4].copy_from_slice(&imm.to_be_bytes());
+                Op::Immediate { data, solicited }
+            }
+            SendOp::FetchAdd { .. }
+            | SendOp::CmpSwap { .. }
+            | SendOp::MaskedFetchAdd { .. }
+            | SendOp::MaskedCmpSwap { .. } => {
+                source = Source::None;
+                let (Some((to, stag, op)), Some(sink)) = (view.op().atomic(), view.sges.first()) else {
+                    return Next::Bad(WcStatus::LocalQpOp);
+                };
+                Op::Atomic { sink_stag: sink.lkey, sink_to: sink.addr, stag, to, op }
+            }
+            SendOp::SendImm(_) => return Next::Bad(WcStatus::LocalQpOp),
         };
         match stream.begin(op, entry.length) {
             Ok(outgoing) => {
-                self.tx.next = index.wrapping_add(1);
+                self.tx.next = index.wrapping_add(u32::from(whole));
+                self.tx.immediate = !whole;
                 self.tx.message = Some(Message { outgoing, source });
                 Next::Message
             }
@@ -286,6 +323,7 @@ impl<D: Draft> Segments<'_, D> {
                         continue;
                     }
                     Next::Nothing => return Turn::Idle,
+                    Next::Refused(terminate) => return Turn::Fault { terminate, culprit: None },
                     Next::Bad(status) => {
                         let culprit = Some((qp.tx.next, status));
                         return Turn::Fault { terminate: Terminate::LOCAL_CATASTROPHIC, culprit };

@@ -4,7 +4,7 @@ use super::endpoint::StreamRange;
 use crate::qp::{QpShared, QpState};
 use crate::sabotage::{Rule, broken};
 use crate::wc::{Wc, WcOpcode, WcStatus};
-use crate::wr::{SendFlags, SendOp};
+use crate::wr::SendFlags;
 use std::sync::Arc;
 use urnic_iwarp::{Outgoing, ReadRequest, Stream, Terminate};
 
@@ -26,8 +26,10 @@ pub(super) struct SendSide {
     pub(super) next: u32,
     /// First work request that has not been completed.
     pub(super) done: u32,
-    /// Reads answered, whose completion waits for its turn.
+    /// Reads and Atomics answered, whose completion waits for its turn.
     pub(super) reads_answered: u32,
+    /// Of the Write with immediate data that is `next` the Write has been begun; the Immediate Data comes now.
+    pub(super) immediate: bool,
     /// The message that is being cut into FPDUs.
     pub(super) message: Option<Message>,
     /// The Terminate to send; after it nothing more goes out (RDMAP-51).
@@ -60,7 +62,7 @@ pub(super) enum Source {
     WorkRequest { index: u32, cursor: Cursor },
     /// Registered memory named by an inbound Read Request.
     Response(ReadRequest),
-    /// No payload of the application's (Read Request, Terminate, nudge).
+    /// No payload of the application's (requests, Terminate, nudge).
     None,
 }
 
@@ -96,6 +98,14 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
             && self.shared.send.peek(self.tx.next).is_none()
     }
 
+    /// Requests have not been sent or answered, or the peer's have not been.
+    pub(super) fn has_work_left(&self) -> bool {
+        let pending = self.stream.as_ref().is_some_and(|stream| stream.responses_pending() > 0);
+        let under_way = matches!(self.tx.message, Some(Message { source: Source::Response(_), .. }));
+        let own = self.tx.done != self.tx.next || self.shared.send.peek(self.tx.next).is_some();
+        !self.tx.finished && (pending || under_way || own)
+    }
+
     /// Something has begun to arrive that is not whole.
     pub(super) fn is_cut_short(&self) -> bool {
         self.rx.next != self.rx.done || self.stream.as_ref().is_some_and(|stream| stream.mid_fpdu())
@@ -107,7 +117,7 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
     }
 
     /// Completes, in order, what is complete: copied requests once all of them is handed to TCP, Reads
-    /// once answered (RDMAP-62).
+    /// and Atomics once answered (RDMAP-62).
     pub(super) fn complete_sends(&mut self) {
         // The message under way, if it is a work request's, is the last one begun.
         let handed = match &self.tx.message {
@@ -121,13 +131,14 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         while self.tx.done != handed {
             let Some(view) = self.shared.send.peek(self.tx.done) else { break };
             let entry = view.entry;
-            if matches!(entry.op, SendOp::Read { .. }) && !broken(Rule::ReadAnswered) {
+            let op = view.op();
+            if op.is_answered() && !broken(Rule::ReadAnswered) {
                 if self.tx.reads_answered == 0 {
                     break;
                 }
                 self.tx.reads_answered -= 1;
             }
-            let opcode = entry.op.completes_as();
+            let opcode = op.completes_as();
             let signalled = self.shared.signal_all || entry.flags.contains(SendFlags::SIGNALED);
             if signalled || broken(Rule::Signalled) {
                 let mut wc = self.send_wc(entry.wr_id, opcode, WcStatus::Success);
@@ -147,8 +158,9 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
     pub(super) fn flush(&mut self, culprit: Option<(u32, WcStatus)>, open_receive: WcStatus) {
         self.shared.set_state(QpState::Error);
         self.tx.message = None;
+        self.tx.immediate = false;
         while let Some(view) = self.shared.send.peek(self.tx.done) {
-            let opcode = view.entry.op.completes_as();
+            let opcode = view.op().completes_as();
             let status = match culprit {
                 Some((index, status)) if index == self.tx.done => status,
                 _ => WcStatus::Flushed,

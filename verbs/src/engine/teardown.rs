@@ -20,6 +20,8 @@ pub(super) enum Why {
     WorkRequest(Option<(u32, WcStatus)>),
     /// A completion found no room.
     CompletionQueueFull,
+    /// The peer's FIN came while there was work left (ERR-46).
+    WorkLeft,
     /// The application asked for it.
     Requested,
 }
@@ -46,6 +48,9 @@ impl<F: urnic_tcp::Frame> Core<F> {
             Why::Fault(Cause::ReceiveMemory) => (None, WcStatus::LocalProtection),
             // The sink is our own: the oldest request that is not complete is the Read that named it.
             Why::Fault(Cause::Tagged { op: TaggedOp::ReadResponse, .. }) => {
+                (Some((core.tx.done, WcStatus::LocalProtection)), WcStatus::Flushed)
+            }
+            Why::Fault(Cause::AtomicSink(_)) => {
                 (Some((core.tx.done, WcStatus::LocalProtection)), WcStatus::Flushed)
             }
             Why::Fault(Cause::CannotInvalidate(_)) => (None, WcStatus::Invalidation),
@@ -99,12 +104,17 @@ impl<F: urnic_tcp::Frame> Core<F> {
         self.farewell(index, Farewell::Fin);
     }
 
-    /// The peer's FIN. Work that is left ends as flushed and our half closes too (AMB-28).
+    /// The peer's FIN. Work that is left ends as flushed; our half closes too, behind a Terminate that says so if there was
+    /// any (ERR-46).
     pub(super) fn peer_finished(&mut self, index: u32) {
         match self.endpoints.get(index).map(|e| &e.phase) {
             Some(&Phase::Open { qp }) => {
                 let Some(core) = self.qps.get_mut(qp) else { return };
-                let reason = if core.is_cut_short() {
+                let cut_short = core.is_cut_short();
+                if core.has_work_left() && !cut_short && core.state() != QpState::Error {
+                    return self.fail(qp, Some(Terminate::STREAM_CATASTROPHIC), Why::WorkLeft);
+                }
+                let reason = if cut_short {
                     DisconnectReason::Truncated
                 } else if core.tx.closing {
                     DisconnectReason::Local
@@ -234,6 +244,7 @@ fn fault(
         Why::Requested => return None,
         Why::Fault(cause) => (FaultCause::Peer, cause.to_string()),
         Why::WorkRequest(_) => (FaultCause::ReadSource, FaultCause::ReadSource.to_string()),
+        Why::WorkLeft => (FaultCause::WorkLeft, FaultCause::WorkLeft.to_string()),
         Why::CompletionQueueFull => (FaultCause::CqOverflow, FaultCause::CqOverflow.to_string()),
     };
     let fault = QpFault { qpn, cause, detail, terminate: terminate.map(|t| info(t, true)) };
@@ -261,6 +272,7 @@ fn info(terminate: &Terminate, sent: bool) -> TerminateInfo {
 fn blame(terminate: &Terminate) -> WcStatus {
     match (terminate.layer, terminate.etype) {
         (0, 1) => WcStatus::RemoteAccess,
+        (0, 2) if matches!(terminate.code, 0x07 | 0x08 | 0xFF) => WcStatus::RemoteOperation,
         (0, 2) => WcStatus::RemoteInvalidRequest,
         (0, _) => WcStatus::RemoteOperation,
         (1, 1) => WcStatus::RemoteAccess,

@@ -32,6 +32,8 @@ bitflags! {
         const REMOTE_WRITE = 1 << 1;
         /// The peer may read it.
         const REMOTE_READ = 1 << 2;
+        /// The peer may perform Atomics on it (RFC 7306), at addresses that are multiples of 8; needs `LOCAL_WRITE`.
+        const REMOTE_ATOMIC = 1 << 3;
         /// Its bytes are addressed from 0, by the peer and in scatter-gather elements, instead of by their addresses.
         const ZERO_BASED = 1 << 4;
         /// Every peer that has one of these remote rights may invalidate the region, by a Send with Invalidate. Not for
@@ -43,16 +45,16 @@ bitflags! {
 
 impl Access {
     /// The rights that a peer can have.
-    pub(crate) const REMOTE: Self = Self::REMOTE_WRITE.union(Self::REMOTE_READ);
+    pub(crate) const REMOTE: Self = Self::REMOTE_WRITING.union(Self::REMOTE_READ);
     /// Those by which a peer changes memory; they need `LOCAL_WRITE`.
-    pub(crate) const REMOTE_WRITING: Self = Self::REMOTE_WRITE;
+    pub(crate) const REMOTE_WRITING: Self = Self::REMOTE_WRITE.union(Self::REMOTE_ATOMIC);
     /// What every region grants to its own node, and windows do not.
     pub(crate) const LOCAL_READ: Self = Self::from_bits_retain(1 << 7);
 
     /// Whether the rights go together (verbs §7).
     fn check(self) -> Result<()> {
         if self.intersects(Self::REMOTE_WRITING) && !self.contains(Self::LOCAL_WRITE) {
-            return Err(Error::Invalid("REMOTE_WRITE needs LOCAL_WRITE"));
+            return Err(Error::Invalid("REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE"));
         }
         Ok(())
     }

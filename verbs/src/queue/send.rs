@@ -1,6 +1,7 @@
 //! The send queue of a QP.
 
 use std::cell::UnsafeCell;
+use std::sync::OnceLock;
 
 use super::Ring;
 use crate::error::PostError;
@@ -12,20 +13,60 @@ use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendEntry {
     pub(crate) wr_id: u64,
-    pub(crate) op: SendOp,
+    op: Stored,
     pub(crate) flags: SendFlags,
     pub(crate) num_sge: u8,
     /// Message length in bytes.
     pub(crate) length: u32,
 }
 
+/// The operation of a request, as its slot holds it. Only those that are many and small are in the slot itself, so that
+/// slots stay small.
+#[derive(Clone, Copy, Debug)]
+enum Stored {
+    Send,
+    SendInv(u32),
+    Write { addr: u64, rkey: u32 },
+    Read { addr: u64, rkey: u32 },
+    Elsewhere,
+}
+
+impl Stored {
+    #[inline]
+    fn of(op: &SendOp) -> Self {
+        match *op {
+            SendOp::Send => Self::Send,
+            SendOp::SendInv(stag) => Self::SendInv(stag),
+            SendOp::Write { addr, rkey } => Self::Write { addr, rkey },
+            SendOp::Read { addr, rkey } => Self::Read { addr, rkey },
+            _ => Self::Elsewhere,
+        }
+    }
+}
+
 /// What the engine sees of a posted request.
 #[derive(Clone, Copy)]
 pub(crate) struct SendView<'a> {
     pub(crate) entry: &'a SendEntry,
+    /// The operation if the entry does not hold it.
+    elsewhere: Option<&'a SendOp>,
     pub(crate) sges: &'a [Sge],
     /// The payload itself, if it was posted inline.
     pub(crate) inline: Option<&'a [u8]>,
+}
+
+impl SendView<'_> {
+    /// The operation.
+    #[inline]
+    pub(crate) fn op(&self) -> SendOp {
+        match self.entry.op {
+            Stored::Send => SendOp::Send,
+            Stored::SendInv(stag) => SendOp::SendInv(stag),
+            Stored::Write { addr, rkey } => SendOp::Write { addr, rkey },
+            Stored::Read { addr, rkey } => SendOp::Read { addr, rkey },
+            Stored::Elsewhere => self.elsewhere.copied().unwrap_or(SendOp::Send),
+        }
+    }
 }
 
 /// Where the payload of a request comes from when it is posted.
@@ -44,13 +85,15 @@ pub(crate) struct SendQueue {
     sges: Box<[UnsafeCell<Sge>]>,
     /// `max_inline` bytes for each slot.
     inline: Box<[UnsafeCell<u8>]>,
+    /// For each slot the operation that does not fit it; there from the first such request on.
+    elsewhere: OnceLock<Box<[UnsafeCell<SendOp>]>>,
     max_sge: usize,
     max_inline: usize,
     /// Number of the next request.
     tail: SpinLock<u32>,
 }
 
-// SAFETY: list and inline bytes of a slot follow the ownership of the ring's slot.
+// SAFETY: list, inline bytes and operation of a slot follow the ownership of the ring's slot.
 unsafe impl Sync for SendQueue {}
 
 impl SendQueue {
@@ -62,6 +105,7 @@ impl SendQueue {
             ring,
             sges: (0..capacity * usize::from(max_sge)).map(|_| UnsafeCell::new(Sge::default())).collect(),
             inline: (0..capacity * max_inline).map(|_| UnsafeCell::new(0)).collect(),
+            elsewhere: OnceLock::new(),
             max_sge: max_sge.into(),
             max_inline,
             tail: SpinLock::new(0),
@@ -104,7 +148,12 @@ impl SendQueue {
             };
             (sges, None)
         };
-        Some(SendView { entry, sges, inline })
+        let elsewhere = match entry.op {
+            // SAFETY: as above, with the operation.
+            Stored::Elsewhere => self.elsewhere.get().map(|ops| unsafe { &*ops[slot].get() }),
+            _ => None,
+        };
+        Some(SendView { entry, elsewhere, sges, inline })
     }
 
     /// Engine: the slots up to and including request `index` may be used again.
@@ -116,6 +165,14 @@ impl SendQueue {
     /// Start of the slot's list; valid for `max_sge` elements.
     fn sges_at(&self, slot: usize) -> *mut Sge {
         self.sges.as_ptr().cast_mut().cast::<Sge>().wrapping_add(slot * self.max_sge)
+    }
+
+    /// The slot's operation; valid for writing.
+    fn elsewhere_at(&self, slot: usize) -> *mut SendOp {
+        let ops = self
+            .elsewhere
+            .get_or_init(|| (0..self.ring.capacity()).map(|_| UnsafeCell::new(SendOp::Send)).collect());
+        ops[slot].get()
     }
 
     /// Start of the slot's inline bytes; valid for `max_inline`.
@@ -135,9 +192,9 @@ impl SendPoster<'_> {
     pub(crate) fn push(&mut self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
         let queue = self.queue;
         let index = *self.tail;
-        let is_read = matches!(wr.op, SendOp::Read { .. });
+        let is_read = wr.op.is_answered();
         let most = match wr.op {
-            SendOp::Read { .. } => queue.max_sge.min(1),
+            _ if is_read => queue.max_sge.min(1),
             op if op.is_local() => 0,
             _ => queue.max_sge,
         };
@@ -162,6 +219,12 @@ impl SendPoster<'_> {
         if wr.sges.len() > most && !inline {
             return Err(PostError::TooManySges);
         }
+        if wr.op.is_atomic() && length as usize != size_of::<u64>() {
+            return Err(PostError::AtomicSink);
+        }
+        if matches!(wr.op, SendOp::SendImm(_)) {
+            return Err(PostError::SendImm);
+        }
         if !queue.ring.is_free(index) {
             return Err(PostError::QueueFull);
         }
@@ -181,7 +244,13 @@ impl SendPoster<'_> {
                 std::ptr::copy_nonoverlapping(wr.sges.as_ptr(), queue.sges_at(slot), wr.sges.len());
             }
         }
-        queue.ring.push(index, SendEntry { wr_id: wr.wr_id, op: wr.op, flags, num_sge, length });
+        let op = Stored::of(&wr.op);
+        if matches!(op, Stored::Elsewhere) {
+            let place = queue.elsewhere_at(slot);
+            // SAFETY: the slot is free, so its operation is ours.
+            unsafe { place.write(wr.op) };
+        }
+        queue.ring.push(index, SendEntry { wr_id: wr.wr_id, op, flags, num_sge, length });
         *self.tail = index.wrapping_add(1);
         Ok(())
     }

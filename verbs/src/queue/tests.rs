@@ -99,7 +99,7 @@ fn send_queue_keeps_list_and_inline_bytes() {
     let wr = SendWr { wr_id: 10, op: SendOp::Send, sges: &[], flags: SendFlags::SOLICITED };
     queue.poster().push(&wr, Payload::Bytes(b"abcde")).unwrap();
     let view = queue.peek(0).unwrap();
-    assert_eq!((view.entry.wr_id, view.entry.op, view.entry.length), (9, WRITE, 7));
+    assert_eq!((view.entry.wr_id, view.op(), view.entry.length), (9, WRITE, 7));
     assert_eq!((view.sges, view.inline), (&[sge(3), sge(4)][..], None));
     let view = queue.peek(1).unwrap();
     assert_eq!((view.entry.wr_id, view.entry.length), (10, 5));

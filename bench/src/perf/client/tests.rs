@@ -6,9 +6,10 @@ fn options(op: Op, mode: Mode, size: usize, qps: usize, verify: bool) -> PerfOpt
 
 #[test]
 fn every_plan_is_one_that_a_server_accepts() {
-    for op in [Op::Write, Op::Read, Op::Send] {
+    for op in [Op::Write, Op::Read, Op::Send, Op::Atomic] {
         for mode in [Mode::Lat, Mode::Bw, Mode::Rate] {
-            for size in [0, 1, 8, 1500, 65536, 8 << 20] {
+            let sizes = [8, 0, 1, 1500, 65536, 8 << 20];
+            for &size in if op == Op::Atomic { &sizes[..1] } else { &sizes } {
                 for qps in [1, 2, 1000] {
                     for verify in [false, true] {
                         let options = options(op, mode, size, qps, verify);
@@ -34,6 +35,7 @@ fn impossible_wishes_are_usage_errors() {
     for wrong in [
         PerfOptions { size: (1 << 30) + 1, ..good.clone() },
         PerfOptions { qps: 0, ..good.clone() },
+        PerfOptions { op: Op::Atomic, size: 4, ..good.clone() },
         PerfOptions { qps: 20_000, ..good.clone() },
         PerfOptions { amount: Amount::Iters(0), ..good.clone() },
         PerfOptions { amount: Amount::Seconds(-1.0), ..good.clone() },

@@ -1,0 +1,135 @@
+//! Atomic operations (RFC 7306 §5): what they compute, and their headers.
+
+use crate::AccessFault;
+use crate::header::{ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN};
+
+/// An operation on 64 bits of the responder's memory, which answers what was there before.
+///
+/// RFC 7306 knows no plain Swap: it is a [`AtomicOp::CmpSwap`] whose `compare_mask` is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Adds (RFC 7306 §5.1.1).
+    FetchAdd {
+        /// What is added.
+        add: u64,
+        /// Each bit that is set marks the highest bit of a field, out of which nothing is carried; 0 for one field
+        /// of 64 bits.
+        mask: u64,
+    },
+    /// Compares and, on a match, swaps (RFC 7306 §5.1.2).
+    CmpSwap {
+        /// What is expected.
+        compare: u64,
+        /// The bits that are compared.
+        compare_mask: u64,
+        /// What is stored on a match.
+        swap: u64,
+        /// The bits that are stored.
+        swap_mask: u64,
+    },
+}
+
+impl AtomicOp {
+    /// What is to be stored where `old` is; `None` where it is to stay.
+    pub fn apply(self, old: u64) -> Option<u64> {
+        match self {
+            // Without the highest bits of the fields nothing is carried from field to field; they are added bit by bit.
+            AtomicOp::FetchAdd { add, mask } => {
+                Some((old & !mask).wrapping_add(add & !mask) ^ ((old ^ add) & mask))
+            }
+            AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask } => {
+                ((old ^ compare) & compare_mask == 0).then_some(old & !swap_mask | swap & swap_mask)
+            }
+        }
+    }
+}
+
+/// Why an atomic operation cannot be performed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AtomicFault {
+    /// The memory cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessFault),
+    /// The address in memory is no multiple of 8 (RFC 7306 §8.2).
+    #[error("the address is not aligned to 8 octets")]
+    Misaligned,
+}
+
+/// Codes of the operations (RFC 7306 figure 5); 1 is reserved.
+const FETCH_ADD: u8 = 0;
+const CMP_SWAP: u8 = 2;
+
+/// Atomic Request header (RFC 7306 §5.2.1).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AtomicHeader {
+    pub(crate) id: u32,
+    pub(crate) stag: u32,
+    pub(crate) to: u64,
+    pub(crate) op: AtomicOp,
+}
+
+impl AtomicHeader {
+    /// Reads a header; an operation code that there is not is the error. Reserved bits are not looked at.
+    pub(crate) fn parse(h: &[u8; ATOMIC_REQUEST_LEN]) -> Result<AtomicHeader, u8> {
+        let word =
+            |at: usize| h[at..].first_chunk().map_or(0, |octets: &[u8; 8]| u64::from_be_bytes(*octets));
+        let op = match h[3] & 0x0F {
+            // Compare Data and Compare Mask are not looked at.
+            FETCH_ADD => AtomicOp::FetchAdd { add: word(20), mask: word(28) },
+            CMP_SWAP => AtomicOp::CmpSwap {
+                swap: word(20),
+                swap_mask: word(28),
+                compare: word(36),
+                compare_mask: word(44),
+            },
+            other => return Err(other),
+        };
+        Ok(AtomicHeader {
+            id: u32::from_be_bytes([h[4], h[5], h[6], h[7]]),
+            stag: u32::from_be_bytes([h[8], h[9], h[10], h[11]]),
+            to: word(12),
+            op,
+        })
+    }
+
+    pub(crate) fn octets(&self) -> [u8; ATOMIC_REQUEST_LEN] {
+        let (code, words) = match self.op {
+            AtomicOp::FetchAdd { add, mask } => (FETCH_ADD, [add, mask, 0, u64::MAX]),
+            AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask } => {
+                (CMP_SWAP, [swap, swap_mask, compare, compare_mask])
+            }
+        };
+        let mut h = [0; ATOMIC_REQUEST_LEN];
+        h[3] = code;
+        h[4..8].copy_from_slice(&self.id.to_be_bytes());
+        h[8..12].copy_from_slice(&self.stag.to_be_bytes());
+        h[12..20].copy_from_slice(&self.to.to_be_bytes());
+        for (field, word) in h[20..].chunks_exact_mut(8).zip(words) {
+            field.copy_from_slice(&word.to_be_bytes());
+        }
+        h
+    }
+}
+
+/// Atomic Response header (RFC 7306 §5.2.2).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AtomicResult {
+    pub(crate) id: u32,
+    pub(crate) original: u64,
+}
+
+impl AtomicResult {
+    pub(crate) fn parse(h: &[u8; ATOMIC_RESPONSE_LEN]) -> AtomicResult {
+        AtomicResult {
+            id: u32::from_be_bytes([h[0], h[1], h[2], h[3]]),
+            original: u64::from_be_bytes([h[4], h[5], h[6], h[7], h[8], h[9], h[10], h[11]]),
+        }
+    }
+
+    pub(crate) fn octets(&self) -> [u8; ATOMIC_RESPONSE_LEN] {
+        let mut h = [0; ATOMIC_RESPONSE_LEN];
+        h[0..4].copy_from_slice(&self.id.to_be_bytes());
+        h[4..12].copy_from_slice(&self.original.to_be_bytes());
+        h
+    }
+}

@@ -1,0 +1,506 @@
+//! A whole RNIC against a peer that makes one mistake: the Terminate that the mistake causes, octet by octet as TCP
+//! carries it, and what becomes of the queue pair. The rows of the table of errors, end to end.
+
+mod common;
+#[path = "../../iwarp/tests/support/mod.rs"]
+mod support;
+
+use common::raw::{self, Raw};
+use common::*;
+use std::cell::RefCell;
+use std::rc::Rc;
+use support::{fpdu, hex, read_header, tagged, untagged};
+use urnic::simulation::{Options, Simulation};
+use urnic::*;
+use urnic_iwarp::startup::{Initiator, Offer};
+use urnic_tcp::{CloseReason, ConnId};
+
+/// Reads and Atomics that the RNIC serves at once.
+const IRD: u16 = 2;
+/// Octets of a start-up frame.
+const REPLY: usize = 20;
+
+/// An RNIC, and a peer that has connected to it and said its first FPDU.
+struct Scene {
+    simulation: Simulation,
+    raw: Rc<RefCell<Raw>>,
+    conn: ConnId,
+    end: End,
+    /// With all rights.
+    all: Mr,
+    readable: Mr,
+    foreign: Mr,
+    inbox: Mr,
+}
+
+fn scene() -> Scene {
+    let (raw, host) = raw::node(1);
+    let mut simulation = Simulation::with_hosts(&Options { devices: 1, ..options() }, vec![host]).unwrap();
+    let end = End::new(&simulation.device(0));
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let all = end.pd.alloc_mr(1024, rights).unwrap();
+    let readable = end.pd.alloc_mr(1024, Access::REMOTE_READ | Access::LOCAL_WRITE).unwrap();
+    let foreign = simulation.device(0).alloc_pd().alloc_mr(1024, rights).unwrap();
+    let inbox = end.pd.alloc_mr(64, Access::LOCAL_WRITE).unwrap();
+    let _listener = end.events.listen(PORT, 1).unwrap();
+    let conn = raw.borrow_mut().connect(address(0));
+    assert!(simulation.run(LIMIT, || raw.borrow().seen.connected.contains(&conn)));
+    let offer = Offer { rev: 1, crc: true, ird: 4, ord: 4, ..Offer::default() };
+    raw.borrow_mut().send(conn, &Initiator::new(&offer).unwrap().1);
+    let CmEvent::ConnectRequest(request) = end.event(&mut simulation) else { panic!("no request") };
+    request.accept(&end.qp, &ConnParam { ird: IRD, ord: 2, ..ConnParam::default() }).unwrap();
+    assert!(simulation.run(LIMIT, || raw.borrow().heard(conn).len() == REPLY));
+    assert!(matches!(end.event(&mut simulation), CmEvent::Established { .. }));
+    let mut scene = Scene { simulation, raw, conn, end, all, readable, foreign, inbox };
+    scene.say(&[tagged(0xC1, 0x40, 0, 0, &[])]);
+    scene
+}
+
+impl Scene {
+    /// The peer says these segments, in right FPDUs.
+    fn say(&mut self, ulpdus: &[Vec<u8>]) {
+        let octets: Vec<u8> = ulpdus.iter().flat_map(|u| fpdu(u)).collect();
+        self.raw.borrow_mut().send(self.conn, &octets);
+    }
+
+    fn post_receive(&self, wr_id: u64) {
+        self.end.post_recv(wr_id, &[Sge::of(&self.inbox, 0, 32)]);
+    }
+
+    /// What the peer has heard behind the reply.
+    fn heard(&self) -> Vec<u8> {
+        self.raw.borrow().heard(self.conn)[REPLY..].to_vec()
+    }
+
+    /// Until the peer has heard `octets` more.
+    fn hears(&mut self, octets: usize) -> Vec<u8> {
+        let limit = self.simulation.now() + LIMIT;
+        let Scene { simulation, raw, conn, .. } = self;
+        let found = simulation.run(limit, || raw.borrow().heard(*conn).len() >= REPLY + octets);
+        assert!(found, "heard {:02x?}", self.heard());
+        self.heard()
+    }
+
+    /// The RNIC ends the connection: FIN, no RST, and `said` is all it says; then the peer closes, too, and nothing
+    /// else comes (DDP-8, RDMAP-51, 67, 74, 85).
+    #[track_caller]
+    fn ends(&mut self, said: &[u8], reason: DisconnectReason) {
+        let limit = self.simulation.now() + LIMIT;
+        let Scene { simulation, raw, conn, .. } = self;
+        let finished = simulation.run(limit, || raw.borrow().seen.finished.contains(conn));
+        assert!(finished, "no FIN: {:?}", raw.borrow().seen.closed);
+        assert_eq!(self.heard(), said, "{:02x?}", self.heard());
+        // The other half is open: what comes is acknowledged and ignored.
+        self.say(&[untagged(0x41, 0x43, 0, 1, 0, &[9; 8])]);
+        let soon = self.simulation.now() + std::time::Duration::from_millis(50);
+        assert!(!self.simulation.run(soon, || false));
+        self.raw.borrow_mut().close(self.conn);
+        assert_eq!(self.end.end(&mut self.simulation), reason);
+        let Scene { simulation, raw, conn, .. } = self;
+        let closed = |raw: &Raw| raw.seen.closed.iter().find(|c| c.0 == *conn).map(|c| c.1);
+        assert!(simulation.run(limit + LIMIT, || closed(&raw.borrow()).is_some()));
+        assert_eq!(closed(&raw.borrow()), Some(CloseReason::Graceful));
+        assert_eq!(self.heard(), said);
+        assert_eq!(self.end.qp.state(), QpState::Error);
+        assert!(self.end.events.poll().is_none(), "told once");
+    }
+
+    /// The status of every request, in order of completion.
+    fn statuses(&self) -> Vec<(u64, WcStatus)> {
+        self.end.completions().iter().map(|wc| (wc.wr_id, wc.status)).collect()
+    }
+}
+
+/// The FPDU of a Terminate that blames `ulpdu`, with the header fields that `codes` asks for.
+fn terminate(codes: [u8; 3], ulpdu: &[u8]) -> Vec<u8> {
+    let mut content = vec![codes[0], codes[1], codes[2], 0];
+    if codes[2] & 0x40 != 0 {
+        content.extend((ulpdu.len() as u16).to_be_bytes());
+        content.extend(&ulpdu[..if ulpdu[0] & 0x80 != 0 { 14 } else { 18 }]);
+    }
+    if codes[2] & 0x20 != 0 {
+        content.extend(&ulpdu[18..46]);
+    }
+    fpdu(&untagged(0x41, 0x47, 2, 1, 0, &content))
+}
+
+fn flushed(wr_id: u64) -> (u64, WcStatus) {
+    (wr_id, WcStatus::Flushed)
+}
+
+/// A mistake of the peer: segments of which the last is wrong, the Terminate, and how the receive it took ends.
+struct Mistake {
+    name: &'static str,
+    says: fn(&Scene) -> Vec<Vec<u8>>,
+    codes: [u8; 3],
+    receive: WcStatus,
+}
+
+fn mistakes() -> Vec<Mistake> {
+    type Says = fn(&Scene) -> Vec<Vec<u8>>;
+    let one = |name, codes, says: Says| Mistake { name, says, codes, receive: WcStatus::Flushed };
+    fn write(stag: u32, to: u64, len: usize) -> Vec<Vec<u8>> {
+        vec![tagged(0xC1, 0x40, stag, to, &vec![7; len])]
+    }
+    fn send(ddp: u8, rdmap: u8, qn: u32, msn: u32, mo: u32, len: usize) -> Vec<Vec<u8>> {
+        vec![untagged(ddp, rdmap, qn, msn, mo, &vec![7; len])]
+    }
+    fn read(msn: u32, len: u32, stag: u32, to: u64) -> Vec<u8> {
+        untagged(0x41, 0x41, 1, msn, 0, &read_header((9, 0), len, (stag, to)))
+    }
+    fn atomic(code: u8, stag: u32, to: u64) -> Vec<Vec<u8>> {
+        let mut header = vec![0, 0, 0, code, 0, 0, 0, 5];
+        header.extend(stag.to_be_bytes());
+        header.extend(to.to_be_bytes());
+        header.extend([1; 32]);
+        vec![untagged(0x41, 0x4A, 1, 1, 0, &header)]
+    }
+    fn invalidating(stag: u32) -> Vec<Vec<u8>> {
+        let mut ulpdu = untagged(0x41, 0x44, 0, 1, 0, &[]);
+        ulpdu[2..6].copy_from_slice(&stag.to_be_bytes());
+        vec![ulpdu]
+    }
+    vec![
+        one("ERR-10: DV of a tagged segment", [0x11, 0x04, 0xC0], |s| {
+            vec![tagged(0xC2, 0x40, s.all.rkey(), s.all.addr(), &[7; 4])]
+        }),
+        one("ERR-11: unknown STag", [0x11, 0x00, 0xC0], |s| write(s.all.rkey() ^ 0x0100, s.all.addr(), 4)),
+        one("ERR-11: another key of the STag", [0x11, 0x00, 0xC0], |s| {
+            write(s.all.rkey() ^ 1, s.all.addr(), 4)
+        }),
+        one("ERR-12: STag of another domain", [0x11, 0x02, 0xC0], |s| {
+            write(s.foreign.rkey(), s.foreign.addr(), 4)
+        }),
+        one("ERR-13: before the start", [0x11, 0x01, 0xC0], |s| write(s.all.rkey(), s.all.addr() - 1, 4)),
+        one("ERR-13: beyond the end", [0x11, 0x01, 0xC0], |s| write(s.all.rkey(), s.all.addr() + 1021, 4)),
+        one("ERR-14: wraps around", [0x11, 0x03, 0xC0], |s| write(s.all.rkey(), u64::MAX - 3, 4)),
+        one("ERR-15: not writable", [0x11, 0x00, 0xC0], |s| write(s.readable.rkey(), s.readable.addr(), 4)),
+        one("ERR-20: DV of an untagged segment", [0x12, 0x06, 0xC0], |_| send(0x40, 0x43, 0, 1, 0, 4)),
+        one("ERR-21: no such queue", [0x12, 0x01, 0xC0], |_| send(0x41, 0x43, 4, 1, 0, 4)),
+        one("ERR-23: MSN ahead", [0x12, 0x03, 0xC0], |_| send(0x41, 0x43, 0, 2, 0, 4)),
+        Mistake {
+            receive: WcStatus::Flushed,
+            ..one("ERR-24: MO beyond the buffer", [0x12, 0x04, 0xC0], |_| send(0x41, 0x43, 0, 1, 33, 4))
+        },
+        Mistake {
+            receive: WcStatus::LocalLength,
+            ..one("ERR-25: too long", [0x12, 0x05, 0xC0], |_| send(0x41, 0x43, 0, 1, 0, 33))
+        },
+        one("ERR-26: more than IRD", [0x12, 0x02, 0xC0], |s| {
+            let (stag, to) = (s.all.rkey(), s.all.addr());
+            (1..=3).map(|msn| read(msn, 4, stag, to)).collect()
+        }),
+        one("ERR-27: a short tagged segment", [0x10, 0x00, 0x00], |_| vec![vec![0xC1; 13]]),
+        one("ERR-27: a short untagged segment", [0x10, 0x00, 0x00], |_| vec![vec![0x41; 17]]),
+        one("ERR-27: an empty segment", [0x10, 0x00, 0x00], |_| vec![vec![]]),
+        one("ERR-30: RV", [0x02, 0x05, 0xC0], |s| {
+            vec![tagged(0xC1, 0x80, s.all.rkey(), s.all.addr(), &[7; 4])]
+        }),
+        one("ERR-31: unknown opcode", [0x02, 0x06, 0xC0], |_| send(0x41, 0x4C, 0, 1, 0, 4)),
+        one("ERR-31: Send in the queue of Requests", [0x02, 0x06, 0xC0], |_| send(0x41, 0x43, 1, 1, 0, 4)),
+        one("ERR-32: unknown source", [0x01, 0x00, 0xE0], |s| {
+            vec![read(1, 4, s.all.rkey() ^ 1, s.all.addr())]
+        }),
+        one("ERR-33: source beyond the end", [0x01, 0x01, 0xE0], |s| {
+            vec![read(1, 4, s.all.rkey(), s.all.addr() + 1021)]
+        }),
+        one("ERR-34: not readable", [0x01, 0x02, 0xE0], |s| vec![read(1, 4, s.inbox.rkey(), s.inbox.addr())]),
+        one("ERR-35: source of another domain", [0x01, 0x03, 0xE0], |s| {
+            vec![read(1, 4, s.foreign.rkey(), s.foreign.addr())]
+        }),
+        one("ERR-36: source wraps around", [0x01, 0x04, 0xE0], |s| {
+            vec![read(1, 8, s.all.rkey(), u64::MAX - 7)]
+        }),
+        Mistake {
+            receive: WcStatus::Invalidation,
+            ..one("ERR-37: invalidates what is not shared", [0x01, 0x09, 0xC0], |s| {
+                invalidating(s.foreign.rkey())
+            })
+        },
+        Mistake {
+            receive: WcStatus::Invalidation,
+            ..one("ERR-37: invalidates nothing", [0x01, 0x09, 0xC0], |s| invalidating(s.all.rkey() ^ 1))
+        },
+        one("ERR-38: an answer to nothing", [0x02, 0x06, 0xC0], |s| {
+            vec![tagged(0xC1, 0x42, s.all.rkey(), s.all.addr(), &[7; 4])]
+        }),
+        one("ERR-39: a longer Request", [0x02, 0xFF, 0xC0], |s| {
+            let mut longer = read(1, 4, s.all.rkey(), s.all.addr());
+            longer.push(0);
+            vec![longer]
+        }),
+        one("ERR-40: not aligned", [0x02, 0x07, 0xC0], |s| atomic(0, s.all.rkey(), s.all.addr() + 4)),
+        one("ERR-41: no such Atomic", [0x02, 0x06, 0xC0], |s| atomic(1, s.all.rkey(), s.all.addr())),
+        one("ERR-42: Atomic on an unknown STag", [0x01, 0x00, 0xC0], |s| {
+            atomic(0, s.all.rkey() ^ 1, s.all.addr())
+        }),
+        one("ERR-42: Atomic beyond the end", [0x01, 0x01, 0xC0], |s| {
+            atomic(0, s.all.rkey(), s.all.addr() + 1024)
+        }),
+        one("ERR-42: Atomic without the right", [0x01, 0x02, 0xC0], |s| {
+            atomic(2, s.readable.rkey(), s.readable.addr())
+        }),
+        one("ERR-42: Atomic in another domain", [0x01, 0x03, 0xC0], |s| {
+            atomic(0, s.foreign.rkey(), s.foreign.addr())
+        }),
+        one("ERR-42: Atomic wraps around", [0x01, 0x04, 0xC0], |s| atomic(0, s.all.rkey(), u64::MAX - 7)),
+        one("ERR-43: 7 octets of Immediate Data", [0x02, 0xFF, 0xC0], |_| send(0x41, 0x48, 0, 1, 0, 7)),
+    ]
+}
+
+/// ERR-10..15, ERR-20, 21, 23..27, ERR-30..43: one Terminate, exactly; then FIN; nothing of the segment and of what
+/// follows is placed or completed; all work ends; the reason can be read. DDP-8, DDP-42, 46..48, DDP-52..56, RDMAP-5,
+/// RDMAP-51, RDMAP-71, 72, 74, 75, 77..79, RDMAP-85, RDMAPX-26.
+#[test]
+fn mistakes_are_answered_by_the_terminate_of_the_table() {
+    for Mistake { name, says, codes, receive } in mistakes() {
+        let mut s = scene();
+        s.post_receive(10);
+        s.post_receive(11);
+        let before = [&s.all, &s.readable, &s.foreign, &s.inbox].map(content);
+        let wrong = says(&s);
+        let said = terminate(codes, wrong.last().unwrap());
+        s.say(&wrong);
+        // Right in themselves, and another mistake: ignored.
+        let later = [
+            tagged(0xC1, 0x40, s.all.rkey(), s.all.addr(), &[9; 64]),
+            untagged(0x41, 0x43, 0, 1, 0, &[9; 8]),
+            tagged(0xC1, 0x40, 0, 0, &[9; 8]),
+        ];
+        s.say(&later);
+        s.ends(&said, DisconnectReason::TerminateSent);
+        let t = s.end.qp.terminate().expect(name);
+        assert_eq!((t.sent, t.layer << 4 | t.etype, t.code), (true, codes[0], codes[1]), "{name}");
+        assert_eq!(s.statuses(), [(10, receive), flushed(11)], "{name}");
+        assert!([&s.all, &s.readable, &s.foreign, &s.inbox].map(content) == before, "{name}: written");
+    }
+}
+
+/// ERR-22, DDP-50: without a receive the connection ends, for Sends of nothing and for Immediate Data, too.
+#[test]
+fn without_a_receive_the_connection_ends() {
+    for (rdmap, len) in [(0x43, 5), (0x43, 0), (0x46, 0), (0x48, 8)] {
+        let mut s = scene();
+        let ulpdu = untagged(0x41, rdmap, 0, 1, 0, &vec![7; len]);
+        s.say(std::slice::from_ref(&ulpdu));
+        s.ends(&terminate([0x12, 0x02, 0xC0], &ulpdu), DisconnectReason::TerminateSent);
+        assert_eq!(s.statuses(), []);
+    }
+}
+
+/// ERR-1, DDP-57: a wrong CRC.
+#[test]
+fn a_wrong_crc_ends_the_connection() {
+    let mut s = scene();
+    s.post_receive(10);
+    let mut octets = fpdu(&tagged(0xC1, 0x40, s.all.rkey(), s.all.addr(), &[7; 8]));
+    octets[20] ^= 0x10;
+    s.raw.borrow_mut().send(s.conn, &octets);
+    s.ends(&terminate([0x20, 0x02, 0x00], &[]), DisconnectReason::TerminateSent);
+    assert_eq!(s.statuses(), [flushed(10)]);
+    assert!(content(&s.all) == [0; 1024]);
+}
+
+/// ERR-16, ERR-48, DDP-15, DDP-65, RDMAP-10, RDMAP-11: what is no mistake. The connection goes on.
+#[test]
+fn what_looks_odd_is_no_mistake() {
+    let mut s = scene();
+    s.post_receive(10);
+    s.post_receive(11);
+    let mut reserved = untagged(0x41 | 0x3C, 0x73, 0, 2, 0, b"data");
+    reserved[2..6].copy_from_slice(&s.all.rkey().to_be_bytes());
+    s.say(&[
+        tagged(0xC1, 0x40, 0xDEAD, u64::MAX, &[]),
+        untagged(0x01, 0x43, 0, 1, 8, b"wxyz"),
+        untagged(0x01, 0x43, 0, 1, 0, b"abcdefghij"),
+        untagged(0x41, 0x43, 0, 1, 9, b"IJ"),
+        reserved,
+        untagged(0x41, 0x41, 1, 1, 0, &read_header((9, 0x77), 0, (0xDEAD, u64::MAX))),
+    ]);
+    for (wr_id, len) in [(10, 11), (11, 4)] {
+        let wc = s.end.next(&mut s.simulation);
+        assert_eq!((wc.wr_id, wc.status, wc.byte_len), (wr_id, WcStatus::Success, len));
+        assert_eq!(wc.flags, WcFlags::empty());
+    }
+    let answer = fpdu(&tagged(0xC1, 0x42, 9, 0x77, &[]));
+    assert_eq!(s.hears(answer.len()), answer); // RDMAP-34
+    s.say(&[tagged(0xC1, 0x40, s.all.rkey(), s.all.addr(), &[5; 8])]);
+    s.raw.borrow_mut().close(s.conn);
+    assert_eq!(s.end.end(&mut s.simulation), DisconnectReason::Peer);
+    assert_eq!(content(&s.all)[..8], [5; 8]);
+}
+
+/// ERR-47, RDMAP-47..49, RDMAP-52, RDMAP-86, DDP-9: a Terminate is never answered, not even a malformed one; what it says
+/// is known to the user, and the oldest request seems to be what it is about.
+#[test]
+fn a_terminate_is_answered_by_fin_only() {
+    use DisconnectReason::{Aborted, TerminateReceived};
+    let received = Some((0x11u8, 0x01u8));
+    for (name, ulpdu, codes, reason, first) in [
+        (
+            "tagged bounds",
+            untagged(0x41, 0x47, 2, 1, 0, &[0x11, 0x01, 0, 0]),
+            received,
+            TerminateReceived,
+            WcStatus::RemoteAccess,
+        ),
+        (
+            "with reserved bits",
+            untagged(0x7D, 0x77, 2, 1, 0, &[0x11, 0x01, 0x1F, 0xFF]),
+            received,
+            TerminateReceived,
+            WcStatus::RemoteAccess,
+        ),
+        (
+            "unexpected opcode",
+            untagged(0x41, 0x47, 2, 1, 0, &[0x02, 0x06, 0, 0]),
+            Some((0x02, 0x06)),
+            TerminateReceived,
+            WcStatus::RemoteInvalidRequest,
+        ),
+        (
+            "catastrophic",
+            untagged(0x41, 0x47, 2, 1, 0, &[0x02, 0x07, 0, 0]),
+            Some((0x02, 0x07)),
+            TerminateReceived,
+            WcStatus::RemoteOperation,
+        ),
+        (
+            "access rights",
+            untagged(0x41, 0x47, 2, 1, 0, &[0x01, 0x02, 0, 0]),
+            Some((0x01, 0x02)),
+            TerminateReceived,
+            WcStatus::RemoteAccess,
+        ),
+        ("cut short", untagged(0x41, 0x47, 2, 1, 0, &[0x11, 0x01, 0]), None, Aborted, WcStatus::Flushed),
+        (
+            "headers are missing",
+            untagged(0x41, 0x47, 2, 1, 0, &[0x11, 0x01, 0xC0, 0]),
+            None,
+            Aborted,
+            WcStatus::Flushed,
+        ),
+        ("wrong MSN", untagged(0x41, 0x47, 2, 2, 0, &[0x11, 0x01, 0, 0]), None, Aborted, WcStatus::Flushed),
+        ("wrong MO", untagged(0x41, 0x47, 2, 1, 4, &[0x11, 0x01, 0, 0]), None, Aborted, WcStatus::Flushed),
+    ] {
+        let mut s = scene();
+        // No receive is posted. A Read that stays unanswered, and a Send behind it.
+        let op = SendOp::Read { addr: 0x1000, rkey: 7 };
+        s.end.post(1, op, &[Sge::of(&s.inbox, 0, 8)]);
+        s.end.post(2, SendOp::Send, &[]);
+        let request = s.hears(52 + 24);
+        s.say(&[ulpdu, tagged(0xC1, 0x40, s.all.rkey(), s.all.addr(), &[9; 64])]);
+        s.ends(&request, reason);
+        let told = s.end.qp.terminate().map(|t| (t.sent, t.layer << 4 | t.etype, t.code));
+        assert_eq!(told, codes.map(|(a, b)| (false, a, b)), "{name}");
+        assert_eq!(s.statuses(), [(1, first), flushed(2)], "{name}");
+        assert!(content(&s.all) == [0; 1024], "{name}");
+    }
+}
+
+/// ERR-44, RDMAP-76, RDMAPX-26: a fault of our own is told without headers, in place of the message.
+#[test]
+fn a_local_fault_is_told_in_place_of_the_message() {
+    let faulty = |op, s: &mut Scene| {
+        s.end.post(1, op, &[Sge::of(&s.foreign, 0, 8)]);
+        s.end.post(2, SendOp::Send, &[]);
+    };
+    let write = SendOp::Write { addr: 0x1000, rkey: 7 };
+    let immediate = SendOp::WriteImm { addr: 0x1000, rkey: 7, imm: 1 };
+    for op in [SendOp::Send, SendOp::SendInv(7), write, immediate] {
+        let mut s = scene();
+        faulty(op, &mut s);
+        let local = hex("00164147 00000000 00000002 00000001 00000000 00000000 f9a26f1d");
+        s.ends(&local, DisconnectReason::TerminateSent);
+        assert_eq!(s.statuses(), [(1, WcStatus::LocalProtection), flushed(2)], "{op:?}");
+    }
+}
+
+/// ERR-45: memory of a receive that is gone is an error of our stream.
+#[test]
+fn a_receive_without_memory_is_a_fault_of_ours() {
+    let mut s = scene();
+    s.end.post_recv(10, &[Sge::of(&s.foreign, 0, 32)]);
+    s.say(&[untagged(0x41, 0x43, 0, 1, 0, &[7; 4])]);
+    s.ends(&terminate([0x02, 0x07, 0x00], &[]), DisconnectReason::TerminateSent);
+    assert_eq!(s.statuses(), [(10, WcStatus::LocalProtection)]);
+}
+
+/// ERR-46, DDP-45: a FIN while work of ours is left is told by a Terminate, behind which our FIN follows; without work
+/// only by FIN (DDP-61).
+#[test]
+fn a_fin_that_comes_too_early_is_told() {
+    let mut s = scene();
+    s.post_receive(10);
+    let op = SendOp::Read { addr: 0x1000, rkey: 7 };
+    s.end.post(1, op, &[Sge::of(&s.inbox, 0, 8)]);
+    let request = s.hears(52);
+    s.raw.borrow_mut().close(s.conn);
+    assert_eq!(s.end.end(&mut s.simulation), DisconnectReason::TerminateSent);
+    let said = [request, terminate([0x02, 0x07, 0x00], &[])].concat();
+    assert_eq!(s.hears(said.len()), said);
+    let Scene { simulation, raw, conn, .. } = &mut s;
+    let limit = simulation.now() + LIMIT;
+    assert!(simulation.run(limit, || raw.borrow().seen.finished.contains(conn)));
+    assert_eq!(s.statuses(), [flushed(1), flushed(10)]);
+
+    let mut s = scene();
+    s.post_receive(10);
+    s.raw.borrow_mut().close(s.conn);
+    assert_eq!(s.end.end(&mut s.simulation), DisconnectReason::Peer);
+    let Scene { simulation, raw, conn, .. } = &mut s;
+    let limit = simulation.now() + LIMIT;
+    assert!(simulation.run(limit, || raw.borrow().seen.finished.contains(conn)));
+    assert_eq!(s.heard(), []);
+    assert_eq!((s.end.qp.terminate(), s.statuses()), (None, vec![flushed(10)]));
+}
+
+/// ERR-3, DDP-3, DDP-46: a reset is told, and nothing is said any more.
+#[test]
+fn a_reset_ends_all_work() {
+    let mut s = scene();
+    s.post_receive(10);
+    s.end.post(1, SendOp::Read { addr: 0x1000, rkey: 7 }, &[Sge::of(&s.inbox, 0, 8)]);
+    let request = s.hears(52);
+    s.raw.borrow_mut().abort(s.conn);
+    assert_eq!(s.end.end(&mut s.simulation), DisconnectReason::Reset);
+    assert_eq!((s.heard(), s.end.qp.terminate()), (request, None));
+    assert_eq!((s.statuses(), s.end.qp.state()), (vec![flushed(1), flushed(10)], QpState::Error));
+}
+
+/// ERR-38, RDMAP-39, RDMAPX-17, at the end that asked: answers that do not fit end the connection, and no answer
+/// completes anything. RDMAP-64, RDMAPX-18.
+#[test]
+fn answers_that_do_not_fit() {
+    type Answers = fn(&Scene) -> Vec<u8>;
+    let result = |id: u32| [&id.to_be_bytes()[..], &[0; 8]].concat();
+    let read: (SendOp, usize) = (SendOp::Read { addr: 0x1000, rkey: 7 }, 52);
+    let add: (SendOp, usize) = (SendOp::FetchAdd { addr: 0x1000, rkey: 7, add: 1 }, 76);
+    let cases: [((SendOp, usize), [u8; 3], Answers); 7] = [
+        (read, [0x11, 0x00, 0xC0], |s| tagged(0xC1, 0x42, s.all.rkey(), s.inbox.addr(), &[7; 8])),
+        (read, [0x11, 0x01, 0xC0], |s| tagged(0xC1, 0x42, s.inbox.rkey(), s.inbox.addr() + 1, &[7; 8])),
+        (read, [0x11, 0x01, 0xC0], |s| tagged(0xC1, 0x42, s.inbox.rkey(), s.inbox.addr(), &[7; 9])),
+        (read, [0x11, 0x01, 0xC0], |s| tagged(0xC1, 0x42, s.inbox.rkey(), s.inbox.addr(), &[7; 7])),
+        (read, [0x02, 0x06, 0xC0], |_| untagged(0x41, 0x4B, 3, 1, 0, &[0; 12])),
+        (add, [0x12, 0x03, 0xC0], |_| untagged(0x41, 0x4B, 3, 2, 0, &[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0])),
+        (add, [0x02, 0xFF, 0xC0], |_| untagged(0x41, 0x4B, 3, 1, 0, &[0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0])),
+    ];
+    for ((op, len), codes, answer) in cases {
+        let mut s = scene();
+        s.end.post(1, op, &[Sge::of(&s.inbox, 0, 8)]);
+        let request = s.hears(len);
+        assert_eq!(s.end.completions(), [], "not complete before it is answered");
+        let ulpdu = answer(&s);
+        s.say(std::slice::from_ref(&ulpdu));
+        s.ends(&[request, terminate(codes, &ulpdu)].concat(), DisconnectReason::TerminateSent);
+        assert_eq!(s.statuses(), [flushed(1)], "{codes:02x?}");
+        assert!(content(&s.inbox) == [0; 64]);
+    }
+    // And one that fits.
+    let mut s = scene();
+    s.end.post(1, add.0, &[Sge::of(&s.inbox, 0, 8)]);
+    s.hears(76);
+    s.say(&[untagged(0x41, 0x4B, 3, 1, 0, &result(1))]);
+    let wc = s.end.next(&mut s.simulation);
+    assert_eq!((wc.wr_id, wc.status, wc.opcode), (1, WcStatus::Success, WcOpcode::FetchAdd));
+}
