@@ -161,6 +161,17 @@ fn what_is_not_tested_is_little() {
 /// Requirements on the environment, IPsec, or a privileged resource manager, which nothing in this repository can show.
 const OUT_OF_REACH: &[&str] = &["MPA-85", "MPA-86", "SEC-13", "SEC-23", "SEC-24", "SEC-33"];
 
+/// SEC-35: both the RNIC (SEC-1..12) and the privileged resource manager (SEC-14..22) are there, each part proven by tests.
+#[test]
+fn both_parts_of_rfc_5042_are_there() {
+    let rows = rows();
+    let unproven = |n: &u32| !rows.iter().any(|r| r.id == format!("SEC-{n}") && !r.proven.is_empty());
+    let missing: Vec<u32> = (1..=22).filter(|n| *n != 13).filter(unproven).collect();
+    assert!(missing.is_empty(), "SEC {missing:?}");
+    let text = std::fs::read_to_string(root().join("docs/security.md")).expect("docs/security.md");
+    assert!(text.contains("| privileged resource manager |"), "nobody plays the resource manager");
+}
+
 #[test]
 fn citations_are_found() {
     for text in ["MPA-12", "(MPA-11, 12)", "MPA-10..12.", "SEC-12, MPA-12:"] {

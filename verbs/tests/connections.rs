@@ -143,7 +143,7 @@ fn a_peer_that_closes_during_the_start_up_is_named_as_such() {
     assert_eq!(failure(&mut simulation, &end).0, ConnectFailure::Reset);
 }
 
-/// Whatever strangers say to a listening port, the application hears nothing of it, and the port goes on.
+/// Whatever strangers say to a listening port, the application hears nothing of it, and the port goes on (SEC-31).
 #[test]
 fn strangers_do_not_disturb_a_listener() {
     let (mut simulation, end, raw) = with_raw();
@@ -192,7 +192,8 @@ fn strangers_do_not_disturb_a_listener() {
     assert!(matches!(&event, CmEvent::ConnectRequest(r) if r.private_data() == b"at last"), "{event:?}");
 }
 
-/// A peer that takes too long over its Request loses its place (MPA-75).
+/// A peer that takes too long over its Request loses its place (MPA-75); until then it has one in the backlog, nothing else
+/// (SEC-31).
 #[test]
 fn a_silent_stranger_is_shown_out() {
     let (mut simulation, end, raw) = with_raw();

@@ -143,7 +143,7 @@ fn a_window_of_type_1_is_bound_again_and_again() {
     scene.refused((1, 1, 0));
 }
 
-/// SEC-2: what is limited to one queue pair is of no use to others of the same domain: neither to their peers, nor as their
+/// SEC-2, SEC-3: what is limited to one queue pair is of no use to others of the same domain: neither to their peers, nor as their
 /// own local memory.
 #[test]
 fn an_stag_of_one_stream_is_of_no_use_to_another() {

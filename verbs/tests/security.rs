@@ -377,6 +377,18 @@ fn slow_paths_are_counted() {
     assert_eq!(server.qp.state(), QpState::Error);
 }
 
+/// SEC-32, SEC-36: what this node cannot do is told to those who can.
+#[test]
+fn programs_and_hosts_are_told_their_part() {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/security.md")).unwrap();
+    let (_, host) = text.split_once("## What the host has to do").expect("a section for administrators");
+    for (what, of) in
+        [("authenticates", "IPsec"), ("TLS is not the answer", "unprotected"), ("replay", "ESP")]
+    {
+        assert!(host.contains(what) && host.contains(of), "{what}: {of}");
+    }
+}
+
 /// SEC-26, SEC-27, SEC-39: what servers should do works as they need it: a window for one stream, over memory that holds
 /// nothing of before, that is taken back before the server looks; what it looks at does not change any more.
 #[test]

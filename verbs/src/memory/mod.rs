@@ -62,6 +62,28 @@ impl Access {
 
 /// A memory region. Dropping it deregisters it: after that the device does not touch the memory any more, whatever was
 /// under way, and windows that were bound to it grant nothing.
+///
+/// ```
+/// use urnic::simulation::{Options, Simulation};
+/// use urnic::{Access, Error, Rereg};
+///
+/// # fn main() -> Result<(), Error> {
+/// let simulation = Simulation::new(&Options::default())?;
+/// let pd = simulation.device(0).alloc_pd();
+/// let mut mr = pd.alloc_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+/// mr.write_at(100, b"hello")?;
+/// // A peer that knows these two can write to it:
+/// let (address, key) = (mr.addr(), mr.rkey());
+/// // Not any more:
+/// mr.revoke()?;
+/// // Peers may only read it from now on, by another key, and count from 0.
+/// let access = Access::REMOTE_READ | Access::ZERO_BASED;
+/// // SAFETY: the memory is the device's own, and nobody has references to it.
+/// unsafe { mr.rereg(&Rereg { access: Some(access), ..Rereg::default() })? };
+/// assert!(mr.addr() == 0 && mr.rkey() != key && address != 0);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Mr {
     base: *mut u8,
     len: u64,

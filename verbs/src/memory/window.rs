@@ -20,6 +20,49 @@ pub enum MwKind {
 }
 
 /// A memory window. Dropping it takes back what it grants.
+///
+/// ```
+/// # use urnic::simulation::{Options, Simulation};
+/// # use urnic::*;
+/// # use std::net::SocketAddrV4;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let mut simulation = Simulation::new(&Options::default())?;
+/// # let device = simulation.device(0);
+/// # let (pd, cq) = (device.alloc_pd(), device.create_cq(16, None)?);
+/// # let init = QpInit {
+/// #     send_cq: &cq, recv_cq: &cq, max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1,
+/// #     max_inline: 0, signal_all: false,
+/// # };
+/// # let (qp, peer) = (pd.create_qp(&init)?, pd.create_qp(&init)?);
+/// # let (events, peer_events) = (device.create_event_channel()?, device.create_event_channel()?);
+/// # let _listener = peer_events.listen(7000, 1)?;
+/// # let to = SocketAddrV4::new(Simulation::address(0), 7000);
+/// # let _connection = events.connect(&qp, to, &ConnParam::default())?;
+/// # let limit = std::time::Duration::from_secs(1);
+/// # simulation.run(limit, || {
+/// #     if let Some(CmEvent::ConnectRequest(request)) = peer_events.poll() {
+/// #         request.accept(&peer, &ConnParam::default()).unwrap();
+/// #     }
+/// #     qp.state() == QpState::Rts
+/// # });
+/// // `pd` and `qp` are there, and the queue pair is connected.
+/// let table = pd.alloc_mr(1 << 20, Access::LOCAL_WRITE)?;
+/// let window = pd.alloc_mw(MwKind::Two)?;
+/// // The peer gets 4 KiB of it to write, for as long as it takes.
+/// let (rkey, addr) = (window.fresh_rkey(), table.addr() + 8192);
+/// let access = Access::REMOTE_WRITE;
+/// let op = SendOp::BindMw { rkey, lkey: table.lkey(), addr, len: 4096, access };
+/// qp.post_send(&SendWr { wr_id: 1, op, sges: &[], flags: SendFlags::empty() })?;
+/// // A Send that tells it `rkey` and `addr` can follow at once. Afterwards:
+/// let op = SendOp::LocalInv(rkey);
+/// qp.post_send(&SendWr { wr_id: 2, op, sges: &[], flags: SendFlags::SIGNALED })?;
+/// // When that has completed, the peer cannot change the 4 KiB any more.
+/// # let mut wc = [Wc::default()];
+/// # assert!(simulation.run(limit, || cq.poll(&mut wc) == 1));
+/// # assert_eq!((wc[0].wr_id, wc[0].status), (2, WcStatus::Success));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Mw {
     stag: u32,
     /// The key octet of the latest binding by [`bind`](Self::bind), or of the latest [`fresh_rkey`](Self::fresh_rkey).
