@@ -197,6 +197,15 @@ pub struct Keepalive {
     pub count: u8,
 }
 
+/// How long a connection waits for a peer that is silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// See [`TcpConfig::keepalive`].
+    pub keepalive: Option<Keepalive>,
+    /// See [`TcpConfig::user_timeout`].
+    pub user_timeout: Option<Duration>,
+}
+
 /// A setting that cannot work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {

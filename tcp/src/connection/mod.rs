@@ -12,7 +12,7 @@ mod timers;
 
 use crate::arp::Neighbour;
 use crate::buffers::{Buffers, CloseReason, ConnId};
-use crate::config::TcpConfig;
+use crate::config::{Patience, TcpConfig};
 use crate::congestion::Controller;
 use crate::listen::Embryo;
 use crate::net::Net;
@@ -230,6 +230,8 @@ pub(crate) struct Cold<B: Buffers> {
     /// An ICMP error said that the peer cannot be reached; the reason if it stays silent (RFC 5461).
     pub soft_error: bool,
     pub retransmits: u64,
+    /// Its own instead of the configured ones.
+    pub patience: Option<Box<Patience>>,
 }
 
 /// How a connection begins.
@@ -331,6 +333,7 @@ impl<B: Buffers> Connection<B> {
                 owns_port,
                 soft_error: false,
                 retransmits: 0,
+                patience: None,
             }),
         }
     }

@@ -3,6 +3,7 @@
 
 use super::{Connection, Cx, Fate, Flags, Recovery, State};
 use crate::buffers::{Buffers, CloseReason, Transmit};
+use crate::config::Keepalive;
 use crate::net::Net;
 use crate::time::Time;
 
@@ -18,16 +19,22 @@ impl<B: Buffers> Connection<B> {
     }
 
     fn user_timeout_at(&self, net: &Net) -> Time {
-        match net.cfg.tcp.user_timeout {
+        let t = self.cold.patience.as_ref().map_or(net.cfg.tcp.user_timeout, |p| p.user_timeout);
+        match t {
             Some(t) if self.cold.stalled_since != Time::MAX => self.cold.stalled_since + t,
             _ => Time::MAX,
         }
     }
 
-    /// Probes are for connections that have nothing outstanding: others retransmit (RFC 9293 §3.8.4).
+    fn keepalive(&self, net: &Net) -> Option<Keepalive> {
+        self.cold.patience.as_ref().map_or(net.cfg.tcp.keepalive, |p| p.keepalive)
+    }
+
+    /// Probes are for connections that have nothing outstanding: others retransmit (RFC 9293 §3.8.4). While the peer's
+    /// window is shut, they come in addition to window probes, which become rare.
     fn keepalive_at(&self, net: &Net) -> Time {
-        match &net.cfg.tcp.keepalive {
-            Some(k) if self.outstanding() == 0 && !self.cold.persist => {
+        match self.keepalive(net) {
+            Some(k) if self.outstanding() == 0 => {
                 self.heard + k.idle + k.interval * u32::from(self.cold.probes)
             }
             _ => Time::MAX,
@@ -59,7 +66,7 @@ impl<B: Buffers> Connection<B> {
             }
         }
         if self.keepalive_at(cx.net) <= now
-            && let Some(k) = cx.net.cfg.tcp.keepalive
+            && let Some(k) = self.keepalive(cx.net)
         {
             if self.cold.probes >= k.count {
                 return self.give_up(cx);

@@ -5,7 +5,7 @@ mod passive;
 
 use crate::arp::{Claim, Resolved};
 use crate::buffers::{Buffers, CloseReason, ConnId, Frame, Handler, ListenerId, Payload, Transmit};
-use crate::config::{ConfigError, StackConfig};
+use crate::config::{ConfigError, Patience, StackConfig};
 use crate::connection::{Birth, ConnInfo, Connection, Cx, Fate, Flags, State};
 use crate::counters::Counters;
 use crate::listen::{Embryo, ListenError, Listener};
@@ -390,6 +390,14 @@ impl<B: Buffers> Stack<B> {
     pub fn set_tag(&mut self, conn: ConnId, tag: u64) {
         if let Some(c) = self.get_mut(conn) {
             c.tag = tag;
+        }
+    }
+
+    /// Gives a connection time limits of its own, or with `None` those of the configuration.
+    pub fn set_patience(&mut self, conn: ConnId, patience: Option<Patience>) {
+        if let Some(c) = self.get_mut(conn) {
+            c.cold.patience = patience.map(Box::new);
+            self.note(conn.index);
         }
     }
 
