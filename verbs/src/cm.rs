@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_queue::SegQueue;
+use urnic_tcp::Patience;
 
 use crate::device::DeviceShared;
 use crate::error::{Error, Result};
@@ -28,17 +29,38 @@ pub struct ConnParam {
     pub ord: u16,
     /// How long the peer may take to answer.
     pub timeout: Duration,
+    /// When a silent peer counts as dead; `None`: as configured. By default that is after 15 s if nothing is
+    /// outstanding (10 s of silence, then five probes), after 30 s if something is.
+    pub patience: Option<Patience>,
 }
 
 impl Default for ConnParam {
     fn default() -> Self {
-        Self { private_data: Vec::new(), ird: u16::MAX, ord: u16::MAX, timeout: Duration::from_secs(10) }
+        Self {
+            private_data: Vec::new(),
+            ird: u16::MAX,
+            ord: u16::MAX,
+            timeout: Duration::from_secs(10),
+            patience: None,
+        }
     }
 }
 
 impl ConnParam {
     fn check(&self) -> Result<()> {
-        check_private_data(&self.private_data)
+        check_private_data(&self.private_data)?;
+        self.patience.as_ref().map_or(Ok(()), check_patience)
+    }
+}
+
+/// As the configuration does.
+fn check_patience(patience: &Patience) -> Result<()> {
+    let sane = |time: Duration| (Duration::from_millis(10)..=Duration::from_secs(24 * 3600)).contains(&time);
+    let probes = patience.keepalive.is_none_or(|k| sane(k.idle) && sane(k.interval) && k.count > 0);
+    if probes && patience.user_timeout.is_none_or(sane) {
+        Ok(())
+    } else {
+        Err(Error::Invalid("times for dead peers are from 10 ms to 24 h, and at least one probe is needed"))
     }
 }
 
@@ -362,6 +384,30 @@ impl Connection {
     /// [`Error::NotConnected`].
     pub fn disconnect(&self) -> Result<()> {
         self.device.shard.control(|engine| engine.disconnect(self.qpn))
+    }
+
+    /// Changes when a silent peer counts as dead, from now on; `None`: as configured.
+    ///
+    /// ```no_run
+    /// # fn example(connection: &urnic::Connection) -> urnic::Result<()> {
+    /// use std::time::Duration;
+    /// use urnic::{Keepalive, Patience};
+    ///
+    /// // Two seconds when nothing is under way, five when something is.
+    /// let keepalive =
+    ///     Keepalive { idle: Duration::from_secs(1), interval: Duration::from_millis(250), count: 4 };
+    /// connection.set_patience(Some(Patience {
+    ///     keepalive: Some(keepalive),
+    ///     user_timeout: Some(Duration::from_secs(5)),
+    /// }))
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`], [`Error::Invalid`] for times below 10 ms or over 24 h.
+    pub fn set_patience(&self, patience: Option<Patience>) -> Result<()> {
+        patience.as_ref().map_or(Ok(()), check_patience)?;
+        self.device.shard.control(|engine| engine.set_patience(self.qpn, patience))
     }
 }
 

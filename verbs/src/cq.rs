@@ -1,14 +1,20 @@
 //! Completion queues.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};
+mod batch;
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 
-use crate::channel::ChannelShared;
-use crate::device::{DeviceShared, Number};
+pub use batch::{Completion, Completions};
+
+use crate::channel::{ChannelShared, CompChannel};
+use crate::device::{DeviceShared, MAX_CQE, Number};
+use crate::error::{Error, Result};
 use crate::events::{AsyncEvent, AsyncQueue, Object};
 use crate::queue::{CompletionLane, capacity_for};
-use crate::shard::Polled;
-use crate::sync::{Line, SpinLock};
+use crate::shard::{DeviceClock, Polled};
+use crate::sync::{Line, SpinGuard, SpinLock};
 use crate::wc::Wc;
 
 /// Polls without work after which the poller offers its core to others, so that more pollers than cores
@@ -26,10 +32,39 @@ mod armed {
     pub(super) const ANY: u8 = 2;
 }
 
+pub(crate) fn check_depth(depth: u32) -> Result<()> {
+    if depth == 0 || depth > MAX_CQE {
+        return Err(Error::Invalid("the depth of the completion queue"));
+    }
+    Ok(())
+}
+
+/// Completions, and when they came if that is wanted.
+struct Lane {
+    ring: CompletionLane,
+    /// For each slot; none if there are no time stamps.
+    times: Box<[AtomicU64]>,
+}
+
+impl Lane {
+    fn new(depth: u32, stamped: bool) -> Self {
+        let ring = CompletionLane::new(depth);
+        let times = if stamped { ring.capacity() } else { 0 };
+        Self { ring, times: (0..times).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    fn time(&self, index: u32) -> Option<&AtomicU64> {
+        self.times.get(self.ring.slot_of(index))
+    }
+}
+
 /// A completion queue as engine and application share it. One engine, one lane.
 pub(crate) struct CqShared {
     number: Number,
-    lane: CompletionLane,
+    /// Used by the engine under its lock and by pollers under theirs; replaced under both.
+    lane: UnsafeCell<Lane>,
+    /// Where time stamps come from, if they are wanted.
+    clock: Option<DeviceClock>,
     /// Number of the next completion; engine only.
     head: Line<AtomicU32>,
     armed: AtomicU8,
@@ -41,6 +76,10 @@ pub(crate) struct CqShared {
     events: Arc<AsyncQueue>,
     itself: Weak<CqShared>,
 }
+
+// SAFETY: the lane is replaced only by `resize`, whose caller has the engine lock and which takes the pollers' lock;
+// everybody else has one of the two and uses it through shared references. All else is Sync.
+unsafe impl Sync for CqShared {}
 
 /// The application's end.
 #[derive(Default)]
@@ -56,10 +95,12 @@ impl CqShared {
         depth: u32,
         channel: Option<Arc<ChannelShared>>,
         events: Arc<AsyncQueue>,
+        clock: Option<DeviceClock>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|itself| Self {
             number,
-            lane: CompletionLane::new(depth),
+            lane: UnsafeCell::new(Lane::new(depth, clock.is_some())),
+            clock,
             head: Line(AtomicU32::new(0)),
             armed: AtomicU8::new(armed::NO),
             announced: AtomicBool::new(false),
@@ -75,7 +116,15 @@ impl CqShared {
     #[inline]
     pub(crate) fn push(&self, wc: Wc) -> Result<(), CqOverflow> {
         let head = self.head.load(Ordering::Relaxed);
-        if !self.lane.push(head, wc) {
+        // SAFETY: the caller has the engine lock.
+        let lane = unsafe { &*self.lane.get() };
+        if let Some(clock) = &self.clock
+            && lane.ring.is_free(head)
+            && let Some(time) = lane.time(head)
+        {
+            time.store(clock(), Ordering::Relaxed);
+        }
+        if !lane.ring.push(head, wc) {
             self.overflow();
             return Err(CqOverflow);
         }
@@ -112,17 +161,49 @@ impl CqShared {
         fence(Ordering::SeqCst);
     }
 
+    /// The application's side of the lane.
+    fn polled<'a>(&'a self, _poller: &'a SpinGuard<'_, Poller>) -> &'a Lane {
+        // SAFETY: the guard shows that the pollers' lock is held as long as the reference lives.
+        unsafe { &*self.lane.get() }
+    }
+
+    /// Moves what is there to `fresh`, which takes the lane's place; the old one is given back. The caller has the
+    /// engine lock.
+    fn resize(&self, poller: &mut Poller, fresh: Lane) -> Result<Lane> {
+        // SAFETY: the caller has the engine lock and, as the poller shows, the pollers' lock.
+        let lane = unsafe { &mut *self.lane.get() };
+        let pending = self.head.load(Ordering::Relaxed).wrapping_sub(poller.tail);
+        if pending > fresh.ring.capacity() {
+            return Err(Error::Invalid("the completion queue holds more completions than that"));
+        }
+        for new in 0..pending {
+            let old = poller.tail.wrapping_add(new);
+            if let Some(wc) = lane.ring.peek(old) {
+                fresh.ring.push(new, *wc);
+            }
+            if let (Some(from), Some(to)) = (lane.time(old), fresh.time(new)) {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+        poller.tail = 0;
+        self.head.store(pending, Ordering::Relaxed);
+        self.overflowed.store(false, Ordering::Relaxed);
+        Ok(std::mem::replace(lane, fresh))
+    }
+
     /// Takes what is there, without driving the engine.
-    fn take(&self, poller: &mut Poller, out: &mut [Wc]) -> usize {
+    fn take(&self, poller: &mut SpinGuard<'_, Poller>, out: &mut [Wc]) -> usize {
+        let ring = &self.polled(poller).ring;
         let mut taken = 0;
         while let Some(slot) = out.get_mut(taken) {
-            let Some(wc) = self.lane.peek(poller.tail.wrapping_add(taken as u32)) else { break };
+            let Some(wc) = ring.peek(poller.tail.wrapping_add(taken as u32)) else { break };
             *slot = *wc;
             taken += 1;
         }
         if taken > 0 {
-            poller.tail = poller.tail.wrapping_add(taken as u32);
-            self.lane.release(poller.tail.wrapping_sub(1));
+            let tail = poller.tail.wrapping_add(taken as u32);
+            ring.release(tail.wrapping_sub(1));
+            poller.tail = tail;
         }
         taken
     }
@@ -132,6 +213,17 @@ impl Drop for CqShared {
     fn drop(&mut self) {
         self.events.forget(Object::Cq(self.number.get()));
     }
+}
+
+/// What a new completion queue is like.
+#[derive(Clone, Copy)]
+pub struct CqInit<'a> {
+    /// Completions that it holds at least.
+    pub depth: u32,
+    /// Where its events go.
+    pub channel: Option<&'a CompChannel>,
+    /// Each completion gets a time stamp, which [`Cq::start_poll`] shows.
+    pub timestamps: bool,
 }
 
 /// A completion queue. Clones are handles to the same queue.
@@ -145,14 +237,75 @@ impl Cq {
     /// Moves up to `out.len()` completions into `out` and returns how many. Drives the engine unless
     /// its own thread is dedicated to that.
     pub fn poll(&self, out: &mut [Wc]) -> usize {
+        let pass = self.drive();
+        let mut poller = self.shared.poller.lock();
+        let taken = self.shared.take(&mut poller, out);
+        self.pace(poller, taken > 0, pass);
+        taken
+    }
+
+    /// Begins to read completions in place, one by one, each field only if it is wanted. `None` if there are
+    /// none. Drives the engine as [`poll`](Self::poll) does.
+    ///
+    /// Until the answer is dropped, other threads that poll this queue wait, and so does who resizes it: do not do
+    /// either in the same thread.
+    ///
+    /// ```
+    /// use urnic::simulation::{Options, Simulation};
+    /// use urnic::CqInit;
+    ///
+    /// let simulation = Simulation::new(&Options::default())?;
+    /// let init = CqInit { depth: 64, channel: None, timestamps: true };
+    /// let cq = simulation.device(0).create_cq_with(&init)?;
+    /// if let Some(mut completions) = cq.start_poll() {
+    ///     while let Some(completion) = completions.next() {
+    ///         println!("{}: {} at {:?}", completion.wr_id, completion.status, completion.wall_clock());
+    ///     }
+    /// }
+    /// # Ok::<(), urnic::Error>(())
+    /// ```
+    pub fn start_poll(&self) -> Option<Completions<'_>> {
+        let pass = self.drive();
+        let poller = self.shared.poller.lock();
+        if self.shared.polled(&poller).ring.peek(poller.tail).is_some() {
+            return Some(Completions::new(&self.shared, poller));
+        }
+        self.pace(poller, false, pass);
+        None
+    }
+
+    /// Gives the queue room for at least `depth` completions from now on. Those that it holds remain, in order;
+    /// the device and other threads may use it meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a depth of 0, beyond the device's limit, or below the number of completions that the
+    /// queue holds. It stays as it is then.
+    pub fn resize(&self, depth: u32) -> Result<()> {
+        check_depth(depth)?;
+        let cq = &*self.shared;
+        let fresh = Lane::new(depth, cq.clock.is_some());
+        // This lock first: who holds it (`start_poll`) may well use control verbs.
+        let mut poller = cq.poller.lock();
+        let old = self.device.shard.control(|_| cq.resize(&mut poller, fresh))?;
+        drop(poller);
+        drop(old);
+        Ok(())
+    }
+
+    /// Runs a pass if that is up to callers.
+    #[inline]
+    fn drive(&self) -> Polled {
         let cq = &*self.shared;
         let shard = &self.device.shard;
         // Who armed the queue is about to sleep, so that poll does not keep the engine's thread away.
         let stays = cq.armed.load(Ordering::Relaxed) == armed::NO;
-        let pass = if stays { shard.poll_pass() } else { shard.try_pass() };
-        let mut poller = cq.poller.lock();
-        let taken = cq.take(&mut poller, out);
-        if taken > 0 || pass == Polled::Worked {
+        if stays { shard.poll_pass() } else { shard.try_pass() }
+    }
+
+    /// After a poll: who has found nothing for long lets others have the core.
+    #[inline]
+    fn pace(&self, mut poller: SpinGuard<'_, Poller>, found: bool, pass: Polled) {
+        if found || pass == Polled::Worked {
             poller.idle = 0;
         } else {
             poller.idle += 1;
@@ -165,7 +318,6 @@ impl Cq {
                 std::hint::spin_loop();
             }
         }
-        taken
     }
 
     /// Asks for one event on the queue's channel, at the next completion or, with `solicited_only`, the next
@@ -189,10 +341,12 @@ impl Cq {
 
     /// How many completions the queue holds.
     pub fn depth(&self) -> u32 {
-        self.shared.lane.capacity()
+        let poller = self.shared.poller.lock();
+        self.shared.polled(&poller).ring.capacity()
     }
 
-    /// Whether completions were lost because the queue was full. The QPs concerned are in the error state.
+    /// Whether completions were lost because the queue was full, since its creation or the last
+    /// [`resize`](Self::resize). The QPs concerned are in the terminate or the error state.
     pub fn overflowed(&self) -> bool {
         self.shared.overflowed()
     }

@@ -9,17 +9,19 @@ use urnic_config::{Config, Progress};
 
 use crate::channel::{ChannelShared, CompChannel};
 use crate::cm::EventChannel;
-use crate::cq::{Cq, CqShared};
+use crate::cq::{Cq, CqInit, CqShared, check_depth};
 use crate::error::{Error, Result};
 use crate::events::{AsyncEvents, AsyncQueue};
 use crate::memory::{Allocate, Regions};
 use crate::pd::{Pd, PdShared, Scope};
-use crate::shard::{Doorbells, EngineOps, Shard, forked, linger_at_exit};
+use crate::shard::{DeviceClock, Doorbells, EngineOps, Shard, Ties, forked, linger_at_exit};
 
 /// Most queue pairs of a device.
 pub(crate) const MAX_QPS: u32 = 1 << 14;
 /// Most completion queues of a device.
 pub(crate) const MAX_CQS: u32 = 1 << 16;
+/// Most shared receive queues of a device.
+pub(crate) const MAX_SRQS: u32 = 1 << 14;
 /// Most work requests of a queue.
 pub(crate) const MAX_WR: u32 = 1 << 15;
 /// Most scatter-gather elements of a work request.
@@ -33,10 +35,12 @@ pub(crate) const MAX_CQE: u32 = 1 << 22;
 pub(crate) struct DeviceShared {
     pub(crate) shard: Arc<Shard>,
     pub(crate) events: Arc<AsyncQueue>,
+    clock: DeviceClock,
     pub(crate) memory: Arc<dyn Allocate>,
     pub(crate) qpns: Numbers,
-    /// Completion queues may outlive the device.
+    // Queues may outlive the device.
     cqns: Arc<Numbers>,
+    pub(crate) srqns: Arc<Numbers>,
     scopes: AtomicU32,
     /// Whether the connections' data is waited for at the end; not where time is simulated.
     lingers: bool,
@@ -59,7 +63,10 @@ impl Drop for DeviceShared {
     }
 }
 
-/// Numbers from 1, each in use once; one that was given back rests as long as possible.
+/// Numbers that rest, at least, before one of them is used again.
+const RESTING: usize = 1024;
+
+/// Numbers from 1, each in use once; one that was given back rests for a while.
 pub(crate) struct Numbers {
     state: Mutex<(u32, VecDeque<u32>)>,
     limit: u32,
@@ -72,7 +79,7 @@ impl Numbers {
 
     pub(crate) fn take(&self) -> Option<u32> {
         let (last, free) = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last < self.limit {
+        if *last < self.limit && free.len() < RESTING {
             *last += 1;
             Some(*last)
         } else {
@@ -92,7 +99,7 @@ pub(crate) struct Number {
 }
 
 impl Number {
-    fn take(of: &Arc<Numbers>) -> Option<Self> {
+    pub(crate) fn take(of: &Arc<Numbers>) -> Option<Self> {
         Some(Self { value: of.take()?, of: of.clone() })
     }
 
@@ -135,6 +142,18 @@ pub struct DeviceAttr {
     pub max_cq: u32,
     /// Entries of a completion queue.
     pub max_cqe: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Receives of a shared receive queue.
+    pub max_srq_wr: u32,
+    /// Scatter-gather elements of a receive of a shared receive queue.
+    pub max_srq_sge: u8,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// Reads of the peer that may be outstanding at a queue pair (IRD).
+    pub max_ird: u16,
+    /// Reads of a queue pair that may be outstanding at the peer (ORD).
+    pub max_ord: u16,
     /// Memory regions.
     pub max_mr: u32,
     /// Counters of the engine, by name.
@@ -161,11 +180,11 @@ impl Device {
         }
         let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
         let (engine, memory) = crate::engine::open(config, doorbells.clone())?;
-        let events = engine.async_queue();
+        let ties = engine.ties();
         let core = config.engine.cores.first().copied();
         let shard = Shard::new(engine, doorbells, config.engine.progress, core)?;
         linger_at_exit(&shard);
-        Ok(Self::new(shard, events, memory, true))
+        Ok(Self::new(shard, ties, memory, true))
     }
 
     /// A device on a simulated engine; when it ends it waits for nothing, because time may stand still.
@@ -176,22 +195,19 @@ impl Device {
         progress: Progress,
         core: Option<usize>,
     ) -> Result<Self> {
-        let events = engine.async_queue();
-        Ok(Self::new(Shard::new(engine, doorbells, progress, core)?, events, memory, false))
+        let ties = engine.ties();
+        Ok(Self::new(Shard::new(engine, doorbells, progress, core)?, ties, memory, false))
     }
 
-    pub(crate) fn new(
-        shard: Arc<Shard>,
-        events: Arc<AsyncQueue>,
-        memory: Arc<dyn Allocate>,
-        lingers: bool,
-    ) -> Self {
+    pub(crate) fn new(shard: Arc<Shard>, ties: Ties, memory: Arc<dyn Allocate>, lingers: bool) -> Self {
         let shared = DeviceShared {
             shard,
-            events,
+            events: ties.events,
+            clock: ties.clock,
             memory,
             qpns: Numbers::new(MAX_QPS),
             cqns: Arc::new(Numbers::new(MAX_CQS)),
+            srqns: Arc::new(Numbers::new(MAX_SRQS)),
             scopes: AtomicU32::new(0),
             lingers,
         };
@@ -217,6 +233,12 @@ impl Device {
             max_inline: MAX_INLINE,
             max_cq: MAX_CQS,
             max_cqe: MAX_CQE,
+            max_srq: MAX_SRQS,
+            max_srq_wr: MAX_WR,
+            max_srq_sge: MAX_SGE,
+            max_pd: u32::MAX,
+            max_ird: engine.ird,
+            max_ord: engine.ord,
             max_mr: crate::memory::MAX_REGIONS as u32,
             counters: engine.counters,
         })
@@ -242,16 +264,31 @@ impl Device {
     /// [`Error::Invalid`] for a depth of 0 or beyond the device's limit or a channel of another device,
     /// [`Error::Exhausted`] if there are too many completion queues.
     pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq> {
-        if depth == 0 || depth > MAX_CQE {
-            return Err(Error::Invalid("the depth of the completion queue"));
-        }
+        self.create_cq_with(&CqInit { depth, channel, timestamps: false })
+    }
+
+    /// The same with all there is to choose.
+    ///
+    /// # Errors
+    /// As for [`create_cq`](Self::create_cq).
+    pub fn create_cq_with(&self, init: &CqInit<'_>) -> Result<Cq> {
+        check_depth(init.depth)?;
+        let channel = init.channel;
         let device = &self.shared;
         if channel.is_some_and(|channel| !Arc::ptr_eq(&channel.device, device)) {
             return Err(Error::Invalid("the completion channel belongs to another device"));
         }
         let channel = channel.map(|channel| channel.shared.clone());
         let cqn = Number::take(&device.cqns).ok_or(Error::Exhausted("completion queues"))?;
-        Ok(Cq { shared: CqShared::new(cqn, depth, channel, device.events.clone()), device: device.clone() })
+        let clock = init.timestamps.then(|| device.clock.clone());
+        let shared = CqShared::new(cqn, init.depth, channel, device.events.clone(), clock);
+        Ok(Cq { shared, device: device.clone() })
+    }
+
+    /// The device's clock in nanoseconds, from an arbitrary origin: that of time stamps
+    /// ([`Completion::timestamp`](crate::Completion::timestamp)).
+    pub fn raw_clock(&self) -> u64 {
+        (self.shared.clock)()
     }
 
     /// What happens to the device and its objects.

@@ -120,6 +120,9 @@ pub enum PostError {
         "iWARP has no Send with immediate data; use a Write with immediate data, or put the bits into the message"
     )]
     SendImm,
+    /// The queue pair takes its receives from a shared queue.
+    #[error("the queue pair takes its receives from a shared receive queue: post them there")]
+    SharedReceives,
     /// Inline data lies outside the region of its key, or the key is unknown in the protection domain.
     #[error("inline data is not in a registered region")]
     InlineAccess,

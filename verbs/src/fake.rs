@@ -14,8 +14,8 @@ use crate::device::{Device, MAX_QPS};
 use crate::error::{Error, Result};
 use crate::events::AsyncQueue;
 use crate::memory::{MrTable, PageAllocator};
-use crate::qp::{QpShared, QpState};
-use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, RequestId, Shard};
+use crate::qp::{QpConnection, QpShared, QpState, Receives};
+use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, RequestId, Shard, Ties};
 use crate::wc::{Wc, WcFlags, WcOpcode, WcStatus};
 use crate::wr::SendFlags;
 
@@ -62,9 +62,9 @@ pub(crate) fn device(progress: Progress) -> (Device, Arc<Knobs>) {
     let knobs = Arc::new(Knobs::default());
     let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
     let engine = FakeEngine::new(knobs.clone(), doorbells.clone());
-    let events = engine.async_queue();
+    let ties = engine.ties();
     let shard = Shard::new(Box::new(engine), doorbells, progress, None).unwrap();
-    (Device::new(shard, events, Arc::new(PageAllocator), true), knobs)
+    (Device::new(shard, ties, Arc::new(PageAllocator), true), knobs)
 }
 
 impl FakeEngine {
@@ -106,16 +106,18 @@ impl FakeEngine {
             qp.sends = qp.sends.wrapping_add(1);
         }
         if status == WcStatus::Flushed {
-            while let Some(view) = shared.recv.peek(qp.receives) {
+            let Receives::Own(recv) = &shared.recv else { return };
+            while let Some(view) = recv.peek(qp.receives) {
                 let wc = Wc { wr_id: view.wr_id, status, opcode: WcOpcode::Recv, qpn, ..Wc::default() };
                 self.knobs.overflows.fetch_add(shared.recv_cq.push(wc).is_err().into(), Ordering::Relaxed);
-                shared.recv.release(qp.receives);
+                recv.release(qp.receives);
                 qp.receives = qp.receives.wrapping_add(1);
             }
         }
         let Some(peer) = qp.peer.and_then(|peer| self.qps.get_mut(&peer)) else { return };
+        let Receives::Own(recv) = &peer.shared.recv else { return };
         for (byte_len, solicited) in arrivals {
-            let Some(view) = peer.shared.recv.peek(peer.receives) else { continue };
+            let Some(view) = recv.peek(peer.receives) else { continue };
             let flags = if solicited { WcFlags::SOLICITED } else { WcFlags::empty() };
             let wc = Wc {
                 wr_id: view.wr_id,
@@ -126,7 +128,7 @@ impl FakeEngine {
                 ..Wc::default()
             };
             let _ = peer.shared.recv_cq.push(wc);
-            peer.shared.recv.release(peer.receives);
+            recv.release(peer.receives);
             peer.receives = peer.receives.wrapping_add(1);
         }
     }
@@ -162,8 +164,10 @@ impl EngineOps for FakeEngine {
         None
     }
 
-    fn async_queue(&self) -> Arc<AsyncQueue> {
-        self.async_queue.clone()
+    fn ties(&self) -> Ties {
+        let knobs = self.knobs.clone();
+        let clock = Arc::new(move || knobs.passes.load(Ordering::SeqCst));
+        Ties { events: self.async_queue.clone(), clock }
     }
 
     fn table(&mut self) -> &mut MrTable {
@@ -187,6 +191,21 @@ impl EngineOps for FakeEngine {
             qp.shared.set_state(QpState::Error);
         }
         self.serve(qpn);
+    }
+
+    fn modify_to_idle(&mut self, qpn: u32) -> Result<()> {
+        if let Some(qp) = self.qps.get(&qpn) {
+            qp.shared.set_state(QpState::Idle);
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, qpn: u32) -> Result<()> {
+        self.disconnect(qpn)
+    }
+
+    fn connection(&mut self, _qpn: u32) -> Result<Option<QpConnection>> {
+        Ok(None)
     }
 
     fn listen(&mut self, port: u16, _backlog: u32, events: Arc<EventQueue>) -> Result<ListenId> {
@@ -273,6 +292,10 @@ impl EngineOps for FakeEngine {
         Ok(())
     }
 
+    fn set_patience(&mut self, _qpn: u32, _patience: Option<urnic_tcp::Patience>) -> Result<()> {
+        Ok(())
+    }
+
     fn drained(&self) -> bool {
         self.knobs.undrained.load(Ordering::SeqCst) == 0
     }
@@ -289,6 +312,8 @@ impl EngineOps for FakeEngine {
             mtu: 1500,
             port: "fake".into(),
             link_up: true,
+            ird: 8,
+            ord: 8,
             counters: vec![("passes", self.knobs.passes.load(Ordering::SeqCst))],
         }
     }

@@ -28,6 +28,7 @@ pub mod sabotage;
 mod sabotage;
 mod shard;
 pub mod simulation;
+mod srq;
 mod sync;
 mod wc;
 mod wr;
@@ -37,12 +38,14 @@ pub use cm::{
     CmEvent, ConnParam, ConnRequest, ConnectFailure, Connection, DisconnectReason, EventChannel, Listener,
     MAX_PRIVATE_DATA,
 };
-pub use cq::Cq;
+pub use cq::{Completion, Completions, Cq, CqInit};
 pub use device::{Device, DeviceAttr};
 pub use error::{Error, PostError, PostListError, Result};
 pub use events::{AsyncEvent, AsyncEvents, FaultCause, QpFault};
 pub use memory::{Access, Mr, Mw, MwBind, MwKind, Rereg};
 pub use pd::Pd;
-pub use qp::{Qp, QpInit, QpState, TerminateInfo};
+pub use qp::{Qp, QpAttr, QpConnection, QpInit, QpState, TerminateInfo};
+pub use srq::{Srq, SrqAttr, SrqInit};
+pub use urnic_tcp::{Keepalive, Patience};
 pub use wc::{Wc, WcFlags, WcOpcode, WcStatus};
 pub use wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};

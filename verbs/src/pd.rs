@@ -7,6 +7,7 @@ use crate::device::DeviceShared;
 use crate::error::{Error, Result};
 use crate::memory::{Access, Mr, Mw, MwKind, Regions};
 use crate::qp::{Qp, QpInit};
+use crate::srq::{Srq, SrqInit};
 
 /// Who can use an STag: a protection domain or one queue pair. Each of either has a number of its own in the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,10 +95,35 @@ impl Pd {
     /// [`Error::Invalid`] for sizes beyond the limits of the device or completion queues of another device,
     /// [`Error::Exhausted`] if there are too many queue pairs.
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<Qp> {
+        self.create(init, None)
+    }
+
+    /// Creates a queue pair that takes its receives from a shared receive queue, which may belong to another
+    /// protection domain. `max_recv_wr` and `max_recv_sge` do not count.
+    ///
+    /// # Errors
+    /// As for [`create_qp`](Self::create_qp).
+    pub fn create_qp_with_srq(&self, init: &QpInit<'_>, srq: &Srq) -> Result<Qp> {
+        if !Arc::ptr_eq(&srq.pd().shared.device, &self.shared.device) {
+            return Err(Error::Invalid("the shared receive queue belongs to another device"));
+        }
+        self.create(init, Some(srq))
+    }
+
+    /// Creates a shared receive queue.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for sizes beyond the limits of the device, [`Error::Exhausted`] if there are too many
+    /// shared receive queues.
+    pub fn create_srq(&self, init: &SrqInit) -> Result<Srq> {
+        Srq::create(self, init)
+    }
+
+    fn create(&self, init: &QpInit<'_>, srq: Option<&Srq>) -> Result<Qp> {
         let of_device = |cq: &Cq| Arc::ptr_eq(&cq.device, &self.shared.device);
         if !of_device(init.send_cq) || !of_device(init.recv_cq) {
             return Err(Error::Invalid("the completion queue belongs to another device"));
         }
-        Qp::create(self, init)
+        Qp::create(self, init, srq)
     }
 }

@@ -1,6 +1,7 @@
 //! Queue pairs.
 
 use std::fmt;
+use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,9 +12,21 @@ use crate::events::{AsyncQueue, Object};
 use crate::pd::{Pd, Scopes};
 use crate::queue::{Payload, RecvQueue, SendQueue};
 use crate::sabotage::{Rule, broken};
+use crate::srq::{Srq, SrqShared};
 use crate::wr::{RecvWr, SendWr};
 
 /// The state of a queue pair (verbs §6.2).
+///
+/// | from | to | by |
+/// |---|---|---|
+/// | - | `Idle` | creation |
+/// | `Idle` | `Rts` | [`EventChannel::connect`](crate::EventChannel::connect), [`ConnRequest::accept`](crate::ConnRequest::accept) |
+/// | `Rts` | `Closing` | [`Connection::disconnect`](crate::Connection::disconnect), [`Qp::drain`] |
+/// | `Rts`, `Closing` | `Terminate` | an error that the peer is told, or a Terminate from the peer |
+/// | `Rts`, `Closing` | `Error` | the end of the connection |
+/// | `Terminate` | `Error` | the end of the connection, after five seconds at the latest |
+/// | any | `Error` | [`Qp::to_error`] |
+/// | `Error` | `Idle` | [`Qp::to_idle`] |
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpState {
@@ -21,15 +34,20 @@ pub enum QpState {
     Idle = 0,
     /// Connected: ready to send.
     Rts,
-    /// Closing gracefully.
+    /// Closing gracefully: what was posted is done first, what is posted is done or flushed.
     Closing,
-    /// An error is being told to the peer, or was by it.
+    /// An error is being told to the peer, or was by it. Work is flushed.
     Terminate,
     /// Work is flushed.
     Error,
 }
 
 impl QpState {
+    /// Work is over: what is posted is flushed.
+    pub(crate) fn is_over(self) -> bool {
+        matches!(self, Self::Terminate | Self::Error)
+    }
+
     fn from_u8(value: u8) -> Self {
         match value {
             0 => Self::Idle,
@@ -63,12 +81,18 @@ impl fmt::Display for TerminateInfo {
     }
 }
 
+/// Where a queue pair's receives come from.
+pub(crate) enum Receives {
+    Own(RecvQueue),
+    Shared(Arc<SrqShared>),
+}
+
 /// A queue pair as engine and application share it.
 pub(crate) struct QpShared {
     pub(crate) qpn: u32,
     pub(crate) scopes: Scopes,
     pub(crate) send: SendQueue,
-    pub(crate) recv: RecvQueue,
+    pub(crate) recv: Receives,
     pub(crate) send_cq: Arc<CqShared>,
     pub(crate) recv_cq: Arc<CqShared>,
     pub(crate) state: AtomicU8,
@@ -97,10 +121,53 @@ impl QpShared {
         self.scheduled.swap(false, Ordering::AcqRel);
     }
 
+    /// Engine: a new life begins.
+    pub(crate) fn clear_terminate(&self) {
+        *self.terminate.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// Engine: why the connection ends; the first reason stays.
     pub(crate) fn set_terminate(&self, info: TerminateInfo) {
         self.terminate.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(info);
     }
+}
+
+/// What a queue pair is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QpAttr {
+    /// The state.
+    pub state: QpState,
+    /// The Terminate message that ended the connection, if one did.
+    pub terminate: Option<TerminateInfo>,
+    /// The connection, while there is one in RDMA mode.
+    pub connection: Option<QpConnection>,
+    /// Send requests that fit the queue.
+    pub max_send_wr: u32,
+    /// Receives that fit the queue; 0 if they come from a shared one.
+    pub max_recv_wr: u32,
+    /// Scatter-gather elements of a send request.
+    pub max_send_sge: u8,
+    /// Scatter-gather elements of a receive; 0 if they come from a shared queue.
+    pub max_recv_sge: u8,
+    /// Inline bytes of a send request.
+    pub max_inline: u32,
+    /// Every send request is reported.
+    pub signal_all: bool,
+    /// The shared receive queue.
+    pub srqn: Option<u32>,
+}
+
+/// The connection of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QpConnection {
+    /// The other end.
+    pub peer: SocketAddrV4,
+    /// Reads of the peer that may be outstanding here.
+    pub ird: u16,
+    /// Reads that may be outstanding at the peer.
+    pub ord: u16,
 }
 
 /// What a new queue pair is like.
@@ -131,11 +198,15 @@ pub struct Qp {
 }
 
 impl Qp {
-    pub(crate) fn create(pd: &Pd, init: &QpInit<'_>) -> Result<Self> {
-        if init.max_send_wr > MAX_WR || init.max_recv_wr > MAX_WR {
+    pub(crate) fn create(pd: &Pd, init: &QpInit<'_>, srq: Option<&Srq>) -> Result<Self> {
+        let (max_recv_wr, max_recv_sge) = match srq {
+            Some(_) => (0, 0),
+            None => (init.max_recv_wr, init.max_recv_sge),
+        };
+        if init.max_send_wr > MAX_WR || max_recv_wr > MAX_WR {
             return Err(Error::Invalid("too many work requests"));
         }
-        if init.max_send_sge > MAX_SGE || init.max_recv_sge > MAX_SGE {
+        if init.max_send_sge > MAX_SGE || max_recv_sge > MAX_SGE {
             return Err(Error::Invalid("too many scatter-gather elements"));
         }
         if init.max_inline > MAX_INLINE {
@@ -147,7 +218,10 @@ impl Qp {
             qpn,
             scopes: Scopes { pd: pd.shared.scope, qp: device.next_scope() },
             send: SendQueue::new(init.max_send_wr, init.max_send_sge, init.max_inline),
-            recv: RecvQueue::new(init.max_recv_wr, init.max_recv_sge),
+            recv: match srq {
+                Some(srq) => Receives::Shared(srq.shared.clone()),
+                None => Receives::Own(RecvQueue::new(max_recv_wr, max_recv_sge)),
+            },
             send_cq: init.send_cq.shared.clone(),
             recv_cq: init.recv_cq.shared.clone(),
             state: AtomicU8::new(QpState::Idle as u8),
@@ -190,9 +264,12 @@ impl Qp {
         self.shared.send.capacity()
     }
 
-    /// Receives that fit the queue.
+    /// Receives that fit the queue; 0 if they come from a shared one.
     pub fn max_recv_wr(&self) -> u32 {
-        self.shared.recv.capacity()
+        match &self.shared.recv {
+            Receives::Own(queue) => queue.capacity(),
+            Receives::Shared(_) => 0,
+        }
     }
 
     /// Scatter-gather elements of a send request.
@@ -200,9 +277,12 @@ impl Qp {
         self.shared.send.max_sge()
     }
 
-    /// Scatter-gather elements of a receive.
+    /// Scatter-gather elements of a receive; 0 if they come from a shared queue.
     pub fn max_recv_sge(&self) -> u8 {
-        self.shared.recv.max_sge()
+        match &self.shared.recv {
+            Receives::Own(queue) => queue.max_sge(),
+            Receives::Shared(_) => 0,
+        }
     }
 
     /// Inline bytes of a send request.
@@ -255,7 +335,8 @@ impl Qp {
     /// [`PostError`]; nothing was queued then.
     #[inline]
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.shared.recv.poster().push(wr)?;
+        let Receives::Own(queue) = &self.shared.recv else { return Err(PostError::SharedReceives) };
+        queue.poster().push(wr)?;
         self.ring_if_ended();
         Ok(())
     }
@@ -265,17 +346,61 @@ impl Qp {
     /// # Errors
     /// [`PostListError`] says how many were posted.
     pub fn post_recv_list(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
-        let mut poster = self.shared.recv.poster();
-        let refused = wrs
-            .iter()
-            .enumerate()
-            .find_map(|(posted, wr)| poster.push(wr).err().map(|error| PostListError { posted, error }));
-        drop(poster);
+        let Receives::Own(queue) = &self.shared.recv else {
+            return Err(PostListError { posted: 0, error: PostError::SharedReceives });
+        };
+        let outcome = queue.poster().push_list(wrs);
         self.ring_if_ended();
-        refused.map_or(Ok(()), Err)
+        outcome
     }
 
-    /// Moves the queue pair to the error state: the connection is reset, outstanding work is flushed.
+    /// What it is like now.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn query(&self) -> Result<QpAttr> {
+        let qpn = self.shared.qpn;
+        let connection = self.pd.shared.device.shard.control(|engine| engine.connection(qpn))?;
+        Ok(QpAttr {
+            state: self.state(),
+            terminate: self.terminate(),
+            connection,
+            max_send_wr: self.max_send_wr(),
+            max_recv_wr: self.max_recv_wr(),
+            max_send_sge: self.max_send_sge(),
+            max_recv_sge: self.max_recv_sge(),
+            max_inline: self.max_inline(),
+            signal_all: self.shared.signal_all,
+            srqn: match &self.shared.recv {
+                Receives::Own(_) => None,
+                Receives::Shared(srq) => Some(srq.number()),
+            },
+        })
+    }
+
+    /// Closes gracefully, as [`Connection::disconnect`](crate::Connection::disconnect) does, and has an
+    /// [`AsyncEvent::SendQueueDrained`](crate::AsyncEvent::SendQueueDrained) tell when all send requests posted so
+    /// far are done. (iWARP has no state in which a send queue pauses; what other transports call "send queue
+    /// drain" is its closing state.)
+    ///
+    /// # Errors
+    /// [`Error::QpState`] if the queue pair is not ready to send.
+    pub fn drain(&self) -> Result<()> {
+        self.pd.shared.device.shard.control(|engine| engine.drain(self.shared.qpn))
+    }
+
+    /// Moves a queue pair in the error state back to idle: it can be connected again. What is left in its queues is
+    /// flushed first; completions stay where they are. In the idle state this does nothing.
+    ///
+    /// # Errors
+    /// [`Error::QpState`] in other states. In the terminate state, wait for the error state or call
+    /// [`to_error`](Self::to_error).
+    pub fn to_idle(&self) -> Result<()> {
+        self.pd.shared.device.shard.control(|engine| engine.modify_to_idle(self.shared.qpn))
+    }
+
+    /// Moves the queue pair to the error state, from whatever state: the connection is reset, outstanding work is
+    /// flushed.
     pub fn to_error(&self) {
         let _ = self.pd.shared.device.shard.control(|engine| {
             engine.modify_to_error(self.shared.qpn);

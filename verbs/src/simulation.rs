@@ -276,6 +276,8 @@ impl Node {
             mtu: options.mtu,
             port: "simulation".to_owned(),
             link_up: true,
+            ird: mpa.ird,
+            ord: mpa.ord,
             counters: Vec::new(),
         };
         let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
@@ -289,6 +291,7 @@ impl Node {
 /// A device in real time, which can reach itself only.
 #[cfg(test)]
 pub(crate) fn alone(progress: Progress) -> Result<Device> {
+    #[derive(Clone)]
     struct Watch(std::time::Instant);
     impl Clock for Watch {
         fn now(&self) -> urnic_tcp::Time {

@@ -175,7 +175,8 @@ fn a_hostile_peer_reaches_nothing_that_it_was_not_granted() {
         }
         let reason = scene.victim.end(&mut scene.simulation);
         assert!(scene.untouched(), "seed {seed}: {reason:?}");
-        assert_eq!(scene.victim.qp.state(), QpState::Error, "seed {seed}");
+        let over = matches!(scene.victim.qp.state(), QpState::Terminate | QpState::Error);
+        assert!(over, "seed {seed}");
         let done = scene.victim.completions();
         let ids: Vec<u64> = done.iter().map(|wc| wc.wr_id).collect();
         assert_eq!(ids, [0, 1, 2, 3], "seed {seed}: {done:?}");

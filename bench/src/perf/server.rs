@@ -58,6 +58,7 @@ pub(super) fn conn_param(config: &Config, answer: &impl serde::Serialize) -> Con
         ird: config.mpa.ird,
         ord: config.mpa.ord,
         timeout: Duration::from_secs(5),
+        ..ConnParam::default()
     }
 }
 

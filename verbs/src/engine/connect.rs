@@ -192,6 +192,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
         let Some(core) = self.qps.get_mut(qp) else { return };
         core.stream = Some(Box::new(Stream::new(negotiated, StreamLimits::default())));
         core.endpoint = Some(index);
+        core.reads = (negotiated.ird, negotiated.ord);
         core.tx.initiator = negotiated.role == Role::Initiator;
         core.shared.set_state(QpState::Rts);
         endpoint.phase = Phase::Open { qp };
@@ -211,7 +212,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
         let Some(core) = self.qps.get_mut(qp) else { return };
         core.stream = Some(Box::new(Stream::new(negotiated, StreamLimits::default())));
         core.tx.terminate = Some(terminate);
-        core.flush(None, crate::wc::WcStatus::Flushed);
+        core.end(QpState::Terminate, None, crate::wc::WcStatus::Flushed);
         endpoint.announced = true;
         endpoint.phase = Phase::Open { qp };
         let event = CmEvent::ConnectError { qpn: core.shared.qpn, reason: ConnectFailure::Terms };
@@ -327,6 +328,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             Ok(conn) => {
                 if let Some(endpoint) = self.core.endpoints.get_mut(index) {
                     endpoint.conn = Some(conn);
+                    self.stack.set_patience(conn, param.patience);
                 }
                 if let Some(core) = self.core.qps.get_mut(qp) {
                     core.endpoint = Some(index);
@@ -365,6 +367,9 @@ impl<P: Port, C: Clock> Engine<P, C> {
         let Phase::Pending { responder } = &mut endpoint.phase else { return Err(Error::RequestGone) };
         let (reply, negotiated) = responder.accept(&offer).map_err(refused)?;
         endpoint.outbox = reply;
+        if let Some(conn) = endpoint.conn {
+            self.stack.set_patience(conn, param.patience);
+        }
         self.core.open(index, qp, &negotiated, Vec::new());
         Ok(())
     }

@@ -2,11 +2,11 @@
 
 use super::Core;
 use super::endpoint::{Endpoint, Phase, StreamRange};
-use super::qp::{QpCore, ReceiveSide};
+use super::qp::{QpCore, ReceiveSide, receive_scopes};
 use super::teardown::Why;
 use crate::events::AsyncEvent;
 use crate::memory::{Access, MrFault, MrTable};
-use crate::qp::{QpShared, QpState};
+use crate::qp::QpShared;
 use crate::sabotage::{Rule, broken};
 use crate::wc::{Wc, WcFlags, WcOpcode};
 use std::net::SocketAddrV4;
@@ -42,10 +42,9 @@ enum Target {
 impl Inbound<'_> {
     /// Completes the receive in hand with what `wc` makes of the octets that it holds.
     fn received(&mut self, wc: impl FnOnce(u32) -> Wc) {
-        let Some(view) = self.shared.recv.peek(self.rx.done) else { return };
+        let Some(view) = self.rx.oldest(&self.shared.recv) else { return };
         let wc = Wc { wr_id: view.wr_id, qpn: self.shared.qpn, ..wc(view.length) };
-        self.shared.recv.release(self.rx.done);
-        self.rx.done = self.rx.done.wrapping_add(1);
+        self.rx.release(&self.shared.recv);
         self.overflow |= self.shared.recv_cq.push(wc).is_err();
     }
 
@@ -57,7 +56,8 @@ impl Inbound<'_> {
         len: u32,
         mut f: impl FnMut(*mut u8, u32, u32) -> Result<(), MrFault>,
     ) -> Result<(), MrFault> {
-        let Some(view) = self.shared.recv.peek(self.rx.done) else { return Err(MrFault::InvalidStag) };
+        let Some(view) = self.rx.oldest(&self.shared.recv) else { return Err(MrFault::InvalidStag) };
+        let scopes = receive_scopes(self.shared);
         let (mut base, mut at) = (0u64, 0u32);
         for sge in view.sges {
             let end = base + u64::from(sge.len);
@@ -67,7 +67,7 @@ impl Inbound<'_> {
                 let n = (end - want).min(u64::from(len - at)) as u32;
                 let span = self.table.resolve(
                     sge.lkey,
-                    self.shared.scopes,
+                    scopes,
                     Access::LOCAL_WRITE,
                     sge.addr.wrapping_add(skip),
                     n,
@@ -97,9 +97,7 @@ impl Sink for Inbound<'_> {
     }
 
     fn receive_buffer(&mut self) -> Option<u32> {
-        let length = self.shared.recv.peek(self.rx.next)?.length;
-        self.rx.next = self.rx.next.wrapping_add(1);
-        Some(length)
+        self.rx.take(&self.shared.recv)
     }
 
     fn untagged_target(&mut self, offset: u32, len: u32) -> Result<Target, RecvFault> {
@@ -206,7 +204,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
     fn receive_rdma(&mut self, endpoint: u32, qp: u32, chunk: StreamRange<F>) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         let QpCore { shared, stream: Some(stream), tx, rx, .. } = &mut **core else { return };
-        if tx.terminate.is_some() || shared.state() == QpState::Error {
+        if tx.terminate.is_some() || shared.state().is_over() {
             return; // after the end what arrives is acknowledged and discarded
         }
         let mut inbound = Inbound {

@@ -25,8 +25,8 @@ use crate::error::Error;
 use crate::events::{AsyncEvent, AsyncQueue};
 use crate::memory::{MrFault, MrTable};
 use crate::port::{BURST, Port, PortBuffers, Wire};
-use crate::qp::{QpShared, QpState};
-use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, RequestId};
+use crate::qp::{QpConnection, QpShared, QpState};
+use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, RequestId, Ties};
 use alarms::{Alarm, Alarms};
 use arrayvec::ArrayVec;
 use connect::Listener;
@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
 use urnic_iwarp::AccessFault;
-use urnic_tcp::{Claim, ConnId, LocalPorts, Stack, StackConfig, State, Time};
+use urnic_tcp::{Claim, ConnId, LocalPorts, Patience, Stack, StackConfig, State, Time};
 
 /// A connection that was told to close and has not is reset after this long.
 const TEARDOWN_WITHIN: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ const CLOCK_EVERY: u32 = 8;
 const TURNS_PER_PASS: usize = 16;
 
 /// Tells the time.
-pub trait Clock: Send {
+pub trait Clock: Clone + Send + Sync + 'static {
     /// Now; never goes back.
     fn now(&self) -> Time;
 }
@@ -171,7 +171,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
         let Some(qp) = self.qps.get_mut(index) else { return };
         qp.shared.answer_doorbell();
         match qp.endpoint {
-            _ if qp.state() == QpState::Error => qp.flush(None, crate::wc::WcStatus::Flushed),
+            _ if qp.is_over() => qp.flush(None, crate::wc::WcStatus::Flushed),
             Some(endpoint) => self.schedule(endpoint),
             None => {}
         }
@@ -434,8 +434,9 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         Some(Duration::from_nanos(next.0.saturating_sub(self.now().0)))
     }
 
-    fn async_queue(&self) -> Arc<AsyncQueue> {
-        self.core.async_queue.clone()
+    fn ties(&self) -> Ties {
+        let clock = self.clock.clone();
+        Ties { events: self.core.async_queue.clone(), clock: Arc::new(move || clock.now().0) }
     }
 
     fn table(&mut self) -> &mut MrTable {
@@ -468,10 +469,29 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
             // Abort: the connection is reset (verbs draft §6.2, RTS to Error).
             Some(endpoint) => {
                 self.core.fail(index, None, Why::Requested);
+                self.core.enter_error(index);
                 self.core.farewell(endpoint, Farewell::Reset);
             }
-            None => qp.flush(None, crate::wc::WcStatus::Flushed),
+            None => qp.end(QpState::Error, None, crate::wc::WcStatus::Flushed),
         }
+    }
+
+    fn modify_to_idle(&mut self, qpn: u32) -> Result<(), Error> {
+        self.now();
+        self.core.reuse_qp(qpn)
+    }
+
+    fn drain(&mut self, qpn: u32) -> Result<(), Error> {
+        self.now();
+        self.core.drain_qp(qpn)
+    }
+
+    fn connection(&mut self, qpn: u32) -> Result<Option<QpConnection>, Error> {
+        let index = self.core.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
+        let Some(qp) = self.core.qps.get(index) else { return Ok(None) };
+        let Some(endpoint) = qp.endpoint.and_then(|e| self.core.endpoints.get(e)) else { return Ok(None) };
+        let (ird, ord) = qp.reads;
+        Ok(qp.stream.is_some().then_some(QpConnection { peer: endpoint.peer, ird, ord }))
     }
 
     fn listen(&mut self, port: u16, backlog: u32, events: Arc<EventQueue>) -> Result<ListenId, Error> {
@@ -511,6 +531,17 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
             return Err(Error::NotConnected);
         }
         self.core.disconnect_qp(index);
+        Ok(())
+    }
+
+    fn set_patience(&mut self, qpn: u32, patience: Option<Patience>) -> Result<(), Error> {
+        let qp = self
+            .core
+            .index_of(qpn)
+            .and_then(|index| self.core.qps.get(index))
+            .ok_or(Error::UnknownQp(qpn))?;
+        let endpoint = qp.endpoint.and_then(|e| self.core.endpoints.get(e)).ok_or(Error::NotConnected)?;
+        self.stack.set_patience(endpoint.conn.ok_or(Error::NotConnected)?, patience);
         Ok(())
     }
 

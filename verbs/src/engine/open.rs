@@ -90,6 +90,8 @@ pub(crate) fn open(
         mtu: config.port.mtu,
         port: spec.kind().to_owned(),
         link_up: false,
+        ird: mpa.ird,
+        ord: mpa.ord,
         counters: Vec::new(),
     };
     let clock = urnic_dataplane::Clock::calibrate();

@@ -9,7 +9,6 @@ use super::teardown::Why;
 use super::{Clock, Engine, access_fault, fpdu};
 use crate::memory::{Bind, MrFault, MrTable};
 use crate::port::{Draft, Port, Wire};
-use crate::qp::QpState;
 use crate::sabotage::{Rule, broken};
 use crate::wc::WcStatus;
 use crate::wr::{SendFlags, SendOp};
@@ -251,7 +250,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         turn.hand_over(&mut self.stack);
         qp.complete_sends();
         let nudge = first_words && qp.tx.spoken;
-        if std::mem::take(&mut qp.tx.overflowed) && qp.state() != QpState::Error {
+        if std::mem::take(&mut qp.tx.overflowed) && !qp.is_over() {
             let terminate = Some(Terminate::STREAM_CATASTROPHIC);
             self.core.fail(qp_index, terminate, Why::CompletionQueueFull);
             return true;

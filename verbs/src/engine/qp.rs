@@ -1,8 +1,12 @@
 //! The engine's half of a queue pair: where its queues stand, and its RDMAP stream.
 
 use super::endpoint::StreamRange;
-use crate::qp::{QpShared, QpState};
+use crate::events::AsyncEvent;
+use crate::pd::Scopes;
+use crate::qp::{QpShared, QpState, Receives};
+use crate::queue::RecvView;
 use crate::sabotage::{Rule, broken};
+use crate::srq::HeldRecv;
 use crate::wc::{Wc, WcOpcode, WcStatus};
 use crate::wr::SendFlags;
 use std::sync::Arc;
@@ -15,6 +19,8 @@ pub(super) struct QpCore<F: urnic_tcp::Frame> {
     pub(super) endpoint: Option<u32>,
     /// Present in RDMA mode and until the connection is gone.
     pub(super) stream: Option<Box<Stream<StreamRange<F>>>>,
+    /// Inbound and outbound Reads that were negotiated.
+    pub(super) reads: (u16, u16),
     pub(super) tx: SendSide,
     pub(super) rx: ReceiveSide,
 }
@@ -36,6 +42,8 @@ pub(super) struct SendSide {
     pub(super) terminate: Option<Terminate>,
     /// The application has asked for a graceful disconnect: FIN once the send queue is empty.
     pub(super) closing: bool,
+    /// An event tells when the send queue is empty.
+    pub(super) tells_drained: bool,
     /// That FIN has been asked for.
     finished: bool,
     /// Inbound Reads go before new work requests at the next message boundary.
@@ -80,11 +88,66 @@ pub(super) struct ReceiveSide {
     pub(super) next: u32,
     /// First receive that has not been completed; at most one behind `next`.
     pub(super) done: u32,
+    /// The receive in hand, if `next` is beyond `done`, of a queue pair with a shared queue.
+    held: Option<Box<HeldRecv>>,
+}
+
+impl ReceiveSide {
+    fn new(receives: &Receives) -> Self {
+        let held = match receives {
+            Receives::Own(_) => None,
+            Receives::Shared(srq) => Some(Box::new(srq.held())),
+        };
+        ReceiveSide { held, ..Self::default() }
+    }
+
+    /// Takes the next receive for a message that begins; gives the bytes that it holds.
+    #[inline]
+    pub(super) fn take(&mut self, receives: &Receives) -> Option<u32> {
+        let length = match receives {
+            Receives::Own(queue) => queue.peek(self.next)?.length,
+            Receives::Shared(srq) => {
+                let held = self.held.as_deref_mut()?;
+                srq.take(held).then(|| held.view().length)?
+            }
+        };
+        self.next = self.next.wrapping_add(1);
+        Some(length)
+    }
+
+    /// The receive in hand. While there is none: the next one of the queue pair's own queue.
+    #[inline]
+    pub(super) fn oldest<'a>(&'a self, receives: &'a Receives) -> Option<RecvView<'a>> {
+        match receives {
+            Receives::Own(queue) => queue.peek(self.done),
+            Receives::Shared(_) if self.next == self.done => None,
+            Receives::Shared(_) => self.held.as_deref().map(HeldRecv::view),
+        }
+    }
+
+    /// That one is done with.
+    #[inline]
+    pub(super) fn release(&mut self, receives: &Receives) {
+        if let Receives::Own(queue) = receives {
+            queue.release(self.done);
+        }
+        self.done = self.done.wrapping_add(1);
+    }
+}
+
+/// The scopes that the memory of receives may have.
+#[inline]
+pub(super) fn receive_scopes(qp: &QpShared) -> Scopes {
+    match &qp.recv {
+        Receives::Own(_) => qp.scopes,
+        Receives::Shared(srq) => Scopes { pd: srq.domain, ..qp.scopes },
+    }
 }
 
 impl<F: urnic_tcp::Frame> QpCore<F> {
     pub(super) fn new(shared: Arc<QpShared>) -> Self {
-        QpCore { shared, endpoint: None, stream: None, tx: SendSide::default(), rx: ReceiveSide::default() }
+        let rx = ReceiveSide::new(&shared.recv);
+        QpCore { shared, endpoint: None, stream: None, reads: (0, 0), tx: SendSide::default(), rx }
     }
 
     pub(super) fn state(&self) -> QpState {
@@ -113,7 +176,12 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
 
     /// True once: a disconnect was asked for, and all that was posted before is done.
     pub(super) fn finishes(&mut self) -> bool {
-        self.tx.closing && self.send_queue_empty() && !std::mem::replace(&mut self.tx.finished, true)
+        let finishes =
+            self.tx.closing && self.send_queue_empty() && !std::mem::replace(&mut self.tx.finished, true);
+        if finishes && self.tx.tells_drained {
+            self.shared.events.raise(AsyncEvent::SendQueueDrained { qpn: self.shared.qpn });
+        }
+        finishes
     }
 
     /// Completes, in order, what is complete: copied requests once all of them is handed to TCP, Reads
@@ -153,10 +221,36 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         }
     }
 
-    /// Ends all outstanding work: the send `culprit` and the receive in hand with the status given, everything
-    /// else as flushed (verbs draft §6.2.4). Further posts end the same way when their doorbell rings.
+    /// Work is over: what is posted is flushed, what arrives is discarded.
+    #[inline]
+    pub(super) fn is_over(&self) -> bool {
+        self.state().is_over()
+    }
+
+    /// Enters the terminate or the error state and ends all outstanding work: the send `culprit` and the receive in
+    /// hand with the status given, everything else as flushed (verbs draft §6.2.4). Further posts end the same way
+    /// when their doorbell rings.
+    pub(super) fn end(&mut self, state: QpState, culprit: Option<(u32, WcStatus)>, open_receive: WcStatus) {
+        let was_over = self.is_over();
+        self.shared.set_state(state);
+        self.flush(culprit, open_receive);
+        if !was_over && matches!(self.shared.recv, Receives::Shared(_)) {
+            self.shared.events.raise(AsyncEvent::LastWqeReached { qpn: self.shared.qpn });
+        }
+    }
+
+    /// From the error state, without a connection: as new (verbs draft §6.2, Error to Idle).
+    pub(super) fn reset(&mut self) {
+        self.flush(None, WcStatus::Flushed);
+        let done = self.tx.done;
+        self.tx = SendSide { next: done, done, ..SendSide::default() };
+        self.stream = None;
+        self.shared.clear_terminate();
+        self.shared.set_state(QpState::Idle);
+    }
+
+    /// Ends all outstanding work, after the state was set.
     pub(super) fn flush(&mut self, culprit: Option<(u32, WcStatus)>, open_receive: WcStatus) {
-        self.shared.set_state(QpState::Error);
         self.tx.message = None;
         self.tx.immediate = false;
         while let Some(view) = self.shared.send.peek(self.tx.done) {
@@ -172,7 +266,7 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         }
         self.tx.next = self.tx.done;
         let mut status = if self.rx.next == self.rx.done { WcStatus::Flushed } else { open_receive };
-        while let Some(view) = self.shared.recv.peek(self.rx.done) {
+        while let Some(view) = self.rx.oldest(&self.shared.recv) {
             let wc = Wc {
                 wr_id: view.wr_id,
                 status,
@@ -184,8 +278,7 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
             if !broken(Rule::FlushReceives) {
                 let _ = self.shared.recv_cq.push(wc);
             }
-            self.shared.recv.release(self.rx.done);
-            self.rx.done = self.rx.done.wrapping_add(1);
+            self.rx.release(&self.shared.recv);
             status = WcStatus::Flushed;
         }
         self.rx.next = self.rx.done;

@@ -4,6 +4,7 @@ use super::alarms::Alarm;
 use super::endpoint::{Farewell, Phase};
 use super::{Core, TEARDOWN_WITHIN};
 use crate::cm::{CmEvent, ConnectFailure, DisconnectReason};
+use crate::error::Error;
 use crate::events::{AsyncEvent, FaultCause, QpFault};
 use crate::qp::{QpState, TerminateInfo};
 use crate::sabotage::{Rule, broken};
@@ -39,7 +40,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
     /// outstanding work ends (RDMAP-72, RDMAP-85; REQUIREMENTS "after any row").
     pub(super) fn fail(&mut self, qp: u32, terminate: Option<Terminate>, why: Why) {
         let Some(core) = self.qps.get_mut(qp) else { return };
-        if core.state() == QpState::Error {
+        if core.is_over() {
             return;
         }
         let (culprit, open_receive) = match &why {
@@ -61,7 +62,9 @@ impl<F: urnic_tcp::Frame> Core<F> {
         if let Some(t) = &terminate {
             core.shared.set_terminate(info(t, true));
         }
-        core.flush(culprit, open_receive);
+        let state =
+            if terminate.is_some() && core.endpoint.is_some() { QpState::Terminate } else { QpState::Error };
+        core.end(state, culprit, open_receive);
         if let Some(event) = event {
             core.shared.events.raise(event);
         }
@@ -90,7 +93,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
         let oldest = core.tx.done;
         let told = core.shared.send.peek(oldest).is_some();
         core.shared.set_terminate(info(&terminate, false));
-        core.flush(Some((oldest, status)), WcStatus::Flushed);
+        core.end(QpState::Terminate, Some((oldest, status)), WcStatus::Flushed);
         if !told {
             core.shared.events.raise(AsyncEvent::QpFatal(QpFault {
                 qpn: core.shared.qpn,
@@ -111,7 +114,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             Some(&Phase::Open { qp }) => {
                 let Some(core) = self.qps.get_mut(qp) else { return };
                 let cut_short = core.is_cut_short();
-                if core.has_work_left() && !cut_short && core.state() != QpState::Error {
+                if core.has_work_left() && !cut_short && !core.is_over() {
                     return self.fail(qp, Some(Terminate::STREAM_CATASTROPHIC), Why::WorkLeft);
                 }
                 let reason = if cut_short {
@@ -122,7 +125,9 @@ impl<F: urnic_tcp::Frame> Core<F> {
                     DisconnectReason::Peer
                 };
                 let terminating = core.tx.terminate.is_some();
-                core.flush(None, WcStatus::Flushed);
+                if !core.is_over() {
+                    core.end(QpState::Error, None, WcStatus::Flushed);
+                }
                 self.announce(index, reason);
                 if !terminating {
                     self.farewell(index, Farewell::Fin);
@@ -145,7 +150,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             Some(&Phase::Open { qp }) => {
                 if let Some(core) = self.qps.get_mut(qp) {
                     let closing = core.tx.closing;
-                    core.flush(None, WcStatus::Flushed);
+                    core.end(QpState::Error, None, WcStatus::Flushed);
                     core.stream = None;
                     core.endpoint = None;
                     let reason = match reason {
@@ -205,6 +210,42 @@ impl<F: urnic_tcp::Frame> Core<F> {
         self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);
     }
 
+    /// The same, with an event when the send queue is empty.
+    pub(super) fn drain_qp(&mut self, qpn: u32) -> Result<(), Error> {
+        let qp = self.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
+        let core = self.qps.get_mut(qp).ok_or(Error::UnknownQp(qpn))?;
+        if core.state() != QpState::Rts {
+            return Err(Error::QpState { qpn, state: core.state() });
+        }
+        core.tx.tells_drained = true;
+        self.disconnect_qp(qp);
+        Ok(())
+    }
+
+    /// What is left of the terminate state is given up.
+    pub(super) fn enter_error(&mut self, qp: u32) {
+        if let Some(core) = self.qps.get_mut(qp) {
+            core.end(QpState::Error, None, WcStatus::Flushed);
+        }
+    }
+
+    /// Error to Idle. What is left of the old connection ends by itself.
+    pub(super) fn reuse_qp(&mut self, qpn: u32) -> Result<(), Error> {
+        let qp = self.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
+        let core = self.qps.get_mut(qp).ok_or(Error::UnknownQp(qpn))?;
+        match core.state() {
+            QpState::Idle => return Ok(()),
+            QpState::Error => {}
+            state => return Err(Error::QpState { qpn, state }),
+        }
+        let old = core.endpoint.take();
+        core.reset();
+        if let Some(endpoint) = old.and_then(|index| self.endpoints.get_mut(index)) {
+            endpoint.phase = Phase::Closing;
+        }
+        Ok(())
+    }
+
     /// The application destroys queue pair `qp`: no completion follows; what TCP holds is still delivered.
     pub(super) fn remove_qp(&mut self, qp: u32) {
         let Some(core) = self.qps.remove(qp) else { return };
@@ -250,7 +291,7 @@ fn fault(
     let fault = QpFault { qpn, cause, detail, terminate: terminate.map(|t| info(t, true)) };
     // What kind of error it is stands in the Terminate, whether or not that can be sent.
     Some(match terminate.map(|t| (t.layer, t.etype)) {
-        _ if cause == FaultCause::CqOverflow => AsyncEvent::QpFatal(fault),
+        _ if terminate == Some(&Terminate::STREAM_CATASTROPHIC) => AsyncEvent::QpFatal(fault),
         Some((0 | 1, 1)) => AsyncEvent::QpAccessError(fault),
         Some((0 | 1, 2)) => AsyncEvent::QpRequestError(fault),
         _ => AsyncEvent::QpFatal(fault),

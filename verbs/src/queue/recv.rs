@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 
 use super::Ring;
-use crate::error::PostError;
+use crate::error::{PostError, PostListError};
 use crate::sync::{SpinGuard, SpinLock};
 use crate::wr::{RecvWr, Sge};
 
@@ -108,6 +108,14 @@ impl RecvPoster<'_> {
         unsafe { std::ptr::copy_nonoverlapping(wr.sges.as_ptr(), list, wr.sges.len()) };
         queue.ring.push(index, RecvEntry { wr_id: wr.wr_id, length, num_sge: wr.sges.len() as u8 });
         *self.tail = index.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Posts receives in order, up to the first that is refused.
+    pub(crate) fn push_list(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
+        for (posted, wr) in wrs.iter().enumerate() {
+            self.push(wr).map_err(|error| PostListError { posted, error })?;
+        }
         Ok(())
     }
 }

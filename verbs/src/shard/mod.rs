@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use doorbell::Doorbells;
 pub(crate) use linger::{forked, linger_at_exit};
-pub(crate) use ops::{EngineAttr, EngineOps, ListenId, RequestId};
+pub(crate) use ops::{DeviceClock, EngineAttr, EngineOps, ListenId, RequestId, Ties};
 
 use urnic_config::Progress;
 

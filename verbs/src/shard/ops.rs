@@ -4,11 +4,13 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
+use urnic_tcp::Patience;
+
 use crate::cm::{ConnParam, EventQueue};
 use crate::error::Result;
 use crate::events::AsyncQueue;
 use crate::memory::MrTable;
-use crate::qp::QpShared;
+use crate::qp::{QpConnection, QpShared};
 
 /// A listener of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +19,17 @@ pub(crate) struct ListenId(pub(crate) u64);
 /// A connection request that waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RequestId(pub(crate) u64);
+
+/// What a device has in common with its engine, beside the objects.
+#[derive(Clone)]
+pub(crate) struct Ties {
+    /// Where asynchronous events go.
+    pub(crate) events: Arc<AsyncQueue>,
+    pub(crate) clock: DeviceClock,
+}
+
+/// Tells an engine's time, in nanoseconds.
+pub(crate) type DeviceClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Facts about an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +42,9 @@ pub(crate) struct EngineAttr {
     /// Kind of port, as in the configuration.
     pub(crate) port: String,
     pub(crate) link_up: bool,
+    /// Most Reads of a QP, inbound and outbound.
+    pub(crate) ird: u16,
+    pub(crate) ord: u16,
     /// Names and values, in the order to show them.
     pub(crate) counters: Vec<(&'static str, u64)>,
 }
@@ -41,8 +57,8 @@ pub(crate) trait EngineOps: Send {
     fn pass(&mut self) -> bool;
     /// When the engine wants a pass even if nothing happens, from now. For callers that may wait.
     fn next_deadline(&mut self) -> Option<Duration>;
-    /// Where its asynchronous events go.
-    fn async_queue(&self) -> Arc<AsyncQueue>;
+    /// What the device has in common with it.
+    fn ties(&self) -> Ties;
     /// The memory regions.
     fn table(&mut self) -> &mut MrTable;
 
@@ -52,6 +68,12 @@ pub(crate) trait EngineOps: Send {
     fn detach_qp(&mut self, qpn: u32);
     /// Resets the connection if any and flushes.
     fn modify_to_error(&mut self, qpn: u32);
+    /// From the error state: as new.
+    fn modify_to_idle(&mut self, qpn: u32) -> Result<()>;
+    /// Closes gracefully; an event tells when the send queue is empty.
+    fn drain(&mut self, qpn: u32) -> Result<()>;
+    /// The QP's connection in RDMA mode.
+    fn connection(&mut self, qpn: u32) -> Result<Option<QpConnection>>;
 
     /// Starts to listen on a TCP port.
     fn listen(&mut self, port: u16, backlog: u32, events: Arc<EventQueue>) -> Result<ListenId>;
@@ -71,6 +93,9 @@ pub(crate) trait EngineOps: Send {
     fn reject(&mut self, request: RequestId, private_data: &[u8]) -> Result<()>;
     /// Closes a connection gracefully; an event follows when it is closed.
     fn disconnect(&mut self, qpn: u32) -> Result<()>;
+
+    /// When the silent peer of a QP counts as dead.
+    fn set_patience(&mut self, qpn: u32, patience: Option<Patience>) -> Result<()>;
 
     /// Everything sent is acknowledged and every connection is closed.
     fn drained(&self) -> bool;

@@ -116,9 +116,20 @@ pub fn address(node: usize) -> SocketAddrV4 {
 
 /// Connects `client`, on whatever device, to `server` on device 0, which listens meanwhile.
 pub fn connect(simulation: &mut Simulation, server: &mut End, client: &mut End) {
+    connect_with(simulation, server, client, None);
+}
+
+/// The same; the server has its own idea of when the client is dead.
+pub fn connect_with(
+    simulation: &mut Simulation,
+    server: &mut End,
+    client: &mut End,
+    patience: Option<Patience>,
+) {
     let listener = server.events.listen(PORT, 16).unwrap();
-    let param = ConnParam::default();
-    client.connection = Some(client.events.connect(&client.qp, address(0), &param).unwrap());
+    let param = ConnParam { patience, ..ConnParam::default() };
+    let connection = client.events.connect(&client.qp, address(0), &ConnParam::default());
+    client.connection = Some(connection.unwrap());
     let mut established = [false, false];
     let limit = simulation.now() + LIMIT;
     let all = simulation.run(limit, || {

@@ -220,7 +220,13 @@ impl World {
 
     fn param(&self, pair: usize) -> ConnParam {
         let (ird, ord) = self.p.reads;
-        ConnParam { private_data: vec![pair as u8], ird, ord, timeout: Duration::from_secs(600) }
+        ConnParam {
+            private_data: vec![pair as u8],
+            ird,
+            ord,
+            timeout: Duration::from_secs(600),
+            ..ConnParam::default()
+        }
     }
 
     fn all_established(&self) -> bool {
@@ -368,7 +374,8 @@ impl World {
         let terminates = [0, 1].map(|s: usize| self.ends[pair][s].qp.terminate());
         let told = || format!("ended with {reasons:?}, {terminates:?}");
         for end in &self.ends[pair] {
-            check!(end.qp.state() == QpState::Error, "state {:?} after the end", end.qp.state());
+            let over = matches!(end.qp.state(), QpState::Terminate | QpState::Error);
+            check!(over, "state {:?} after the end", end.qp.state());
         }
         let gave_up = self.ends[pair].iter().any(|e| e.gave_up);
         let crc = terminates.iter().flatten().any(|t| (t.layer, t.etype, t.code) == (2, 0, 2));
