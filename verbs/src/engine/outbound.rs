@@ -102,6 +102,9 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         let index = self.tx.next;
         let Some(view) = self.shared.send.peek(index) else { return Next::Nothing };
+        if self.tx.closing && index == self.tx.too_late {
+            return Next::Nothing;
+        }
         let entry = view.entry;
         let fenced = entry.flags.contains(SendFlags::FENCE) && !broken(Rule::Fence);
         if fenced && stream.reads_outstanding() > 0 {

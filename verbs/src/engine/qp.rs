@@ -44,6 +44,8 @@ pub(super) struct SendSide {
     pub(super) closing: bool,
     /// An event tells when the send queue is empty.
     pub(super) tells_drained: bool,
+    /// Then: the first request that was posted too late to be sent (DDP-60).
+    pub(super) too_late: u32,
     /// That FIN has been asked for.
     finished: bool,
     /// Inbound Reads go before new work requests at the next message boundary.
@@ -156,16 +158,28 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
 
     /// True when every posted work request has been handed to TCP and every Read answered.
     pub(super) fn send_queue_empty(&self) -> bool {
-        self.tx.message.is_none()
-            && self.tx.done == self.tx.next
-            && self.shared.send.peek(self.tx.next).is_none()
+        self.tx.message.is_none() && self.tx.done == self.tx.next && self.nothing_to_begin()
+    }
+
+    /// Whether there is no request to begin.
+    fn nothing_to_begin(&self) -> bool {
+        self.tx.closing && self.tx.next == self.tx.too_late || self.shared.send.peek(self.tx.next).is_none()
+    }
+
+    /// The first request that has not been posted.
+    pub(super) fn first_unposted(&self) -> u32 {
+        let mut index = self.tx.next;
+        while self.shared.send.peek(index).is_some() {
+            index = index.wrapping_add(1);
+        }
+        index
     }
 
     /// Requests have not been sent or answered, or the peer's have not been.
     pub(super) fn has_work_left(&self) -> bool {
         let pending = self.stream.as_ref().is_some_and(|stream| stream.responses_pending() > 0);
         let under_way = matches!(self.tx.message, Some(Message { source: Source::Response(_), .. }));
-        let own = self.tx.done != self.tx.next || self.shared.send.peek(self.tx.next).is_some();
+        let own = self.tx.done != self.tx.next || !self.nothing_to_begin();
         !self.tx.finished && (pending || under_way || own)
     }
 

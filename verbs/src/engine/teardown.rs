@@ -197,7 +197,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
         }
     }
 
-    /// Graceful disconnect: what is posted is sent first, then FIN (DDP-43).
+    /// Graceful disconnect: what is posted is sent first, then FIN (DDP-43). What is posted from now on ends as flushed
+    /// (DDP-60).
     pub(super) fn disconnect_qp(&mut self, qp: u32) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         let Some(index) = core.endpoint else { return };
@@ -205,6 +206,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             return;
         }
         core.tx.closing = true;
+        core.tx.too_late = core.first_unposted();
         core.shared.set_state(QpState::Closing);
         self.schedule(index);
         self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);

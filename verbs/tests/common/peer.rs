@@ -1,0 +1,144 @@
+//! A peer that says what the test has it say to an RNIC, segment by segment, and hears what is said.
+#![allow(dead_code)]
+
+#[path = "../../../iwarp/tests/support/mod.rs"]
+pub mod support;
+
+use crate::common::raw::{self, Raw};
+use crate::common::*;
+use std::cell::RefCell;
+use std::rc::Rc;
+use support::{fpdu, tagged, untagged};
+use urnic::simulation::{Options, Simulation};
+use urnic::*;
+use urnic_iwarp::startup::{Initiator, Offer};
+use urnic_tcp::{CloseReason, ConnId};
+
+/// Reads and Atomics that the RNIC serves at once.
+pub const IRD: u16 = 2;
+/// Octets of a start-up frame.
+pub const REPLY: usize = 20;
+
+/// An RNIC, and a peer that has connected to it and said its first FPDU.
+pub struct Scene {
+    pub simulation: Simulation,
+    pub raw: Rc<RefCell<Raw>>,
+    pub conn: ConnId,
+    pub end: End,
+    /// With all rights.
+    pub all: Mr,
+    pub readable: Mr,
+    pub foreign: Mr,
+    pub inbox: Mr,
+}
+
+pub fn scene() -> Scene {
+    let (raw, host) = raw::node(1);
+    let mut simulation = Simulation::with_hosts(&Options { devices: 1, ..options() }, vec![host]).unwrap();
+    let mut end = End::new(&simulation.device(0));
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let all = end.pd.alloc_mr(1024, rights).unwrap();
+    let readable = end.pd.alloc_mr(1024, Access::REMOTE_READ | Access::LOCAL_WRITE).unwrap();
+    let foreign = simulation.device(0).alloc_pd().alloc_mr(1024, rights).unwrap();
+    let inbox = end.pd.alloc_mr(64, Access::LOCAL_WRITE).unwrap();
+    let _listener = end.events.listen(PORT, 1).unwrap();
+    let conn = raw.borrow_mut().connect(address(0));
+    assert!(simulation.run(LIMIT, || raw.borrow().seen.connected.contains(&conn)));
+    let offer = Offer { rev: 1, crc: true, ird: 4, ord: 4, ..Offer::default() };
+    raw.borrow_mut().send(conn, &Initiator::new(&offer).unwrap().1);
+    let CmEvent::ConnectRequest(request) = end.event(&mut simulation) else { panic!("no request") };
+    let connection =
+        request.accept(&end.qp, &ConnParam { ird: IRD, ord: 2, ..ConnParam::default() }).unwrap();
+    end.connection = Some(connection);
+    assert!(simulation.run(LIMIT, || raw.borrow().heard(conn).len() == REPLY));
+    assert!(matches!(end.event(&mut simulation), CmEvent::Established { .. }));
+    let mut scene = Scene { simulation, raw, conn, end, all, readable, foreign, inbox };
+    scene.say(&[tagged(0xC1, 0x40, 0, 0, &[])]);
+    scene
+}
+
+impl Scene {
+    /// The peer says these segments, in right FPDUs.
+    pub fn say(&mut self, ulpdus: &[Vec<u8>]) {
+        let octets: Vec<u8> = ulpdus.iter().flat_map(|u| fpdu(u)).collect();
+        self.raw.borrow_mut().send(self.conn, &octets);
+    }
+
+    pub fn post_receive(&self, wr_id: u64) {
+        self.end.post_recv(wr_id, &[Sge::of(&self.inbox, 0, 32)]);
+    }
+
+    /// What the peer has heard behind the reply.
+    pub fn heard(&self) -> Vec<u8> {
+        self.raw.borrow().heard(self.conn)[REPLY..].to_vec()
+    }
+
+    /// Until the peer has heard `octets` more.
+    pub fn hears(&mut self, octets: usize) -> Vec<u8> {
+        let limit = self.simulation.now() + LIMIT;
+        let Scene { simulation, raw, conn, .. } = self;
+        let found = simulation.run(limit, || raw.borrow().heard(*conn).len() >= REPLY + octets);
+        assert!(found, "heard {:02x?}", self.heard());
+        self.heard()
+    }
+
+    /// The RNIC ends the connection: FIN, no RST, and `said` is all it says; then the peer closes, too, and nothing
+    /// else comes (DDP-8, RDMAP-51, 67, 74, 85).
+    #[track_caller]
+    pub fn ends(&mut self, said: &[u8], reason: DisconnectReason) {
+        let limit = self.simulation.now() + LIMIT;
+        let Scene { simulation, raw, conn, .. } = self;
+        let finished = simulation.run(limit, || raw.borrow().seen.finished.contains(conn));
+        assert!(finished, "no FIN: {:?}", raw.borrow().seen.closed);
+        assert_eq!(self.heard(), said, "{:02x?}", self.heard());
+        // The other half is open: what comes is acknowledged and ignored.
+        self.say(&[untagged(0x41, 0x43, 0, 1, 0, &[9; 8])]);
+        let soon = self.simulation.now() + std::time::Duration::from_millis(50);
+        assert!(!self.simulation.run(soon, || false));
+        self.raw.borrow_mut().close(self.conn);
+        assert_eq!(self.end.end(&mut self.simulation), reason);
+        let Scene { simulation, raw, conn, .. } = self;
+        let closed = |raw: &Raw| raw.seen.closed.iter().find(|c| c.0 == *conn).map(|c| c.1);
+        assert!(simulation.run(limit + LIMIT, || closed(&raw.borrow()).is_some()));
+        assert_eq!(closed(&raw.borrow()), Some(CloseReason::Graceful));
+        assert_eq!(self.heard(), said);
+        assert_eq!(self.end.qp.state(), QpState::Error);
+        assert!(self.end.events.poll().is_none(), "told once");
+    }
+
+    /// The status of every request, in order of completion.
+    pub fn statuses(&self) -> Vec<(u64, WcStatus)> {
+        self.end.completions().iter().map(|wc| (wc.wr_id, wc.status)).collect()
+    }
+}
+
+/// The FPDU of a Terminate that blames `ulpdu`, with the header fields that `codes` asks for.
+pub fn terminate(codes: [u8; 3], ulpdu: &[u8]) -> Vec<u8> {
+    let mut content = vec![codes[0], codes[1], codes[2], 0];
+    if codes[2] & 0x40 != 0 {
+        content.extend((ulpdu.len() as u16).to_be_bytes());
+        content.extend(&ulpdu[..if ulpdu[0] & 0x80 != 0 { 14 } else { 18 }]);
+    }
+    if codes[2] & 0x20 != 0 {
+        content.extend(&ulpdu[18..46]);
+    }
+    fpdu(&untagged(0x41, 0x47, 2, 1, 0, &content))
+}
+
+pub fn flushed(wr_id: u64) -> (u64, WcStatus) {
+    (wr_id, WcStatus::Flushed)
+}
+
+/// The ULPDUs of a stream of FPDUs.
+pub fn ulpdus(octets: &[u8]) -> Vec<Vec<u8>> {
+    let mut rest = octets;
+    let mut all = Vec::new();
+    while let &[a, b, ..] = rest {
+        let len = usize::from(u16::from_be_bytes([a, b]));
+        let size = (2 + len).next_multiple_of(4) + 4;
+        assert_eq!(rest[..size], fpdu(&rest[2..2 + len]), "not an FPDU of a right CRC");
+        all.push(rest[2..2 + len].to_vec());
+        rest = &rest[size..];
+    }
+    all
+}

@@ -1,0 +1,290 @@
+//! Order and completion of an RNIC's messages, as a peer sees them on the wire (RFC 5040 §5.5, RFC 7306 §5.4 and §7).
+
+mod common;
+#[path = "common/peer.rs"]
+mod peer;
+
+use common::*;
+use peer::support::{fpdu, read_header, tagged, untagged};
+use peer::*;
+use std::time::Duration;
+use urnic::simulation::Impairment;
+use urnic::*;
+
+/// Opcodes of what the peer has heard.
+fn opcodes(s: &Scene) -> Vec<u8> {
+    ulpdus(&s.heard()).iter().map(|u| u[1] & 0x0F).collect()
+}
+
+/// Lets time pass.
+fn pass(s: &mut Scene) {
+    let limit = s.simulation.now() + Duration::from_secs(2);
+    assert!(!s.simulation.run(limit, || false));
+}
+
+fn word(msn: u32) -> Vec<u8> {
+    untagged(0x41, 0x4B, 3, msn, 0, &[&(2 * msn).to_be_bytes()[..], &[0; 8]].concat())
+}
+
+/// DDP-34, RDMAP-24, 30, 42, 60, RDMAPX-13, 22: requests go out in the order of posting, whatever they are; RDMAP-67:
+/// nothing but RDMA messages. RDMAP-62, 64, RDMAPX-18: completions come in that order, too, and an unanswered Read or
+/// Atomic holds up those behind it.
+#[test]
+fn requests_go_out_and_complete_in_order() {
+    let mut s = scene();
+    let sge = [Sge::of(&s.inbox, 0, 8)];
+    let (addr, rkey) = (0x1000, 7);
+    for (i, op) in [
+        SendOp::Write { addr, rkey },
+        SendOp::Send,
+        SendOp::Read { addr, rkey },
+        SendOp::SendInv(9),
+        SendOp::FetchAdd { addr, rkey, add: 1 },
+        SendOp::WriteImm { addr, rkey, imm: 5 },
+        SendOp::Write { addr, rkey },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        s.end.post(i as u64, op, &sge);
+    }
+    pass(&mut s);
+    assert_eq!(opcodes(&s), [0, 3, 1, 4, 10, 0, 8, 0]);
+    let msns: Vec<(u32, u32)> = ulpdus(&s.heard())
+        .iter()
+        .filter(|u| u[0] & 0x80 == 0)
+        .map(|u| {
+            let field = |at: usize| u32::from_be_bytes(u[at..at + 4].try_into().unwrap());
+            (field(6), field(10))
+        })
+        .collect();
+    assert_eq!(msns, [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)]); // DDP-24, RDMAPX-9
+    let ids = |s: &Scene| s.statuses().iter().map(|(wr_id, _)| *wr_id).collect::<Vec<_>>();
+    assert_eq!(ids(&s), [0, 1]);
+    // The answer in two segments: only the one with L completes.
+    let (stag, to) = (s.inbox.rkey(), s.inbox.addr());
+    s.say(&[tagged(0x81, 0x42, stag, to, &[3; 5])]);
+    pass(&mut s);
+    assert_eq!(ids(&s), []);
+    s.say(&[tagged(0xC1, 0x42, stag, to + 5, &[4; 3])]);
+    pass(&mut s);
+    assert_eq!(ids(&s), [2, 3]);
+    assert_eq!(content(&s.inbox)[..8], [3, 3, 3, 3, 3, 4, 4, 4]);
+    s.say(&[word(1)]);
+    pass(&mut s);
+    assert_eq!(ids(&s), [4, 5, 6]);
+}
+
+/// RDMAP-68, 69, RDMAP-70: no more Reads and Atomics unanswered than was agreed; what is behind them waits; each answer
+/// lets one go (RDMAP-65, RDMAPX-9).
+#[test]
+fn reads_and_atomics_wait_for_ord() {
+    let mut s = scene();
+    let (addr, rkey) = (0x1000, 7);
+    let sge = [Sge::of(&s.inbox, 0, 8)];
+    for i in 0..3 {
+        s.end.post(2 * i, SendOp::Read { addr, rkey }, &sge);
+        s.end.post(2 * i + 1, SendOp::FetchAdd { addr, rkey, add: 1 }, &sge);
+    }
+    s.end.post(6, SendOp::Send, &[]);
+    let (stag, to) = (s.inbox.rkey(), s.inbox.addr());
+    let mut expected = vec![1, 10];
+    for turn in 0..6 {
+        pass(&mut s);
+        assert_eq!(opcodes(&s), expected, "turn {turn}");
+        assert_eq!(s.statuses().len(), usize::from(turn > 0));
+        expected.extend(match turn {
+            0 | 2 => vec![1],
+            1 | 3 => vec![10],
+            4 => vec![3],
+            _ => vec![],
+        });
+        if turn == 3 {
+            // The Send was behind the last Atomic only.
+            expected.extend([3]);
+        }
+        if turn == 4 {
+            expected.pop();
+        }
+        if turn % 2 == 0 {
+            s.say(&[tagged(0xC1, 0x42, stag, to, &[1; 8])]);
+        } else {
+            s.say(&[word(turn / 2 + 1)]);
+        }
+    }
+    pass(&mut s);
+    assert_eq!(s.statuses(), [(5, WcStatus::Success), (6, WcStatus::Success)]);
+}
+
+/// A fence holds back what is behind it until all is answered (RDMAP-59).
+#[test]
+fn a_fence_waits() {
+    let mut s = scene();
+    let (addr, rkey) = (0x1000, 7);
+    let sges = [Sge::of(&s.inbox, 0, 8)];
+    s.end.post(1, SendOp::FetchAdd { addr, rkey, add: 1 }, &sges);
+    let flags = SendFlags::FENCE | SendFlags::SIGNALED;
+    let op = SendOp::WriteImm { addr, rkey, imm: 1 };
+    s.end.qp.post_send(&SendWr { wr_id: 2, op, sges: &sges, flags }).unwrap();
+    pass(&mut s);
+    assert_eq!(opcodes(&s), [10]);
+    let result = [&1u32.to_be_bytes()[..], &77u64.to_be_bytes()].concat();
+    s.say(&[untagged(0x41, 0x4B, 3, 1, 0, &result)]);
+    pass(&mut s);
+    assert_eq!(opcodes(&s), [10, 0, 8]);
+    let written = &ulpdus(&s.heard())[1];
+    assert_eq!(written[14..], 77u64.to_ne_bytes());
+}
+
+/// RDMAP-58, RDMAP-66, RDMAPX-19, 25: a Read or Atomic sees what the peer said before it, and is answered in its turn
+/// (RDMAP-30, 32, 38, RDMAPX-14), with the peer's own names for where the answer goes (RDMAP-14, 15). The user hears
+/// nothing of it and no receive is used (RDMAP-23, 29, RDMAPX-11).
+#[test]
+fn what_the_peer_asks_is_answered_in_order() {
+    let mut s = scene();
+    s.post_receive(10);
+    let (stag, at) = (s.all.rkey(), s.all.addr() + 8);
+    let add = |msn: u32, id: u32| {
+        let mut header = [&[0; 4][..], &id.to_be_bytes(), &stag.to_be_bytes(), &at.to_be_bytes()].concat();
+        header.extend([&1u64.to_be_bytes()[..], &[0; 16], &[0xFF; 8]].concat());
+        untagged(0x41, 0x4A, 1, msn, 0, &header)
+    };
+    let read =
+        |msn: u32, len: u32| untagged(0x41, 0x41, 1, msn, 0, &read_header((0xABCD, 3), len, (stag, at)));
+    s.say(&[tagged(0xC1, 0x40, stag, at, &41u64.to_ne_bytes()), read(1, 8), add(2, 1001)]);
+    pass(&mut s);
+    s.say(&[add(3, 1002), read(4, 7)]);
+    pass(&mut s);
+    s.say(&[tagged(0xC1, 0x40, stag, at, &99u64.to_ne_bytes()), read(5, 0), read(6, 8)]);
+    pass(&mut s);
+    let result = |msn: u32, id: u32, value: u64| {
+        untagged(0x41, 0x4B, 3, msn, 0, &[&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
+    };
+    let answers = [
+        tagged(0xC1, 0x42, 0xABCD, 3, &41u64.to_ne_bytes()),
+        result(1, 1001, 41),
+        result(2, 1002, 42),
+        tagged(0xC1, 0x42, 0xABCD, 3, &43u64.to_ne_bytes()[..7]),
+        tagged(0xC1, 0x42, 0xABCD, 3, &[]),
+        tagged(0xC1, 0x42, 0xABCD, 3, &99u64.to_ne_bytes()),
+    ];
+    assert_eq!(ulpdus(&s.heard()), answers);
+    assert_eq!(s.end.completions(), []);
+    // A Send passes a Read that is not answered yet (RDMAP-63, RDMAPX-20).
+    s.say(&[read(7, 8), untagged(0x41, 0x43, 0, 1, 0, &[1; 4])]);
+    let wc = s.end.next(&mut s.simulation);
+    assert_eq!((wc.wr_id, wc.byte_len), (10, 4));
+}
+
+/// RDMAP-36, RDMAPX-15: as many as IRD at once are served, again and again.
+#[test]
+fn ird_requests_at_once() {
+    let mut s = scene();
+    let (stag, at) = (s.all.rkey(), s.all.addr());
+    for round in 0..20 {
+        let read = |n: u32| {
+            let msn = 2 * round + n + 1;
+            untagged(0x41, 0x41, 1, msn, 0, &read_header((1, 0), 100, (stag, at)))
+        };
+        s.say(&[read(0), read(1)]);
+        let answer = fpdu(&tagged(0xC1, 0x42, 1, 0, &[0; 100]));
+        s.hears(2 * (round as usize + 1) * answer.len());
+    }
+    assert!(s.end.qp.terminate().is_none());
+}
+
+/// A large answer: every segment names the place of its own octets, L only in the last (DDP-12, 20, RDMAP-2, 27, 35).
+#[test]
+fn a_large_read_is_answered_in_segments() {
+    let mut s = scene();
+    let big = s.end.pd.alloc_mr(10_000, Access::REMOTE_READ).unwrap();
+    big.write_at(0, &pattern(10_000, 5)).unwrap();
+    let header = read_header((0xABCD, u64::MAX - 4000), 10_000, (big.rkey(), big.addr()));
+    s.say(&[untagged(0x41, 0x41, 1, 1, 0, &header)]);
+    pass(&mut s);
+    let mut octets = Vec::<u8>::new();
+    let all = ulpdus(&s.heard());
+    for (i, u) in all.iter().enumerate() {
+        let control = if i + 1 == all.len() { 0xC1 } else { 0x81 };
+        assert_eq!(u[..6], [control, 0x42, 0, 0, 0xAB, 0xCD]);
+        let to = u64::from_be_bytes(u[6..14].try_into().unwrap());
+        assert_eq!(to, (u64::MAX - 4000).wrapping_add(octets.len() as u64));
+        octets.extend(&u[14..]);
+    }
+    assert!(all.len() > 5 && octets == pattern(10_000, 5));
+}
+
+/// RDMAP-61, DDP-38: a message that TCP cannot take yet is not complete; when TCP has it all it is, whether or not the
+/// peer has read it.
+#[test]
+fn what_tcp_has_not_taken_is_not_complete() {
+    let mut s = scene();
+    let big = s.end.pd.alloc_mr(4 << 20, Access::empty()).unwrap();
+    let deaf = Impairment { loss: 1.0, ..Impairment::default() };
+    s.simulation.network().link_mut(0, 1).unwrap().set_impairment(&deaf);
+    s.end.post(1, SendOp::Write { addr: 0, rkey: 7 }, &[Sge::of(&big, 0, 8)]);
+    s.end.post(2, SendOp::Write { addr: 0, rkey: 7 }, &[Sge::of(&big, 0, 4 << 20)]);
+    s.end.post(3, SendOp::Send, &[]);
+    pass(&mut s);
+    let done = s.statuses();
+    assert_eq!(done, [(1, WcStatus::Success)]);
+    assert_eq!(s.heard(), []);
+    s.simulation.network().link_mut(0, 1).unwrap().set_impairment(&Impairment::default());
+    for wr_id in [2, 3] {
+        let wc = s.end.next(&mut s.simulation);
+        assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+    }
+}
+
+/// DDP-43, 60, 62: after the wish to disconnect what was posted before is sent, what is posted after is not; the peer's
+/// half goes on: what it says is placed, completed and answered by TCP until its FIN.
+#[test]
+fn a_disconnect_closes_our_half_only() {
+    let mut s = scene();
+    s.post_receive(10);
+    let connection = {
+        // The queue pair's own end of the connection.
+        s.end.connection.take().expect("a connection")
+    };
+    s.end.post(1, SendOp::Send, &[]);
+    connection.disconnect().unwrap();
+    s.end.post(2, SendOp::Send, &[]);
+    s.post_receive(11);
+    pass(&mut s);
+    assert_eq!(opcodes(&s), [3]);
+    assert!(s.raw.borrow().seen.finished.contains(&s.conn), "FIN");
+    let (stag, at) = (s.all.rkey(), s.all.addr());
+    s.say(&[tagged(0xC1, 0x40, stag, at, &[8; 100]), untagged(0x41, 0x43, 0, 1, 0, &[9; 4])]);
+    pass(&mut s);
+    assert_eq!(content(&s.all)[..101], [vec![8; 100], vec![0]].concat());
+    assert_eq!(s.statuses(), [(1, WcStatus::Success), (10, WcStatus::Success)]);
+    s.raw.borrow_mut().close(s.conn);
+    assert_eq!(s.end.end(&mut s.simulation), DisconnectReason::Local);
+    assert_eq!(opcodes(&s), [3]);
+    assert_eq!(s.statuses(), [(2, WcStatus::Flushed), (11, WcStatus::Flushed)]);
+}
+
+/// RDMAP-21, RDMAPX-26: memory that goes while the peer reads it: the Terminate says how far the answer has come. DDP-53.
+#[test]
+fn a_source_that_goes_while_it_is_read() {
+    let mut s = scene();
+    const LEN: u32 = 8 << 20;
+    let big = s.end.pd.alloc_mr(LEN as usize, Access::REMOTE_READ).unwrap();
+    let (stag, at) = (big.rkey(), big.addr());
+    let request = untagged(0x41, 0x41, 1, 1, 0, &read_header((0xABCD, 0x500), LEN, (stag, at)));
+    s.say(std::slice::from_ref(&request));
+    s.hears(100_000);
+    drop(big);
+    let Scene { simulation, raw, conn, .. } = &mut s;
+    let limit = simulation.now() + LIMIT;
+    assert!(simulation.run(limit, || raw.borrow().seen.finished.contains(conn)));
+    let mut all = ulpdus(&s.heard());
+    let t = all.pop().unwrap();
+    let sent: usize = all.iter().map(|u| u.len() - 14).sum();
+    assert!(sent > 50_000 && sent < LEN as usize);
+    assert_eq!(t[18..24], [0x01, 0x00, 0xE0, 0, 0, 46]);
+    assert_eq!(t[24..42], request[..18]);
+    let rest = read_header((0xABCD, 0x500 + sent as u64), LEN - sent as u32, (stag, at + sent as u64));
+    assert_eq!(t[42..], rest);
+    assert_eq!(s.end.end(&mut s.simulation), DisconnectReason::TerminateSent);
+}
