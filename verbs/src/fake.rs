@@ -94,7 +94,7 @@ impl FakeEngine {
         let mut arrivals = Vec::new();
         while let Some(view) = shared.send.peek(qp.sends) {
             let entry = *view.entry;
-            let opcode = view.op().completes_as();
+            let opcode = view.completes_as();
             if opcode == WcOpcode::Send {
                 arrivals.push((entry.length, entry.flags.contains(SendFlags::SOLICITED)));
             }

@@ -244,6 +244,7 @@ impl Inbound {
     }
 
     /// Immediate Data takes a receive request, whatever that holds (RDMAPX-21).
+    #[inline(never)]
     fn immediate<S: Sink>(
         &mut self,
         s: &Segment<'_>,
@@ -264,6 +265,7 @@ impl Inbound {
         Ok(())
     }
 
+    #[inline(never)]
     fn read_request<S: Sink>(
         &mut self,
         s: &Segment<'_>,
@@ -299,6 +301,7 @@ impl Inbound {
     }
 
     /// An Atomic Request is checked now and performed when its turn to be answered comes.
+    #[inline(never)]
     fn atomic_request<S: Sink>(
         &mut self,
         s: &Segment<'_>,
@@ -331,6 +334,7 @@ impl Inbound {
     }
 
     /// An Atomic Response must answer the oldest outstanding request (RDMAPX-17).
+    #[inline(never)]
     fn atomic_response<S: Sink>(
         &mut self,
         outbound: &mut Outbound,

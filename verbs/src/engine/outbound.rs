@@ -9,11 +9,12 @@ use super::teardown::Why;
 use super::{Clock, Engine, access_fault, fpdu};
 use crate::memory::{Bind, MrFault, MrTable};
 use crate::port::{Draft, Port, Wire};
+use crate::queue::Stored;
 use crate::sabotage::{Rule, broken};
 use crate::wc::WcStatus;
-use crate::wr::{SendFlags, SendOp};
+use crate::wr::{SendFlags, SendOp, Sge};
 use arrayvec::ArrayVec;
-use urnic_iwarp::{BeginError, Op, Pending, Terminate};
+use urnic_iwarp::{BeginError, Op, Outgoing, Pending, Terminate};
 use urnic_tcp::{ConnId, Stack, Time};
 
 /// A turn ends after this many full segments' worth of octets while others wait ...
@@ -38,7 +39,7 @@ enum Next {
     /// A work request that can't be begun; it completes with this status.
     Bad(WcStatus),
     /// An Atomic of the peer whose memory is not there any more.
-    Refused(Terminate),
+    Refused(Box<Terminate>),
     Nothing,
 }
 
@@ -60,6 +61,7 @@ enum Turn {
 impl<F: urnic_tcp::Frame> QpCore<F> {
     /// Chooses and begins the next message. Answers to the peer and work requests alternate; a message is never
     /// interrupted by another (siw can't interleave, and RFC 5041 §5.3 wants submission order: DDP-34).
+    #[inline]
     fn next_message(&mut self, table: &mut MrTable) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         if let Some(terminate) = &self.tx.terminate {
@@ -81,16 +83,24 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         }
     }
 
+    #[inline]
     fn next_response(&mut self, table: &MrTable) -> Next {
-        let Some(stream) = self.stream.as_mut().filter(|stream| !stream.ended()) else {
-            return Next::Nothing;
-        };
+        match &self.stream {
+            Some(stream) if stream.responses_pending() > 0 && !stream.ended() => self.answer(table),
+            _ => Next::Nothing,
+        }
+    }
+
+    /// Begins the answer to the peer's oldest request.
+    #[inline(never)]
+    fn answer(&mut self, table: &MrTable) -> Next {
+        let Some(stream) = &mut self.stream else { return Next::Nothing };
         let (op, len, source) = match stream.next_response() {
             None => return Next::Nothing,
             Some(Pending::Read(r)) => (Op::ReadResponse(r), r.len, Source::Response(r)),
             Some(Pending::Atomic(request)) => match super::atomic::perform(table, &self.shared, &request) {
                 Ok(original) => (Op::AtomicResponse { id: request.id, original }, 0, Source::None),
-                Err(fault) => return Next::Refused(request.terminate(fault)),
+                Err(fault) => return Next::Refused(Box::new(request.terminate(fault))),
             },
         };
         let Ok(outgoing) = stream.begin(op, len) else { return Next::Nothing };
@@ -98,6 +108,7 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         Next::Message
     }
 
+    #[inline]
     fn next_work_request(&mut self, table: &mut MrTable) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         let index = self.tx.next;
@@ -105,25 +116,56 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         if self.tx.closing && index == self.tx.too_late {
             return Next::Nothing;
         }
-        let entry = view.entry;
-        let fenced = entry.flags.contains(SendFlags::FENCE) && !broken(Rule::Fence);
-        if fenced && stream.reads_outstanding() > 0 {
-            return Next::Nothing; // a read fence waits for all earlier Reads
+        let flags = view.entry.flags;
+        if flags.contains(SendFlags::FENCE) && !broken(Rule::Fence) && stream.reads_outstanding() > 0 {
+            return Next::Nothing; // a read fence waits for all earlier Reads and Atomics
         }
+        let solicited = flags.contains(SendFlags::SOLICITED);
+        let op = match view.entry.op {
+            Stored::Send => Op::Send { solicited, invalidate: None },
+            Stored::SendInv(stag) => Op::Send { solicited, invalidate: Some(stag) },
+            Stored::Write { addr, rkey } => Op::Write { stag: rkey, to: addr },
+            Stored::Read { .. } | Stored::Elsewhere => return self.next_of_other_kind(table),
+        };
+        let source = Source::WorkRequest { index, cursor: Cursor::default() };
+        let begun = stream.begin(op, view.entry.length);
+        self.under_way(begun, source, true)
+    }
+
+    /// As [`Self::next_work_request`], for all that is neither Send nor Write.
+    #[inline(never)]
+    fn next_of_other_kind(&mut self, table: &mut MrTable) -> Next {
+        let Some(stream) = &mut self.stream else { return Next::Nothing };
+        let index = self.tx.next;
+        let Some(view) = self.shared.send.peek(index) else { return Next::Nothing };
+        let payload = Source::WorkRequest { index, cursor: Cursor::default() };
         let scopes = self.shared.scopes;
-        let mut source = Source::WorkRequest { index, cursor: Cursor::default() };
-        let solicited = entry.flags.contains(SendFlags::SOLICITED);
-        // The Write of a Write with immediate data leaves its request where it is.
-        let mut whole = true;
-        let op = match view.op() {
-            SendOp::Send => Op::Send { solicited, invalidate: None },
-            SendOp::SendInv(stag) => Op::Send { solicited, invalidate: Some(stag) },
-            SendOp::Write { addr, rkey } => Op::Write { stag: rkey, to: addr },
+        // A zero-length Read may come without a sink; STag 0 upsets some hardware (AMB-17).
+        let sink = view.sges.first().copied().unwrap_or(Sge { addr: 0, len: 0, lkey: 1 });
+        let request = view.op();
+        let (op, source, whole) = match request {
             SendOp::Read { addr, rkey } => {
-                source = Source::None;
-                // A zero-length Read may come without a sink; STag 0 upsets some hardware (AMB-17).
-                let sink = view.sges.first().copied().unwrap_or(crate::wr::Sge { addr: 0, len: 0, lkey: 1 });
-                Op::Read { sink_stag: sink.lkey, sink_to: sink.addr, src_stag: rkey, src_to: addr }
+                let (sink_stag, sink_to) = (sink.lkey, sink.addr);
+                let op = Op::Read { sink_stag, sink_to, src_stag: rkey, src_to: addr };
+                (op, Source::None, true)
+            }
+            // The Write leaves the request where it is.
+            SendOp::WriteImm { addr, rkey, .. } if !self.tx.immediate => {
+                (Op::Write { stag: rkey, to: addr }, payload, false)
+            }
+            SendOp::WriteImm { imm, .. } => {
+                let mut data = [0; 8];
+                data[..4].copy_from_slice(&imm.to_be_bytes());
+                let solicited = view.entry.flags.contains(SendFlags::SOLICITED);
+                (Op::Immediate { data, solicited }, payload, true)
+            }
+            SendOp::FetchAdd { .. }
+            | SendOp::CmpSwap { .. }
+            | SendOp::MaskedFetchAdd { .. }
+            | SendOp::MaskedCmpSwap { .. } => {
+                let Some((to, stag, op)) = request.atomic() else { return Next::Bad(WcStatus::LocalQpOp) };
+                let (sink_stag, sink_to) = (sink.lkey, sink.addr);
+                (Op::Atomic { sink_stag, sink_to, stag, to, op }, Source::None, true)
             }
             SendOp::LocalInv(stag) => return self.managed(table.invalidate_local(stag, scopes)),
             SendOp::BindMw { rkey, lkey, addr, len, access } => {
@@ -132,30 +174,21 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
             SendOp::RegMr { key, addr, len, access } => {
                 return self.managed(table.register(key, addr, len, access, scopes));
             }
-            SendOp::WriteImm { addr, rkey, .. } if !self.tx.immediate => {
-                whole = false;
-                Op::Write { stag: rkey, to: addr }
+            // Not stored like this, or not at all.
+            SendOp::Send | SendOp::SendInv(_) | SendOp::Write { .. } | SendOp::SendImm(_) => {
+                return Next::Bad(WcStatus::LocalQpOp);
             }
-            SendOp::WriteImm { imm, .. } => {
-                let mut data = [0; 8];
-                data[..4].copy_from_slice(&imm.to_be_bytes());
-                Op::Immediate { data, solicited }
-            }
-            SendOp::FetchAdd { .. }
-            | SendOp::CmpSwap { .. }
-            | SendOp::MaskedFetchAdd { .. }
-            | SendOp::MaskedCmpSwap { .. } => {
-                source = Source::None;
-                let (Some((to, stag, op)), Some(sink)) = (view.op().atomic(), view.sges.first()) else {
-                    return Next::Bad(WcStatus::LocalQpOp);
-                };
-                Op::Atomic { sink_stag: sink.lkey, sink_to: sink.addr, stag, to, op }
-            }
-            SendOp::SendImm(_) => return Next::Bad(WcStatus::LocalQpOp),
         };
-        match stream.begin(op, entry.length) {
+        let begun = stream.begin(op, view.entry.length);
+        self.under_way(begun, source, whole)
+    }
+
+    /// The next work request's message has been begun, or not. `whole`: it is all of the request.
+    #[inline]
+    fn under_way(&mut self, begun: Result<Outgoing, BeginError>, source: Source, whole: bool) -> Next {
+        match begun {
             Ok(outgoing) => {
-                self.tx.next = index.wrapping_add(u32::from(whole));
+                self.tx.next = self.tx.next.wrapping_add(u32::from(whole));
                 self.tx.immediate = !whole;
                 self.tx.message = Some(Message { outgoing, source });
                 Next::Message
@@ -325,7 +358,9 @@ impl<D: Draft> Segments<'_, D> {
                         continue;
                     }
                     Next::Nothing => return Turn::Idle,
-                    Next::Refused(terminate) => return Turn::Fault { terminate, culprit: None },
+                    Next::Refused(terminate) => {
+                        return Turn::Fault { terminate: *terminate, culprit: None };
+                    }
                     Next::Bad(status) => {
                         let culprit = Some((qp.tx.next, status));
                         return Turn::Fault { terminate: Terminate::LOCAL_CATASTROPHIC, culprit };

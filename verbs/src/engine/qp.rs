@@ -213,14 +213,13 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         while self.tx.done != handed {
             let Some(view) = self.shared.send.peek(self.tx.done) else { break };
             let entry = view.entry;
-            let op = view.op();
-            if op.is_answered() && !broken(Rule::ReadAnswered) {
+            if view.is_answered() && !broken(Rule::ReadAnswered) {
                 if self.tx.reads_answered == 0 {
                     break;
                 }
                 self.tx.reads_answered -= 1;
             }
-            let opcode = op.completes_as();
+            let opcode = view.completes_as();
             let signalled = self.shared.signal_all || entry.flags.contains(SendFlags::SIGNALED);
             if signalled || broken(Rule::Signalled) {
                 let mut wc = self.send_wc(entry.wr_id, opcode, WcStatus::Success);
@@ -268,7 +267,7 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         self.tx.message = None;
         self.tx.immediate = false;
         while let Some(view) = self.shared.send.peek(self.tx.done) {
-            let opcode = view.op().completes_as();
+            let opcode = view.completes_as();
             let status = match culprit {
                 Some((index, status)) if index == self.tx.done => status,
                 _ => WcStatus::Flushed,

@@ -7,7 +7,7 @@ mod send;
 
 pub(crate) use recv::{RecvQueue, RecvView};
 pub(crate) use ring::{Ring, capacity_for};
-pub(crate) use send::{Payload, SendQueue, SendView};
+pub(crate) use send::{Payload, SendQueue, SendView, Stored};
 
 use crate::wc::Wc;
 

@@ -7,13 +7,14 @@ use super::Ring;
 use crate::error::PostError;
 use crate::memory::Regions;
 use crate::sync::{SpinGuard, SpinLock};
+use crate::wc::WcOpcode;
 use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 
 /// A posted send request, without its scatter-gather list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendEntry {
     pub(crate) wr_id: u64,
-    op: Stored,
+    pub(crate) op: Stored,
     pub(crate) flags: SendFlags,
     pub(crate) num_sge: u8,
     /// Message length in bytes.
@@ -23,7 +24,7 @@ pub(crate) struct SendEntry {
 /// The operation of a request, as its slot holds it. Only those that are many and small are in the slot itself, so that
 /// slots stay small.
 #[derive(Clone, Copy, Debug)]
-enum Stored {
+pub(crate) enum Stored {
     Send,
     SendInv(u32),
     Write { addr: u64, rkey: u32 },
@@ -31,31 +32,39 @@ enum Stored {
     Elsewhere,
 }
 
-impl Stored {
-    #[inline]
-    fn of(op: &SendOp) -> Self {
-        match *op {
-            SendOp::Send => Self::Send,
-            SendOp::SendInv(stag) => Self::SendInv(stag),
-            SendOp::Write { addr, rkey } => Self::Write { addr, rkey },
-            SendOp::Read { addr, rkey } => Self::Read { addr, rkey },
-            _ => Self::Elsewhere,
-        }
-    }
-}
-
 /// What the engine sees of a posted request.
 #[derive(Clone, Copy)]
 pub(crate) struct SendView<'a> {
     pub(crate) entry: &'a SendEntry,
-    /// The operation if the entry does not hold it.
-    elsewhere: Option<&'a SendOp>,
+    queue: &'a SendQueue,
+    slot: usize,
     pub(crate) sges: &'a [Sge],
     /// The payload itself, if it was posted inline.
     pub(crate) inline: Option<&'a [u8]>,
 }
 
 impl SendView<'_> {
+    /// What its completion says.
+    #[inline]
+    pub(crate) fn completes_as(&self) -> WcOpcode {
+        match self.entry.op {
+            Stored::Send | Stored::SendInv(_) => WcOpcode::Send,
+            Stored::Write { .. } => WcOpcode::Write,
+            Stored::Read { .. } => WcOpcode::Read,
+            Stored::Elsewhere => self.op().completes_as(),
+        }
+    }
+
+    /// Whether it is complete only when the peer has answered.
+    #[inline]
+    pub(crate) fn is_answered(&self) -> bool {
+        match self.entry.op {
+            Stored::Send | Stored::SendInv(_) | Stored::Write { .. } => false,
+            Stored::Read { .. } => true,
+            Stored::Elsewhere => self.op().is_answered(),
+        }
+    }
+
     /// The operation.
     #[inline]
     pub(crate) fn op(&self) -> SendOp {
@@ -64,7 +73,8 @@ impl SendView<'_> {
             Stored::SendInv(stag) => SendOp::SendInv(stag),
             Stored::Write { addr, rkey } => SendOp::Write { addr, rkey },
             Stored::Read { addr, rkey } => SendOp::Read { addr, rkey },
-            Stored::Elsewhere => self.elsewhere.copied().unwrap_or(SendOp::Send),
+            // SAFETY: the slot is published: the producer wrote its operation and leaves it alone until release.
+            Stored::Elsewhere => unsafe { *self.queue.elsewhere_at(self.slot) },
         }
     }
 }
@@ -148,12 +158,7 @@ impl SendQueue {
             };
             (sges, None)
         };
-        let elsewhere = match entry.op {
-            // SAFETY: as above, with the operation.
-            Stored::Elsewhere => self.elsewhere.get().map(|ops| unsafe { &*ops[slot].get() }),
-            _ => None,
-        };
-        Some(SendView { entry, elsewhere, sges, inline })
+        Some(SendView { entry, sges, inline, queue: self, slot })
     }
 
     /// Engine: the slots up to and including request `index` may be used again.
@@ -167,7 +172,8 @@ impl SendQueue {
         self.sges.as_ptr().cast_mut().cast::<Sge>().wrapping_add(slot * self.max_sge)
     }
 
-    /// The slot's operation; valid for writing.
+    /// The slot's operation; valid for reading and writing.
+    #[cold]
     fn elsewhere_at(&self, slot: usize) -> *mut SendOp {
         let ops = self
             .elsewhere
@@ -181,6 +187,31 @@ impl SendQueue {
     }
 }
 
+/// What a request does with local memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Its list, or inline data, is the source of a message.
+    Plain,
+    /// Its list is the sink.
+    Read,
+    /// Its list is one word.
+    Atomic,
+    /// It has no list.
+    Local,
+}
+
+impl Kind {
+    #[cold]
+    fn of(op: &SendOp) -> Result<Self, PostError> {
+        match op {
+            SendOp::SendImm(_) => Err(PostError::SendImm),
+            op if op.is_atomic() => Ok(Self::Atomic),
+            op if op.is_local() => Ok(Self::Local),
+            _ => Ok(Self::Plain),
+        }
+    }
+}
+
 /// The application's end of a send queue.
 pub(crate) struct SendPoster<'a> {
     queue: &'a SendQueue,
@@ -191,67 +222,99 @@ impl SendPoster<'_> {
     /// Posts one request, or refuses it and changes nothing.
     pub(crate) fn push(&mut self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
         let queue = self.queue;
-        let index = *self.tail;
-        let is_read = wr.op.is_answered();
-        let most = match wr.op {
-            _ if is_read => queue.max_sge.min(1),
-            op if op.is_local() => 0,
-            _ => queue.max_sge,
+        let (op, kind) = match wr.op {
+            SendOp::Send => (Stored::Send, Kind::Plain),
+            SendOp::SendInv(stag) => (Stored::SendInv(stag), Kind::Plain),
+            SendOp::Write { addr, rkey } => (Stored::Write { addr, rkey }, Kind::Plain),
+            SendOp::Read { addr, rkey } => (Stored::Read { addr, rkey }, Kind::Read),
+            ref other => (Stored::Elsewhere, Kind::of(other)?),
         };
-        let mut flags = wr.flags;
-        let inline = match payload {
-            _ if wr.op.is_local() => false,
-            Payload::Bytes(_) => true,
-            Payload::Listed(_) => flags.contains(SendFlags::INLINE),
-        };
-        flags.set(SendFlags::INLINE, inline);
-        let length = match payload {
-            Payload::Bytes(bytes) if inline => bytes.len() as u64,
-            _ => wr.sges.iter().map(|sge| u64::from(sge.len)).sum(),
-        };
-        let length = u32::try_from(length).map_err(|_| PostError::TooLong)?;
-        if inline && is_read {
-            return Err(PostError::InlineRead);
+        let inline = matches!(payload, Payload::Bytes(_)) || wr.flags.contains(SendFlags::INLINE);
+        if inline && kind != Kind::Local {
+            return self.push_inline(wr, op, kind, payload);
         }
-        if inline && length as usize > queue.max_inline {
-            return Err(PostError::InlineTooLong);
-        }
-        if wr.sges.len() > most && !inline {
+        let most = match kind {
+            Kind::Plain => queue.max_sge,
+            Kind::Read | Kind::Atomic => queue.max_sge.min(1),
+            Kind::Local => 0,
+        };
+        if wr.sges.len() > most {
             return Err(PostError::TooManySges);
         }
-        if wr.op.is_atomic() && length as usize != size_of::<u64>() {
+        let length = total(wr.sges)?;
+        if kind == Kind::Atomic && length as usize != size_of::<u64>() {
             return Err(PostError::AtomicSink);
         }
-        if matches!(wr.op, SendOp::SendImm(_)) {
-            return Err(PostError::SendImm);
-        }
-        if !queue.ring.is_free(index) {
+        if !queue.ring.is_free(*self.tail) {
             return Err(PostError::QueueFull);
         }
-        let slot = queue.ring.slot_of(index);
-        let mut num_sge = 0;
-        if inline {
-            // SAFETY: the slot is free, so its inline bytes are ours; `length` <= max_inline of them.
-            let room = unsafe { std::slice::from_raw_parts_mut(queue.inline_at(slot), length as usize) };
-            match payload {
-                Payload::Bytes(bytes) => room.copy_from_slice(bytes),
-                Payload::Listed(regions) => regions.gather(wr.sges, room)?,
-            }
-        } else {
-            num_sge = wr.sges.len() as u8;
-            // SAFETY: the slot is free, so its list is ours; at most max_sge elements are written.
-            unsafe {
-                std::ptr::copy_nonoverlapping(wr.sges.as_ptr(), queue.sges_at(slot), wr.sges.len());
-            }
+        let list = queue.sges_at(queue.ring.slot_of(*self.tail));
+        for (i, sge) in wr.sges.iter().enumerate() {
+            // SAFETY: the slot is free, so its list is ours; it has room for max_sge elements.
+            unsafe { list.add(i).write(*sge) };
         }
-        let op = Stored::of(&wr.op);
-        if matches!(op, Stored::Elsewhere) {
-            let place = queue.elsewhere_at(slot);
-            // SAFETY: the slot is free, so its operation is ours.
-            unsafe { place.write(wr.op) };
-        }
-        queue.ring.push(index, SendEntry { wr_id: wr.wr_id, op, flags, num_sge, length });
-        *self.tail = index.wrapping_add(1);
+        let (flags, num_sge) = (wr.flags - SendFlags::INLINE, wr.sges.len() as u8);
+        self.publish(SendEntry { wr_id: wr.wr_id, op, flags, num_sge, length }, &wr.op);
         Ok(())
+    }
+
+    /// The same for a request whose payload is copied now.
+    fn push_inline(
+        &mut self,
+        wr: &SendWr<'_>,
+        op: Stored,
+        kind: Kind,
+        payload: Payload<'_>,
+    ) -> Result<(), PostError> {
+        let queue = self.queue;
+        let length = match payload {
+            Payload::Bytes(bytes) => u32::try_from(bytes.len()).map_err(|_| PostError::TooLong)?,
+            Payload::Listed(_) => total(wr.sges)?,
+        };
+        if kind != Kind::Plain {
+            return Err(PostError::InlineRead);
+        }
+        if length as usize > queue.max_inline {
+            return Err(PostError::InlineTooLong);
+        }
+        if !queue.ring.is_free(*self.tail) {
+            return Err(PostError::QueueFull);
+        }
+        let place = queue.inline_at(queue.ring.slot_of(*self.tail));
+        // SAFETY: the slot is free, so its inline bytes are ours; `length` <= max_inline of them.
+        let room = unsafe { std::slice::from_raw_parts_mut(place, length as usize) };
+        match payload {
+            Payload::Bytes(bytes) => room.copy_from_slice(bytes),
+            Payload::Listed(regions) => regions.gather(wr.sges, room)?,
+        }
+        let flags = wr.flags | SendFlags::INLINE;
+        self.publish(SendEntry { wr_id: wr.wr_id, op, flags, num_sge: 0, length }, &wr.op);
+        Ok(())
+    }
+
+    /// Hands the next slot, whose list or inline bytes are written, to the engine.
+    #[inline]
+    fn publish(&mut self, entry: SendEntry, op: &SendOp) {
+        let index = *self.tail;
+        if matches!(entry.op, Stored::Elsewhere) {
+            let place = self.queue.elsewhere_at(self.queue.ring.slot_of(index));
+            // SAFETY: the slot is free, so its operation is ours.
+            unsafe { place.write(*op) };
+        }
+        self.queue.ring.push(index, entry);
+        *self.tail = index.wrapping_add(1);
+    }
+}
+
+/// Bytes of a list.
+#[inline]
+fn total(sges: &[Sge]) -> Result<u32, PostError> {
+    match sges {
+        [] => Ok(0),
+        [only] => Ok(only.len),
+        several => {
+            let total: u64 = several.iter().map(|sge| u64::from(sge.len)).sum();
+            u32::try_from(total).map_err(|_| PostError::TooLong)
+        }
     }
 }
