@@ -7,6 +7,7 @@ use support::*;
 use urnic_iwarp::*;
 
 /// ERR-1, MPA-37: any flipped bit of a 44-octet FPDU is found; nothing is placed.
+/// DDP-6.
 #[test]
 fn err_1_crc() {
     let good = fpdu(&write(STAG, BASE, 24));
@@ -58,6 +59,7 @@ fn first_fpdu_may_be_refused_with_a_terminate() {
     assert_eq!(node.memory.events, [Delivery::FirstFpdu]);
 }
 
+/// DDP-16; RDMAP-80; ERR-10.
 #[test]
 fn err_10_tagged_version() {
     for dv in [0, 2, 3] {
@@ -107,6 +109,7 @@ fn err_16_empty_write() {
     assert_eq!(n.events(), []);
 }
 
+/// DDP-16; RDMAP-80; ERR-20.
 #[test]
 fn err_20_untagged_version() {
     for dv in [0, 2, 3] {
@@ -117,6 +120,7 @@ fn err_20_untagged_version() {
     }
 }
 
+/// DDP-49; ERR-21.
 #[test]
 fn err_21_queue_number() {
     for qn in [4, 5, 0x100, u32::MAX] {
@@ -125,6 +129,7 @@ fn err_21_queue_number() {
 }
 
 /// ERR-22, RDMAP-84: no receive request, for empty messages too.
+/// DDP-49; RDMAP-40.
 #[test]
 fn err_22_no_receive() {
     for len in [0, 1, 32] {
@@ -134,6 +139,7 @@ fn err_22_no_receive() {
     }
 }
 
+/// DDP-49; ERR-23.
 #[test]
 fn err_23_msn() {
     for msn in [0, 2, 3, 1000, u32::MAX] {
@@ -148,6 +154,7 @@ fn err_23_msn() {
     refused(&mut n, &send(1, 0, 4), [0x12, 0x03, 0xC0]);
 }
 
+/// DDP-49; ERR-24.
 #[test]
 fn err_24_message_offset() {
     let cause = Cause::MessageOffset { mo: 33, capacity: 32 };
@@ -156,6 +163,7 @@ fn err_24_message_offset() {
     fresh(&send(1, 33, 0), [0x12, 0x04, 0xC0]);
 }
 
+/// DDP-49; RDMAP-41; ERR-25.
 #[test]
 fn err_25_message_too_long() {
     let cause = Cause::MessageTooLong { needed: 33, capacity: 32 };
@@ -197,6 +205,7 @@ fn err_27_short_segments() {
     }
 }
 
+/// DDP-64; RDMAP-80; ERR-30.
 #[test]
 fn err_30_rdmap_version() {
     for rv in [0x00, 0x80, 0xC0] {
@@ -214,6 +223,7 @@ fn err_30_rdmap_version() {
 }
 
 /// ERR-31: every opcode in every place where it does not belong. Nothing of the user's is touched.
+/// RDMAP-8, 80.
 #[test]
 fn err_31_opcode() {
     for opcode in 0..16 {
@@ -238,6 +248,7 @@ fn err_31_opcode() {
 }
 
 /// ERR-32..36, RDMAP-82: the source of a Read Request.
+/// RDMAP-33, 83.
 #[test]
 fn err_32_to_36_read_source() {
     fresh(&read(1, 4, 0x999, BASE), [0x01, 0x00, 0xE0]);
@@ -263,6 +274,7 @@ fn err_32_to_36_read_source() {
 }
 
 /// ERR-37, RDMAP-46: STags that must stay valid do, and nothing is delivered.
+/// RDMAP-81.
 #[test]
 fn err_37_cannot_invalidate() {
     for (opcode, stag) in [(0x44, STAG), (0x46, STAG), (0x44, 0x999)] {
@@ -290,6 +302,7 @@ fn response(last: bool, stag: u32, to: u64, len: usize) -> Vec<u8> {
 }
 
 /// ERR-38: a Response nobody asked for, and those that do not match the oldest Request.
+/// RDMAP-39.
 #[test]
 fn err_38_read_response() {
     for len in [0, 4] {
@@ -330,6 +343,7 @@ fn read_response_to_a_revoked_sink() {
     refused(&mut n, &response(true, STAG, BASE + 16, 8), [0x11, 0x00, 0xC0]);
 }
 
+/// ERR-39.
 #[test]
 fn err_39_read_request_form() {
     let header = read_header((9, 0), 4, (STAG, BASE));

@@ -128,6 +128,7 @@ fn err_40_alignment() {
 }
 
 /// ERR-42, RDMAPX-26: the memory of an Atomic; the Terminate has no RDMA header.
+/// RDMAP-20.
 #[test]
 fn err_42_atomic_access() {
     fresh(&fetch_add(1, 0x999, BASE), [0x01, 0x00, 0xC0]);

@@ -26,6 +26,7 @@ fn written(len: usize, mulpdu: usize) -> Vec<u8> {
 }
 
 /// MPA-38, MPA-5, MPA-41: the examples for usual EMSS, and both limits.
+/// DDP-1.
 #[test]
 fn mulpdu_of_an_emss() {
     for (emss, without, with) in [
@@ -95,6 +96,7 @@ fn sizes_around_the_limits() {
 }
 
 /// A MULPDU may change in the middle of a message (MPA-4), and so may the room in a segment (MPA-39).
+/// DDP-1, 2.
 #[test]
 fn the_mulpdu_may_change_in_mid_message() {
     let message = pattern(5000);

@@ -271,6 +271,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// MPA-44, DDP-4, DDP-29, DDP-37, RDMAP-42, RDMAP-57, RDMAP-65, RDMAPX-13, RDMAPX-22.
+    /// DDP-7.
     #[test]
     fn what_arrives_is_what_was_sent(steps in prop::collection::vec(step(), 1..24), split in split()) {
         run(&steps, &split);

@@ -7,6 +7,7 @@ fn decode(octets: &[u8]) -> Terminate {
 }
 
 /// Reserved bits and octets behind the header are ignored; headers cut short are not made up.
+/// RDMAP-16.
 #[test]
 fn lenient_but_exact() {
     assert_eq!(decode(&[0x20, 0x02, 0x1F, 0xFF]), Terminate::CRC);

@@ -32,6 +32,7 @@ fn send(solicited: bool, invalidate: Option<u32>) -> Op {
     Op::Send { solicited, invalidate }
 }
 
+/// DDP-17, 21; RDMAP-7, 13.
 #[test]
 fn every_message_is_sent_as_the_golden_octets() {
     let sixteen: Vec<u8> = (0..16).collect();
@@ -80,6 +81,7 @@ fn two_segments_are_the_golden_octets() {
     assert_eq!(node.memory.received, [b"abcdef"]);
 }
 
+/// RDMAP-16.
 #[test]
 fn terminates_are_sent_as_the_golden_octets() {
     assert_eq!(sent_terminate(Terminate::LOCAL_CATASTROPHIC), vector("TERM-LOCAL"));

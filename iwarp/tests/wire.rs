@@ -115,6 +115,7 @@ fn every_segment_of_every_message() {
 
 /// DDP-24, 34, RDMAP-24, 30, 42, 60, RDMAPX-13, 22: messages leave in the order in which they were begun, and each queue
 /// counts its own, from 1.
+/// RDMAP-51.
 #[test]
 fn messages_keep_their_order_and_count() {
     let mut node = Node::initiator();
@@ -192,6 +193,7 @@ fn writes_are_placed_as_they_come() {
 
 /// DDP-14, 37, 39, RDMAP-56, 57: a message is delivered once, when its L segment is placed and all before it are
 /// delivered: Sends and Read Responses in the order of their arrival.
+/// RDMAP-42.
 #[test]
 fn delivery_is_in_order_and_once() {
     let mut n = Node::initiator();

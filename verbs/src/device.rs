@@ -156,6 +156,8 @@ pub struct DeviceAttr {
     pub max_ord: u16,
     /// Memory regions.
     pub max_mr: u32,
+    /// Atomics and Writes with immediate data (RFC 7306) are there; whether a peer has them, it has to tell.
+    pub extensions: bool,
     /// Counters of the engine, by name.
     pub counters: Vec<(&'static str, u64)>,
 }
@@ -240,6 +242,7 @@ impl Device {
             max_ird: engine.ird,
             max_ord: engine.ord,
             max_mr: crate::memory::MAX_REGIONS as u32,
+            extensions: true,
             counters: engine.counters,
         })
     }

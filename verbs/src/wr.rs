@@ -96,7 +96,9 @@ pub enum SendOp {
     ///
     /// Both words are in the byte order of their machine. An Atomic is atomic among all Atomics of all connections of the
     /// peer's device, and counts against ORD like a Read, which the peer also answers in order. The address at the peer
-    /// must be a multiple of 8, or the peer ends the connection.
+    /// must be a multiple of 8, or the peer ends the connection; so does a peer that does not know Atomics, which nothing
+    /// tells beforehand: programs agree on their use. Towards other accesses to the word, as by Reads and Writes, an
+    /// Atomic need not be atomic; better keep such memory for Atomics alone.
     FetchAdd {
         /// Tagged offset of the word at the peer.
         addr: u64,

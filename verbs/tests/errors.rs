@@ -186,6 +186,7 @@ fn brief(all: &[Wc]) -> Vec<(u64, WcStatus)> {
     all.iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
+/// DDP-51; RDMAP-5, 81.
 #[test]
 fn what_the_peer_refuses_ends_the_connection_and_nothing_else() {
     for case in cases() {
@@ -295,6 +296,7 @@ fn a_read_into_memory_that_is_not_there_fails_at_the_reader() {
 }
 
 /// With ORD 0 a Read cannot be executed at all.
+/// RDMAP-68.
 #[test]
 fn a_read_that_was_not_negotiated_is_refused() {
     let mut simulation = Simulation::new(&options()).unwrap();
@@ -341,6 +343,7 @@ fn work_posted_in_the_error_state_is_flushed() {
 }
 
 /// RFC 5040 §5.3: what was invalidated is gone for the peer, and only that.
+/// RDMAP-4, 46.
 #[test]
 fn an_invalidated_region_is_gone() {
     let mut scene = Scene::new();

@@ -185,6 +185,7 @@ fn a_fence_waits_for_atomics() {
 }
 
 /// RDMAPX-21, 22, 24: the Write is there when its immediate data is; one completion at either end; solicited as asked.
+/// RDMAP-56.
 #[test]
 fn writes_with_immediate_data() {
     let mut s = scene();
@@ -220,6 +221,7 @@ fn writes_with_immediate_data() {
 }
 
 /// Sends and immediate data take receives in the order of posting (RDMAPX-22), unsignalled and inline ones included.
+/// RDMAP-44, 84.
 #[test]
 fn sends_and_immediate_data_in_order() {
     let mut s = scene();
@@ -244,6 +246,7 @@ fn sends_and_immediate_data_in_order() {
 }
 
 /// What cannot be posted is refused with a reason, and nothing is queued.
+/// RDMAP-31.
 #[test]
 fn what_cannot_be_posted() {
     let s = scene();
@@ -257,6 +260,12 @@ fn what_cannot_be_posted() {
         assert_eq!(post(add, sges, plain), Err(PostError::AtomicSink));
     }
     assert_eq!(post(add, &[sge(4), sge(4)], plain), Err(PostError::TooManySges));
+    let read = SendOp::Read { addr: s.words.addr(), rkey: s.words.rkey() };
+    assert_eq!(
+        post(read, &[sge(4), sge(4)], plain),
+        Err(PostError::TooManySges),
+        "one request, one remote buffer"
+    );
     assert_eq!(post(add, &[sge(8)], SendFlags::INLINE), Err(PostError::InlineRead));
     assert_eq!(s.client.completions(), []);
 }

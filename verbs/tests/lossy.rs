@@ -24,6 +24,7 @@ fn run(seed: u64) -> Checked<Seen> {
     outcome.unwrap_or_else(|_| Err("panicked".to_owned())).map_err(|e| format!("{e}\n{p}"))
 }
 
+/// DDP-3, 5, 10; RDMAP-56.
 #[test]
 fn every_operation_completes_rightly_or_names_the_cause() {
     if let Some(seed) = number("URNIC_SEED") {

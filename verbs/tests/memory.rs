@@ -145,6 +145,7 @@ fn a_window_of_type_1_is_bound_again_and_again() {
 
 /// SEC-2, SEC-3: what is limited to one queue pair is of no use to others of the same domain: neither to their peers, nor as their
 /// own local memory.
+/// DDP-58.
 #[test]
 fn an_stag_of_one_stream_is_of_no_use_to_another() {
     for windowed in [true, false] {
@@ -314,6 +315,7 @@ fn a_responder_binds_before_it_may_send() {
 }
 
 /// SEC-5: rights, memory and domain can be set and taken back; the STag of before is void each time.
+/// DDP-59.
 #[test]
 fn regions_are_registered_anew() {
     let memory = vec![7u8; 2 * LEN];
@@ -445,6 +447,7 @@ fn a_region_may_be_larger_than_4_gib() {
 
 /// Each right alone, and both (SEC-6); of what has no right nothing is given away, but an access of no bytes is none
 /// (SEC-25).
+/// DDP-59.
 #[test]
 fn rights_are_enforced_one_by_one() {
     let (none, write, read) = (Access::empty(), Access::REMOTE_WRITE, Access::REMOTE_READ);
@@ -472,6 +475,7 @@ fn rights_are_enforced_one_by_one() {
 
 /// SEC-7, in virtual time: a peer floods a region that is taken back in every way, at every moment; what is in the memory
 /// then is there for good.
+/// DDP-59.
 #[test]
 fn nothing_changes_memory_that_was_taken_back() {
     const BIG: usize = 16 << 10;

@@ -29,6 +29,7 @@ fn word(msn: u32) -> Vec<u8> {
 /// DDP-34, RDMAP-24, 30, 42, 60, RDMAPX-13, 22: requests go out in the order of posting, whatever they are; RDMAP-67:
 /// nothing but RDMA messages. RDMAP-62, 64, RDMAPX-18: completions come in that order, too, and an unanswered Read or
 /// Atomic holds up those behind it.
+/// RDMAP-37.
 #[test]
 fn requests_go_out_and_complete_in_order() {
     let mut s = scene();
@@ -139,6 +140,7 @@ fn a_fence_waits() {
 /// RDMAP-58, RDMAP-66, RDMAPX-19, 25: a Read or Atomic sees what the peer said before it, and is answered in its turn
 /// (RDMAP-30, 32, 38, RDMAPX-14), with the peer's own names for where the answer goes (RDMAP-14, 15). The user hears
 /// nothing of it and no receive is used (RDMAP-23, 29, RDMAPX-11).
+/// RDMAP-65.
 #[test]
 fn what_the_peer_asks_is_answered_in_order() {
     let mut s = scene();

@@ -133,6 +133,7 @@ fn mistakes() -> Vec<Mistake> {
 /// ERR-10..15, ERR-20, 21, 23..27, ERR-30..43: one Terminate, exactly; then FIN; nothing of the segment and of what
 /// follows is placed or completed; all work ends; the reason can be read. DDP-8, DDP-42, 46..48, DDP-52..56, RDMAP-5,
 /// RDMAP-51, RDMAP-71, 72, 74, 75, 77..79, RDMAP-85, RDMAPX-26.
+/// RDMAP-17..20, 26, 67, 87; RDMAPX-8, 12.
 #[test]
 fn mistakes_are_answered_by_the_terminate_of_the_table() {
     for Mistake { name, says, codes, receive } in mistakes() {
@@ -159,6 +160,7 @@ fn mistakes_are_answered_by_the_terminate_of_the_table() {
 }
 
 /// ERR-22, DDP-50: without a receive the connection ends, for Sends of nothing and for Immediate Data, too.
+/// RDMAP-87.
 #[test]
 fn without_a_receive_the_connection_ends() {
     for (rdmap, len) in [(0x43, 5), (0x43, 0), (0x46, 0), (0x48, 8)] {
@@ -171,6 +173,7 @@ fn without_a_receive_the_connection_ends() {
 }
 
 /// ERR-1, DDP-57: a wrong CRC.
+/// RDMAP-17.
 #[test]
 fn a_wrong_crc_ends_the_connection() {
     let mut s = scene();
@@ -214,6 +217,7 @@ fn what_looks_odd_is_no_mistake() {
 
 /// ERR-47, RDMAP-47..49, RDMAP-52, RDMAP-86, DDP-9: a Terminate is never answered, not even a malformed one; what it says
 /// is known to the user, and the oldest request seems to be what it is about.
+/// RDMAP-16, 73, 85; RDMAPX-28.
 #[test]
 fn a_terminate_is_answered_by_fin_only() {
     use DisconnectReason::{Aborted, TerminateReceived};
@@ -281,6 +285,7 @@ fn a_terminate_is_answered_by_fin_only() {
 }
 
 /// ERR-44, RDMAP-76, RDMAPX-26: a fault of our own is told without headers, in place of the message.
+/// RDMAP-17, 19, 50.
 #[test]
 fn a_local_fault_is_told_in_place_of_the_message() {
     let faulty = |op, s: &mut Scene| {
@@ -310,6 +315,7 @@ fn a_receive_without_memory_is_a_fault_of_ours() {
 
 /// ERR-46, DDP-45: a FIN while work of ours is left is told by a Terminate, behind which our FIN follows; without work
 /// only by FIN (DDP-61).
+/// DDP-9.
 #[test]
 fn a_fin_that_comes_too_early_is_told() {
     let mut s = scene();
@@ -352,6 +358,7 @@ fn a_reset_ends_all_work() {
 
 /// ERR-38, RDMAP-39, RDMAPX-17, at the end that asked: answers that do not fit end the connection, and no answer
 /// completes anything. RDMAP-64, RDMAPX-18.
+/// RDMAP-72.
 #[test]
 fn answers_that_do_not_fit() {
     type Answers = fn(&Scene) -> Vec<u8>;

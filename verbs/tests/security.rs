@@ -71,6 +71,7 @@ impl Scene {
 }
 
 /// SEC-1, SEC-3: with a domain for each stream, what is in one is out of reach from the others, whatever they know.
+/// DDP-58, 66.
 #[test]
 fn an_stag_is_of_no_use_in_another_domain() {
     let mut scene = Scene::new();

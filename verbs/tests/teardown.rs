@@ -35,6 +35,7 @@ fn all(status: WcStatus) -> Vec<(u64, WcStatus)> {
     (0..SENDS).map(|i| (i, status)).collect()
 }
 
+/// DDP-43.
 #[test]
 fn disconnect_delivers_what_was_posted_before() {
     for seed in 0..20 {

@@ -169,6 +169,7 @@ fn time_wait_answers_a_repeated_fin_and_lets_a_new_connection_in() {
     assert_eq!(b.host.app.accepted, 2);
 }
 
+/// DDP-44.
 #[test]
 fn data_after_our_close_is_delivered_and_after_the_fin_is_not() {
     let mut b = Bench::listening(|_| {}, Script::send(0));

@@ -114,6 +114,7 @@ fn a_window_that_never_fits_a_record_is_used_all_the_same() {
     assert_eq!(sent.iter().map(|s| s.data.len()).collect::<Vec<_>>(), [400]);
 }
 
+/// DDP-63.
 #[test]
 fn our_right_edge_never_moves_left() {
     // RFC 9293 §3.8.6: shrinking the window.

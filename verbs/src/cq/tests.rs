@@ -78,6 +78,7 @@ fn pollers_share_a_queue() {
     assert_eq!(sums.iter().map(|s| s.1).sum::<u64>(), COUNT * (COUNT - 1) / 2);
 }
 
+/// RDMAP-43.
 #[test]
 fn solicited_arming_waits_for_solicited_or_error() {
     let (device, _) = fake::device(Progress::Inline);

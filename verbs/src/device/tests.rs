@@ -114,3 +114,10 @@ fn a_completion_queue_serves_one_device() {
         assert!(matches!(own.alloc_pd().create_qp(&init), Err(Error::Invalid(_))));
     }
 }
+
+/// A program asks the device before it offers Atomics or immediate data to its peer. RDMAPX-31.
+#[test]
+fn extensions_are_reported() {
+    let simulation = crate::simulation::Simulation::new(&crate::simulation::Options::default()).unwrap();
+    assert!(simulation.device(0).attributes().unwrap().extensions);
+}

@@ -108,6 +108,7 @@ fn send_queue_keeps_list_and_inline_bytes() {
     assert!(queue.peek(2).is_none());
 }
 
+/// DDP-28.
 #[test]
 fn send_queue_refuses_at_once_what_cannot_be_posted() {
     let queue = SendQueue::new(2, 2, 8);
