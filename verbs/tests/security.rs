@@ -14,7 +14,8 @@ use urnic_iwarp::startup::{Initiator, Offer};
 use urnic_tcp::{CloseReason, ConnId};
 
 const LEN: usize = 4096;
-const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+const ALL: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
 /// A server with an honest client, and a third node that attacks: it has connections of its own, and knows all STags.
 struct Scene {
@@ -82,6 +83,7 @@ fn an_stag_is_of_no_use_in_another_domain() {
     for (op, len, codes) in [
         (SendOp::Write { addr, rkey }, 8, (1, 1, 2)),
         (SendOp::Read { addr, rkey }, 8, (0, 1, 3)),
+        (SendOp::FetchAdd { addr, rkey, add: 1 }, 8, (0, 1, 3)),
         (SendOp::SendInv(rkey), 0, (0, 1, 9)),
     ] {
         assert_eq!(scene.attack(&elsewhere, op, len), Some(codes), "{op:?}");

@@ -1,0 +1,542 @@
+//! Two nodes whose programs do at random moments what programs do when they are careless or worse: they take memory away while
+//! it is used, invalidate, bind, register anew, post nonsense, close. Over a network that loses and reorders.
+//!
+//! What must hold all the same: no octet changes outside of what is granted at that moment (everything else is compared with a
+//! shadow at every turn), and whatever was posted completes once and in order.
+
+mod common;
+
+use common::pages::Pages;
+use common::*;
+use fastrand::Rng;
+use std::collections::VecDeque;
+use std::ops::Range;
+use urnic::simulation::{Options, Simulation};
+use urnic::*;
+
+const SEEDS: u64 = 100;
+const TURNS: usize = 250;
+const SLOTS: usize = 12;
+/// Octets of a slot; its memory lies somewhere in it, between guards.
+const SLOT: usize = 12 << 10;
+const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+
+/// What a slot's memory is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Use {
+    /// Peers read and write it.
+    Open,
+    /// Peers write what windows grant, of type 1 or 2.
+    Windowed(MwKind),
+    /// Peers read it.
+    ReadOnly,
+    /// Receives and Reads of this node.
+    Own,
+}
+
+/// A piece of a node's memory.
+struct Slot {
+    range: Range<usize>,
+    purpose: Use,
+    domain: usize,
+    mr: Option<Mr>,
+    /// The STag it has now.
+    key: u32,
+    mw: Option<Mw>,
+    /// A request about it has been posted and not completed; one at a time, so that it is known what comes of it.
+    busy: bool,
+    /// The queue pair that such a request was posted to last.
+    bound_by: u32,
+    /// What its STag should grant.
+    grants: Option<Range<usize>>,
+    /// What may change now.
+    open: Vec<Range<usize>>,
+}
+
+/// An STag that is or was: first address, length, key.
+type Known = (u64, usize, u32);
+
+struct Node {
+    device: Device,
+    domains: [Pd; 2],
+    pages: Pages,
+    shadow: Vec<u8>,
+    slots: Vec<Slot>,
+    known: Vec<Known>,
+}
+
+impl Node {
+    fn new(device: Device, rng: &mut Rng) -> Node {
+        let pages = Pages::new(SLOTS * SLOT);
+        let shadow: Vec<u8> = (0..pages.len()).map(|_| rng.u8(..)).collect();
+        pages.fill(&shadow);
+        let slots = (0..SLOTS).map(|i| {
+            let purpose = [
+                Use::Open,
+                Use::Windowed(MwKind::Two),
+                Use::Windowed(MwKind::One),
+                Use::ReadOnly,
+                Use::Own,
+                Use::Own,
+            ][i % 6];
+            let start = i * SLOT + rng.usize(1..2000);
+            let range = start..start + rng.usize(100..8000);
+            Slot {
+                range,
+                purpose,
+                domain: i / 6 % 2,
+                mr: None,
+                key: 0,
+                mw: None,
+                busy: false,
+                bound_by: 0,
+                grants: None,
+                open: Vec::new(),
+            }
+        });
+        let slots = slots.collect();
+        let domains = [device.alloc_pd(), device.alloc_pd()];
+        Node { domains, device, pages, shadow, slots, known: Vec::new() }
+    }
+
+    /// What was open has been closed: it stays from now on as it is.
+    fn close(&mut self, slot: usize) {
+        let now = self.pages.content();
+        self.slots[slot].grants = None;
+        for range in self.slots[slot].open.drain(..) {
+            self.shadow[range.clone()].copy_from_slice(&now[range]);
+        }
+    }
+
+    fn register(&mut self, i: usize) {
+        let slot = &mut self.slots[i];
+        let access = match slot.purpose {
+            Use::Open => Access::LOCAL_WRITE | REMOTE | Access::REMOTE_INVALIDATE,
+            Use::ReadOnly => Access::REMOTE_READ,
+            Use::Windowed(_) | Use::Own => Access::LOCAL_WRITE,
+        };
+        let base = self.pages.base().wrapping_add(slot.range.start);
+        // SAFETY: within the mapping, which is dropped last; nobody has references to it.
+        let mr = unsafe { self.domains[slot.domain].reg_mr(base, slot.range.len(), access) }.unwrap();
+        slot.key = mr.rkey();
+        self.known.push((mr.addr(), slot.range.len(), slot.key));
+        if matches!(slot.purpose, Use::Open | Use::Own) {
+            slot.open.push(slot.range.clone());
+        }
+        slot.grants = (!matches!(slot.purpose, Use::Windowed(_))).then(|| slot.range.clone());
+        if let Use::Windowed(kind) = slot.purpose {
+            slot.mw = Some(self.domains[slot.domain].alloc_mw(kind).unwrap());
+        }
+        slot.mr = Some(mr);
+    }
+
+    /// The program takes a slot's memory back in one of the ways that work at once.
+    fn take_back(&mut self, i: usize, rng: &mut Rng) {
+        let slot = &mut self.slots[i];
+        let done = match rng.u8(..4) {
+            0 => slot.mw.take().is_some(),
+            // Refused if a window is bound. What has been posted could grant anew.
+            1 => !slot.busy && slot.mr.as_ref().is_some_and(|mr| mr.revoke().is_ok()),
+            2 => slot.mr.as_mut().is_some_and(|mr| {
+                let change = Rereg { access: Some(Access::REMOTE_READ), ..Rereg::default() };
+                // SAFETY: as for `register`.
+                let done = unsafe { mr.rereg(&change) }.is_ok();
+                slot.key = mr.rkey();
+                done
+            }),
+            _ => slot.mr.take().is_some(),
+        };
+        if done {
+            self.close(i);
+        }
+    }
+
+    /// A request about a slot's memory, at random: invalidation, binding, registration.
+    fn manage(&mut self, i: usize, rng: &mut Rng) -> Option<SendOp> {
+        let slot = &mut self.slots[i];
+        let (mr, whole) = (slot.mr.as_ref()?, slot.range.clone());
+        if slot.busy {
+            return None;
+        }
+        let from = whole.start + rng.usize(..whole.len() / 2);
+        let part = from..from + rng.usize(1..=whole.end - from);
+        let (addr, len) = (self.pages.base() as u64 + part.start as u64, part.len() as u64);
+        let invalidates = slot.grants.is_some();
+        slot.grants = Some(part.clone());
+        let op = match (&slot.mw, slot.purpose) {
+            (Some(_), Use::Windowed(MwKind::Two)) if invalidates => SendOp::LocalInv(slot.key),
+            (Some(mw), _) => {
+                slot.key = mw.fresh_rkey();
+                slot.open.push(part);
+                let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+                SendOp::BindMw { rkey: slot.key, lkey: mr.lkey(), addr, len, access }
+            }
+            _ if invalidates => SendOp::LocalInv(slot.key),
+            _ => {
+                slot.key = slot.key & !0xff | slot.key.wrapping_add(1) & 0xff;
+                let access = if slot.purpose == Use::ReadOnly {
+                    Access::REMOTE_READ
+                } else {
+                    slot.open.push(part);
+                    Access::LOCAL_WRITE | REMOTE | Access::REMOTE_INVALIDATE
+                };
+                SendOp::RegMr { key: slot.key, addr, len, access }
+            }
+        };
+        slot.busy = true;
+        self.known.push((addr, len as usize, slot.key));
+        Some(op)
+    }
+
+    /// The peer has invalidated `key`.
+    fn invalidated(&mut self, key: u32) {
+        if let Some(i) = self.slots.iter().position(|slot| slot.key == key && !slot.busy) {
+            self.close(i);
+        }
+    }
+
+    /// Whether all is as it should be outside of what is open.
+    fn check(&self) -> Result<(), String> {
+        let mut now = self.pages.content();
+        for range in self.slots.iter().flat_map(|slot| &slot.open) {
+            now[range.clone()].copy_from_slice(&self.shadow[range.clone()]);
+        }
+        match now.iter().zip(&self.shadow).position(|(a, b)| a != b) {
+            None => Ok(()),
+            Some(at) => Err(format!("octet {at} has changed, in slot {}", at / SLOT)),
+        }
+    }
+}
+
+/// What an operation needs of the peer's memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+    /// Atomics and invalidation, which windows do not grant.
+    Exclusive,
+}
+
+/// Two queue pairs that were connected, and what has been posted to them: its number, and the slot that it is about.
+struct Pair {
+    domain: usize,
+    ends: [End; 2],
+    sends: [VecDeque<(u64, Option<usize>)>; 2],
+    receives: [VecDeque<u64>; 2],
+    /// Receives for which no message is under way.
+    ready: [u32; 2],
+}
+
+#[derive(Default, Debug)]
+struct Seen {
+    succeeded: u32,
+    flushed: u32,
+    managed: u32,
+    refused: u32,
+    invalidated: u32,
+    pairs: u32,
+}
+
+struct World {
+    simulation: Simulation,
+    rng: Rng,
+    nodes: [Node; 2],
+    pairs: Vec<Pair>,
+    next: u64,
+    seen: Seen,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let rng = &mut Rng::with_seed(seed);
+        let network = ["delay=5us", "delay=20us,loss=0.01,reorder=0.05"][seed as usize % 2];
+        let network = format!("{network},seed={seed}").parse().unwrap();
+        let simulation = Simulation::new(&Options { network, ..Options::default() }).unwrap();
+        let nodes = [0, 1].map(|i| Node::new(simulation.device(i), rng));
+        let pairs = Vec::new();
+        World { simulation, rng: rng.clone(), nodes, pairs, next: 0, seen: Seen::default() }
+    }
+
+    fn add_pair(&mut self) {
+        let domain = self.rng.usize(..2);
+        let mut ends = [0, 1].map(|side: usize| {
+            let node: &Node = &self.nodes[side];
+            let (pd, cq) = (node.domains[domain].clone(), node.device.create_cq(256, None).unwrap());
+            let events = node.device.create_event_channel().unwrap();
+            End { qp: create_qp(&pd, &cq), pd, cq, events, connection: None }
+        });
+        let [server, client] = &mut ends;
+        connect(&mut self.simulation, server, client);
+        self.pairs.push(Pair {
+            domain,
+            ends,
+            sends: Default::default(),
+            receives: Default::default(),
+            ready: [0; 2],
+        });
+        self.seen.pairs += 1;
+    }
+
+    /// A list that names memory of this node: right, most of the time.
+    fn sges(&mut self, side: usize, domain: usize, purposes: &[Use], most: usize) -> Vec<Sge> {
+        let node = &self.nodes[side];
+        let rng = &mut self.rng;
+        let fits = |slot: &Slot| {
+            let usable =
+                slot.domain == domain && slot.mr.is_some() && !slot.busy && purposes.contains(&slot.purpose);
+            slot.grants.clone().filter(|_| usable).map(|range| (range, slot.key))
+        };
+        let all: Vec<_> = node.slots.iter().filter_map(fits).collect();
+        let Some((range, lkey)) = rng.choice(all) else { return Vec::new() };
+        let from = rng.usize(range.clone());
+        let n = rng.usize(..=(range.end - from).min(most));
+        let mut sge = Sge { addr: node.pages.base() as u64 + from as u64, len: n as u32, lkey };
+        match rng.u16(..400) {
+            0 => sge.lkey ^= rng.u32(..),
+            1 => sge.addr = sge.addr.wrapping_add(rng.u64(..20_000)),
+            2 => sge.addr = rng.u64(..),
+            _ => {}
+        }
+        vec![sge]
+    }
+
+    /// An address, an STag of the peer's, and how many octets there are: right, most of the time.
+    fn target(&mut self, p: usize, side: usize, kind: Kind) -> Option<(u64, u32, usize)> {
+        let pair = &self.pairs[p];
+        let (node, qpn, rng) = (&self.nodes[1 - side], pair.ends[1 - side].qp.qpn(), &mut self.rng);
+        if rng.u16(..60) == 0 {
+            let (base, len, key) = rng.choice(&node.known).copied().unwrap_or((0, 1, 1));
+            return Some(match rng.u8(..4) {
+                0 => (base.wrapping_sub(rng.u64(..100)), key, len),
+                1 => (rng.u64(..), key, len),
+                2 => (base, rng.u32(..), len),
+                _ => (base, key, len),
+            });
+        }
+        let granted = |slot: &Slot| {
+            let usable = slot.domain == pair.domain && slot.mr.is_some() && !slot.busy;
+            let right = match slot.purpose {
+                Use::ReadOnly => kind == Kind::Read,
+                Use::Windowed(_) if kind == Kind::Exclusive => false,
+                Use::Windowed(of) => slot.bound_by == qpn || of == MwKind::One,
+                Use::Open => true,
+                Use::Own => false,
+            };
+            let range = slot.grants.clone().filter(|_| right);
+            range.filter(|_| usable).map(|range| (range, slot.key))
+        };
+        let all: Vec<_> = node.slots.iter().filter_map(granted).collect();
+        let (range, key) = rng.choice(all)?;
+        let from = rng.usize(range.clone());
+        Some((node.pages.base() as u64 + from as u64, key, range.end - from))
+    }
+
+    fn post(&mut self, p: usize, side: usize) {
+        let domain = self.pairs[p].domain;
+        self.next += 1;
+        let wr_id = self.next;
+        if self.rng.u8(..3) == 0 {
+            let sges = self.sges(side, domain, &[Use::Own, Use::Open], 8000);
+            if sges.iter().all(|sge| sge.len < 16) && self.rng.u8(..50) > 0 {
+                return;
+            }
+            let pair = &mut self.pairs[p];
+            if pair.ends[side].qp.post_recv(&RecvWr { wr_id, sges: &sges }).is_ok() {
+                pair.receives[side].push_back(wr_id);
+                pair.ready[side] += u32::from(sges.iter().any(|sge| sge.len >= 16));
+            }
+            return;
+        }
+        let sources = [Use::Own, Use::Open, Use::ReadOnly];
+        let sinks = [Use::Own, Use::Open];
+        let mut about = None;
+        let kind = self.rng.u8(..16);
+        let access = match kind {
+            5..8 => Kind::Read,
+            8 | 13 => Kind::Exclusive,
+            _ => Kind::Write,
+        };
+        let Some((addr, rkey, most)) = self.target(p, side, access) else { return };
+        if kind == 8 && most < 16 {
+            return;
+        }
+        let received = (9..14).contains(&kind);
+        if received {
+            // Without a receive it ends the connection.
+            let to = &mut self.pairs[p].ready[1 - side];
+            if *to == 0 && self.rng.u8(..100) > 0 {
+                return;
+            }
+            *to = to.saturating_sub(1);
+        }
+        let (op, sges) = match kind {
+            0..5 => (SendOp::Write { addr, rkey }, self.sges(side, domain, &sources, most)),
+            5..8 => (SendOp::Read { addr, rkey }, self.sges(side, domain, &sinks, most)),
+            8 => {
+                let sges = self.sges(side, domain, &sinks, 8).into_iter().map(|sge| Sge { len: 8, ..sge });
+                (SendOp::FetchAdd { addr: addr.next_multiple_of(8), rkey, add: 1 }, sges.collect())
+            }
+            9 => (SendOp::WriteImm { addr, rkey, imm: 5 }, self.sges(side, domain, &sources, most)),
+            10..13 => (SendOp::Send, self.sges(side, domain, &sources, 16)),
+            13 => (SendOp::SendInv(rkey), Vec::new()),
+            _ => {
+                // Now and then of the other domain, which is refused.
+                let of = if self.rng.u8(..50) > 0 { domain } else { 1 - domain };
+                let slot = of * SLOTS / 2 + self.rng.usize(..SLOTS / 2);
+                let Some(op) = self.nodes[side].manage(slot, &mut self.rng) else { return };
+                self.nodes[side].slots[slot].bound_by = self.pairs[p].ends[side].qp.qpn();
+                about = Some(slot);
+                (op, Vec::new())
+            }
+        };
+        let mut flags = SendFlags::SIGNALED;
+        flags.set(SendFlags::FENCE, self.rng.u8(..4) == 0);
+        let pair = &mut self.pairs[p];
+        match pair.ends[side].qp.post_send(&SendWr { wr_id, op, sges: &sges, flags }) {
+            Ok(()) => pair.sends[side].push_back((wr_id, about)),
+            Err(_) => {
+                if let Some(slot) = about {
+                    self.nodes[side].slots[slot].busy = false;
+                }
+            }
+        }
+    }
+
+    fn completion(&mut self, p: usize, side: usize, wc: &Wc) -> Result<(), String> {
+        let pair = &mut self.pairs[p];
+        self.seen.succeeded += u32::from(wc.status == WcStatus::Success);
+        self.seen.flushed += u32::from(wc.status == WcStatus::Flushed);
+        self.seen.refused += u32::from(!matches!(wc.status, WcStatus::Success | WcStatus::Flushed));
+        if pair.receives[side].front() == Some(&wc.wr_id) {
+            pair.receives[side].pop_front();
+            if wc.flags.contains(WcFlags::WITH_INV) && wc.status == WcStatus::Success {
+                self.seen.invalidated += 1;
+                self.nodes[side].invalidated(wc.invalidated_rkey);
+            }
+            return Ok(());
+        }
+        let about = match pair.sends[side].pop_front() {
+            Some((wr_id, about)) if wr_id == wc.wr_id => about,
+            other => return Err(format!("{wc:?} instead of {other:?}")),
+        };
+        if let Some(i) = about {
+            self.nodes[side].slots[i].busy = false;
+            if wc.status == WcStatus::Success {
+                self.seen.managed += 1;
+                if wc.opcode == WcOpcode::LocalInv {
+                    self.nodes[side].close(i);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self) -> Result<(), String> {
+        for p in 0..self.pairs.len() {
+            for side in 0..2 {
+                while self.pairs[p].ends[side].events.poll().is_some() {}
+                for wc in self.pairs[p].ends[side].completions() {
+                    self.completion(p, side, &wc)?;
+                }
+            }
+        }
+        self.nodes.iter().try_for_each(Node::check)
+    }
+
+    fn turn(&mut self) -> Result<(), String> {
+        if self.pairs.len() < 3 {
+            self.add_pair();
+        }
+        for _ in 0..self.rng.usize(..6) {
+            let (p, side) = (self.rng.usize(..self.pairs.len()), self.rng.usize(..2));
+            self.post(p, side);
+        }
+        let (side, i) = (self.rng.usize(..2), self.rng.usize(..SLOTS));
+        if self.nodes[side].slots[i].mr.is_none() {
+            self.nodes[side].slots[i].mw = None;
+            if !self.nodes[side].slots[i].busy {
+                self.nodes[side].register(i);
+            }
+        } else if self.rng.u8(..6) == 0 {
+            self.nodes[side].take_back(i, &mut self.rng);
+        }
+        let p = self.rng.usize(..self.pairs.len());
+        let end = &self.pairs[p].ends[side];
+        match self.rng.u16(..300) {
+            0 => end.qp.to_error(),
+            1 => {
+                if let Some(connection) = &end.connection {
+                    let _ = connection.disconnect();
+                }
+            }
+            // Destroyed in the middle of its work.
+            2 => self.forget(p),
+            _ => {}
+        }
+        for _ in 0..self.rng.usize(..20) {
+            self.simulation.step(LIMIT);
+        }
+        self.collect()?;
+        let over = |pair: &Pair| {
+            let ended = |side: usize| pair.ends[side].qp.state() == QpState::Error;
+            ended(0) && ended(1) && pair.sends.iter().all(VecDeque::is_empty)
+        };
+        if let Some(p) = self.pairs.iter().position(over) {
+            self.forget(p);
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, p: usize) {
+        let pair = self.pairs.swap_remove(p);
+        for side in 0..2 {
+            for slot in pair.sends[side].iter().filter_map(|(_, about)| *about) {
+                self.nodes[side].slots[slot].busy = false;
+            }
+        }
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        for _ in 0..TURNS {
+            self.turn()?;
+        }
+        for pair in &self.pairs {
+            pair.ends[0].qp.to_error();
+            pair.ends[1].qp.to_error();
+        }
+        let limit = self.simulation.now() + std::time::Duration::from_secs(1);
+        self.simulation.run(limit, || false);
+        self.collect()?;
+        let left = |pair: &Pair| {
+            pair.sends.iter().map(VecDeque::len).chain(pair.receives.iter().map(VecDeque::len)).sum::<usize>()
+        };
+        match self.pairs.iter().map(left).sum() {
+            0 => Ok(()),
+            n => Err(format!("{n} requests have not completed")),
+        }
+    }
+}
+
+#[test]
+fn careless_programs_change_nothing_that_is_not_granted() {
+    let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());
+    let only: Option<u64> = number("URNIC_SEED");
+    let seeds = only.map_or(0..number("URNIC_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
+    let mut all = Seen::default();
+    for seed in seeds {
+        let mut world = World::new(seed);
+        world.run().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        let seen = &world.seen;
+        all.succeeded += seen.succeeded;
+        all.flushed += seen.flushed;
+        all.managed += seen.managed;
+        all.refused += seen.refused;
+        all.invalidated += seen.invalidated;
+        all.pairs += seen.pairs;
+    }
+    println!("{all:?}");
+    if only.is_none() {
+        assert!(all.succeeded > 5000 && all.managed > 500 && all.refused > 500, "{all:?}");
+        assert!(all.flushed > 1000 && all.invalidated > 100 && all.pairs > 500, "{all:?}");
+    }
+}
