@@ -215,6 +215,43 @@ fn a_region_with_windows_is_not_deregistered() {
     remote.deregister().expect("the window is gone with its queue pair");
 }
 
+/// What a queue pair's peer was granted is not for its next peer: windows and limited regions go when it is used again.
+#[test]
+fn the_next_peer_inherits_nothing() {
+    let mut scene = Scene::new(ALL);
+    let mw = scene.server.pd.alloc_mw(MwKind::Two).unwrap();
+    let limited = scene.server.pd.alloc_mr(LEN, ALL).unwrap();
+    limited.restrict_to(&scene.server.qp).unwrap();
+    let (rkey, lkey, addr) = (mw.fresh_rkey(), scene.remote.lkey(), scene.remote.addr());
+    let access = Access::REMOTE_READ;
+    assert_eq!(scene.run(SendOp::BindMw { rkey, lkey, addr, len: 8, access }), WcStatus::Success);
+    assert_eq!(scene.read(addr, rkey, 8), WcStatus::Success);
+    assert_eq!(scene.read(limited.addr(), limited.rkey(), 8), WcStatus::Success);
+    scene.server.qp.to_error();
+    scene.client.end(&mut scene.simulation);
+    for (addr, rkey, code) in [(addr, rkey, 0), (limited.addr(), limited.rkey(), 3)] {
+        scene.server.qp.to_error();
+        scene.server.qp.to_idle().unwrap();
+        scene.settle();
+        while scene.server.events.poll().is_some() {}
+        let mut next = scene.client.sibling(&scene.simulation.device(1));
+        connect(&mut scene.simulation, &mut scene.server, &mut next);
+        next.post(1, SendOp::Read { addr, rkey }, &[Sge::of(&scene.local, 0, 8)]);
+        assert_eq!(next.next(&mut scene.simulation).status, WcStatus::RemoteAccess);
+        assert_eq!(next.qp.terminate().map(|t| (t.layer, t.etype, t.code)), Some((0, 1, code)));
+        scene.settle();
+    }
+    scene.server.qp.to_error();
+    scene.server.qp.to_idle().unwrap();
+    scene.settle();
+    while scene.server.events.poll().is_some() {}
+    let mut next = scene.client.sibling(&scene.simulation.device(1));
+    connect(&mut scene.simulation, &mut scene.server, &mut next);
+    limited.restrict_to(&scene.server.qp).unwrap();
+    next.post(1, SendOp::Read { addr: limited.addr(), rkey: limited.rkey() }, &[Sge::of(&scene.local, 0, 8)]);
+    assert_eq!(next.next(&mut scene.simulation).status, WcStatus::Success);
+}
+
 /// What a request about memory must not ask for; each ends the connection that it was posted to.
 #[test]
 fn bindings_and_registrations_are_checked() {

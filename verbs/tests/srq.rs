@@ -189,6 +189,7 @@ fn the_memory_is_that_of_the_queues_domain() {
 }
 
 /// The limit tells in time that receives run low, and no message is lost if the program then posts some.
+/// By it a program notices that peers use more than their share (SEC-22).
 #[test]
 fn the_limit_tells_in_time() {
     let Setting { mut simulation, srq, servers, clients, .. } = setting(&options(), 3);

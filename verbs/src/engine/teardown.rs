@@ -242,6 +242,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
         }
         let old = core.endpoint.take();
         core.reset();
+        // What its last peer was granted is not for the next one.
+        self.table.queue_pair_gone(core.shared.scopes.qp);
         if let Some(endpoint) = old.and_then(|index| self.endpoints.get_mut(index)) {
             endpoint.phase = Phase::Closing;
         }

@@ -183,7 +183,8 @@ impl Mr {
     }
 
     /// From now on only `qp` can use the region: neither the peers of other queue pairs of the domain, nor requests posted
-    /// to those. The peer may invalidate it, if it has any remote right.
+    /// to those. The peer may invalidate it, if it has any remote right. When the queue pair is destroyed or goes back to
+    /// idle, nobody can use the region until it is limited to another one.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the queue pair is of another protection domain.

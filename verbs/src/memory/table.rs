@@ -18,6 +18,9 @@ pub(crate) const MAX_REGIONS: usize = 1 << 20;
 const RESTING: usize = 1024;
 const _: () = assert!(MAX_REGIONS <= 1 << INDEX_BITS);
 
+/// The scope of no queue pair at all.
+const NOBODY: Scope = Scope(u32::MAX);
+
 /// A memory region to enter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MrEntry {
@@ -104,8 +107,8 @@ pub(crate) struct MrTable {
     slots: Vec<Slot>,
     homes: Vec<Home>,
     free: VecDeque<u32>,
-    /// Windows of type 2 that are bound.
-    bound: u32,
+    /// STags limited to one queue pair: windows of type 2 that are bound, and regions that say so.
+    limited: u32,
     map: StagMap,
     random: fastrand::Rng,
 }
@@ -118,7 +121,7 @@ impl MrTable {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let map = StagMap::new(&mut random);
-        Self { slots: Vec::new(), homes: Vec::new(), free: VecDeque::new(), bound: 0, map, random }
+        Self { slots: Vec::new(), homes: Vec::new(), free: VecDeque::new(), limited: 0, map, random }
     }
 
     /// Enters a region and answers its STag, which is never 0.

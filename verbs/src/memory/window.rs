@@ -15,7 +15,7 @@ pub enum MwKind {
     /// can invalidate it.
     One,
     /// For the queue pair that binds it ([`SendOp::BindMw`]). Before it is bound again it has to be invalidated, by
-    /// [`SendOp::LocalInv`] or by the peer. When its queue pair is destroyed it is unbound.
+    /// [`SendOp::LocalInv`] or by the peer. When its queue pair is destroyed or goes back to idle it is unbound.
     Two,
 }
 

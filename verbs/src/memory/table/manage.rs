@@ -1,6 +1,6 @@
 //! What changes an STag: removal, invalidation, binding, registration by work request (verbs §7).
 
-use super::{Home, Kind, MrFault, MrTable, Slot, State};
+use super::{Home, Kind, MrFault, MrTable, NOBODY, Slot, State};
 use crate::error::{Error, Result};
 use crate::memory::{Access, MwKind};
 use crate::pd::{Scope, Scopes};
@@ -27,6 +27,8 @@ impl MrTable {
             self.unbind_all(|_, bound_to| bound_to as usize == index);
         }
         self.invalidate_slot(index);
+        let of_region = matches!(self.homes[index].kind, Kind::Region { .. });
+        self.limited -= u32::from(of_region && self.slots[index].scope != self.homes[index].pd);
         self.slots[index].state = State::Free;
         self.free.push_back(index as u32);
         Ok(())
@@ -57,7 +59,8 @@ impl MrTable {
     /// From now on only the queue pair of scope `qp` can use the handle's STag.
     pub(crate) fn restrict(&mut self, stag: u32, qp: Scope) -> Result<()> {
         let index = self.held(stag)?;
-        self.slots[index].scope = qp;
+        let was = std::mem::replace(&mut self.slots[index].scope, qp);
+        self.limited += u32::from(was == self.homes[index].pd);
         Ok(())
     }
 
@@ -101,10 +104,17 @@ impl MrTable {
         Ok(())
     }
 
-    /// The queue pair of scope `qp` is gone, and with it the windows that were bound for it.
+    /// The queue pair of scope `qp` is gone, or about to have another peer, and with it the windows that were bound for
+    /// it; regions that were limited to it are nobody's.
     pub(crate) fn queue_pair_gone(&mut self, qp: Scope) {
-        if self.bound > 0 {
-            self.unbind_all(|slot, _| slot.scope == qp);
+        if self.limited == 0 {
+            return;
+        }
+        self.unbind_all(|slot, _| slot.scope == qp);
+        for (slot, home) in self.slots.iter_mut().zip(&self.homes) {
+            if slot.scope == qp && matches!(home.kind, Kind::Region { .. }) {
+                slot.scope = NOBODY;
+            }
         }
     }
 
@@ -129,7 +139,7 @@ impl MrTable {
             if let Kind::Region { windows, .. } = &mut self.homes[region as usize].kind {
                 *windows -= 1;
             }
-            self.bound -= u32::from(kind == MwKind::Two);
+            self.limited -= u32::from(kind == MwKind::Two);
         }
     }
 
@@ -177,7 +187,7 @@ impl MrTable {
         if let Kind::Region { windows, .. } = &mut self.homes[region].kind {
             *windows += 1;
         }
-        self.bound += u32::from(kind == MwKind::Two);
+        self.limited += u32::from(kind == MwKind::Two);
         self.homes[window].kind = Kind::Window { kind, region: region as u32 };
         self.slots[window] = Slot {
             base: base.wrapping_add(offset as usize),

@@ -267,6 +267,11 @@ proptest! {
                 Step::Gone(qp) => {
                     table.queue_pair_gone(QPS[qp].qp);
                     model.unbind(|held, _| held.scope == QPS[qp].qp);
+                    for held in model.0.iter_mut().filter(|held| held.scope == QPS[qp].qp) {
+                        if let Kind::Region { .. } = held.kind {
+                            held.scope = Scope(u32::MAX);
+                        }
+                    }
                 }
                 Step::Resolve { pick, qp, need, offset, len } => if let Some(i) = held(pick) {
                     let (by, held) = (QPS[qp], &model.0[i]);
