@@ -51,7 +51,9 @@ fn every_operation_completes_rightly_or_names_the_cause() {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     println!("{seeds} seeds: {seen:?}");
     if seeds >= SEEDS {
+        let extensions = [seen.atomics, seen.immediates];
         let all = [seen.lost, seen.corrupted, seen.swapped, seen.crc_errors, seen.refused];
+        assert!(extensions.iter().all(|n| *n > 1000), "{seen:?}");
         assert!(all.iter().all(|n| *n > 20), "the workload sees too little: {seen:?}");
     }
 }

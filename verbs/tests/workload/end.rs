@@ -60,9 +60,12 @@ pub struct Receive {
     pub capacity: usize,
 }
 
-/// A Send of the peer that is to arrive here.
+/// A Send or immediate data of the peer that is to arrive here.
 pub struct Due {
+    /// What the peer posted before this has been placed when it arrives.
     pub seq: u64,
+    /// The immediate data, if it is that.
+    pub imm: Option<u32>,
     pub len: u32,
     pub solicited: bool,
     pub invalidates: Option<u32>,
@@ -82,6 +85,13 @@ pub struct End {
     pub next_window: usize,
     /// Place and key of a window that a Send was posted to invalidate.
     pub invalid: Option<(usize, u32)>,
+    /// What the peer's Atomics work on, and its values, the last of which all that are posted will make.
+    pub word: Piece,
+    pub word_values: Vec<u64>,
+    /// The word has had this value at least.
+    pub word_floor: usize,
+    /// Atomics of this end that are not known to be done: the request and the value it makes.
+    pub atomics: VecDeque<(u64, usize)>,
     pub slot: Piece,
     pub slot_values: Vec<Vec<u8>>,
     /// The slot has had this value at least.
@@ -143,15 +153,22 @@ impl End {
         let len = room(p);
         let odd = 64 + (p.seed as usize * 7 + pair * 5 + side * 3) % 600;
         let (local, write, read) = (Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ);
+        let atomic = Access::REMOTE_ATOMIC;
         let src = arena.region(&pd, len, odd, Access::empty());
-        let mut dst = arena.region(&pd, len, odd, local | write | read);
+        let mut dst = arena.region(&pd, len, odd, local | write | read | atomic);
         let ro = arena.region(&pd, len, odd, read);
         let inbox = arena.region(&pd, len, odd, local);
         let sink = arena.region(&pd, len, odd, local);
         let passing = local | write | Access::REMOTE_INVALIDATE;
         let windows = (0..WINDOWS).map(|_| arena.region(&pd, WINDOW, odd, passing)).collect();
         let slot = dst.take(3, SLOT).unwrap();
+        // The arena itself is aligned.
+        let word = dst.take((slot.at + SLOT).wrapping_neg() % 8, 8).unwrap();
         End {
+            word_values: vec![u64::from_ne_bytes(arena.read(word.at, 8).try_into().unwrap())],
+            word,
+            word_floor: 0,
+            atomics: VecDeque::new(),
             slot_values: vec![arena.read(slot.at, SLOT)],
             slot_floor: 0,
             slot,

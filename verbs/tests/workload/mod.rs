@@ -8,6 +8,7 @@
 
 mod arena;
 mod end;
+mod extensions;
 mod parameters;
 mod traffic;
 
@@ -43,6 +44,9 @@ pub struct Seen {
     pub swapped: u64,
     pub crc_errors: u64,
     pub refused: u64,
+    /// Atomics and immediate data that were complete.
+    pub atomics: u64,
+    pub immediates: u64,
 }
 
 impl std::ops::AddAssign for Seen {
@@ -54,6 +58,8 @@ impl std::ops::AddAssign for Seen {
         self.swapped += o.swapped;
         self.crc_errors += o.crc_errors;
         self.refused += o.refused;
+        self.atomics += o.atomics;
+        self.immediates += o.immediates;
     }
 }
 
@@ -352,6 +358,7 @@ impl World {
             self.settle_pair(pair).map_err(|e| format!("pair {pair}: {e}"))?;
             for side in 0..2 {
                 self.look_at_slot(pair, side).map_err(|e| format!("pair {pair}: {e}"))?;
+                self.look_at_word(pair, side).map_err(|e| format!("pair {pair}: {e}"))?;
                 self.flushes_at_once(pair, side).map_err(|e| format!("pair {pair} side {side}: {e}"))?;
             }
         }

@@ -28,10 +28,12 @@ pub enum Poison {
     ReadOtherDomain,
     SendTooLong,
     LocalKey,
+    AtomicUnaligned,
+    AtomicWithoutRight,
 }
 
 impl Poison {
-    pub const ALL: [Poison; 12] = [
+    pub const ALL: [Poison; 14] = [
         Poison::WriteUnknownStag,
         Poison::WriteBeyondEnd,
         Poison::WriteBeforeStart,
@@ -44,6 +46,8 @@ impl Poison {
         Poison::ReadOtherDomain,
         Poison::SendTooLong,
         Poison::LocalKey,
+        Poison::AtomicUnaligned,
+        Poison::AtomicWithoutRight,
     ];
 
     /// Layer, error type and code of the Terminate (RFC 5040 §4.8, RFC 5041 §8, RFC 6580).
@@ -58,6 +62,8 @@ impl Poison {
             Poison::ReadOtherDomain => (0, 1, 3),
             Poison::SendTooLong => (1, 2, 5),
             Poison::LocalKey => (0, 0, 0),
+            Poison::AtomicUnaligned => (0, 2, 7),
+            Poison::AtomicWithoutRight => (0, 1, 2),
         }
     }
 }

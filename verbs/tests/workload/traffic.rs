@@ -26,13 +26,13 @@ impl Arena {
 }
 
 /// A request about to be posted.
-struct Draft {
-    op: SendOp,
-    sges: Vec<Sge>,
-    from: Vec<Piece>,
-    flags: SendFlags,
-    data: Vec<u8>,
-    opcode: WcOpcode,
+pub(super) struct Draft {
+    pub(super) op: SendOp,
+    pub(super) sges: Vec<Sge>,
+    pub(super) from: Vec<Piece>,
+    pub(super) flags: SendFlags,
+    pub(super) data: Vec<u8>,
+    pub(super) opcode: WcOpcode,
 }
 
 impl World {
@@ -75,7 +75,7 @@ impl World {
             if end.failed() || end.ending || end.posted.len() >= end.qp.max_send_wr() as usize {
                 return Ok(());
             }
-            let op = self.rng.u8(..16);
+            let op = self.rng.u8(..21);
             let posted = match op {
                 0..4 => self.post_write(pair, side)?,
                 4..6 => self.post_slot(pair, side)?,
@@ -83,7 +83,9 @@ impl World {
                 10 => self.post_send(pair, side, true)?,
                 11..13 => self.post_read(pair, side)?,
                 13 => self.post_read_back(pair, side)?,
-                _ => self.post_forward(pair, side)?,
+                14..16 => self.post_forward(pair, side)?,
+                16..19 => self.post_atomic(pair, side)?,
+                _ => self.post_write_imm(pair, side)?,
             };
             // What is impossible just now counts too, so that this ends.
             self.ends[pair][side].ops_left -= 1;
@@ -98,7 +100,7 @@ impl World {
     }
 
     /// The length of the next message.
-    fn length(&mut self, most: usize) -> usize {
+    pub(super) fn length(&mut self, most: usize) -> usize {
         let most = most.min(self.p.largest);
         match self.rng.u8(..8) {
             0 => self.rng.usize(..=most.min(1)),
@@ -109,7 +111,7 @@ impl World {
     }
 
     /// `len` octets from several places of the sources.
-    fn source(&mut self, pair: usize, side: usize, len: usize) -> Option<Draft> {
+    pub(super) fn source(&mut self, pair: usize, side: usize, len: usize) -> Option<Draft> {
         let (end, rng) = (&mut self.ends[pair][side], &mut self.rng);
         let mut left = len;
         let mut from = Vec::new();
@@ -135,7 +137,13 @@ impl World {
     }
 
     /// Posts `draft`; gives its sequence number.
-    fn push(&mut self, pair: usize, side: usize, mut draft: Draft, read: Option<usize>) -> Checked<u64> {
+    pub(super) fn push(
+        &mut self,
+        pair: usize,
+        side: usize,
+        mut draft: Draft,
+        read: Option<usize>,
+    ) -> Checked<u64> {
         let end = &mut self.ends[pair][side];
         let queue = end.qp.max_send_wr() as usize;
         let must = end.posted.len() + 1 >= queue || end.ops_left <= 1;
@@ -168,13 +176,13 @@ impl World {
         Ok(seq)
     }
 
-    fn effect(&mut self, device: usize, pieces: Vec<Piece>, data: Vec<u8>) -> usize {
+    pub(super) fn effect(&mut self, device: usize, pieces: Vec<Piece>, data: Vec<u8>) -> usize {
         self.effects.push(Effect { device, pieces, data, fate: Fate::Maybe });
         self.effects.len() - 1
     }
 
     /// The address and key for the peer of `side`.
-    fn target(&self, pair: usize, side: usize, place: Piece) -> (u64, u32) {
+    pub(super) fn target(&self, pair: usize, side: usize, place: Piece) -> (u64, u32) {
         (self.arenas[1 - side].address(place.at), self.ends[pair][1 - side].dst.key())
     }
 
@@ -245,7 +253,8 @@ impl World {
         let pieces = head(&peer.receives[peer.due.len()].pieces, len);
         let effect = self.effect(1 - side, pieces, data);
         let invalidated = invalidates.map(|(_, key)| key);
-        let due = Due { seq, len: len as u32, solicited, invalidates: invalidated, effect, too_long: false };
+        let len = len as u32;
+        let due = Due { seq, imm: None, len, solicited, invalidates: invalidated, effect, too_long: false };
         let peer = &mut self.ends[pair][1 - side];
         peer.due.push_back(due);
         peer.invalid = invalidates.or(peer.invalid);
@@ -354,6 +363,7 @@ impl World {
             check!(posted.signalled == this, "request {} comes first", posted.wr_id);
             if let Some(effect) = posted.read {
                 self.prove(pair, side, posted.seq)?;
+                self.prove_atomics(pair, side, posted.seq);
                 self.happened(effect).map_err(|e| format!("Read {}: {e}", posted.wr_id))?;
             }
             for piece in posted.from {
@@ -378,7 +388,11 @@ impl World {
         check!(!end.broken[1], "a success after a failure");
         let Some(due) = end.due.pop_front() else { return Err("no Send was posted for it".to_owned()) };
         check!(!due.too_long, "the Send does not fit");
-        check!(wc.opcode == WcOpcode::Recv, "the opcode");
+        let opcode = if due.imm.is_some() { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
+        check!(wc.opcode == opcode, "the opcode");
+        let imm = wc.flags.contains(WcFlags::WITH_IMM).then(|| wc.imm_data());
+        check!(imm == due.imm, "the immediate data should be {:?}", due.imm);
+        self.seen.immediates += u64::from(imm.is_some());
         check!(wc.byte_len == due.len, "the length should be {}", due.len);
         check!(wc.flags.contains(WcFlags::SOLICITED) == due.solicited, "solicited: {}", due.solicited);
         let invalidated = wc.flags.contains(WcFlags::WITH_INV).then_some(wc.invalidated_rkey);
@@ -448,8 +462,11 @@ impl World {
             self.prove(pair, side, u64::MAX)?;
         }
         for side in 0..2 {
+            self.prove_atomics(pair, side, u64::MAX);
             let end = &self.ends[pair][side];
             check!(end.due.is_empty(), "side {side}: {} Sends did not arrive", end.due.len());
+            let performed = end.word_floor + 1 == end.word_values.len();
+            check!(performed, "side {side}: an Atomic was not performed");
             check!(
                 end.slot_floor + 1 == end.slot_values.len(),
                 "side {side}: the slot's last value is missing"
@@ -473,7 +490,11 @@ impl World {
                 | Poison::ReadBeyondEnd
                 | Poison::ReadWithoutRight
                 | Poison::ReadOtherDomain
+                | Poison::AtomicUnaligned
+                | Poison::AtomicWithoutRight
         );
+        let atomic = matches!(poison, Poison::AtomicUnaligned | Poison::AtomicWithoutRight);
+        let len = if atomic { 8 } else { len };
         let (at, key) = match poison {
             Poison::WriteUnknownStag | Poison::ReadUnknownStag => (dst.at + 100, unknown),
             Poison::WriteBeyondEnd => (dst.at + dst.len + 1 - len, dst.key()),
@@ -487,6 +508,8 @@ impl World {
                 let (at, key) = peer.invalid.unwrap_or((dst.at, unknown));
                 (at + 30, key)
             }
+            Poison::AtomicUnaligned => (peer.word.at + 4, dst.key()),
+            Poison::AtomicWithoutRight => (ro.at.next_multiple_of(8), ro.key()),
             Poison::SendTooLong | Poison::LocalKey => (dst.at, dst.key()),
         };
         let addr = address(at);
@@ -503,13 +526,18 @@ impl World {
             let data = draft.data[..most].to_vec();
             let seq = self.push(pair, side, draft, None)?;
             let effect = self.effect(1 - side, pieces, data);
-            let due = Due { seq, len: 0, solicited: false, invalidates: None, effect, too_long: true };
+            let (imm, invalidates) = (None, None);
+            let due = Due { seq, imm, len: 0, solicited: false, invalidates, effect, too_long: true };
             self.ends[pair][1 - side].due.push_back(due);
         } else if reads {
             let Some(place) = self.ends[pair][side].sink.take(0, len) else { return Ok(()) };
             let sges = vec![sge(&self.arenas[side], &place, self.ends[pair][side].sink.key())];
             let draft = Draft {
-                op: SendOp::Read { addr, rkey: key },
+                op: if atomic {
+                    SendOp::FetchAdd { addr, rkey: key, add: 1 }
+                } else {
+                    SendOp::Read { addr, rkey: key }
+                },
                 sges,
                 from: Vec::new(),
                 flags: SendFlags::SIGNALED,
@@ -586,7 +614,7 @@ fn failed(
     Ok(())
 }
 
-fn sge(arena: &Arena, piece: &Piece, lkey: u32) -> Sge {
+pub(super) fn sge(arena: &Arena, piece: &Piece, lkey: u32) -> Sge {
     Sge { addr: arena.address(piece.at), len: piece.len as u32, lkey }
 }
 
