@@ -38,7 +38,7 @@ impl Node {
         config.port.capture = capture.map(Path::to_owned);
         let device = Device::open(&config).expect("the device opens");
         let pd = device.alloc_pd();
-        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         Self {
             cq: device.create_cq(1024, None).expect("a queue"),
             events: device.create_event_channel().expect("a channel"),
@@ -117,7 +117,7 @@ impl Pair {
 
     /// Posts at the client and waits until it is done, at the server too if it receives.
     fn run(&self, (server, client): (&Qp, &Qp), op: SendOp, len: u32, flags: SendFlags) {
-        let receives = matches!(op, SendOp::Send | SendOp::SendInv(_));
+        let receives = matches!(op, SendOp::Send | SendOp::SendInv(_) | SendOp::WriteImm { .. });
         if receives {
             let sges = [Sge::of(&self.server.memory, 0, len)];
             server.post_recv(&RecvWr { wr_id: 1, sges: &sges }).expect("posted");
@@ -157,6 +157,18 @@ impl Pair {
                 self.run(qps, SendOp::SendInv(passing.rkey()), len, flags);
             }
         }
+        let (addr, rkey) = there;
+        for op in [
+            SendOp::FetchAdd { addr, rkey, add: 1 },
+            SendOp::MaskedFetchAdd { addr, rkey, add: 1, mask: 1 << 31 },
+            SendOp::CmpSwap { addr, rkey, compare: 1, swap: 2 },
+            SendOp::MaskedCmpSwap { addr, rkey, compare: 1, compare_mask: 0, swap: 2, swap_mask: 0xFF },
+        ] {
+            self.run(qps, op, 8, SendFlags::empty());
+        }
+        for (len, flags) in [(0, SendFlags::empty()), (5000, SendFlags::empty()), (8, SendFlags::SOLICITED)] {
+            self.run(qps, SendOp::WriteImm { addr, rkey, imm: 0x0102_0304 }, len, flags);
+        }
         self.client.memory.write_at(0, MARK).expect("in bounds");
         self.run(qps, SendOp::Send, MARK.len() as u32, SendFlags::empty());
         connection.disconnect().expect("connected");
@@ -174,13 +186,22 @@ impl Pair {
             "{event:?}"
         );
 
-        // A Write to memory that there is not: the server's answer is a Terminate.
-        let (_server, client, _connection) = self.connect();
+        // What the server refuses is answered by a Terminate: with a tagged header, an untagged one, and that of a Read.
         let sges = [Sge::of(&self.client.memory, 0, 8)];
-        let op = SendOp::Write { addr: 0, rkey: 0xdead_beef };
-        client.post_send(&SendWr { wr_id: 3, op, sges: &sges, flags: SendFlags::SIGNALED }).expect("posted");
-        self.disconnected();
-        assert!(client.terminate().is_some());
+        let (addr, rkey) = (0, 0xdead_beef);
+        for op in [
+            SendOp::Write { addr, rkey },
+            SendOp::Send,
+            SendOp::Read { addr, rkey },
+            SendOp::FetchAdd { addr: there.0 + 4, rkey: there.1, add: 1 },
+        ] {
+            let (_server, client, _connection) = self.connect();
+            let wr = SendWr { wr_id: 3, op, sges: &sges, flags: SendFlags::SIGNALED };
+            client.post_send(&wr).expect("posted");
+            self.disconnected();
+            assert!(client.terminate().is_some());
+            self.client.completion("the end of the request");
+        }
     }
 }
 
@@ -242,15 +263,25 @@ fn needs_tshark_a_capture_of_everything() {
     let fpdus: usize = opcodes.values().sum();
     let (good, bad) = crcs(&file);
     assert_eq!((good, bad), (fpdus, vec![]), "every FPDU has a CRC, and it is right");
-    for (opcode, least) in
-        [("0x00", 6), ("0x01", 6), ("0x02", 6), ("0x03", 7), ("0x04", 6), ("0x05", 6), ("0x06", 6)]
-    {
+    for (opcode, least) in [
+        ("0x00", 6),
+        ("0x01", 6),
+        ("0x02", 6),
+        ("0x03", 7),
+        ("0x04", 6),
+        ("0x05", 6),
+        ("0x06", 6),
+        ("0x08", 2),
+        ("0x09", 1),
+        ("0x0a", 4),
+        ("0x0b", 4),
+    ] {
         assert!(opcodes.get(opcode).is_some_and(|&n| n >= least), "{opcode}: {opcodes:?}");
     }
-    assert_eq!(opcodes.get("0x07"), Some(&1), "one Terminate: {opcodes:?}");
-    // Three requests, and three replies, one of which rejects.
-    assert_eq!(count(&file, "iwarp_mpa.key.req").values().sum::<usize>(), 3);
-    assert_eq!(count(&file, "iwarp_mpa.key.rep").values().sum::<usize>(), 3);
+    assert_eq!(opcodes.get("0x07"), Some(&4), "four Terminates: {opcodes:?}");
+    // Six requests, and six replies, one of which rejects.
+    assert_eq!(count(&file, "iwarp_mpa.key.req").values().sum::<usize>(), 6);
+    assert_eq!(count(&file, "iwarp_mpa.key.rep").values().sum::<usize>(), 6);
     let replies = tshark(&file, &["-Y", "iwarp_mpa.rep && iwarp_mpa.rej_flag == 1"]);
     assert_eq!(replies.lines().count(), 1, "{replies}");
     // Both directions, told apart, and in order of time.
