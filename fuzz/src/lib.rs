@@ -12,6 +12,7 @@ mod iwarp_support;
 
 pub mod input;
 pub mod iwarp_stream;
+pub mod marker_stream;
 pub mod mpa_startup;
 pub mod mutate;
 pub mod tcp_frames;
@@ -49,4 +50,4 @@ macro_rules! short_runs {
 }
 
 #[cfg(test)]
-short_runs!(config_file, iwarp_stream, mpa_startup, tcp_frames);
+short_runs!(config_file, iwarp_stream, marker_stream, mpa_startup, tcp_frames);

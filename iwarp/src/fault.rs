@@ -18,6 +18,14 @@ pub enum Cause {
     /// CRC32C mismatch (RFC 5044 §8 code 2).
     #[error("MPA CRC error")]
     Crc,
+    /// A marker does not point at its FPDU, although the CRC is good (RFC 5044 §8 code 3).
+    #[error("an MPA marker points {got} octets back, where its FPDU began {expected} octets before")]
+    Marker {
+        /// FPDUPTR that is due.
+        expected: u16,
+        /// FPDUPTR received.
+        got: u16,
+    },
     /// The ULPDU is shorter than its DDP header.
     #[error("a DDP segment of {0} octets is shorter than its header")]
     ShortSegment(u16),

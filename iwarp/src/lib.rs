@@ -11,7 +11,9 @@
 mod atomic;
 mod fault;
 mod header;
+mod markers;
 mod outgoing;
+mod peers;
 pub mod sabotage;
 mod sink;
 pub mod startup;
@@ -20,7 +22,9 @@ mod terminate;
 
 pub use atomic::{AtomicFault, AtomicOp};
 pub use fault::{BeginError, Cause, Fault};
+pub use markers::Markers;
 pub use outgoing::{Fpdu, HEADER_MAX, Outgoing};
+pub use peers::STAG_OF_NOTHING;
 pub use sink::{
     AccessFault, CannotInvalidate, Chunk, Delivery, ReadFault, RecvFault, Sink, TaggedFault, TaggedOp,
 };

@@ -12,6 +12,7 @@ pub use initiator::{Initiator, Outcome, Progress};
 pub use responder::{Request, Responder};
 
 use crate::Op;
+use crate::peers::STAG_OF_NOTHING;
 use frame::Frame;
 
 /// Largest Private Data field of a frame, in octets (RFC 5044 §7.1.1).
@@ -33,13 +34,15 @@ pub enum Role {
 /// Bounds of what a Responder accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
+    /// Highest MPA revision, 1 or 2. A Request of a higher one ends the connection (MPA-58, MPAE-8).
+    pub max_rev: u8,
     /// Most private data of the peer's user, in octets; more is refused whole (MPA-90).
     pub max_private_data: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { max_private_data: PRIVATE_DATA_MAX }
+        Limits { max_rev: 2, max_private_data: PRIVATE_DATA_MAX }
     }
 }
 
@@ -50,7 +53,7 @@ pub struct Offer<'a> {
     pub rev: u8,
     /// Ask for CRCs. They are used if either end asks (MPA-55). Clear it only on the administrator's request (MPA-29).
     pub crc: bool,
-    /// Ask the peer for markers. Not supported: must be `false`.
+    /// Ask the peer for markers in what it sends. Whether it asks for them in what we send is its own affair (MPA-54).
     pub markers: bool,
     /// Inbound RDMA Reads that we serve at once, at most [`READS_MAX`].
     pub ird: u16,
@@ -94,11 +97,11 @@ pub enum Rtr {
 impl Rtr {
     /// The message to begin, with length 0, before any other (MPAE-27, MPAE-28).
     pub fn op(self) -> Op {
-        // Some adapters refuse STag 0 even where it must not be looked at.
+        let stag = STAG_OF_NOTHING;
         match self {
             Rtr::Send => Op::Send { solicited: false, invalidate: None },
-            Rtr::Write => Op::Write { stag: 1, to: 0 },
-            Rtr::Read => Op::Read { sink_stag: 1, sink_to: 0, src_stag: 1, src_to: 0 },
+            Rtr::Write => Op::Write { stag, to: 0 },
+            Rtr::Read => Op::Read { sink_stag: stag, sink_to: 0, src_stag: stag, src_to: 0 },
         }
     }
 }
@@ -156,6 +159,8 @@ pub struct Negotiated {
     pub ord: u16,
     /// Peer-to-peer: what the Initiator sends first. `None` at the Responder, and in the client-server model.
     pub rtr: Option<Rtr>,
+    /// Peer-to-peer: the RTR kinds of the Reply. `None` in the client-server model.
+    pub peer_to_peer: Option<RtrKinds>,
 }
 
 /// Why start-up failed. Close the connection (MPA-81).
@@ -187,9 +192,6 @@ pub enum StartupError {
     /// A Reply of another format than the Request (MPAE-6, MPAE-38).
     #[error("the peer's MPA Reply does not have the format of our Request")]
     ReplyFormat,
-    /// The peer accepts, but wants markers.
-    #[error("the peer wants MPA markers, which are not supported")]
-    Markers,
     /// The user's private data does not fit a frame.
     #[error("private data of {len} octets exceeds the {max} that an MPA frame has room for")]
     OwnPrivateData {
@@ -198,8 +200,8 @@ pub enum StartupError {
         /// What fits.
         max: usize,
     },
-    /// An [`Offer`] with a revision other than 1 or 2, IRD or ORD above [`READS_MAX`], markers, or peer-to-peer in
-    /// revision 1 or without any RTR kind.
+    /// An [`Offer`] with a revision other than 1 or 2, IRD or ORD above [`READS_MAX`], or peer-to-peer in revision 1 or
+    /// without any RTR kind.
     #[error("the connection parameters are not valid")]
     Offer,
     /// A call out of turn: no Request yet, or answered already.
@@ -207,17 +209,11 @@ pub enum StartupError {
     OutOfTurn,
 }
 
-/// The one place that decides about markers: we neither ask for them nor can send them yet, so a peer that asks is
-/// refused, a Request with a rejecting Reply, a Reply by closing.
-fn markers_supported() -> bool {
-    false
-}
-
 impl Offer<'_> {
     /// Checks what does not depend on the peer.
     fn validate(&self, enhanced: bool) -> Result<(), StartupError> {
         let rtr = self.peer_to_peer.is_none_or(|k| enhanced && (k.send || k.write || k.read));
-        if self.ird > READS_MAX || self.ord > READS_MAX || !rtr || self.markers && !markers_supported() {
+        if self.ird > READS_MAX || self.ord > READS_MAX || !rtr {
             return Err(StartupError::Offer);
         }
         own_private_data(self.private_data, enhanced)

@@ -8,8 +8,8 @@ mod tests;
 
 use crate::sabotage::{Rule, broken};
 use crate::{
-    AtomicFault, AtomicOp, BeginError, Cause, Chunk, Delivery, Fault, Negotiated, Outgoing, ReadFault, Role,
-    Sink, Terminate, TerminatedHeader,
+    AtomicFault, AtomicOp, BeginError, Cause, Chunk, Delivery, Fault, Markers, Negotiated, Outgoing,
+    ReadFault, Role, Sink, Terminate, TerminatedHeader,
 };
 use assembly::{Assembly, Gathered};
 use inbound::{Inbound, Segment};
@@ -169,6 +169,9 @@ impl ReadRequest {
 pub struct Stream<C> {
     assembly: Assembly<C>,
     rdmap: Rdmap,
+    /// Those of the next FPDU in either direction.
+    rx_markers: Markers,
+    tx_markers: Markers,
     /// A fault or a Terminate ended the inbound half.
     deaf: bool,
 }
@@ -182,8 +185,17 @@ impl<C: Chunk> Stream<C> {
             crc: negotiated.crc,
             role: negotiated.role,
             heard: false,
+            rtr_send: negotiated.role == Role::Responder
+                && negotiated.peer_to_peer.is_some_and(|kinds| kinds.send),
         };
-        Stream { assembly: Assembly::new(limits.max_held_frames), rdmap, deaf: false }
+        let markers = |wanted| if wanted { Markers::START } else { Markers::NONE };
+        Stream {
+            assembly: Assembly::new(limits.max_held_frames),
+            rdmap,
+            rx_markers: markers(negotiated.rx_markers),
+            tx_markers: markers(negotiated.tx_markers),
+            deaf: false,
+        }
     }
 
     /// Takes the next octets of the stream; any split is fine (MPA-44). Chunks of an incomplete FPDU are kept, within
@@ -205,14 +217,18 @@ impl<C: Chunk> Stream<C> {
     }
 
     fn take<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<(), Fault> {
+        if self.rx_markers.any() {
+            return self.take_marked(chunk, sink);
+        }
         let bytes = chunk.bytes();
         let mut at = 0;
         if !self.assembly.is_empty() {
-            let Some(end) = self.assembly.completed_by(bytes) else {
+            let Some(end) = self.assembly.completed_by(bytes, Markers::NONE) else {
                 self.assembly.hold(chunk, 0);
                 return Ok(());
             };
-            let terminated = self.rdmap.spread(&self.assembly.gathered(&bytes[..end]), sink)?;
+            let terminated =
+                self.rdmap.spread(&self.assembly.gathered(&bytes[..end], Markers::NONE), sink)?;
             self.assembly.clear();
             if terminated {
                 self.deaf = true;
@@ -231,6 +247,39 @@ impl<C: Chunk> Stream<C> {
             self.assembly.hold(chunk, at);
         }
         Ok(())
+    }
+
+    /// The same with markers in the stream: an FPDU never lies in one piece then.
+    fn take_marked<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<(), Fault> {
+        let bytes = chunk.bytes();
+        let mut at = 0;
+        while let Some(n) = self.assembly.completed_by(&bytes[at..], self.rx_markers) {
+            let fpdu = self.assembly.gathered(&bytes[at..at + n], self.rx_markers);
+            let plain = fpdu.ulpdu_len().map_or(0, assembly::fpdu_size);
+            if self.rdmap.spread(&fpdu, sink)? {
+                self.deaf = true;
+                return Ok(());
+            }
+            self.assembly.clear();
+            self.rx_markers = self.rx_markers.after(plain);
+            at += n;
+        }
+        if at < bytes.len() {
+            self.assembly.hold(chunk, at);
+        }
+        Ok(())
+    }
+
+    /// Where markers belong in the next FPDU to send; `None` if the peer did not ask for them (MPA-19, MPA-27). The
+    /// caller inserts them, and says so by [`Stream::sent`].
+    #[inline]
+    pub fn tx_markers(&self) -> Option<Markers> {
+        self.tx_markers.any().then_some(self.tx_markers)
+    }
+
+    /// An FPDU of [`crate::Fpdu::size`] `plain` has been sent with its markers: those of the next one move on.
+    pub fn sent(&mut self, plain: usize) {
+        self.tx_markers = self.tx_markers.after(plain);
     }
 
     /// Whether FPDUs may be sent: a Responder waits for the Initiator's first valid one (MPA-70).
@@ -293,6 +342,8 @@ struct Rdmap {
     role: Role,
     /// A valid FPDU has arrived.
     heard: bool,
+    /// The first one may be a zero-length Send that is no message of the peer's user.
+    rtr_send: bool,
 }
 
 impl Rdmap {
@@ -312,29 +363,34 @@ impl Rdmap {
         if broken(Rule::PlaceBeforeCrc) {
             self.inbound.segment(&mut self.outbound, &segment, sink, place)?;
         }
-        self.check(*crc, sink, || urnic_crc::crc32c(urnic_crc::INIT, covered))?;
+        self.check_crc(*crc, || urnic_crc::crc32c(urnic_crc::INIT, covered))?;
+        if !self.heard && self.first(&segment, sink) {
+            return Ok(false);
+        }
         if broken(Rule::PlaceBeforeCrc) {
             return Ok(false);
         }
         self.inbound.segment(&mut self.outbound, &segment, sink, place)
     }
 
-    /// Handles an FPDU whose octets are spread over several pieces.
+    /// Handles an FPDU whose octets are spread over several pieces, or have markers between them.
     fn spread<C: Chunk, S: Sink>(&mut self, fpdu: &Gathered<'_, C>, sink: &mut S) -> Result<bool, Fault> {
         let covered = fpdu.len() - 4;
         let mut crc = [0; 4];
-        fpdu.copy(covered, &mut crc);
-        self.check(crc, sink, || {
+        fpdu.copy_wire(covered, &mut crc);
+        let ulpdu_len = fpdu.ulpdu_len().unwrap_or_default();
+        self.check_crc(crc, || {
             let mut state = urnic_crc::INIT;
-            fpdu.pieces(0..covered, |_, piece| state = urnic_crc::crc32c(state, piece));
+            fpdu.wire(0..covered, |_, piece| state = urnic_crc::crc32c(state, piece));
             state
         })?;
-        let mut length = [0; 2];
-        fpdu.copy(0, &mut length);
-        let ulpdu_len = u16::from_be_bytes(length);
+        self.check_markers(fpdu, ulpdu_len)?;
         let mut head = [0; inbound::HEAD_MAX];
         let head_len = fpdu.copy(2, &mut head).min(ulpdu_len.into());
         let segment = Segment { head: &head[..head_len], len: ulpdu_len };
+        if !self.heard && self.first(&segment, sink) {
+            return Ok(false);
+        }
         self.inbound.segment(&mut self.outbound, &segment, sink, |sink, target, header_len| {
             fpdu.pieces(2 + header_len..2 + usize::from(ulpdu_len), |at, piece| {
                 sink.place(target, at as u32, piece);
@@ -342,24 +398,45 @@ impl Rdmap {
         })
     }
 
-    /// Verifies the CRC and notes the first valid FPDU.
-    fn check<S: Sink>(
-        &mut self,
-        received: [u8; 4],
-        sink: &mut S,
-        register: impl FnOnce() -> u32,
-    ) -> Result<(), Fault> {
-        // Unchecked when both ends declined CRCs (MPA-16, MPA-34).
+    /// Every marker must point at the FPDU around it (MPA-80). Its other bits say nothing: the reserved ones, and the low
+    /// two of FPDUPTR (MPA-17, MPA-18).
+    fn check_markers<C: Chunk>(&self, fpdu: &Gathered<'_, C>, ulpdu_len: u16) -> Result<(), Fault> {
+        for at in fpdu.markers.places(assembly::fpdu_size(ulpdu_len)) {
+            let mut marker = [0; 4];
+            fpdu.copy_wire(at, &mut marker);
+            let [_, _, high, low] = marker;
+            let (expected, got) = (fpdu.markers.pointer(at), u16::from_be_bytes([high, low & !3]));
+            if got != expected {
+                let terminate = self.may_send().then_some(Terminate::MARKER);
+                return Err(Fault { terminate, cause: Cause::Marker { expected, got } });
+            }
+        }
+        Ok(())
+    }
+
+    /// Verifies the CRC. Unchecked when both ends declined CRCs (MPA-16, MPA-34).
+    #[inline]
+    fn check_crc(&self, received: [u8; 4], register: impl FnOnce() -> u32) -> Result<(), Fault> {
         if self.crc && !broken(Rule::SkipCrc) && urnic_crc::finish(register()) != u32::from_le_bytes(received)
         {
             // A Responder that has validated no FPDU may send none, not even a Terminate (MPA-92).
             let terminate = self.may_send().then_some(Terminate::CRC);
             return Err(Fault { terminate, cause: Cause::Crc });
         }
-        if !self.heard {
-            self.heard = true;
-            sink.deliver(Delivery::FirstFpdu);
-        }
         Ok(())
+    }
+
+    /// Tells of the first valid FPDU. `true`: it was a Send of nothing that says "ready to receive". That one uses the
+    /// first MSN of its queue, but no receive request, and completes nothing (MPAE-32, MPAE-34): users of the
+    /// peer-to-peer model have no receive for it.
+    #[cold]
+    fn first<S: Sink>(&mut self, segment: &Segment<'_>, sink: &mut S) -> bool {
+        self.heard = true;
+        sink.deliver(Delivery::FirstFpdu);
+        let is_rtr = self.rtr_send && segment.is_empty_send();
+        if is_rtr {
+            self.inbound.send_msn = self.inbound.send_msn.wrapping_add(1);
+        }
+        is_rtr
     }
 }

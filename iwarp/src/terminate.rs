@@ -1,6 +1,7 @@
 //! The Terminate message (RFC 5040 §4.8) and its error codes (RFC 6580).
 
 use crate::header::{READ_REQUEST_LEN, TAGGED_LEN, UNTAGGED_LEN};
+use crate::peers::{self, ETYPE_OF_MPA_ERRORS};
 use crate::{AccessFault, AtomicFault};
 use std::fmt;
 
@@ -68,6 +69,8 @@ impl Terminate {
     pub const STREAM_CATASTROPHIC: Terminate = Terminate::new(0, 2, 7);
     /// MPA CRC error (ERR-1).
     pub const CRC: Terminate = Terminate::new(2, 0, 2);
+    /// A marker points elsewhere than at its FPDU (ERR-2).
+    pub const MARKER: Terminate = Terminate::new(2, 0, 3);
     /// Other local failure of the enhanced start-up (RFC 6581 §8).
     pub const STARTUP_CATASTROPHIC: Terminate = Terminate::new(2, 0, 5);
     /// The peer needs more inbound reads than we can serve (RFC 6581 §8).
@@ -144,13 +147,12 @@ impl Terminate {
 
     /// Reads a Terminate header; `None` if it is cut short. Octets behind it and reserved bits are ignored (RDMAP-16).
     ///
-    /// The Linux siw sends the control word with both nibbles and the header bits in host order; that form is
-    /// recognised where it cannot be meant otherwise.
+    /// That of the Linux siw is recognised, too: `peers.rs` says how.
     pub fn decode(octets: &[u8]) -> Option<Terminate> {
         let (&[first, code, hdrct, _], mut rest) = octets.split_first_chunk::<4>()?;
         let (high, low) = (first >> 4, first & 0x0F);
-        let known = |layer, etype| words(layer, etype, code).is_some();
-        let swapped = known(low, high) && (!known(high, low) || (1..=7).contains(&hdrct));
+        let swapped =
+            peers::terminate_is_siws(first, hdrct, |layer, etype| words(layer, etype, code).is_some());
         let (layer, etype) = if swapped { (low, high) } else { (high, low) };
         let hdrct = if swapped { hdrct.reverse_bits() } else { hdrct };
 
@@ -202,9 +204,8 @@ fn words(layer: u8, etype: u8, code: u8) -> Option<&'static str> {
         (1, 2, 0x05) => "untagged buffer error: message too long for the buffer",
         (1, 2, 0x06) => "untagged buffer error: invalid DDP version",
         (2, 0, 0x01) => "TCP connection closed, terminated or lost",
-        // Some adapters use error type 3 for MPA errors.
-        (2, 0 | 3, 0x02) => "CRC error",
-        (2, 0 | 3, 0x03) => "marker and ULPDU length disagree",
+        (2, 0 | ETYPE_OF_MPA_ERRORS, 0x02) => "CRC error",
+        (2, 0 | ETYPE_OF_MPA_ERRORS, 0x03) => "marker and ULPDU length disagree",
         (2, 0, 0x04) => "invalid MPA Request or Reply frame",
         (2, 0, 0x05) => "local catastrophic error",
         (2, 0, 0x06) => "insufficient IRD resources",

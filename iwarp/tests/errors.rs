@@ -8,6 +8,7 @@ use urnic_iwarp::*;
 
 /// ERR-1, MPA-37: any flipped bit of a 44-octet FPDU is found; nothing is placed.
 /// DDP-6.
+/// MPA-46, 79.
 #[test]
 fn err_1_crc() {
     let good = fpdu(&write(STAG, BASE, 24));
@@ -196,6 +197,7 @@ fn err_26_reads_beyond_ird() {
 }
 
 /// ERR-27: shorter than its header. Nothing can be blamed, so no header goes back.
+/// MPA-88.
 #[test]
 fn err_27_short_segments() {
     let (t, u) = (write(STAG, BASE, 0), send(1, 0, 0));

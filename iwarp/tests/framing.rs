@@ -152,7 +152,26 @@ fn any_chunk_size_gives_the_same_result() {
     }
 }
 
+/// MPA-8, 9, 12..14: ULPDUs of every small length, empty and odd ones too; lengths count the ULPDU alone, pad is zero.
+#[test]
+fn ulpdus_of_every_small_length() {
+    let mut receiver = node();
+    let mut sender = Node::initiator();
+    for len in 0..600 {
+        receiver.memory.post_receive(600);
+        sender.send(Op::Send { solicited: false, invalidate: None }, &pattern(len), 1454).unwrap();
+        let octets = sender.take_out();
+        let ulpdu = 18 + len;
+        assert_eq!(octets[..2], (ulpdu as u16).to_be_bytes());
+        assert_eq!(octets.len(), (2 + ulpdu).next_multiple_of(4) + 4);
+        assert!(octets[2 + ulpdu..octets.len() - 4].iter().all(|pad| *pad == 0));
+        receiver.receive(&octets).unwrap();
+        assert_eq!(receiver.memory.received.last(), Some(&pattern(len)));
+    }
+}
+
 /// MPA-48, RDMAP-64: everything but the last octet is nothing.
+/// MPA-10.
 #[test]
 fn the_last_octet_decides() {
     let octets = written(100, 1454);

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::fuzz::{iwarp_stream, mpa_startup};
+use support::fuzz::{iwarp_stream, marker_stream, mpa_startup};
 use support::{hex, read_header, tagged, untagged, vectors};
 
 /// Runs `body`; says which input it was when it panics.
@@ -72,6 +72,7 @@ fn streams() {
             damage(&mut rng, &mut data);
         }
         run("iwarp_stream", iwarp_stream, &data);
+        run("marker_stream", marker_stream, &data);
     }
 }
 

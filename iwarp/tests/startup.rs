@@ -27,7 +27,7 @@ fn asked(request: &[u8]) -> (Responder, PeerParams, Vec<u8>) {
     let mut responder = Responder::new(Limits::default());
     match responder.receive(request).unwrap() {
         Request::Arrived(peer, data) => (responder, peer, data),
-        other => panic!("{other:?}"),
+        Request::NeedMore => panic!("a Request that is not whole"),
     }
 }
 
@@ -71,6 +71,7 @@ const V1: Offer<'_> =
 const V2: Offer<'_> = Offer { rev: 2, ..V1 };
 
 /// MPA-55, MPA-30, MPA-2: CRCs if either end wants them; the default wants them.
+/// MPA-29.
 #[test]
 fn crc_if_either_end_wants_it() {
     assert!(Offer::default().crc);
@@ -137,6 +138,7 @@ fn frames_arrive_octet_by_octet() {
 }
 
 /// MPA-52, MPA-53, MPA-71: each octet of the key counts, and is judged as soon as it is there.
+/// MPA-79.
 #[test]
 fn wrong_keys() {
     for at in 0..16 {
@@ -182,6 +184,13 @@ fn revisions() {
         assert_eq!(answered(&V1, &frame(REPLY, 0x40, rev, &[])).unwrap_err(), StartupError::Revision(rev));
         assert_eq!(Initiator::new(&Offer { rev, ..V2 }).unwrap_err(), StartupError::Offer);
     }
+    // A Responder of revision 1 (MPAE-8).
+    let old = Limits { max_rev: 1, ..Limits::default() };
+    for flags in [0x40, 0x50] {
+        let request = frame(REQUEST, flags, 2, &[0; 4]);
+        assert_eq!(Responder::new(old).receive(&request).unwrap_err(), StartupError::Revision(2));
+    }
+    assert!(matches!(Responder::new(old).receive(&initiator(&V1).1).unwrap(), Request::Arrived(..)));
     // Revision 2 without S: unenhanced, and so is the answer (MPAE-6).
     let (mut r, peer, data) = asked(&frame(REQUEST, 0x40, 2, b"data"));
     assert!(!peer.enhanced && peer.ird.is_none());
@@ -192,6 +201,7 @@ fn revisions() {
 }
 
 /// MPA-60, MPA-90, MPAE-3: private data lengths.
+/// MPA-68.
 #[test]
 fn private_data_lengths() {
     for len in [513u16, 514, 0x8000, 0xFFFF] {
@@ -205,15 +215,16 @@ fn private_data_lengths() {
         let request = frame(REQUEST, 0x50, 2, &vec![0; len.into()]);
         assert_eq!(refused(&request), StartupError::PrivateDataLength(len));
     }
-    let mut small = Responder::new(Limits { max_private_data: 3 });
+    let mut small = Responder::new(Limits { max_private_data: 3, ..Limits::default() });
     let error = StartupError::PrivateDataLimit { len: 4, max: 3 };
     assert_eq!(small.receive(&frame(REQUEST, 0x40, 1, b"four")).unwrap_err(), error);
-    let mut small = Responder::new(Limits { max_private_data: 3 });
+    let mut small = Responder::new(Limits { max_private_data: 3, ..Limits::default() });
     let request = enhanced(REQUEST, 0x40, 0, b"two");
     assert!(matches!(small.receive(&request).unwrap(), Request::Arrived(..)));
 }
 
 /// MPA-91: octets behind a Request are an error until it is answered; those behind a Reply are left for the stream.
+/// MPA-77.
 #[test]
 fn surplus_octets() {
     let request = frame(REQUEST, 0x40, 1, b"abc");
@@ -231,24 +242,22 @@ fn surplus_octets() {
     }
 }
 
-/// A peer that needs markers is refused: a Request by a rejecting Reply in its format, a Reply by closing.
+/// MPA-19, 27, 54: each end's M bit says what it wants to receive, and decides on that direction alone, in either
+/// revision; a Request or Reply with M is never refused for it.
 #[test]
-fn markers_are_refused() {
-    for (request, reply) in [
-        (frame(REQUEST, 0xC0, 1, b"x"), frame(REPLY, 0x60, 1, &[])),
-        (frame(REQUEST, 0x80, 1, &[]), frame(REPLY, 0x20, 1, &[])),
-        (enhanced(REQUEST, 0xC0, 0x0010_0010, b"x"), enhanced(REPLY, 0x60, 0, &[])),
-    ] {
-        let mut r = Responder::new(Limits::default());
-        match r.receive(&request).unwrap() {
-            Request::Refused(peer, octets) => assert_eq!((peer.markers, octets), (true, reply)),
-            other => panic!("{other:?}"),
+fn markers_in_each_direction_on_their_own() {
+    for rev in [1, 2] {
+        for (a, b) in [(true, true), (true, false), (false, true), (false, false)] {
+            let (ours, theirs) = (Offer { rev, markers: a, ..V2 }, Offer { markers: b, ..V2 });
+            assert_eq!(initiator(&ours).1[16] & 0x80 != 0, a);
+            let (na, seen_by_a, nb, seen_by_b) = connect(&ours, &theirs);
+            assert_eq!((na.rx_markers, na.tx_markers), (a, b));
+            assert_eq!((nb.rx_markers, nb.tx_markers), (b, a));
+            assert_eq!((seen_by_b.markers, seen_by_a.markers), (a, b));
         }
-        assert_eq!(r.accept(&V2).unwrap_err(), StartupError::OutOfTurn);
     }
-    assert_eq!(answered(&V1, &frame(REPLY, 0xC0, 1, &[])).unwrap_err(), StartupError::Markers);
-    assert_eq!(Initiator::new(&Offer { markers: true, ..V1 }).unwrap_err(), StartupError::Offer);
-    // A rejection with M is a rejection.
+    let (_, peer, data) = asked(&hex("4d504120494420526571204672616d65 c001 0003 616263"));
+    assert!(peer.markers && data == b"abc"); // MPA-51: 23 octets
     let rejected = answered(&V1, &frame(REPLY, 0xE0, 1, b"no")).unwrap();
     assert!(matches!(rejected, Outcome::Rejected(peer, data) if peer.markers && data == b"no"));
 }
@@ -311,6 +320,7 @@ fn insufficient_ird() {
 }
 
 /// MPAE-6, MPAE-38: a Reply of another format than the Request.
+/// MPA-66; MPAE-15.
 #[test]
 fn reply_format() {
     for (offer, reply) in [
@@ -333,15 +343,19 @@ const B: u32 = 0x4000_0000;
 const C: u32 = 0x8000;
 const D: u32 = 0x4000;
 
-/// MPAE-24..26, MPAE-35: the Reply to a peer-to-peer Request names what both support, or what we do; never the Send.
+fn flag(set: bool, bit: u32) -> u32 {
+    if set { bit } else { 0 }
+}
+
+/// MPAE-24..26, MPAE-35: the Reply to a peer-to-peer Request names what both support, or what we do.
 #[test]
 fn peer_to_peer_replies() {
     for (asked_for, listed) in [
         (A | C, A | C),
         (A | D, A | D),
         (A | C | D, A | C | D),
-        (A | B | C | D, A | C | D),
-        (A | B, A | C | D),
+        (A | B | C | D, A | B | C | D),
+        (A | B, A | B),
         (A, A | C | D),
         // MPAE-30: without A the others mean nothing.
         (B | C | D, 0),
@@ -353,6 +367,8 @@ fn peer_to_peer_replies() {
         // MPAE-14: room for an RTR Read.
         let ird = u16::from(asked_for & A != 0 && asked_for & D != 0);
         assert_eq!((n.ird, n.rtr), (ird, None));
+        let kinds = n.peer_to_peer.map_or(0, |k| A | flag(k.send, B) | flag(k.write, C) | flag(k.read, D));
+        assert_eq!(kinds, listed);
         assert_eq!(word_of(&reply) >> 16 & 0x3FFF, ird.into());
     }
 }
@@ -374,9 +390,7 @@ fn peer_to_peer_initiator() {
     ] {
         let offer = Offer { ird: 4, ord: 0, peer_to_peer: ours, ..V2 };
         let (_, request) = initiator(&offer);
-        let asked = ours.map_or(0, |k| {
-            A | if k.send { B } else { 0 } | if k.write { C } else { 0 } | if k.read { D } else { 0 }
-        });
+        let asked = ours.map_or(0, |k| A | flag(k.send, B) | flag(k.write, C) | flag(k.read, D));
         assert_eq!(word_of(&request) & (A | B | C | D), asked);
         match (answered(&offer, &enhanced(REPLY, 0x40, reply | 0x0004_0000, &[])).unwrap(), rtr) {
             (Outcome::Accepted(n, ..), Some(rtr)) => {
@@ -403,6 +417,67 @@ fn peer_to_peer_both_ends() {
     b.receive(&a.take_out()).unwrap();
     assert!(b.stream.may_send());
     assert_eq!(b.memory.events, [Delivery::FirstFpdu]);
+}
+
+/// MPAE-32, MPAE-34: a Send of nothing that comes first on a connection whose Reply lists that kind is no message: it takes
+/// an MSN and no receive request. Any other is one: later, with octets, or in the client-server model.
+#[test]
+fn a_send_that_says_ready_is_no_message() {
+    let send = Op::Send { solicited: false, invalidate: None };
+    let kinds = |send, write| Some(RtrKinds { send, write, read: false });
+    let received = |len| Delivery::Received { len, solicited: false, invalidated: None };
+    for (listed, first, messages, msn) in [
+        (kinds(true, true), &[(send, 0)][..], vec![], 2),
+        (kinds(true, true), &[(send, 0), (send, 0)], vec![received(0)], 3),
+        (kinds(true, true), &[(send, 5)], vec![received(5)], 2),
+        (kinds(true, true), &[(Rtr::Write.op(), 0), (send, 0)], vec![received(0)], 2),
+        (
+            kinds(true, true),
+            &[(Op::Send { solicited: true, invalidate: None }, 0)],
+            vec![Delivery::Received { len: 0, solicited: true, invalidated: None }],
+            2,
+        ),
+        (kinds(false, true), &[(send, 0)], vec![received(0)], 2),
+        (None, &[(send, 0)], vec![received(0)], 2),
+    ] {
+        for size in [1, 100] {
+            let n = support::negotiated(Role::Responder, 4, 4);
+            let mut b = support::Node::new(&Negotiated { peer_to_peer: listed, ..n });
+            let mut a = support::Node::initiator();
+            (0..3).for_each(|_| b.memory.post_receive(8));
+            for (op, len) in first {
+                a.send(*op, &vec![7; *len], 1454).unwrap();
+            }
+            for chunk in a.take_out().chunks(size) {
+                b.receive(chunk).unwrap();
+            }
+            assert!(b.stream.may_send());
+            assert_eq!(b.events(), messages);
+            assert_eq!(b.memory.receives.len(), 3 - messages.len());
+            // The queue goes on with the next MSN.
+            a.send(send, &[1], 1454).unwrap();
+            assert_eq!(a.out[12..16], u32::to_be_bytes(msn));
+            b.receive(&a.take_out()).unwrap();
+            assert_eq!(b.events().last(), Some(&received(1)));
+        }
+    }
+}
+
+/// MPA-11: after a start-up of either revision DDP and RDMAP headers carry version 1, and no other is taken.
+#[test]
+fn versions_follow_from_the_start_up() {
+    for rev in [1, 2] {
+        let (na, _, nb, _) = connect(&Offer { rev, ..V2 }, &V2);
+        let (mut a, mut b) = (support::Node::new(&na), support::Node::new(&nb));
+        a.send(Op::Write { stag: 1, to: 0 }, &[], 1454).unwrap();
+        assert_eq!((a.out[2] & 3, a.out[3] >> 6), (1, 1));
+        b.receive(&a.take_out()).unwrap();
+        for ulpdu in [support::tagged(0xC2, 0x40, 1, 0, &[]), support::tagged(0xC1, 0x80, 1, 0, &[])] {
+            let mut b = support::Node::new(&nb);
+            let cause = b.receive(&support::fpdu(&ulpdu)).unwrap_err().cause;
+            assert!(matches!(cause, Cause::DdpVersion(2) | Cause::RdmapVersion(2)));
+        }
+    }
 }
 
 /// A Request of the Linux siw, as its initiator sends it: enhanced, 4-octet word, its private reserved bit set.

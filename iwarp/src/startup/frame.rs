@@ -88,12 +88,14 @@ pub(super) type Received = (Frame, Vec<u8>);
 #[derive(Debug)]
 pub(super) struct Collector {
     key: &'static [u8; 16],
+    /// Highest revision that is understood.
+    max_rev: u8,
     octets: Vec<u8>,
 }
 
 impl Collector {
-    pub(super) fn new(key: &'static [u8; 16]) -> Collector {
-        Collector { key, octets: Vec::new() }
+    pub(super) fn new(key: &'static [u8; 16], max_rev: u8) -> Collector {
+        Collector { key, max_rev, octets: Vec::new() }
     }
 
     /// Takes octets up to the end of the frame. Returns how many, and the frame with its user's private data once
@@ -109,7 +111,7 @@ impl Collector {
             return Ok((fixed, None));
         };
         // Res bits are not looked at (MPA-57); S is one of them in revision 1 (MPAE-40).
-        if !matches!(rev, 1 | 2) {
+        if !(1..=self.max_rev.min(2)).contains(&rev) {
             return Err(StartupError::Revision(rev));
         }
         let enhanced = rev >= 2 && flags & S != 0;

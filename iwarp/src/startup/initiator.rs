@@ -1,7 +1,7 @@
 //! The end that sends the Request.
 
 use super::frame::{Collector, Frame, REPLY_KEY, REQUEST_KEY, Word};
-use super::{Negotiated, Offer, PeerParams, Role, Rtr, RtrKinds, StartupError, markers_supported};
+use super::{Negotiated, Offer, PeerParams, Role, Rtr, RtrKinds, StartupError};
 use crate::Terminate;
 
 /// Waits for the Reply to a Request.
@@ -10,6 +10,7 @@ pub struct Initiator {
     collector: Collector,
     rev: u8,
     crc: bool,
+    markers: bool,
     ird: u16,
     ord: u16,
     peer_to_peer: Option<RtrKinds>,
@@ -61,9 +62,10 @@ impl Initiator {
             word: enhanced.then_some(word),
         };
         let initiator = Initiator {
-            collector: Collector::new(REPLY_KEY),
+            collector: Collector::new(REPLY_KEY, 2),
             rev: offer.rev,
             crc: offer.crc,
+            markers: offer.markers,
             ird: offer.ird,
             ord: offer.ord,
             peer_to_peer: offer.peer_to_peer,
@@ -88,19 +90,17 @@ impl Initiator {
         if peer.enhanced != (self.rev == 2) {
             return Err(StartupError::ReplyFormat);
         }
-        if reply.markers && !markers_supported() {
-            return Err(StartupError::Markers);
-        }
         let mut negotiated = Negotiated {
             role: Role::Initiator,
             rev: reply.rev,
             crc: self.crc || reply.crc,
             tx_markers: reply.markers,
-            rx_markers: false,
+            rx_markers: self.markers,
             ird: self.ird,
             // Never more Reads than the peer serves, unless it does not negotiate (MPAE-16, MPAE-20).
             ord: peer.ird.map_or(self.ord, |ird| self.ord.min(ird)),
             rtr: None,
+            peer_to_peer: peer.peer_to_peer,
         };
         if peer.ord.is_some_and(|ord| ord > self.ird) {
             return Ok(Outcome::Unacceptable(negotiated, peer, Terminate::INSUFFICIENT_IRD));

@@ -1,9 +1,7 @@
 //! The end that answers a Request.
 
 use super::frame::{Collector, Frame, REPLY_KEY, REQUEST_KEY, Word};
-use super::{
-    Limits, Negotiated, Offer, PeerParams, Role, RtrKinds, StartupError, markers_supported, own_private_data,
-};
+use super::{Limits, Negotiated, Offer, PeerParams, Role, RtrKinds, StartupError, own_private_data};
 
 /// Waits for a Request and answers it.
 #[derive(Debug)]
@@ -26,14 +24,12 @@ pub enum Request {
     NeedMore,
     /// A Request to answer with [`Responder::accept`] or [`Responder::reject`].
     Arrived(PeerParams, Vec<u8>),
-    /// A well-formed Request that we cannot serve (the peer wants markers): send this Reply, close, and tell nobody.
-    Refused(PeerParams, Vec<u8>),
 }
 
 impl Responder {
     /// Waits for a Request.
     pub fn new(limits: Limits) -> Responder {
-        Responder { limits, state: State::Waiting(Collector::new(REQUEST_KEY)) }
+        Responder { limits, state: State::Waiting(Collector::new(REQUEST_KEY, limits.max_rev)) }
     }
 
     /// Takes octets of the Request, in any split. Octets behind it are an error until it is answered (MPA-91).
@@ -51,12 +47,16 @@ impl Responder {
             return Err(StartupError::Surplus);
         }
         let peer = PeerParams::of(&request);
-        if request.markers && !markers_supported() {
-            self.state = State::Answered;
-            return Ok(Request::Refused(peer, rejection(&request).octets(REPLY_KEY, &[])));
-        }
         self.state = State::Asked(request);
         Ok(Request::Arrived(peer, private_data))
+    }
+
+    /// What the Request said, while it waits for an answer.
+    pub fn peer(&self) -> Option<PeerParams> {
+        match &self.state {
+            State::Asked(request) => Some(PeerParams::of(request)),
+            State::Waiting(_) | State::Answered => None,
+        }
     }
 
     /// Accepts: the Reply to send, and what to enter Full Operation with. [`Offer::rev`] and
@@ -89,6 +89,7 @@ impl Responder {
             ird,
             ord,
             rtr: None,
+            peer_to_peer: word.and_then(|w| w.rtr),
         };
         let octets = reply.octets(REPLY_KEY, offer.private_data);
         self.state = State::Answered;
@@ -111,9 +112,8 @@ fn rejection(request: &Frame) -> Frame {
     Frame { markers: false, crc: request.crc, reject: true, rev: request.rev, word }
 }
 
-/// The RTR kinds that a Reply lists: those of the Request that we take, or all that we take if there are none
-/// (MPAE-25, MPAE-26). A Send would use up a receive request of the user, so it is never listed.
+/// The RTR kinds that a Reply lists: those of the Request, as we take every kind, or if it names none those that use
+/// nothing of the user's (MPAE-25, MPAE-26).
 fn rtr_kinds(asked: RtrKinds) -> RtrKinds {
-    let common = RtrKinds { send: false, ..asked };
-    if common.write || common.read { common } else { RtrKinds { send: false, write: true, read: true } }
+    if asked == RtrKinds::default() { RtrKinds { send: false, write: true, read: true } } else { asked }
 }

@@ -1,21 +1,21 @@
 //! Finding FPDUs in chunks (RFC 5044 §6): by ULPDU_Length, in order, whatever the split.
 
-use crate::Chunk;
 use crate::outgoing::pad;
+use crate::{Chunk, Markers};
 use std::ops::Range;
 
 /// A held chunk is worth its frame when it holds at least this many octets on average; otherwise a peer that
 /// dribbles would pin a frame per octet.
 const WORTH_HOLDING: usize = 256;
 
-/// The largest FPDU: more is never staged.
-const FPDU_MAX: usize = 65544;
+/// The largest FPDU, with markers: more is never staged.
+const FPDU_MAX: usize = 65544 + 4 * 130;
 
 /// Octets that staging starts with.
 const STAGE_MIN: usize = 256;
 
-/// Size in octets of an FPDU by its ULPDU_Length.
-fn fpdu_size(ulpdu: u16) -> usize {
+/// Size in octets of an FPDU by its ULPDU_Length, markers not counted.
+pub(super) fn fpdu_size(ulpdu: u16) -> usize {
     let ulpdu = usize::from(ulpdu);
     2 + ulpdu + pad(ulpdu) + 4
 }
@@ -58,13 +58,9 @@ impl<C: Chunk> Assembly<C> {
     }
 
     /// How many octets of `next` complete the FPDU; `None` if it stays incomplete.
-    pub(super) fn completed_by(&self, next: &[u8]) -> Option<usize> {
-        let so_far = Gathered { assembly: self, tail: next };
-        let mut length = [0; 2];
-        if so_far.copy(0, &mut length) < 2 {
-            return None;
-        }
-        let missing = fpdu_size(u16::from_be_bytes(length)) - self.len;
+    pub(super) fn completed_by(&self, next: &[u8], markers: Markers) -> Option<usize> {
+        let ulpdu = self.gathered(next, markers).ulpdu_len()?;
+        let missing = markers.size(fpdu_size(ulpdu)) - self.len;
         (missing <= next.len()).then_some(missing)
     }
 
@@ -94,24 +90,33 @@ impl<C: Chunk> Assembly<C> {
     }
 
     /// The FPDU that `tail` completes.
-    pub(super) fn gathered<'a>(&'a self, tail: &'a [u8]) -> Gathered<'a, C> {
-        Gathered { assembly: self, tail }
+    pub(super) fn gathered<'a>(&'a self, tail: &'a [u8], markers: Markers) -> Gathered<'a, C> {
+        Gathered { assembly: self, tail, markers }
     }
 }
 
-/// An FPDU in pieces: the assembly's octets and then `tail`.
+/// An FPDU in pieces: the assembly's octets and then `tail`, with markers in between.
 pub(super) struct Gathered<'a, C> {
     assembly: &'a Assembly<C>,
     tail: &'a [u8],
+    pub(super) markers: Markers,
 }
 
 impl<C: Chunk> Gathered<'_, C> {
+    /// Octets as they came, markers included.
     pub(super) fn len(&self) -> usize {
         self.assembly.len + self.tail.len()
     }
 
-    /// Calls `f` with the octets in `range`, piece by piece, and where each piece starts within the range.
-    pub(super) fn pieces(&self, range: Range<usize>, mut f: impl FnMut(usize, &[u8])) {
+    /// ULPDU_Length; `None` if it is not here yet.
+    pub(super) fn ulpdu_len(&self) -> Option<u16> {
+        let mut length = [0; 2];
+        (self.copy_wire(self.markers.wire(0), &mut length) == 2).then(|| u16::from_be_bytes(length))
+    }
+
+    /// Calls `f` with the octets in `range` of what came, markers included, piece by piece, and where each piece starts
+    /// within the range.
+    pub(super) fn wire(&self, range: Range<usize>, mut f: impl FnMut(usize, &[u8])) {
         let mut skip = self.assembly.skip;
         let held = self.assembly.held.iter().map(|chunk| {
             let bytes = &chunk.bytes()[skip..];
@@ -132,10 +137,31 @@ impl<C: Chunk> Gathered<'_, C> {
         }
     }
 
-    /// Copies octets from `at` on; returns how many there were.
+    /// The same for a range of the FPDU's own octets: what lies between the markers (MPA-26).
+    pub(super) fn pieces(&self, range: Range<usize>, mut f: impl FnMut(usize, &[u8])) {
+        let mut at = range.start;
+        while at < range.end {
+            let run = self.markers.run(at).min(range.end - at);
+            let from = self.markers.wire(at);
+            self.wire(from..from + run, |within, piece| f(at - range.start + within, piece));
+            at += run;
+        }
+    }
+
+    /// Copies the FPDU's own octets from `at` on; returns how many there were.
     pub(super) fn copy(&self, at: usize, out: &mut [u8]) -> usize {
         let mut copied = 0;
         self.pieces(at..at + out.len(), |to, piece| {
+            out[to..to + piece.len()].copy_from_slice(piece);
+            copied += piece.len();
+        });
+        copied
+    }
+
+    /// Copies octets as they came from `at` on; returns how many there were.
+    pub(super) fn copy_wire(&self, at: usize, out: &mut [u8]) -> usize {
+        let mut copied = 0;
+        self.wire(at..at + out.len(), |to, piece| {
             out[to..to + piece.len()].copy_from_slice(piece);
             copied += piece.len();
         });

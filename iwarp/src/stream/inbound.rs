@@ -32,6 +32,18 @@ impl Segment<'_> {
         Fault { terminate: Some(terminate.blaming(self.head, self.len)), cause }
     }
 
+    /// Whether it is a whole Send of nothing, the first one of its queue.
+    pub(super) fn is_empty_send(&self) -> bool {
+        let (Some(&[ddp, rdmap, ..]), Some(header)) = (self.head.first_chunk::<2>(), self.head.first_chunk())
+        else {
+            return false;
+        };
+        let (control, h) = (Control::parse(ddp, rdmap), Untagged::parse(header));
+        let send = !control.tagged && control.opcode == opcode::SEND && h.qn == queue::SEND;
+        let versions = control.ddp_version == VERSION && control.rdmap_version == VERSION;
+        send && versions && control.last && h.msn == 1 && h.mo == 0 && usize::from(self.len) == UNTAGGED_LEN
+    }
+
     fn opcode(&self, opcode: u8) -> Fault {
         self.fault(Terminate::new(0, 2, 0x06), Cause::Opcode(opcode))
     }

@@ -52,6 +52,7 @@ fn stream(role: Role) -> Stream<Vec<u8>> {
         ird: 4,
         ord: 4,
         rtr: None,
+        peer_to_peer: None,
     };
     Stream::new(&n, StreamLimits::default())
 }

@@ -4,8 +4,8 @@ use super::*;
 use urnic_iwarp::startup::*;
 
 /// A node with everything that inbound messages may use.
-fn target(role: Role, crc: bool) -> Node {
-    let mut node = Node::new(&Negotiated { crc, ..negotiated(role, 4, 4) });
+fn target(role: Role, crc: bool, rx_markers: bool) -> Node {
+    let mut node = Node::new(&Negotiated { crc, rx_markers, ..negotiated(role, 4, 4) });
     node.memory.add(0x11, 0, 256);
     node.memory.add(0x22, 0x1000, 64).write = false;
     node.memory.add(0x33, u64::MAX - 64, 64).read = false;
@@ -50,26 +50,37 @@ fn feed(node: &mut Node, mut octets: &[u8], mut sizes: impl FnMut() -> usize) ->
 /// `data[0]` picks role, CRC and framing: raw octets, or pieces of `data` as ULPDUs inside good FPDUs. Whatever the
 /// split into chunks, events, memory and fault are the same, and nothing outside the regions changes.
 pub fn iwarp_stream(data: &[u8]) {
+    stream(data, false);
+}
+
+/// The same for a stream with markers, which are right around pieces of `data`.
+pub fn marker_stream(data: &[u8]) {
+    stream(data, true);
+}
+
+fn stream(data: &[u8], markers: bool) {
     let Some((&how, data)) = data.split_first() else { return };
     let role = if how & 1 != 0 { Role::Initiator } else { Role::Responder };
     let framed = how & 2 != 0;
     let crc = how & 4 != 0;
     let octets = if framed {
         let mut octets = Vec::new();
+        let n = Negotiated { tx_markers: markers, ..negotiated(Role::Initiator, 0, 0) };
+        let mut sender = Node::new(&n);
         let mut rest = data;
         while let Some((&len, after)) = rest.split_first() {
             let (ulpdu, after) = after.split_at(usize::from(len).min(after.len()));
-            octets.extend(super::fpdu(ulpdu));
+            octets.extend(mark(&mut sender.stream, super::fpdu(ulpdu), true));
             rest = after;
         }
         octets
     } else {
         data.to_vec()
     };
-    let mut whole = target(role, crc);
+    let mut whole = target(role, crc, markers);
     let fault = feed(&mut whole, &octets, || 3 * 1460);
     let mut seed = fastrand_like(data);
-    let mut split = target(role, crc);
+    let mut split = target(role, crc, markers);
     let split_fault = feed(&mut split, &octets, || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         match how >> 6 {
@@ -109,9 +120,9 @@ pub fn mpa_startup(data: &[u8]) {
         crc: how & 4 != 0,
         ird: u16::from(how >> 3),
         ord: u16::from(how >> 4),
+        markers: how & 0x20 != 0,
         private_data: b"ours",
         peer_to_peer: (how & 0x82 == 0x82).then_some(RtrKinds { send: false, write: true, read: true }),
-        ..Offer::default()
     };
     if how & 1 == 0 {
         respond(&offer, data);
@@ -121,7 +132,7 @@ pub fn mpa_startup(data: &[u8]) {
 }
 
 fn respond(offer: &Offer<'_>, data: &[u8]) {
-    let limits = Limits { max_private_data: 256 };
+    let limits = Limits { max_private_data: 256, ..Limits::default() };
     let whole = Responder::new(limits).receive(data);
     let mut responder = Responder::new(limits);
     let mut last = Ok(Request::NeedMore);
@@ -153,7 +164,6 @@ fn respond(offer: &Offer<'_>, data: &[u8]) {
             );
             assert_eq!(responder.receive(&[0]).unwrap_err(), StartupError::Surplus);
         }
-        Ok(Request::Refused(peer, reply)) => assert!(peer.markers && reply[16] & 0x20 != 0),
         Ok(Request::NeedMore) | Err(_) => assert!(responder.accept(offer).is_err()),
     }
 }
@@ -181,6 +191,6 @@ fn initiate(offer: &Offer<'_>, data: &[u8]) {
     assert!(whole == split || [&whole, &split].iter().all(|r| either.contains(r)), "{whole:?} {split:?}");
     if let Ok(Some((_, Outcome::Accepted(n, peer, _)))) = whole {
         assert_eq!((n.ird, peer.enhanced), (offer.ird, offer.rev == 2));
-        assert!(n.ord <= offer.ord.max(1) && !n.tx_markers && !n.rx_markers);
+        assert!(n.ord <= offer.ord.max(1) && n.tx_markers == peer.markers && n.rx_markers == offer.markers);
     }
 }

@@ -237,7 +237,17 @@ impl Sink for Memory {
 
 /// Negotiated parameters with CRCs on.
 pub fn negotiated(role: Role, ird: u16, ord: u16) -> Negotiated {
-    Negotiated { role, rev: 2, crc: true, tx_markers: false, rx_markers: false, ird, ord, rtr: None }
+    Negotiated {
+        role,
+        rev: 2,
+        crc: true,
+        tx_markers: false,
+        rx_markers: false,
+        ird,
+        ord,
+        rtr: None,
+        peer_to_peer: None,
+    }
 }
 
 /// One end: a stream, its memory, and the octets it has sent.
@@ -281,6 +291,7 @@ impl Node {
         while let Some(fpdu) = outgoing.next(mulpdu) {
             let octets = wire(&fpdu, message);
             assert_eq!(octets.len(), fpdu.size());
+            let octets = mark(&mut self.stream, octets, fpdu.crc);
             self.sizes.push(octets.len());
             self.out.extend_from_slice(&octets);
         }
@@ -300,7 +311,8 @@ impl Node {
         let op = Op::Read { sink_stag: sink.0, sink_to: sink.1, src_stag: src.0, src_to: src.1 };
         let mut outgoing = self.stream.begin(op, len)?;
         let fpdu = outgoing.next(1454).unwrap();
-        self.out.extend_from_slice(&wire(&fpdu, &[]));
+        let octets = mark(&mut self.stream, wire(&fpdu, &[]), fpdu.crc);
+        self.out.extend_from_slice(&octets);
         assert!(outgoing.next(1454).is_none(), "a Read Request is one FPDU");
         Ok(())
     }
@@ -345,6 +357,17 @@ pub fn wire(fpdu: &Fpdu<'_>, message: &[u8]) -> Vec<u8> {
     octets.resize(octets.len() + usize::from(fpdu.pad), 0);
     let crc = if fpdu.crc { crc(&octets) } else { 0 };
     octets.extend_from_slice(&crc.to_le_bytes());
+    octets
+}
+
+/// An FPDU with the markers that its stream wants.
+pub fn mark(stream: &mut Stream<Bytes>, mut octets: Vec<u8>, crc: bool) -> Vec<u8> {
+    let plain = octets.len();
+    if let Some(markers) = stream.tx_markers() {
+        octets.resize(markers.size(plain), 0xEE);
+        markers.insert(&mut octets, plain, crc);
+        stream.sent(plain);
+    }
     octets
 }
 
