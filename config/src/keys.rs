@@ -43,7 +43,7 @@ fn unless<T>(none: bool, value: impl FnOnce() -> Result<T, Wrong>) -> Result<Opt
 }
 
 /// All keys.
-pub(crate) static KEYS: [Key; 28] = [
+pub(crate) static KEYS: [Key; 30] = [
     Key {
         section: "port",
         name: "port",
@@ -212,6 +212,20 @@ pub(crate) static KEYS: [Key; 28] = [
         env: "URNIC_MPA_CRC",
         write: "write true or false",
         set: |c, v| put(&mut c.mpa.crc, v.boolean()),
+    },
+    Key {
+        section: "mpa",
+        name: "markers",
+        env: "URNIC_MPA_MARKERS",
+        write: "write true or false",
+        set: |c, v| put(&mut c.mpa.markers, v.boolean()),
+    },
+    Key {
+        section: "mpa",
+        name: "rtr",
+        env: "URNIC_MPA_RTR",
+        write: "write \"off\", \"any\", \"write\", \"read\" or \"send\"",
+        set: |c, v| put(&mut c.mpa.rtr, v.choice()),
     },
     Key {
         section: "mpa",

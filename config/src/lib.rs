@@ -176,10 +176,14 @@ pub enum Congestion {
 /// Section `[mpa]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MpaConfig {
-    /// Revision that a connecting side offers: 1 (RFC 5044) or 2 (RFC 6581).
+    /// Highest revision that is spoken: 1 (RFC 5044) or 2 (RFC 6581).
     pub rev: u8,
     /// Ask for CRC32C; a connection uses it when either side asks (RFC 5044 §7.1).
     pub crc: bool,
+    /// Ask the peer for markers in what it sends (RFC 5044 §4.3). What we send has markers when the peer asks for them.
+    pub markers: bool,
+    /// What a connecting side sends first, so that the accepting one may send, too (RFC 6581 §5).
+    pub rtr: RtrChoice,
     /// Default number of inbound RDMA Reads served at once per connection.
     pub ird: u16,
     /// Default number of outbound RDMA Reads in flight per connection.
@@ -188,12 +192,37 @@ pub struct MpaConfig {
     pub startup_timeout: Duration,
 }
 
+/// Which ready-to-receive indication a connecting side sends before anything else, without the application's doing: that
+/// is the peer-to-peer model of RFC 6581, which needs revision 2.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RtrChoice {
+    /// None: the client-server model, in which the application that connects sends first.
+    #[default]
+    Off,
+    /// Any kind that the peer takes: a Write if it does, else a Read, else a Send.
+    Any,
+    /// A zero-length RDMA Write.
+    Write,
+    /// A zero-length RDMA Read.
+    Read,
+    /// A zero-length Send.
+    Send,
+}
+
 /// Most RDMA Reads at once that revision 2 can negotiate (RFC 6581 §9.1: 14 bits, all ones excluded).
 pub const IRD_ORD_MAX: u16 = 0x3ffe;
 
 impl Default for MpaConfig {
     fn default() -> Self {
-        MpaConfig { rev: 2, crc: true, ird: 32, ord: 32, startup_timeout: Duration::from_secs(5) }
+        MpaConfig {
+            rev: 2,
+            crc: true,
+            markers: false,
+            rtr: RtrChoice::Off,
+            ird: 32,
+            ord: 32,
+            startup_timeout: Duration::from_secs(5),
+        }
     }
 }
 
@@ -257,6 +286,7 @@ macro_rules! choices {
 choices! {
     Progress { Inline = "inline", Dedicated = "dedicated", Adaptive = "adaptive" }
     CrcKernel { Auto = "auto", Portable = "portable", Sse42 = "sse4.2", Vpclmul = "vpclmul" }
+    RtrChoice { Off = "off", Any = "any", Write = "write", Read = "read", Send = "send" }
     Congestion { Reno = "reno", Cubic = "cubic" }
     Hugepages { Auto = "auto", Off = "off", Required = "required" }
     MemifRole { Server = "server", Client = "client" }

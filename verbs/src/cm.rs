@@ -7,6 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_queue::SegQueue;
+use urnic_config::RtrChoice;
+use urnic_iwarp::Rtr;
+use urnic_iwarp::startup::{Negotiated, PeerParams};
 use urnic_tcp::Patience;
 
 use crate::device::DeviceShared;
@@ -32,6 +35,10 @@ pub struct ConnParam {
     /// When a silent peer counts as dead; `None`: as configured. By default that is after 15 s if nothing is
     /// outstanding (10 s of silence, then five probes), after 30 s if something is.
     pub patience: Option<Patience>,
+    /// What the side that connects sends first of its own accord, so that the other side need not wait for the
+    /// application to send something (RFC 6581 §5); `None`: as configured. The side that accepts serves whatever is
+    /// asked for.
+    pub rtr: Option<RtrChoice>,
 }
 
 impl Default for ConnParam {
@@ -42,6 +49,7 @@ impl Default for ConnParam {
             ord: u16::MAX,
             timeout: Duration::from_secs(10),
             patience: None,
+            rtr: None,
         }
     }
 }
@@ -91,11 +99,14 @@ pub enum ConnectFailure {
     #[error("the peer closed the connection during the MPA start-up")]
     Reset,
     /// The peer does not speak MPA, or not a version of it that we do.
-    #[error("the peer is no iWARP node: its answer is no MPA start-up frame")]
+    #[error("the peer is no iWARP node: its answer is no MPA start-up frame for our request")]
     NotIwarp,
     /// The peer's terms cannot be met.
     #[error("the peer's IRD, ORD or RTR terms cannot be met")]
     Terms,
+    /// The queue pair went into the error state meanwhile.
+    #[error("the queue pair went into the error state")]
+    Aborted,
 }
 
 /// Why a connection ended.
@@ -149,6 +160,8 @@ pub enum CmEvent {
         ird: u16,
         /// Reads that may be outstanding at the peer.
         ord: u16,
+        /// What else was agreed on.
+        terms: Terms,
     },
     /// The peer rejected the connection; the queue pair is idle and can be connected again.
     Rejected {
@@ -156,8 +169,13 @@ pub enum CmEvent {
         qpn: u32,
         /// What the peer said.
         private_data: Vec<u8>,
+        /// Reads that may be outstanding at the peer; `None`: it does not say.
+        peer_ird: Option<u16>,
+        /// Reads that the peer wants to have outstanding here; `None`: it does not say.
+        peer_ord: Option<u16>,
     },
-    /// The connection could not be made; the queue pair is idle and can be connected again.
+    /// The connection could not be made; the queue pair is idle and can be connected again, or in the error state if the
+    /// peer had accepted already ([`ConnectFailure::Terms`], [`ConnectFailure::Aborted`]).
     ConnectError {
         /// The queue pair.
         qpn: u32,
@@ -171,6 +189,43 @@ pub enum CmEvent {
         /// Why.
         reason: DisconnectReason,
     },
+}
+
+/// What the MPA start-up of a connection came to (RFC 5044 §7.1, RFC 6581 §9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Terms {
+    /// MPA revision. In revision 1 IRD and ORD are not negotiated: the applications agree on them by themselves.
+    pub rev: u8,
+    /// CRCs are generated and checked.
+    pub crc: bool,
+    /// What we send has markers.
+    pub tx_markers: bool,
+    /// What we receive has markers.
+    pub rx_markers: bool,
+    /// Peer-to-peer: the side that connected has sent, or will send, a ready-to-receive indication of its own accord.
+    pub peer_to_peer: bool,
+    /// The kind of it, at the side that connected.
+    pub rtr: Option<Rtr>,
+    /// Reads that may be outstanding at the peer, as it says; `None`: it does not.
+    pub peer_ird: Option<u16>,
+    /// Reads that the peer may have outstanding here, as it says; `None`: it does not.
+    pub peer_ord: Option<u16>,
+}
+
+impl Terms {
+    pub(crate) fn of(negotiated: &Negotiated, peer: &PeerParams) -> Self {
+        Terms {
+            rev: negotiated.rev,
+            crc: negotiated.crc,
+            tx_markers: negotiated.tx_markers,
+            rx_markers: negotiated.rx_markers,
+            peer_to_peer: negotiated.peer_to_peer.is_some(),
+            rtr: negotiated.rtr,
+            peer_ird: peer.ird,
+            peer_ord: peer.ord,
+        }
+    }
 }
 
 /// Events on their way from the engine to the application.
@@ -297,14 +352,16 @@ pub struct ConnRequest {
     private_data: Vec<u8>,
     ird: u16,
     ord: u16,
+    peer_to_peer: bool,
     /// Set on delivery, taken by the answer.
     device: Option<Arc<DeviceShared>>,
 }
 
 impl ConnRequest {
-    /// Engine: a request; `ird` and `ord` are the peer's.
-    pub(crate) fn new(id: RequestId, peer: SocketAddrV4, private_data: Vec<u8>, ird: u16, ord: u16) -> Self {
-        Self { id, peer, private_data, ird, ord, device: None }
+    /// Engine: a request and what it says.
+    pub(crate) fn new(id: RequestId, peer: SocketAddrV4, private_data: Vec<u8>, says: &PeerParams) -> Self {
+        let (ird, ord) = (says.ird.unwrap_or(0), says.ord.unwrap_or(0));
+        Self { id, peer, private_data, ird, ord, peer_to_peer: says.peer_to_peer.is_some(), device: None }
     }
 
     /// Who asks.
@@ -317,12 +374,18 @@ impl ConnRequest {
         &self.private_data
     }
 
-    /// Reads that may be outstanding at the peer.
+    /// Whether the peer will send a ready-to-receive indication of its own accord (RFC 6581 §5). Otherwise what is posted
+    /// here waits until its application sends something.
+    pub fn peer_to_peer(&self) -> bool {
+        self.peer_to_peer
+    }
+
+    /// Reads that may be outstanding at the peer; 0 if it does not say.
     pub fn ird(&self) -> u16 {
         self.ird
     }
 
-    /// Reads that the peer would like to have outstanding here.
+    /// Reads that the peer would like to have outstanding here; 0 if it does not say.
     pub fn ord(&self) -> u16 {
         self.ord
     }

@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use urnic_config::Progress;
+use urnic_iwarp::Role;
+use urnic_iwarp::startup::{Negotiated, PeerParams};
 
-use crate::cm::{CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue};
+use crate::cm::{CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue, Terms};
 use crate::device::{Device, MAX_QPS};
 use crate::error::{Error, Result};
 use crate::events::AsyncQueue;
@@ -236,18 +238,24 @@ impl EngineOps for FakeEngine {
         self.next += 1;
         let id = RequestId(self.next);
         self.requests.insert(id, (qpn, Vec::new()));
-        listener.push(CmEvent::ConnectRequest(ConnRequest::new(
-            id,
-            to,
-            param.private_data.clone(),
-            param.ird,
-            param.ord,
-        )));
+        let request = ConnRequest::new(id, to, param.private_data.clone(), &says(param));
+        listener.push(CmEvent::ConnectRequest(request));
         Ok(())
     }
 
     fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<()> {
         let (active, _) = self.requests.remove(&request).ok_or(Error::RequestGone)?;
+        let negotiated = Negotiated {
+            role: Role::Initiator,
+            rev: 2,
+            crc: true,
+            tx_markers: false,
+            rx_markers: false,
+            ird: param.ird,
+            ord: param.ord,
+            rtr: None,
+            peer_to_peer: None,
+        };
         for (own, peer) in [(qpn, active), (active, qpn)] {
             let qp = self.qps.get_mut(&own).ok_or(Error::UnknownQp(own))?;
             qp.peer = Some(peer);
@@ -258,6 +266,7 @@ impl EngineOps for FakeEngine {
                 private_data: param.private_data.clone(),
                 ird: param.ird,
                 ord: param.ord,
+                terms: Terms::of(&negotiated, &says(param)),
             };
             if let Some(events) = &qp.events {
                 events.push(event);
@@ -271,7 +280,8 @@ impl EngineOps for FakeEngine {
         let (qpn, _) = self.requests.remove(&request).ok_or(Error::RequestGone)?;
         self.knobs.rejected.fetch_add(1, Ordering::SeqCst);
         if let Some(events) = self.qps.get(&qpn).and_then(|qp| qp.events.as_ref()) {
-            events.push(CmEvent::Rejected { qpn, private_data: private_data.to_vec() });
+            let private_data = private_data.to_vec();
+            events.push(CmEvent::Rejected { qpn, private_data, peer_ird: None, peer_ord: None });
         }
         Ok(())
     }
@@ -316,5 +326,18 @@ impl EngineOps for FakeEngine {
             ord: 8,
             counters: vec![("passes", self.knobs.passes.load(Ordering::SeqCst))],
         }
+    }
+}
+
+/// A peer's frame with the numbers of `param`.
+fn says(param: &ConnParam) -> PeerParams {
+    PeerParams {
+        rev: 2,
+        crc: true,
+        markers: false,
+        enhanced: true,
+        ird: Some(param.ird),
+        ord: Some(param.ord),
+        peer_to_peer: None,
     }
 }

@@ -36,7 +36,7 @@ mod wr;
 pub use channel::CompChannel;
 pub use cm::{
     CmEvent, ConnParam, ConnRequest, ConnectFailure, Connection, DisconnectReason, EventChannel, Listener,
-    MAX_PRIVATE_DATA,
+    MAX_PRIVATE_DATA, Terms,
 };
 pub use cq::{Completion, Completions, Cq, CqInit};
 pub use device::{Device, DeviceAttr};
@@ -46,6 +46,8 @@ pub use memory::{Access, Mr, Mw, MwBind, MwKind, Rereg};
 pub use pd::Pd;
 pub use qp::{Qp, QpAttr, QpConnection, QpInit, QpState, TerminateInfo};
 pub use srq::{Srq, SrqAttr, SrqInit};
+pub use urnic_config::RtrChoice;
+pub use urnic_iwarp::Rtr;
 pub use urnic_tcp::{Keepalive, Patience};
 pub use wc::{Wc, WcFlags, WcOpcode, WcStatus};
 pub use wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};

@@ -13,7 +13,8 @@
 //! ```
 
 use crate::device::{Device, MAX_QPS};
-use crate::engine::{Clock, Engine, MpaConfig, choose_kernel};
+pub use crate::engine::MpaConfig;
+use crate::engine::{Clock, Engine, choose_kernel};
 use crate::error::Result;
 use crate::memory::PageAllocator;
 use crate::port::sim::{SimPort, SimWire};
@@ -22,11 +23,14 @@ use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-pub use urnic_config::CrcKernel;
 use urnic_config::Progress;
+pub use urnic_config::{CrcKernel, RtrChoice};
 pub use urnic_sim::{Impairment, Network, SimClock};
 use urnic_tcp::StackConfig;
 pub use urnic_tcp::{Congestion, TcpConfig};
+
+/// What is different about the MPA settings of a device.
+pub type MpaChange = fn(&mut MpaConfig);
 
 /// What is simulated.
 #[derive(Clone, Debug)]
@@ -41,10 +45,16 @@ pub struct Options {
     pub gso_max: usize,
     /// TCP's settings.
     pub tcp: TcpConfig,
-    /// MPA revision that connecting sides offer.
+    /// Highest MPA revision that the devices speak.
     pub mpa_rev: u8,
     /// Whether the devices ask for CRCs.
     pub crc: bool,
+    /// Whether they ask for markers.
+    pub markers: bool,
+    /// What connecting sides send first of their own accord.
+    pub rtr: RtrChoice,
+    /// Devices, by number, whose MPA settings are different.
+    pub exceptions: Vec<(usize, MpaChange)>,
     /// Which CRC implementation this process uses from now on.
     pub crc_kernel: CrcKernel,
 }
@@ -59,6 +69,9 @@ impl Default for Options {
             tcp: TcpConfig::default(),
             mpa_rev: 2,
             crc: true,
+            markers: false,
+            rtr: RtrChoice::Off,
+            exceptions: Vec::new(),
             crc_kernel: CrcKernel::Auto,
         }
     }
@@ -262,13 +275,16 @@ impl Node {
             tcp: options.tcp.clone(),
             ..StackConfig::new(Simulation::mac(index), ip, 24, seed)
         };
-        let mpa = MpaConfig {
+        let mut mpa = MpaConfig {
             rev: options.mpa_rev,
             crc: options.crc,
+            markers: options.markers,
+            rtr: options.rtr,
             ird: 128,
             ord: 128,
             startup_timeout: Duration::from_secs(60),
         };
+        options.exceptions.iter().filter(|(i, _)| *i == index).for_each(|(_, change)| change(&mut mpa));
         let attributes = EngineAttr {
             mac: Simulation::mac(index),
             ip,

@@ -2,45 +2,14 @@
 
 mod common;
 
-use common::raw::{self, Raw};
+use common::raw::{closed, finished, raw_connection, until, with_raw};
 use common::*;
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
 use std::time::Duration;
-use urnic::simulation::{Impairment, Options, Simulation};
+use urnic::simulation::{Impairment, Simulation};
 use urnic::*;
 use urnic_iwarp::startup::{Initiator, Limits, Offer, Responder};
-use urnic_tcp::{CloseReason, ConnId};
-
-/// Steps until `done`.
-fn until(simulation: &mut Simulation, what: &str, done: impl FnMut() -> bool) {
-    let limit = simulation.now() + LIMIT;
-    assert!(simulation.run(limit, done), "{what}: not within {LIMIT:?}");
-}
-
-/// One device, number 0, and a node that speaks TCP, number 1.
-fn with_raw() -> (Simulation, End, Rc<RefCell<Raw>>) {
-    let (raw, host) = raw::node(1);
-    let simulation = Simulation::with_hosts(&Options { devices: 1, ..options() }, vec![host]).unwrap();
-    let end = End::new(&simulation.device(0));
-    (simulation, end, raw)
-}
-
-/// A TCP connection from the raw node to the device.
-fn raw_connection(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>) -> ConnId {
-    let conn = raw.borrow_mut().connect(address(0));
-    until(simulation, "TCP handshake", || raw.borrow().seen.connected.contains(&conn));
-    conn
-}
-
-fn closed(raw: &Rc<RefCell<Raw>>, conn: ConnId) -> Option<CloseReason> {
-    raw.borrow().seen.closed.iter().find(|(c, _)| *c == conn).map(|(_, reason)| *reason)
-}
-
-fn finished(raw: &Rc<RefCell<Raw>>, conn: ConnId) -> bool {
-    raw.borrow().seen.finished.contains(&conn)
-}
+use urnic_tcp::CloseReason;
 
 fn mpa_request(private_data: &[u8]) -> Vec<u8> {
     Initiator::new(&Offer { rev: 2, crc: true, ird: 4, ord: 4, private_data, ..Offer::default() }).unwrap().1
@@ -97,9 +66,10 @@ fn a_host_that_falls_silent_times_out() {
     drop(client);
 }
 
+/// MPA-76.
 #[test]
 fn a_peer_that_accepts_and_says_nothing_times_out() {
-    let (mut simulation, end, raw) = with_raw();
+    let (mut simulation, end, raw) = with_raw(&options());
     raw.borrow_mut().stack.listen(PORT, 4).unwrap();
     end.events.connect(&end.qp, address(1), &ConnParam::default()).unwrap();
     assert_eq!(failure(&mut simulation, &end).0, ConnectFailure::TimedOut);
@@ -115,7 +85,7 @@ fn a_peer_that_is_no_iwarp_node_is_named_as_such() {
         &[0; 20],
         b"MPA ID Rep Framf\0\x01\0\0",
     ] {
-        let (mut simulation, end, raw) = with_raw();
+        let (mut simulation, end, raw) = with_raw(&options());
         raw.borrow_mut().stack.listen(PORT, 4).unwrap();
         end.events.connect(&end.qp, address(1), &ConnParam::default()).unwrap();
         until(&mut simulation, "request", || {
@@ -134,43 +104,36 @@ fn a_peer_that_is_no_iwarp_node_is_named_as_such() {
 
 #[test]
 fn a_peer_that_closes_during_the_start_up_is_named_as_such() {
-    let (mut simulation, end, raw) = with_raw();
+    let (mut simulation, end, raw) = with_raw(&options());
     raw.borrow_mut().stack.listen(PORT, 4).unwrap();
     end.events.connect(&end.qp, address(1), &ConnParam::default()).unwrap();
-    until(&mut simulation, "accepted", || !raw.borrow().seen.accepted.is_empty());
-    let conn = raw.borrow().seen.accepted[0];
-    raw.borrow_mut().close(conn);
+    // Twice: it might be one that knows MPA revision 1 only.
+    for i in 0..2 {
+        until(&mut simulation, "accepted", || raw.borrow().seen.accepted.len() > i);
+        let conn = raw.borrow().seen.accepted[i];
+        raw.borrow_mut().close(conn);
+    }
     assert_eq!(failure(&mut simulation, &end).0, ConnectFailure::Reset);
 }
 
 /// Whatever strangers say to a listening port, the application hears nothing of it, and the port goes on (SEC-31).
+/// MPA-52, 60, 64, 81.
 #[test]
 fn strangers_do_not_disturb_a_listener() {
-    let (mut simulation, end, raw) = with_raw();
+    let (mut simulation, end, raw) = with_raw(&options());
     let _listener = end.events.listen(PORT, 2).unwrap();
-    let mut markers = mpa_request(b"");
-    markers[16] |= 0x80;
     let mut too_long = mpa_request(b"");
     too_long[18..20].copy_from_slice(&513u16.to_be_bytes());
     let surplus = [mpa_request(b""), vec![0]].concat();
     let reply = [&b"MPA ID Rep Frame"[..], &mpa_request(b"")[16..]].concat();
-    let strange = [
-        &b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..],
-        &[0xFF; 64],
-        &markers,
-        &too_long,
-        &surplus,
-        &reply,
-    ];
+    let strange =
+        [&b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], &[0xFF; 64], &too_long, &surplus, &reply];
     // More rounds than the backlog has room for: each must give its place back.
     for (i, octets) in strange.into_iter().cycle().take(4 * strange.len()).enumerate() {
         let conn = raw_connection(&mut simulation, &raw);
         raw.borrow_mut().send(conn, octets);
         until(&mut simulation, "closed", || finished(&raw, conn) || closed(&raw, conn).is_some());
-        let heard = raw.borrow().heard(conn);
-        let refused = octets == &markers[..];
-        assert_eq!(heard.starts_with(b"MPA ID Rep Frame"), refused, "{i}: {heard:?}");
-        assert!(!refused || heard[16] & 0x20 != 0, "the rejected bit");
+        assert!(raw.borrow().heard(conn).is_empty(), "{i}");
         raw.borrow_mut().close(conn);
         assert!(end.events.poll().is_none(), "{i}");
     }
@@ -196,7 +159,7 @@ fn strangers_do_not_disturb_a_listener() {
 /// (SEC-31).
 #[test]
 fn a_silent_stranger_is_shown_out() {
-    let (mut simulation, end, raw) = with_raw();
+    let (mut simulation, end, raw) = with_raw(&options());
     let _listener = end.events.listen(PORT, 2).unwrap();
     let first = [0, 1].map(|_| raw_connection(&mut simulation, &raw));
     // The backlog is full: a third one is turned away.
@@ -213,9 +176,10 @@ fn a_silent_stranger_is_shown_out() {
     assert!(matches!(end.event(&mut simulation), CmEvent::ConnectRequest(_)));
 }
 
+/// MPA-63.
 #[test]
 fn a_start_up_frame_may_come_octet_by_octet() {
-    let (mut simulation, end, raw) = with_raw();
+    let (mut simulation, end, raw) = with_raw(&options());
     let _listener = end.events.listen(PORT, 2).unwrap();
     let conn = raw_connection(&mut simulation, &raw);
     for octet in mpa_request(b"slowly") {
@@ -231,6 +195,7 @@ fn a_start_up_frame_may_come_octet_by_octet() {
     assert!(raw.borrow().heard(conn).ends_with(b"yes"));
 }
 
+/// MPA-65, 66.
 #[test]
 fn a_rejection_carries_private_data() {
     for drops in [false, true] {
@@ -251,7 +216,7 @@ fn a_rejection_carries_private_data() {
             }
             let expected: &[u8] = if drops { b"" } else { b"not today" };
             match client.event(&mut simulation) {
-                CmEvent::Rejected { qpn, private_data } => {
+                CmEvent::Rejected { qpn, private_data, .. } => {
                     assert_eq!((qpn, &private_data[..]), (client.qp.qpn(), expected));
                 }
                 other => panic!("{other:?}"),
@@ -435,7 +400,7 @@ fn connections_that_come_and_go_leave_nothing_behind() {
 #[test]
 fn a_silent_responder_is_nudged() {
     for speaks in [false, true] {
-        let (mut simulation, end, raw) = with_raw();
+        let (mut simulation, end, raw) = with_raw(&options());
         raw.borrow_mut().stack.listen(PORT, 1).unwrap();
         let param = ConnParam::default();
         end.events.connect(&end.qp, address(1), &param).unwrap();

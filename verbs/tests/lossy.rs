@@ -25,6 +25,7 @@ fn run(seed: u64) -> Checked<Seen> {
 }
 
 /// DDP-3, 5, 10; RDMAP-56.
+/// MPA-1, 32, 84.
 #[test]
 fn every_operation_completes_rightly_or_names_the_cause() {
     if let Some(seed) = number("URNIC_SEED") {

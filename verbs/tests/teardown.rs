@@ -36,6 +36,7 @@ fn all(status: WcStatus) -> Vec<(u64, WcStatus)> {
 }
 
 /// DDP-43.
+/// MPA-78.
 #[test]
 fn disconnect_delivers_what_was_posted_before() {
     for seed in 0..20 {
@@ -118,6 +119,7 @@ fn the_passive_side_may_disconnect_before_anything_was_sent() {
 }
 
 /// A FIN in the middle of something is not a good end, and is told apart from one.
+/// MPA-10, 78, 79.
 #[test]
 fn a_message_that_is_cut_short_is_told() {
     use common::raw;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Choice, Congestion, CrcKernel, Hugepages, MacSource, PortSpec, Progress, Route};
+use crate::{Choice, Congestion, CrcKernel, Hugepages, MacSource, PortSpec, Progress, Route, RtrChoice};
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -65,6 +65,15 @@ fn the_documented_file_is_complete() {
     assert_eq!(documented, KEYS.len());
 }
 
+/// MPA-2, 29, 31: CRCs are on unless somebody says otherwise, and who looks up how is told what then protects the data.
+#[test]
+fn the_documentation_says_what_crcs_are_for() {
+    assert!(Config::default().mpa.crc);
+    let (before, _) = DOCUMENTED.split_once("\ncrc = true\n").unwrap();
+    let comment = before.rsplit("\n\n").next().unwrap().replace("\n# ", " ");
+    assert!(comment.contains("Internet checksum") && comment.contains("as safe"), "{comment}");
+}
+
 /// Names of variables are unique, sections exist, and a variable sets what its key sets.
 #[test]
 fn keys_are_consistent() {
@@ -108,6 +117,8 @@ fn every_key_reaches_its_field() {
         [mpa]
         rev = 1
         crc = false
+        markers = true
+        rtr = "read"
         ird = 0
         ord = 7
         startup_timeout = "2s"
@@ -129,6 +140,7 @@ fn every_key_reaches_its_field() {
     assert_eq!((c.tcp.keepalive_idle, c.tcp.user_timeout), (None, None));
     assert_eq!((c.tcp.keepalive_interval, c.tcp.keepalive_count), (Duration::from_secs(2), 3));
     assert_eq!((c.mpa.rev, c.mpa.crc, c.mpa.ird, c.mpa.ord), (1, false, 0, 7));
+    assert_eq!((c.mpa.markers, c.mpa.rtr), (true, RtrChoice::Read));
     assert_eq!(c.mpa.startup_timeout, Duration::from_secs(2));
     assert_eq!((c.memory.mb, c.memory.hugepages), (Some(512), Hugepages::Off));
 }
@@ -249,7 +261,7 @@ fn mistakes_in_files() {
         ("mtu = 1500\n", "urnic.toml:1: mtu: the key is in no section; put it under [port]"),
         (
             "[mpa]\nbanana = 1",
-            "urnic.toml:2: mpa.banana: there is no such key; the keys of [mpa] are rev, crc, ird, ord, startup_timeout",
+            "urnic.toml:2: mpa.banana: there is no such key; the keys of [mpa] are rev, crc, markers, rtr, ird, ord, startup_timeout",
         ),
         (
             "\n[port\nmtu = 1500",

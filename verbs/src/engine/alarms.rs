@@ -10,6 +10,8 @@ use urnic_tcp::Time;
 pub(super) enum Alarm {
     /// The MPA start-up exchange took too long (MPA-75, MPA-76).
     Startup,
+    /// The ready-to-receive indication of an accepted peer-to-peer connection has not come (MPA-76).
+    Rtr,
     /// Nothing came back after the initiator's first FPDU.
     Nudge,
     /// The connection did not close in time after a Terminate or a disconnect.

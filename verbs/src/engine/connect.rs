@@ -2,8 +2,9 @@
 
 use super::alarms::Alarm;
 use super::endpoint::{Endpoint, Farewell, Phase, Request, StreamRange};
+use super::qp::{Message, Source};
 use super::{Clock, Core, Engine};
-use crate::cm::{CmEvent, ConnParam, ConnRequest, ConnectFailure, EventQueue};
+use crate::cm::{CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue, Terms};
 use crate::error::Error;
 use crate::port::{Port, Wire};
 use crate::qp::QpState;
@@ -11,10 +12,12 @@ use crate::shard::{ListenId, RequestId};
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::time::Duration;
+use urnic_config::RtrChoice;
 use urnic_iwarp::startup::{
-    Initiator, Limits, Negotiated, Offer, Outcome, Progress, Request as Arrived, Responder, StartupError,
+    Initiator, Limits, Negotiated, Offer, Outcome, PeerParams, Progress, Request as Arrived, Responder,
+    RtrKinds, StartupError,
 };
-use urnic_iwarp::{Role, Stream, StreamLimits, Terminate};
+use urnic_iwarp::{Role, Rtr, Stream, StreamLimits, Terminate};
 use urnic_tcp::{ConnId, ListenerId};
 
 /// A listening port.
@@ -27,8 +30,29 @@ pub(super) struct Listener {
 }
 
 impl<F: urnic_tcp::Frame> Core<F> {
-    fn offer<'a>(&self, private_data: &'a [u8], ird: u16, ord: u16) -> Offer<'a> {
-        Offer { rev: self.mpa.rev, crc: self.mpa.crc, ird, ord, private_data, ..Offer::default() }
+    /// What we bring to a start-up as Initiator.
+    fn request_offer<'a>(&self, request: &'a Request) -> Offer<'a> {
+        Offer {
+            rev: request.rev,
+            crc: self.mpa.crc,
+            markers: self.mpa.markers,
+            ird: request.ird,
+            ord: request.ord,
+            private_data: &request.private_data,
+            peer_to_peer: request.rtr,
+        }
+    }
+
+    /// What we bring to it as Responder.
+    fn reply_offer<'a>(&self, param: &'a ConnParam) -> Offer<'a> {
+        Offer {
+            crc: self.mpa.crc,
+            markers: self.mpa.markers,
+            ird: param.ird.min(self.mpa.ird),
+            ord: param.ord.min(self.mpa.ord),
+            private_data: &param.private_data,
+            ..Offer::default()
+        }
     }
 
     /// A TCP connection has come in on a listening port.
@@ -46,7 +70,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
         if !full {
             l.waiting += 1;
         }
-        let responder = Box::new(Responder::new(Limits::default()));
+        let limits = Limits { max_rev: self.mpa.rev, ..Limits::default() };
+        let responder = Box::new(Responder::new(limits));
         let phase = if full { Phase::Closing } else { Phase::Awaiting { responder } };
         let index = self.add_endpoint(Some(conn), peer, events, phase);
         if let Some(endpoint) = self.endpoints.get_mut(index) {
@@ -88,25 +113,26 @@ impl<F: urnic_tcp::Frame> Core<F> {
     /// The TCP handshake of an active connection is done: send the MPA Request (MPA-62).
     pub(super) fn send_request(&mut self, index: u32) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
-        let Phase::Connecting { qp, request } = &endpoint.phase else { return };
-        let qp = *qp;
-        let offer = Offer {
-            rev: self.mpa.rev,
-            crc: self.mpa.crc,
-            ird: request.ird,
-            ord: request.ord,
-            private_data: &request.private_data,
-            ..Offer::default()
+        let phase = std::mem::replace(&mut endpoint.phase, Phase::Closing);
+        let Phase::Connecting { qp, request } = phase else {
+            endpoint.phase = phase;
+            return;
         };
-        match Initiator::new(&offer) {
+        match Initiator::new(&self.request_offer(&request)) {
             Ok((initiator, octets)) => {
+                let Some(endpoint) = self.endpoints.get_mut(index) else { return };
                 endpoint.outbox = octets;
-                endpoint.phase = Phase::Requesting { qp, initiator: Box::new(initiator) };
+                endpoint.phase = Phase::Requesting { qp, initiator: Box::new(initiator), request };
                 self.schedule(index);
             }
             // `connect` has checked the offer already.
             Err(_) => self.connect_failed(index, qp, ConnectFailure::Terms),
         }
+    }
+
+    /// Whether the Reply of endpoint `index` is awaited.
+    pub(super) fn requesting(&self, index: u32) -> bool {
+        matches!(self.endpoints.get(index).map(|e| &e.phase), Some(Phase::Requesting { .. }))
     }
 
     /// Stream data before RDMA mode. What follows an accepting Reply is given back for the stream.
@@ -118,33 +144,42 @@ impl<F: urnic_tcp::Frame> Core<F> {
         let endpoint = self.endpoints.get_mut(index)?;
         let octets = urnic_iwarp::Chunk::bytes(&chunk);
         match &mut endpoint.phase {
-            Phase::Requesting { qp, initiator } => {
+            Phase::Requesting { qp, initiator, request } => {
                 let qp = *qp;
+                request.heard = true;
                 match initiator.receive(octets) {
                     Ok(Progress::NeedMore { .. }) => None,
                     Ok(Progress::Done {
                         consumed,
-                        outcome: Outcome::Accepted(negotiated, _, private_data),
+                        outcome: Outcome::Accepted(negotiated, peer, private_data),
                     }) => {
-                        self.open(index, qp, &negotiated, private_data);
+                        if !self.qps.get(qp).is_some_and(|core| core.state() == QpState::Idle) {
+                            // The queue pair went into the error state while the peer made up its mind (MPAE-31).
+                            let terminate = Terminate::STARTUP_CATASTROPHIC;
+                            self.refuse_terms(index, qp, &negotiated, terminate, ConnectFailure::Aborted);
+                            return None;
+                        }
+                        self.open(index, qp, &negotiated, &peer, private_data);
                         let StreamRange { frame, range } = chunk;
                         let range = range.start + consumed..range.end;
                         (!range.is_empty()).then_some((qp, StreamRange { frame, range }))
                     }
-                    Ok(Progress::Done { outcome: Outcome::Rejected(_, private_data), .. }) => {
+                    Ok(Progress::Done { outcome: Outcome::Rejected(peer, private_data), .. }) => {
                         // MPA-66: TCP stays open for the ULP to close; the connection manager is the ULP here.
-                        let event = CmEvent::Rejected { qpn: self.release_qp(qp), private_data };
+                        let qpn = self.release_qp(qp);
+                        let event =
+                            CmEvent::Rejected { qpn, private_data, peer_ird: peer.ird, peer_ord: peer.ord };
                         self.end_startup(index, Farewell::Fin, Some(event));
                         None
                     }
                     Ok(Progress::Done {
                         outcome: Outcome::Unacceptable(negotiated, _, terminate), ..
                     }) => {
-                        self.refuse_terms(index, qp, &negotiated, terminate);
+                        self.refuse_terms(index, qp, &negotiated, terminate, ConnectFailure::Terms);
                         None
                     }
-                    Err(error) => {
-                        self.connect_failed(index, qp, failure(error));
+                    Err(_) => {
+                        self.connect_failed(index, qp, ConnectFailure::NotIwarp);
                         None
                     }
                 }
@@ -152,14 +187,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             Phase::Awaiting { responder } => {
                 match responder.receive(octets) {
                     Ok(Arrived::NeedMore) => {}
-                    Ok(Arrived::Arrived(peer, private_data)) => {
-                        let id = RequestId(self.tag(index));
-                        self.ask(index, id, private_data, peer.ird.unwrap_or(0), peer.ord.unwrap_or(0));
-                    }
-                    Ok(Arrived::Refused(_, reply)) => {
-                        endpoint.outbox = reply;
-                        self.end_startup(index, Farewell::Fin, None);
-                    }
+                    Ok(Arrived::Arrived(peer, private_data)) => self.ask(index, &peer, private_data),
                     // MPA-64, MPA-81: no Reply, just the end of the connection.
                     Err(_) => self.end_startup(index, Farewell::Fin, None),
                 }
@@ -175,22 +203,38 @@ impl<F: urnic_tcp::Frame> Core<F> {
     }
 
     /// Puts a request before the application.
-    fn ask(&mut self, index: u32, id: RequestId, private_data: Vec<u8>, ird: u16, ord: u16) {
+    fn ask(&mut self, index: u32, peer: &PeerParams, private_data: Vec<u8>) {
+        let id = RequestId(self.tag(index));
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         endpoint.phase = match std::mem::replace(&mut endpoint.phase, Phase::Closing) {
             Phase::Awaiting { responder } => Phase::Pending { responder },
             other => other,
         };
-        let request = ConnRequest::new(id, endpoint.peer, private_data, ird, ord);
+        let request = ConnRequest::new(id, endpoint.peer, private_data, peer);
         endpoint.events.push(CmEvent::ConnectRequest(request));
     }
 
     /// Enters RDMA mode.
-    fn open(&mut self, index: u32, qp: u32, negotiated: &Negotiated, private_data: Vec<u8>) {
+    fn open(
+        &mut self,
+        index: u32,
+        qp: u32,
+        negotiated: &Negotiated,
+        peer: &PeerParams,
+        private_data: Vec<u8>,
+    ) {
         self.leave_backlog(index);
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let Some(core) = self.qps.get_mut(qp) else { return };
-        core.stream = Some(Box::new(Stream::new(negotiated, StreamLimits::default())));
+        let mut stream = Box::new(Stream::new(negotiated, StreamLimits::default()));
+        // Before whatever the application has posted (MPAE-27, MPAE-28), and nothing that it hears of (MPAE-34).
+        if let Some(rtr) = negotiated.rtr
+            && let Ok(outgoing) = stream.begin(rtr.op(), 0)
+        {
+            core.tx.message = Some(Message { outgoing, source: Source::None });
+            core.tx.rtr_read = rtr == Rtr::Read;
+        }
+        core.stream = Some(stream);
         core.endpoint = Some(index);
         core.reads = (negotiated.ird, negotiated.ord);
         core.tx.initiator = negotiated.role == Role::Initiator;
@@ -202,23 +246,66 @@ impl<F: urnic_tcp::Frame> Core<F> {
             private_data,
             ird: negotiated.ird,
             ord: negotiated.ord,
+            terms: Terms::of(negotiated, peer),
         });
+        if negotiated.role == Role::Responder && negotiated.peer_to_peer.is_some() {
+            self.set_alarm(index, self.now + self.mpa.startup_timeout, Alarm::Rtr);
+        }
         self.schedule(index);
     }
 
-    /// The peer accepted on terms that we cannot meet: a Terminate is our only FPDU (MPAE-17, MPAE-29).
-    fn refuse_terms(&mut self, index: u32, qp: u32, negotiated: &Negotiated, terminate: Terminate) {
+    /// The peer accepted, but we cannot go on: a Terminate is our only FPDU (MPAE-17, MPAE-29, MPAE-31).
+    fn refuse_terms(
+        &mut self,
+        index: u32,
+        qp: u32,
+        negotiated: &Negotiated,
+        terminate: Terminate,
+        reason: ConnectFailure,
+    ) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let Some(core) = self.qps.get_mut(qp) else { return };
         core.stream = Some(Box::new(Stream::new(negotiated, StreamLimits::default())));
         core.tx.terminate = Some(terminate);
-        core.end(QpState::Terminate, None, crate::wc::WcStatus::Flushed);
+        let state = if core.is_over() { core.state() } else { QpState::Terminate };
+        core.end(state, None, crate::wc::WcStatus::Flushed);
         endpoint.announced = true;
         endpoint.phase = Phase::Open { qp };
-        let event = CmEvent::ConnectError { qpn: core.shared.qpn, reason: ConnectFailure::Terms };
-        endpoint.events.push(event);
+        endpoint.events.push(CmEvent::ConnectError { qpn: core.shared.qpn, reason });
         self.set_alarm(index, self.now + super::TEARDOWN_WITHIN, Alarm::Teardown);
         self.schedule(index);
+    }
+
+    /// The peer has closed the connection instead of answering our Request. One that knows revision 1 only does so
+    /// (MPAE-8): where nothing that we asked for needs revision 2, a new connection tries that (MPAE-9). `false`: no.
+    ///
+    /// A reset does not count. Peers that are overloaded or whose program is gone give that, and a connection without
+    /// negotiated IRD and ORD must not come of it.
+    pub(super) fn fall_back(&mut self, index: u32) -> bool {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return false };
+        let (peer, events) = (endpoint.peer, Arc::clone(&endpoint.events));
+        match std::mem::replace(&mut endpoint.phase, Phase::Closing) {
+            Phase::Requesting { qp, request, .. }
+                if request.rev == 2 && request.rtr.is_none() && !request.heard =>
+            {
+                let mut request = request;
+                request.rev = 1;
+                request.second_try = true;
+                let deadline = request.deadline;
+                let again = self.add_endpoint(None, peer, events, Phase::Connecting { qp, request });
+                if let Some(core) = self.qps.get_mut(qp) {
+                    core.endpoint = Some(again);
+                }
+                self.set_alarm(again, deadline, Alarm::Startup);
+                self.schedule(again);
+                self.end_startup(index, Farewell::Fin, None);
+                true
+            }
+            other => {
+                endpoint.phase = other;
+                false
+            }
+        }
     }
 
     /// A listening port's waiting room has one more place.
@@ -265,6 +352,17 @@ impl<F: urnic_tcp::Frame> Core<F> {
             }
             Some(Phase::Awaiting { .. }) => self.end_startup(index, Farewell::Reset, None),
             _ => {}
+        }
+    }
+
+    /// An accepted peer has not sent its ready-to-receive indication, so that we could never send anything.
+    pub(super) fn rtr_timed_out(&mut self, index: u32) {
+        if let Some(&Endpoint { heard: false, phase: Phase::Open { qp }, .. }) = self.endpoints.get(index) {
+            if let Some(core) = self.qps.get_mut(qp) {
+                core.end(QpState::Error, None, crate::wc::WcStatus::Flushed);
+            }
+            self.announce(index, DisconnectReason::TimedOut);
+            self.farewell(index, Farewell::Reset);
         }
     }
 }
@@ -314,38 +412,66 @@ impl<P: Port, C: Clock> Engine<P, C> {
         events: Arc<EventQueue>,
     ) -> Result<(), Error> {
         let qp = self.core.idle_qp(qpn)?;
+        let now = self.now();
+        let mpa = &self.core.mpa;
         let request = Box::new(Request {
             private_data: param.private_data.clone(),
-            ird: param.ird.min(self.core.mpa.ird),
-            ord: param.ord.min(self.core.mpa.ord),
+            ird: param.ird.min(mpa.ird),
+            ord: param.ord.min(mpa.ord),
+            rtr: rtr_kinds(param.rtr.unwrap_or(mpa.rtr)),
+            rev: mpa.rev,
+            patience: param.patience,
+            deadline: now + param.timeout.min(Duration::from_secs(3600)),
+            second_try: false,
+            heard: false,
         });
+        if request.rtr.is_some() && request.rev < 2 {
+            return Err(Error::Invalid("an RTR, which needs MPA revision 2"));
+        }
         // Checked now, so that the caller hears of it at once.
-        Initiator::new(&self.core.offer(&request.private_data, request.ird, request.ord)).map_err(refused)?;
-        let now = self.now();
+        Initiator::new(&self.core.request_offer(&request)).map_err(refused)?;
+        let deadline = request.deadline;
         let index = self.core.add_endpoint(None, to, events, Phase::Connecting { qp, request });
-        let tag = self.core.tag(index);
-        match self.stack.connect(now, to, tag, &mut Wire(&mut self.port)) {
-            Ok(conn) => {
-                if let Some(endpoint) = self.core.endpoints.get_mut(index) {
-                    endpoint.conn = Some(conn);
-                    self.stack.set_patience(conn, param.patience);
+        if let Err(error) = self.open_connection(index) {
+            self.core.endpoints.remove(index);
+            return Err(match error {
+                urnic_tcp::ConnectError::Unreachable(_) => Error::NoRoute(*to.ip()),
+                urnic_tcp::ConnectError::Address(_) => {
+                    Error::Invalid("the address is not that of a host's port")
                 }
-                if let Some(core) = self.core.qps.get_mut(qp) {
-                    core.endpoint = Some(index);
+                _ => Error::Exhausted("connections or ports"),
+            });
+        }
+        if let Some(core) = self.core.qps.get_mut(qp) {
+            core.endpoint = Some(index);
+        }
+        self.core.set_alarm(index, deadline, Alarm::Startup);
+        Ok(())
+    }
+
+    /// Starts the TCP connection of an endpoint that has none.
+    fn open_connection(&mut self, index: u32) -> Result<(), urnic_tcp::ConnectError> {
+        let (now, tag) = (self.core.now, self.core.tag(index));
+        let Some(endpoint) = self.core.endpoints.get_mut(index) else { return Ok(()) };
+        let Phase::Connecting { request, .. } = &endpoint.phase else { return Ok(()) };
+        let conn = self.stack.connect(now, endpoint.peer, tag, &mut Wire(&mut self.port))?;
+        self.stack.set_patience(conn, request.patience);
+        endpoint.conn = Some(conn);
+        Ok(())
+    }
+
+    /// The turn of an endpoint without a connection: it wants one for its second try, or none any more.
+    #[cold]
+    pub(super) fn service_unconnected(&mut self, index: u32) {
+        match self.core.endpoints.get(index).map(|e| &e.phase) {
+            Some(&Phase::Connecting { qp, .. }) => {
+                if self.open_connection(index).is_err() {
+                    self.core.connect_failed(index, qp, ConnectFailure::Reset);
+                    self.core.endpoints.remove(index);
                 }
-                let timeout = param.timeout.min(Duration::from_secs(3600));
-                self.core.set_alarm(index, now + timeout, Alarm::Startup);
-                Ok(())
             }
-            Err(error) => {
+            _ => {
                 self.core.endpoints.remove(index);
-                Err(match error {
-                    urnic_tcp::ConnectError::Unreachable(_) => Error::NoRoute(*to.ip()),
-                    urnic_tcp::ConnectError::Address(_) => {
-                        Error::Invalid("the address is not that of a host's port")
-                    }
-                    _ => Error::Exhausted("connections or ports"),
-                })
             }
         }
     }
@@ -358,19 +484,16 @@ impl<P: Port, C: Clock> Engine<P, C> {
     ) -> Result<(), Error> {
         let qp = self.core.idle_qp(qpn)?;
         let index = self.core.pending(request)?;
-        let offer = self.core.offer(
-            &param.private_data,
-            param.ird.min(self.core.mpa.ird),
-            param.ord.min(self.core.mpa.ord),
-        );
+        let offer = self.core.reply_offer(param);
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return Err(Error::RequestGone) };
         let Phase::Pending { responder } = &mut endpoint.phase else { return Err(Error::RequestGone) };
+        let Some(peer) = responder.peer() else { return Err(Error::RequestGone) };
         let (reply, negotiated) = responder.accept(&offer).map_err(refused)?;
         endpoint.outbox = reply;
         if let Some(conn) = endpoint.conn {
             self.stack.set_patience(conn, param.patience);
         }
-        self.core.open(index, qp, &negotiated, Vec::new());
+        self.core.open(index, qp, &negotiated, &peer, Vec::new());
         Ok(())
     }
 
@@ -403,12 +526,16 @@ impl<F: urnic_tcp::Frame> Core<F> {
     }
 }
 
-/// What a failed start-up means to the application.
-fn failure(error: StartupError) -> ConnectFailure {
-    match error {
-        StartupError::Markers | StartupError::Offer => ConnectFailure::Terms,
-        _ => ConnectFailure::NotIwarp,
-    }
+/// The RTR kinds to offer.
+fn rtr_kinds(choice: RtrChoice) -> Option<RtrKinds> {
+    let (send, write, read) = match choice {
+        RtrChoice::Off => return None,
+        RtrChoice::Any => (true, true, true),
+        RtrChoice::Write => (false, true, false),
+        RtrChoice::Read => (false, false, true),
+        RtrChoice::Send => (true, false, false),
+    };
+    Some(RtrKinds { send, write, read })
 }
 
 /// Why our own terms were not taken.

@@ -4,14 +4,14 @@ use crate::cm::EventQueue;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 use urnic_iwarp::Chunk;
-use urnic_iwarp::startup::{Initiator, Responder};
-use urnic_tcp::ConnId;
+use urnic_iwarp::startup::{Initiator, Responder, RtrKinds};
+use urnic_tcp::{ConnId, Patience, Time};
 
 /// One TCP connection of the engine.
 pub(super) struct Endpoint {
     /// Distinguishes the users of one slab index over time.
     pub(super) generation: u32,
-    /// The connection; `None` only before the stack has given an id.
+    /// The connection; `None` before the stack has given an id.
     pub(super) conn: Option<ConnId>,
     pub(super) peer: SocketAddrV4,
     pub(super) events: Arc<EventQueue>,
@@ -39,7 +39,7 @@ pub(super) enum Phase {
     /// Active side: the TCP handshake is under way.
     Connecting { qp: u32, request: Box<Request> },
     /// Active side: the MPA Request is sent, the Reply awaited.
-    Requesting { qp: u32, initiator: Box<Initiator> },
+    Requesting { qp: u32, initiator: Box<Initiator>, request: Box<Request> },
     /// Passive side: the MPA Request is awaited.
     Awaiting { responder: Box<Responder> },
     /// Passive side: the application has the request and decides.
@@ -55,6 +55,18 @@ pub(super) struct Request {
     pub(super) private_data: Vec<u8>,
     pub(super) ird: u16,
     pub(super) ord: u16,
+    /// Peer-to-peer, and the RTR kinds to offer.
+    pub(super) rtr: Option<RtrKinds>,
+    /// MPA revision to offer.
+    pub(super) rev: u8,
+    /// When the peer counts as dead, once it has answered.
+    pub(super) patience: Option<Patience>,
+    /// When the peer must have answered.
+    pub(super) deadline: Time,
+    /// The peer has closed a connection on which we offered a higher revision.
+    pub(super) second_try: bool,
+    /// Octets of a Reply have come.
+    pub(super) heard: bool,
 }
 
 /// A received frame and the range of it that is stream data.

@@ -223,7 +223,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
             shared.events.raise(AsyncEvent::CommunicationEstablished { qpn: shared.qpn });
         }
         if reads_answered > 0 {
-            tx.reads_answered += reads_answered;
+            let own = std::mem::take(&mut tx.rtr_read); // MPAE-34
+            tx.reads_answered += reads_answered - u32::from(own);
             if let Some(qp) = self.qps.get_mut(qp) {
                 qp.complete_sends();
             }

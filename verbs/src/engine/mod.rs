@@ -38,6 +38,7 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
+use urnic_config::RtrChoice;
 use urnic_iwarp::AccessFault;
 use urnic_tcp::{Claim, ConnId, LocalPorts, Patience, Stack, StackConfig, State, Time};
 
@@ -65,10 +66,14 @@ pub trait Clock: Clone + Send + Sync + 'static {
 /// MPA settings of an engine.
 #[derive(Clone, Debug)]
 pub struct MpaConfig {
-    /// Revision that we offer as initiator: 1 or 2.
+    /// Highest revision that we speak: 1 or 2.
     pub rev: u8,
     /// Whether we ask for CRCs; they are off only if the peer does not ask either.
     pub crc: bool,
+    /// Whether we ask for markers in what peers send.
+    pub markers: bool,
+    /// What we send first as initiator, unless the application says otherwise.
+    pub rtr: RtrChoice,
     /// Most inbound Reads per queue pair.
     pub ird: u16,
     /// Most outbound Reads per queue pair.
@@ -185,6 +190,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             }
             match alarm {
                 Alarm::Startup => self.startup_timed_out(index),
+                Alarm::Rtr => self.rtr_timed_out(index),
                 Alarm::Teardown => self.teardown_timed_out(index),
                 Alarm::Nudge => self.nudge(index),
             }
@@ -464,8 +470,12 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     fn modify_to_error(&mut self, qpn: u32) {
         self.now();
         let Some(index) = self.core.index_of(qpn) else { return };
+        let endpoint = self.core.qps.get(index).and_then(|qp| qp.endpoint);
+        let requesting = endpoint.is_some_and(|endpoint| self.core.requesting(endpoint));
         let Some(qp) = self.core.qps.get_mut(index) else { return };
-        match qp.endpoint {
+        match endpoint {
+            // The Request is out: whether the peer accepts decides what it is told (MPAE-31).
+            Some(_) if requesting => qp.end(QpState::Error, None, crate::wc::WcStatus::Flushed),
             // Abort: the connection is reset (verbs draft §6.2, RTS to Error).
             Some(endpoint) => {
                 self.core.fail(index, None, Why::Requested);

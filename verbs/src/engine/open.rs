@@ -79,6 +79,8 @@ pub(crate) fn open(
     let mpa = MpaConfig {
         rev: config.mpa.rev,
         crc: config.mpa.crc,
+        markers: config.mpa.markers,
+        rtr: config.mpa.rtr,
         ird: config.mpa.ird,
         ord: config.mpa.ord,
         startup_timeout: config.mpa.startup_timeout,

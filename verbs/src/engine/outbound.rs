@@ -14,7 +14,7 @@ use crate::sabotage::{Rule, broken};
 use crate::wc::WcStatus;
 use crate::wr::{SendFlags, SendOp, Sge};
 use arrayvec::ArrayVec;
-use urnic_iwarp::{BeginError, Op, Outgoing, Pending, Terminate};
+use urnic_iwarp::{BeginError, Op, Outgoing, Pending, STAG_OF_NOTHING, Terminate};
 use urnic_tcp::{ConnId, Stack, Time};
 
 /// A turn ends after this many full segments' worth of octets while others wait ...
@@ -140,8 +140,9 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         let Some(view) = self.shared.send.peek(index) else { return Next::Nothing };
         let payload = Source::WorkRequest { index, cursor: Cursor::default() };
         let scopes = self.shared.scopes;
-        // A zero-length Read may come without a sink; STag 0 upsets some hardware (AMB-17).
-        let sink = view.sges.first().copied().unwrap_or(Sge { addr: 0, len: 0, lkey: 1 });
+        // A zero-length Read may come without a sink.
+        let none = Sge { addr: 0, len: 0, lkey: STAG_OF_NOTHING };
+        let sink = view.sges.first().copied().unwrap_or(none);
         let request = view.op();
         let (op, source, whole) = match request {
             SendOp::Read { addr, rkey } => {
@@ -213,7 +214,10 @@ impl<P: Port, C: Clock> Engine<P, C> {
     /// Gives the endpoint at `index` its turn. True if it has more to send now.
     pub(super) fn service(&mut self, index: u32, now: Time) -> bool {
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return false };
-        let Some(conn) = endpoint.conn else { return false };
+        let Some(conn) = endpoint.conn else {
+            self.service_unconnected(index);
+            return false;
+        };
         endpoint.starved = false;
         if !endpoint.outbox.is_empty() && !self.send_outbox(index, conn) {
             return true;
@@ -342,7 +346,8 @@ impl<D: Draft> Segments<'_, D> {
     where
         D::Payload: urnic_tcp::Payload,
     {
-        let mulpdu = urnic_iwarp::mulpdu(self.emss, false);
+        let marked = qp.stream.as_ref().is_some_and(|stream| stream.tx_markers().is_some());
+        let mulpdu = urnic_iwarp::mulpdu(self.emss, marked);
         let mut window = stack.room(self.conn);
         let mut octets = self.quantum;
         let mut fpdus = QUANTUM_FPDUS;
@@ -384,18 +389,28 @@ impl<D: Draft> Segments<'_, D> {
                 qp.tx.message = None;
                 continue;
             };
-            let len = fpdu.size();
+            let markers =
+                if marked { qp.stream.as_ref().and_then(|stream| stream.tx_markers()) } else { None };
+            let len = markers.map_or(fpdu.size(), |markers| markers.size(fpdu.size()));
             if !self.has_room(len) {
                 self.hand_over(stack);
             }
             if self.drafts[0].len() == 0 {
-                self.unit = if fpdu.last { 0 } else { len };
+                // Markers make FPDUs of one message differ in size: no train.
+                self.unit = if fpdu.last || marked { 0 } else { len };
             }
             let Some(draft) = self.drafts.first_mut() else { return Turn::More };
             let before = draft.len();
             let Some(out) = draft.append(len) else { return Turn::More };
             match fpdu::write(out, &fpdu, &mut message.source, &qp.shared, table, self.want_sum) {
-                Ok(sum) => self.sum = urnic_crc::combine(self.sum, 0, sum),
+                Ok(mut sum) => {
+                    if let (Some(markers), Some(stream)) = (markers, &mut qp.stream) {
+                        markers.insert(out, fpdu.size(), fpdu.crc);
+                        sum = urnic_crc::sum(out);
+                        stream.sent(fpdu.size());
+                    }
+                    self.sum = urnic_crc::combine(self.sum, 0, sum);
+                }
                 Err(fault) => {
                     draft.truncate(before);
                     return match message.source {

@@ -1,5 +1,5 @@
 //! What peers do that the standards do not say, and what the engine does about it. Everything that only exists because
-//! some implementation is as it is has its place here (the wire format of siw's Terminate: `urnic_iwarp::Terminate`).
+//! some implementation is as it is has its place here, or in `iwarp/src/peers.rs` if it is about octets on the wire.
 //!
 //! `scripts/interop-siw` runs all of it against the kernel's siw; file names are those of Linux 6.1.
 
@@ -7,7 +7,7 @@ use super::alarms::Alarm;
 use super::qp::{Message, Source};
 use super::{Core, Endpoint, Phase};
 use std::time::Duration;
-use urnic_iwarp::Op;
+use urnic_iwarp::{Op, STAG_OF_NOTHING};
 
 /// Linux siw, responder: it sends its MPA Reply before it installs the callback that reads the socket (siw_cm.c,
 /// siw_accept). An FPDU that arrives in between stays unread until something more arrives; a bare ACK does not count.
@@ -20,10 +20,6 @@ pub(super) const NUDGE_AFTER: Duration = Duration::from_millis(2);
 /// busy elsewhere can be interrupted between Reply and callback for longer than the first takes: one in some hundred
 /// connections to an emulated guest hung with a single nudge.
 const NUDGES: u8 = 9;
-
-/// The STag of that Write. It is never checked (RFC 5040 §5.1 has nothing to place), but Chelsio's adapters refuse 0
-/// even so (AMB-17).
-const NUDGE_STAG: u32 = 1;
 
 // Linux siw, initiator: it drops a connection on which octets follow the MPA Reply before its first FPDU was sent
 // (siw_cm.c, siw_proc_mpareply). The standard has responders wait for that FPDU anyway (MPA-70), and so does ours,
@@ -48,7 +44,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             return; // more is being sent anyway
         }
         let Some(stream) = &mut qp.stream else { return };
-        if let Ok(outgoing) = stream.begin(Op::Write { stag: NUDGE_STAG, to: 0 }, 0) {
+        if let Ok(outgoing) = stream.begin(Op::Write { stag: STAG_OF_NOTHING, to: 0 }, 0) {
             qp.tx.message = Some(Message { outgoing, source: Source::None });
             self.schedule(index);
         }

@@ -54,6 +54,8 @@ pub(super) struct SendSide {
     pub(super) spoken: bool,
     /// This end started the connection.
     pub(super) initiator: bool,
+    /// The first Read is the one that says "ready to receive": nobody posted it.
+    pub(super) rtr_read: bool,
     /// A completion found no room in its queue.
     pub(super) overflowed: bool,
 }
@@ -154,6 +156,11 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
 
     pub(super) fn state(&self) -> QpState {
         self.shared.state()
+    }
+
+    /// Whether anything may be sent: a Responder waits for the Initiator's first FPDU (MPA-70).
+    pub(super) fn may_speak(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.may_send())
     }
 
     /// True when every posted work request has been handed to TCP and every Read answered.

@@ -57,6 +57,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
             Why::Fault(Cause::CannotInvalidate(_)) => (None, WcStatus::Invalidation),
             _ => (None, WcStatus::Flushed),
         };
+        // A Responder that has heard nothing valid says nothing (MPA-70, MPA-92).
+        let terminate = terminate.filter(|_| core.may_speak());
         let event = fault(core.shared.qpn, &why, terminate.as_ref(), culprit.is_some(), open_receive);
         // First: who sees a flushed request may ask at once why.
         if let Some(t) = &terminate {
@@ -114,7 +116,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             Some(&Phase::Open { qp }) => {
                 let Some(core) = self.qps.get_mut(qp) else { return };
                 let cut_short = core.is_cut_short();
-                if core.has_work_left() && !cut_short && !core.is_over() {
+                if core.has_work_left() && core.may_speak() && !cut_short && !core.is_over() {
                     return self.fail(qp, Some(Terminate::STREAM_CATASTROPHIC), Why::WorkLeft);
                 }
                 let reason = if cut_short {
@@ -133,8 +135,10 @@ impl<F: urnic_tcp::Frame> Core<F> {
                     self.farewell(index, Farewell::Fin);
                 }
             }
-            Some(Phase::Requesting { qp, .. }) => {
-                self.connect_failed(index, *qp, ConnectFailure::Reset);
+            Some(&Phase::Requesting { qp, .. }) => {
+                if !self.fall_back(index) {
+                    self.connect_failed(index, qp, ConnectFailure::Reset);
+                }
             }
             Some(Phase::Awaiting { .. } | Phase::Pending { .. }) => {
                 self.end_startup(index, Farewell::Fin, None)
@@ -166,9 +170,12 @@ impl<F: urnic_tcp::Frame> Core<F> {
                     self.announce(index, reason);
                 }
             }
-            Some(Phase::Connecting { qp, .. } | Phase::Requesting { qp, .. }) => {
+            Some(Phase::Connecting { qp, request } | Phase::Requesting { qp, request, .. }) => {
+                let second = request.second_try;
                 let qpn = self.release_qp(*qp);
                 let reason = match reason {
+                    // What the first try met says more.
+                    CloseReason::Refused if second => ConnectFailure::Reset,
                     CloseReason::Refused => ConnectFailure::Refused,
                     CloseReason::TimedOut => ConnectFailure::TimedOut,
                     // Aborted because the link is lost.
@@ -187,7 +194,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
     }
 
     /// Tells the application once that a connection in RDMA mode is over.
-    fn announce(&mut self, index: u32, reason: DisconnectReason) {
+    pub(super) fn announce(&mut self, index: u32, reason: DisconnectReason) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let Phase::Open { qp } = endpoint.phase else { return };
         if !std::mem::replace(&mut endpoint.announced, true)

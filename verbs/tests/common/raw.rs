@@ -1,12 +1,13 @@
 //! A node that speaks TCP and whatever the test has it say.
 
+use super::{End, LIMIT, address};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddrV4;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
-use urnic::simulation::{Host, Simulation};
+use urnic::simulation::{Host, Options, Simulation};
 use urnic_tcp::{
     Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Payload, Stack, StackConfig,
     Time, Transmit,
@@ -64,6 +65,8 @@ pub struct Seen {
     pub finished: Vec<ConnId>,
     pub closed: Vec<(ConnId, CloseReason)>,
     pub data: HashMap<ConnId, Vec<u8>>,
+    /// Lengths of the pieces that it came in: those of the segments, if none was lost.
+    pub pieces: HashMap<ConnId, Vec<usize>>,
 }
 
 impl Handler<Octets> for Seen {
@@ -76,6 +79,7 @@ impl Handler<Octets> for Seen {
     }
 
     fn data(&mut self, conn: ConnId, _: u64, frame: Octets, range: Range<usize>) {
+        self.pieces.entry(conn).or_default().push(range.len());
         self.data.entry(conn).or_default().extend_from_slice(&frame.0[range]);
     }
 
@@ -96,20 +100,68 @@ pub struct Raw {
     pub seen: Seen,
     out: Out,
     now: Time,
+    listener: Option<ListenerId>,
+    /// When time is to stand still next, although nothing happens.
+    pub wake: Option<Duration>,
 }
 
 /// A node for a simulation, and the test's handle to it. `node` is its number.
 pub fn node(node: usize) -> (Rc<RefCell<Raw>>, Box<dyn Host>) {
-    let config = StackConfig::new(Simulation::mac(node), Simulation::address(node), 24, 77 + node as u64);
+    node_of_mtu(node, 1500)
+}
+
+fn node_of_mtu(node: usize, mtu: u16) -> (Rc<RefCell<Raw>>, Box<dyn Host>) {
+    let (mac, ip) = (Simulation::mac(node), Simulation::address(node));
+    let config = StackConfig { mtu, ..StackConfig::new(mac, ip, 24, 77 + node as u64) };
     let stack = Stack::new(config, Box::new(LocalPorts::new(node as u64)), Time(0)).unwrap();
-    let raw = Raw { stack, seen: Seen::default(), out: Out::default(), now: Time(0) };
+    let raw =
+        Raw { stack, seen: Seen::default(), out: Out::default(), now: Time(0), listener: None, wake: None };
     let raw = Rc::new(RefCell::new(raw));
     (raw.clone(), Box::new(Shared(raw)))
+}
+
+/// One device, number 0, and a node that speaks TCP, number 1.
+pub fn with_raw(options: &Options) -> (Simulation, End, Rc<RefCell<Raw>>) {
+    let (raw, host) = node_of_mtu(1, options.mtu);
+    let simulation = Simulation::with_hosts(&Options { devices: 1, ..options.clone() }, vec![host]).unwrap();
+    let end = End::new(&simulation.device(0));
+    (simulation, end, raw)
+}
+
+/// Steps until `done`.
+pub fn until(simulation: &mut Simulation, what: &str, done: impl FnMut() -> bool) {
+    let limit = simulation.now() + LIMIT;
+    assert!(simulation.run(limit, done), "{what}: not within {LIMIT:?}");
+}
+
+/// A TCP connection from the raw node to the device.
+pub fn raw_connection(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>) -> ConnId {
+    let conn = raw.borrow_mut().connect(address(0));
+    until(simulation, "TCP handshake", || raw.borrow().seen.connected.contains(&conn));
+    conn
+}
+
+pub fn closed(raw: &Rc<RefCell<Raw>>, conn: ConnId) -> Option<CloseReason> {
+    raw.borrow().seen.closed.iter().find(|(c, _)| *c == conn).map(|(_, reason)| *reason)
+}
+
+pub fn finished(raw: &Rc<RefCell<Raw>>, conn: ConnId) -> bool {
+    raw.borrow().seen.finished.contains(&conn)
 }
 
 impl Raw {
     pub fn connect(&mut self, to: SocketAddrV4) -> ConnId {
         self.stack.connect(self.now, to, 1, &mut self.out).unwrap()
+    }
+
+    pub fn listen(&mut self, port: u16, backlog: usize) {
+        self.listener = Some(self.stack.listen(port, backlog).unwrap());
+    }
+
+    pub fn unlisten(&mut self) {
+        if let Some(listener) = self.listener.take() {
+            self.stack.unlisten(listener);
+        }
     }
 
     pub fn send(&mut self, conn: ConnId, octets: &[u8]) {
@@ -140,7 +192,7 @@ impl Host for Shared {
         arrived: &mut VecDeque<Vec<u8>>,
         send: &mut Vec<Vec<u8>>,
     ) -> Option<Duration> {
-        let Raw { stack, seen, out, now: last } = &mut *self.0.borrow_mut();
+        let Raw { stack, seen, out, now: last, wake, .. } = &mut *self.0.borrow_mut();
         *last = Time(now.as_nanos() as u64);
         for frame in arrived.drain(..) {
             stack.receive(*last, Octets(frame.into()), seen, out);
@@ -148,6 +200,7 @@ impl Host for Shared {
         stack.advance(*last, seen, out);
         stack.flush(*last, out);
         send.append(&mut out.0);
-        stack.next_deadline().map(|at| Duration::from_nanos(at.0))
+        wake.take_if(|at| *at <= now);
+        stack.next_deadline().map(|at| Duration::from_nanos(at.0)).into_iter().chain(*wake).min()
     }
 }

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use std::fmt;
-use urnic::simulation::{Congestion, Impairment, Options, TcpConfig};
+use urnic::simulation::{Congestion, Impairment, MpaChange, Options, RtrChoice, TcpConfig};
 
 /// How a connection of the workload ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +128,8 @@ impl Parameters {
                 if rng.u8(..3) == 0 { Ending::Poison(pick(&mut rng, &Poison::ALL)) } else { Ending::Graceful }
             })
             .collect();
+        let mut start_up = Rng::with_seed(seed ^ 0x5044);
+        let marked = [0, 1].into_iter().filter(|_| start_up.u8(..3) == 0).collect::<Vec<usize>>();
         Parameters {
             seed,
             options: Options {
@@ -137,6 +139,8 @@ impl Parameters {
                 tcp,
                 mpa_rev,
                 crc,
+                rtr: if mpa_rev == 2 { pick(&mut start_up, &RTR) } else { RtrChoice::Off },
+                exceptions: marked.iter().map(|device| (*device, MARKERS)).collect(),
                 ..Options::default()
             },
             swap,
@@ -151,6 +155,11 @@ impl Parameters {
         }
     }
 }
+
+const RTR: [RtrChoice; 5] =
+    [RtrChoice::Off, RtrChoice::Any, RtrChoice::Write, RtrChoice::Read, RtrChoice::Send];
+/// The device asks for markers in what it receives.
+const MARKERS: MpaChange = |mpa| mpa.markers = true;
 
 fn network(rng: &mut Rng) -> Impairment {
     let rate = if rng.bool() { Some(pick(rng, &[10_000_000, 1_000_000_000, 10_000_000_000])) } else { None };
@@ -176,7 +185,8 @@ impl fmt::Display for Parameters {
         let o = &self.options;
         write!(
             f,
-            "seed {} (URNIC_SEED={0} runs it alone): network {} swap={}, mtu {}, MPA {}, crc {}, sack {}, timestamps {}, \
+            "seed {} (URNIC_SEED={0} runs it alone): network {} swap={}, mtu {}, MPA {}, RTR {}, markers \
+             to {:?}, crc {}, sack {}, timestamps {}, \
              window scale {}, {:?}, window {}, IW {}, IRD/ORD {:?}, {} operations of {} octets at most, queues of {}, \
              shared CQ {}, endings {:?}",
             self.seed,
@@ -184,6 +194,8 @@ impl fmt::Display for Parameters {
             self.swap,
             o.mtu,
             o.mpa_rev,
+            o.rtr,
+            o.exceptions.iter().map(|(device, _)| *device).collect::<Vec<_>>(),
             o.crc,
             o.tcp.sack,
             o.tcp.timestamps,

@@ -1,0 +1,218 @@
+//! FPDUs of a whole RNIC as its peer sees them on the wire, with markers and without.
+
+mod common;
+
+use common::raw::{Raw, finished, raw_connection, until, with_raw};
+use common::*;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+use urnic::simulation::{MpaChange, Options, Simulation};
+use urnic::*;
+use urnic_iwarp::startup::{Initiator, Offer};
+use urnic_tcp::ConnId;
+
+const MARKERS: MpaChange = |mpa| mpa.markers = true;
+
+/// One FPDU of a stream.
+struct Fpdu {
+    /// Where it begins in the stream, its leading marker included, and where it ends.
+    start: usize,
+    end: usize,
+    ulpdu: Vec<u8>,
+}
+
+/// Takes a stream apart by counting, and looks at every marker and CRC.
+fn parse(stream: &[u8], markers: bool, crc: bool) -> Vec<Fpdu> {
+    let mut fpdus = Vec::new();
+    let mut start = 0;
+    while start < stream.len() {
+        let mut at = start;
+        let length_at = if markers && start % 512 == 0 { start + 4 } else { start };
+        let mut take = |n: usize| -> Vec<u8> {
+            let mut taken = Vec::new();
+            while taken.len() < n {
+                if markers && at % 512 == 0 {
+                    let pointer = at.saturating_sub(length_at) as u32;
+                    assert_eq!(stream[at..at + 4], pointer.to_be_bytes(), "marker at {at}");
+                    at += 4;
+                }
+                taken.push(stream[at]);
+                at += 1;
+            }
+            taken
+        };
+        let len = usize::from(u16::from_be_bytes(take(2).try_into().unwrap()));
+        let ulpdu = take(len);
+        let pad = take((2 + len).next_multiple_of(4) - 2 - len);
+        assert!(pad.iter().all(|octet| *octet == 0));
+        let field = take(4);
+        let covered = urnic_crc::finish(urnic_crc::crc32c(urnic_crc::INIT, &stream[start..at - 4]));
+        assert_eq!(field, if crc { covered } else { 0 }.to_le_bytes(), "CRC of the FPDU at {start}");
+        fpdus.push(Fpdu { start, end: at, ulpdu });
+        start = at;
+    }
+    fpdus
+}
+
+/// The raw node connects to the device and sends it a Write of nothing; gives the connection and the length of the Reply.
+fn open(
+    simulation: &mut Simulation,
+    end: &End,
+    raw: &Rc<RefCell<Raw>>,
+    offer: &Offer<'_>,
+) -> (ConnId, usize) {
+    let _listener = end.events.listen(PORT, 2).unwrap();
+    let conn = raw_connection(simulation, raw);
+    raw.borrow_mut().send(conn, &Initiator::new(offer).unwrap().1);
+    let CmEvent::ConnectRequest(request) = end.event(simulation) else { panic!("no request") };
+    request.accept(&end.qp, &ConnParam::default()).unwrap();
+    let CmEvent::Established { terms, .. } = end.event(simulation) else { panic!("not established") };
+    assert_eq!(terms.tx_markers, offer.markers);
+    until(simulation, "the Reply", || raw.borrow().heard(conn).len() >= 24);
+    assert_eq!(raw.borrow().heard(conn)[16] & 0x80 != 0, terms.rx_markers);
+    let ulpdu = [&[0xC1, 0x40, 0, 0, 0, 1][..], &[0; 8]].concat();
+    raw.borrow_mut().send(conn, &fpdu(&ulpdu, terms.rx_markers));
+    (conn, 24)
+}
+
+/// The first FPDU of a direction, with its leading marker if there are any.
+fn fpdu(ulpdu: &[u8], marker: bool) -> Vec<u8> {
+    let mut octets = if marker { vec![0; 4] } else { Vec::new() };
+    octets.extend((ulpdu.len() as u16).to_be_bytes());
+    octets.extend(ulpdu);
+    octets.resize(octets.len().next_multiple_of(4), 0);
+    let crc = urnic_crc::finish(urnic_crc::crc32c(urnic_crc::INIT, &octets));
+    octets.extend(crc.to_le_bytes());
+    octets
+}
+
+/// MPA-3, 4, 7, 13, 20, 24, 35, 38, 40, 42, 43: a long Send on the wire, for several segment sizes, with markers and without:
+/// every ULPDU but the last is as large as the MULPDU of that size, every segment begins with an FPDU, markers are where
+/// they must be, and the parts make up the message.
+/// MPA-49.
+#[test]
+fn a_long_message_on_the_wire() {
+    for mtu in [576, 1500, 9000] {
+        for (markers, crc) in [(false, true), (true, true), (true, false)] {
+            let (mut simulation, end, raw) = with_raw(&Options { mtu, crc, ..options() });
+            let (conn, skip) = open(&mut simulation, &end, &raw, &Offer { markers, crc, ..Offer::default() });
+            let len = 100_000;
+            let source = end.pd.alloc_mr(len, Access::empty()).unwrap();
+            source.write_at(0, &pattern(len, 1)).unwrap();
+            end.post(1, SendOp::Send, &[Sge::of(&source, 0, len as u32)]);
+            end.post(2, SendOp::Send, &[]);
+            assert_eq!((end.next(&mut simulation).wr_id, end.next(&mut simulation).wr_id), (1, 2));
+            pass(&mut simulation, Duration::from_secs(1));
+            let stream = raw.borrow().heard(conn)[skip..].to_vec();
+            let fpdus = parse(&stream, markers, crc);
+
+            let pieces = raw.borrow().seen.pieces[&conn][1..].to_vec();
+            let emss = *pieces.iter().max().unwrap();
+            let room = usize::from(mtu) - 40;
+            assert!(emss <= room && emss + 40 > room, "{emss} octets in a segment, MTU {mtu}");
+            let emss = room - 12 * usize::from(emss <= room - 12); // timestamps
+            let mulpdu = urnic_iwarp::mulpdu(emss, markers);
+            let (last, others) = fpdus[..fpdus.len() - 1].split_last().unwrap();
+            assert!(others.iter().all(|f| f.ulpdu.len() == mulpdu), "MTU {mtu}, markers {markers}");
+            assert!(last.ulpdu.len() <= mulpdu);
+
+            let starts: Vec<usize> = fpdus.iter().map(|f| f.start).collect();
+            let mut at = 0;
+            for piece in pieces {
+                assert!(starts.contains(&at), "a segment begins at {at}, inside an FPDU");
+                at += piece;
+            }
+            assert_eq!(at, fpdus.last().unwrap().end);
+
+            let mut message = Vec::new();
+            for Fpdu { ulpdu, .. } in &fpdus[..fpdus.len() - 1] {
+                assert_eq!(ulpdu[14..18], (message.len() as u32).to_be_bytes(), "MO");
+                message.extend_from_slice(&ulpdu[18..]);
+            }
+            assert!(message == pattern(len, 1));
+            assert_eq!(fpdus.last().unwrap().ulpdu.len(), 18);
+        }
+    }
+}
+
+/// MPA-19, 27, 32, 54: markers in either direction, in both, in none: every operation does the same, and the applications are
+/// told which it is.
+#[test]
+fn operations_with_markers_in_either_direction() {
+    for asks in [&[][..], &[0], &[1], &[0, 1]] {
+        for rtr in [RtrChoice::Off, RtrChoice::Send] {
+            let exceptions = asks.iter().map(|device| (*device, MARKERS)).collect();
+            let mut simulation = Simulation::new(&Options { exceptions, rtr, ..options() }).unwrap();
+            let mut server = End::new(&simulation.device(0));
+            let mut client = End::new(&simulation.device(1));
+            connect(&mut simulation, &mut server, &mut client);
+            works(&mut simulation, &server, &client);
+            let len = 70_000;
+            let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+            let [there, here] = [&server, &client].map(|end| end.pd.alloc_mr(len, all).unwrap());
+            for (n, seed) in [(0, 1), (1, 2), (500, 3), (3000, 4), (len, 5)] {
+                here.write_at(0, &pattern(n, seed)).unwrap();
+                let sge = [Sge::of(&here, 0, n as u32)];
+                client.post(1, SendOp::Write { addr: there.addr(), rkey: there.rkey() }, &sge);
+                assert_eq!(client.next(&mut simulation).status, WcStatus::Success);
+                client.post(2, SendOp::Read { addr: there.addr(), rkey: there.rkey() }, &sge);
+                assert_eq!(client.next(&mut simulation).status, WcStatus::Success);
+                assert!(content(&here)[..n] == pattern(n, seed) && content(&there)[..n] == pattern(n, seed));
+            }
+            // An error passes, too.
+            client.post(3, SendOp::Write { addr: 0, rkey: 5 }, &[Sge::of(&here, 0, 1)]);
+            assert_eq!(server.end(&mut simulation), DisconnectReason::TerminateSent);
+            assert_eq!(client.end(&mut simulation), DisconnectReason::TerminateReceived);
+            let info = client.qp.terminate().unwrap();
+            assert_eq!((info.layer, info.etype, info.code), (1, 1, 0));
+        }
+    }
+}
+
+/// ERR-2, MPA-79, 80, 83: a marker that points elsewhere in an FPDU whose CRC is good: Terminate 20 03, then FIN.
+#[test]
+fn a_wrong_marker_is_answered_by_a_terminate() {
+    let (mut simulation, end, raw) = with_raw(&Options { markers: true, ..options() });
+    let (conn, skip) = open(&mut simulation, &end, &raw, &Offer::default());
+    end.post_recv(1, &[]);
+    // 24 octets are out: the next marker is 488 octets away, in an FPDU of 496.
+    let ulpdu = [&[0x41, 0x43][..], &[0; 4], &[0; 4], &[0, 0, 0, 1], &[0; 4], &vec![0; 472]].concat();
+    let mut octets = [&490u16.to_be_bytes()[..], &ulpdu].concat();
+    octets.splice(488..488, [0, 0, 1, 0xEC]);
+    let crc = urnic_crc::finish(urnic_crc::crc32c(urnic_crc::INIT, &octets));
+    octets.extend(crc.to_le_bytes());
+    raw.borrow_mut().send(conn, &octets);
+    assert_eq!(end.end(&mut simulation), DisconnectReason::TerminateSent);
+    let info = end.qp.terminate().unwrap();
+    assert_eq!((info.layer, info.etype, info.code), (2, 0, 3));
+    until(&mut simulation, "FIN", || finished(&raw, conn));
+    let stream = raw.borrow().heard(conn)[skip..].to_vec();
+    let said = parse(&stream, false, true);
+    assert_eq!((said.len(), &said[0].ulpdu[18..22]), (1, &[0x20, 3, 0, 0][..]));
+    assert_eq!(end.next(&mut simulation).status, WcStatus::Flushed);
+}
+
+/// MPA-33: a CRC is looked at as long as the connection lasts.
+/// MPA-30.
+#[test]
+fn a_bad_crc_late_in_a_connection() {
+    let (mut simulation, end, raw) = with_raw(&options());
+    let (conn, _) = open(&mut simulation, &end, &raw, &Offer { crc: false, ..Offer::default() });
+    let write = fpdu(&[&[0xC1, 0x40, 0, 0, 0, 1][..], &[0; 8]].concat(), false);
+    for _ in 0..200 {
+        raw.borrow_mut().send(conn, &write.repeat(100));
+        pass(&mut simulation, Duration::from_millis(10));
+    }
+    assert_eq!(end.qp.state(), QpState::Rts);
+    let mut bad = write;
+    *bad.last_mut().unwrap() ^= 0x80;
+    raw.borrow_mut().send(conn, &bad);
+    assert_eq!(end.end(&mut simulation), DisconnectReason::TerminateSent);
+    assert_eq!(end.qp.terminate().map(|info| info.code), Some(2));
+}
+
+fn pass(simulation: &mut Simulation, time: Duration) {
+    let limit = simulation.now() + time;
+    simulation.run(limit, || false);
+}
