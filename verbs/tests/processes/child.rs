@@ -100,7 +100,12 @@ impl Child {
 
     /// The next line that the end says.
     pub fn line(&mut self) -> String {
-        match self.lines.recv_timeout(PATIENCE) {
+        self.line_within(PATIENCE)
+    }
+
+    /// The same, of an end that has a lot to do before.
+    pub fn line_within(&mut self, patience: Duration) -> String {
+        match self.lines.recv_timeout(patience) {
             Ok(line) => line,
             Err(e) => panic!("{}: says nothing ({e}), {:?}", self.name, self.process.try_wait()),
         }
