@@ -117,7 +117,7 @@ fn a_peer_that_closes_during_the_start_up_is_named_as_such() {
 }
 
 /// Whatever strangers say to a listening port, the application hears nothing of it, and the port goes on (SEC-31).
-/// MPA-52, 60, 64, 81.
+/// ERR-4; MPA-52, 60, 64, 81.
 #[test]
 fn strangers_do_not_disturb_a_listener() {
     let (mut simulation, end, raw) = with_raw(&options());

@@ -455,7 +455,7 @@ fn when_to_fall_back() {
     pass(&mut simulation, Duration::from_secs(20));
 }
 
-/// MPAE-38, MPA-53, 68, 71, 74, 81: a Reply of another format, or none: closed, no FPDU, and the application hears of it.
+/// ERR-4, MPAE-38, MPA-53, 68, 71, 74, 81: a Reply of another format, or none: closed, no FPDU, and the application hears of it.
 #[test]
 fn replies_that_are_none() {
     let request = Initiator::new(&Offer::default()).unwrap().1;
