@@ -34,13 +34,19 @@ impl ChannelShared {
     /// The next announced queue that still exists.
     fn take(&self) -> Option<Arc<CqShared>> {
         while self.fd.take() {
-            if let Some(shared) = self.announced.pop()?.upgrade() {
-                // A swap, so that whoever polls now sees what an announcement left out because of `true` tells of.
-                shared.announced.swap(false, Ordering::AcqRel);
+            if let Some(shared) = self.pop() {
                 return Some(shared);
             }
         }
         None
+    }
+
+    /// The announcement that one count of the descriptor stands for; none if its queue is gone.
+    fn pop(&self) -> Option<Arc<CqShared>> {
+        let shared = self.announced.pop()?.upgrade()?;
+        // A swap, so that whoever polls now sees what an announcement left out because of `true` tells of.
+        shared.announced.swap(false, Ordering::AcqRel);
+        Some(shared)
     }
 }
 
@@ -57,6 +63,13 @@ impl CompChannel {
     pub fn get_event(&self, timeout: Option<Duration>) -> Option<Cq> {
         let shared = self.device.shard.wait(&self.shared.fd, timeout, || self.shared.take())?;
         Some(Cq { shared, device: self.device.clone() })
+    }
+
+    /// The queue that one read of 8 bytes from the descriptor stands for, for programs that wait in that read instead of
+    /// in [`get_event`](Self::get_event). None if the queue does not exist any more. The descriptor blocks unless the
+    /// program has set `O_NONBLOCK`.
+    pub fn event_after_read(&self) -> Option<Cq> {
+        Some(Cq { shared: self.shared.pop()?, device: self.device.clone() })
     }
 }
 

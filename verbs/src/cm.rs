@@ -228,19 +228,26 @@ impl Terms {
     }
 }
 
+/// Takes events at once; see [`Device::create_event_sink`](crate::Device::create_event_sink).
+pub type EventSink = Box<dyn Fn(CmEvent) + Send + Sync>;
+
 /// Events on their way from the engine to the application.
 pub(crate) struct EventQueue {
     events: SegQueue<CmEvent>,
     fd: EventFd,
+    sink: Option<EventSink>,
 }
 
 impl EventQueue {
-    pub(crate) fn new() -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { events: SegQueue::new(), fd: EventFd::new()? }))
+    pub(crate) fn new(sink: Option<EventSink>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { events: SegQueue::new(), fd: EventFd::new()?, sink }))
     }
 
     /// Engine: tells of an event.
     pub(crate) fn push(&self, event: CmEvent) {
+        if let Some(sink) = &self.sink {
+            return sink(event);
+        }
         self.events.push(event);
         self.fd.signal();
     }
@@ -260,8 +267,8 @@ pub struct EventChannel {
 }
 
 impl EventChannel {
-    pub(crate) fn new(device: &Arc<DeviceShared>) -> Result<Self> {
-        Ok(Self { queue: EventQueue::new()?, device: device.clone() })
+    pub(crate) fn new(device: &Arc<DeviceShared>, sink: Option<EventSink>) -> Result<Self> {
+        Ok(Self { queue: EventQueue::new(sink)?, device: device.clone() })
     }
 
     /// Listens for connection requests on a TCP port.
@@ -304,9 +311,14 @@ impl EventChannel {
     fn take(&self) -> Option<CmEvent> {
         let mut event = self.queue.take()?;
         if let CmEvent::ConnectRequest(request) = &mut event {
-            request.device = Some(self.device.clone());
+            self.adopt(request);
         }
         Some(event)
+    }
+
+    /// Makes a request that a sink was given answerable. Before this, dropping it leaves the peer waiting.
+    pub fn adopt(&self, request: &mut ConnRequest) {
+        request.device = Some(self.device.clone());
     }
 }
 

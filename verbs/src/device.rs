@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use urnic_config::{Config, Progress};
 
 use crate::channel::{ChannelShared, CompChannel};
-use crate::cm::EventChannel;
+use crate::cm::{EventChannel, EventSink};
 use crate::cq::{Cq, CqInit, CqShared, check_depth};
 use crate::error::{Error, Result};
-use crate::events::{AsyncEvents, AsyncQueue};
+use crate::events::{AsyncEvents, AsyncQueue, AsyncSink};
 use crate::memory::{Allocate, Regions};
 use crate::pd::{Pd, PdShared, Scope};
 use crate::shard::{DeviceClock, Doorbells, EngineOps, Shard, Ties, forked, linger_at_exit};
@@ -304,7 +304,22 @@ impl Device {
     /// # Errors
     /// [`Error::Os`] if there is no file descriptor left.
     pub fn create_event_channel(&self) -> Result<EventChannel> {
-        EventChannel::new(&self.shared)
+        EventChannel::new(&self.shared, None)
+    }
+
+    /// Creates a channel whose events do not wait in it: `sink` is given each as it happens, by whichever thread drives the
+    /// engine. It must be quick and must not use the device. [`EventChannel::adopt`] makes requests answerable.
+    ///
+    /// # Errors
+    /// As for [`create_event_channel`](Self::create_event_channel).
+    pub fn create_event_sink(&self, sink: EventSink) -> Result<EventChannel> {
+        EventChannel::new(&self.shared, Some(sink))
+    }
+
+    /// Gives asynchronous events to `sink` as they happen, and those that nobody has read now, instead of keeping them for
+    /// [`async_events`](Self::async_events). It must be quick and must not use the device. Only the first sink counts.
+    pub fn sink_async_events(&self, sink: AsyncSink) {
+        self.shared.events.divert(sink);
     }
 }
 

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// A non-blocking eventfd in semaphore mode: one [`signal`](Self::signal), one [`take`](Self::take).
+/// An eventfd in semaphore mode: one [`signal`](Self::signal), one [`take`](Self::take).
+///
+/// Our own operations never block. Whether a program's own read of the descriptor does is for the program to say, so
+/// the descriptor starts without `O_NONBLOCK`.
 #[derive(Debug)]
 pub(crate) struct EventFd {
     fd: OwnedFd,
@@ -15,7 +18,7 @@ pub(crate) struct EventFd {
 impl EventFd {
     pub(crate) fn new() -> Result<Self> {
         // SAFETY: no pointers are passed.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK | libc::EFD_SEMAPHORE) };
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
         if fd < 0 {
             return Err(Error::last_os("eventfd"));
         }
@@ -33,9 +36,26 @@ impl EventFd {
     /// Takes one; false if there is none.
     pub(crate) fn take(&self) -> bool {
         let mut count = [0u8; 8];
-        // SAFETY: the buffer is 8 writable bytes.
-        let read = unsafe { libc::read(self.fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+        let buffer = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
+        let fd = self.fd.as_raw_fd();
+        // SAFETY: one buffer of 8 writable bytes.
+        let read = unsafe { libc::preadv2(fd, &buffer, 1, -1, libc::RWF_NOWAIT) };
+        if read < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP) {
+            return self.take_on_old_kernel();
+        }
         read == count.len() as isize
+    }
+
+    /// Before Linux 5.8, eventfds know `O_NONBLOCK` only.
+    #[cold]
+    fn take_on_old_kernel(&self) -> bool {
+        let mut count = [0u8; 8];
+        let fd = self.fd.as_raw_fd();
+        // SAFETY: no pointers are passed but a buffer of 8 writable bytes.
+        unsafe {
+            libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK);
+            libc::read(fd, count.as_mut_ptr().cast(), count.len()) == count.len() as isize
+        }
     }
 
     /// Waits until there is something to take, the time is over, or a signal handler ran.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::device::DeviceShared;
@@ -150,7 +150,11 @@ impl AsyncEvent {
 pub(crate) struct AsyncQueue {
     unread: Mutex<Unread>,
     fd: EventFd,
+    sink: OnceLock<AsyncSink>,
 }
+
+/// Takes events at once; see [`Device::sink_async_events`](crate::Device::sink_async_events).
+pub type AsyncSink = Box<dyn Fn(AsyncEvent) + Send + Sync>;
 
 #[derive(Default)]
 struct Unread {
@@ -189,7 +193,7 @@ impl Unread {
 
 impl AsyncQueue {
     pub(crate) fn new() -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { unread: Mutex::default(), fd: EventFd::new()? }))
+        Ok(Arc::new(Self { unread: Mutex::default(), fd: EventFd::new()?, sink: OnceLock::new() }))
     }
 
     fn unread(&self) -> MutexGuard<'_, Unread> {
@@ -200,8 +204,23 @@ impl AsyncQueue {
     #[cold]
     pub(crate) fn raise(&self, event: AsyncEvent) {
         let mut unread = self.unread();
+        if let Some(sink) = self.sink.get() {
+            drop(unread);
+            return sink(event);
+        }
         if unread.insert(event) {
             self.fd.signal();
+        }
+    }
+
+    /// From now on `sink` takes the events.
+    pub(crate) fn divert(&self, sink: AsyncSink) {
+        {
+            let _order = self.unread();
+            let _ = self.sink.set(sink);
+        }
+        while let (Some(event), Some(sink)) = (self.take(), self.sink.get()) {
+            sink(event);
         }
     }
 

@@ -35,13 +35,13 @@ mod wr;
 
 pub use channel::CompChannel;
 pub use cm::{
-    CmEvent, ConnParam, ConnRequest, ConnectFailure, Connection, DisconnectReason, EventChannel, Listener,
-    MAX_PRIVATE_DATA, Terms,
+    CmEvent, ConnParam, ConnRequest, ConnectFailure, Connection, DisconnectReason, EventChannel, EventSink,
+    Listener, MAX_PRIVATE_DATA, Terms,
 };
 pub use cq::{Completion, Completions, Cq, CqInit};
 pub use device::{Device, DeviceAttr};
 pub use error::{Error, PostError, PostListError, Result};
-pub use events::{AsyncEvent, AsyncEvents, FaultCause, QpFault};
+pub use events::{AsyncEvent, AsyncEvents, AsyncSink, FaultCause, QpFault};
 pub use memory::{Access, Mr, Mw, MwBind, MwKind, Rereg};
 pub use pd::Pd;
 pub use qp::{Qp, QpAttr, QpConnection, QpInit, QpState, TerminateInfo};
