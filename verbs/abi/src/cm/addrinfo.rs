@@ -1,0 +1,166 @@
+//! Names and services to addresses.
+
+use std::ffi::{c_char, c_int};
+
+use crate::call::{Errno, last_errno, number, quiet, set_errno};
+use crate::ffi::*;
+
+/// The socket's view of what is asked for.
+fn wishes(hints: Option<&rdma_addrinfo>) -> libc::addrinfo {
+    // SAFETY: null pointers and zeros are values of all members.
+    let mut ai: libc::addrinfo = unsafe { std::mem::zeroed() };
+    ai.ai_family = libc::AF_INET;
+    ai.ai_socktype = libc::SOCK_STREAM;
+    if let Some(hints) = hints {
+        if hints.ai_flags & RAI_FAMILY != 0 {
+            ai.ai_family = hints.ai_family;
+        }
+        if hints.ai_flags & RAI_PASSIVE != 0 {
+            ai.ai_flags |= libc::AI_PASSIVE;
+        }
+        if hints.ai_flags & RAI_NUMERICHOST != 0 {
+            ai.ai_flags |= libc::AI_NUMERICHOST;
+        }
+    }
+    ai
+}
+
+/// A copy of an address that `free` takes.
+///
+/// # Safety
+/// `len` bytes are at `addr`.
+unsafe fn copy(addr: *const libc::sockaddr, len: libc::socklen_t) -> Result<*mut libc::sockaddr, Errno> {
+    // SAFETY: the caller's promise; fresh memory.
+    unsafe {
+        let copy = libc::malloc(len as usize);
+        if copy.is_null() {
+            return Err(libc::ENOMEM);
+        }
+        libc::memcpy(copy, addr.cast(), len as usize);
+        Ok(copy.cast())
+    }
+}
+
+/// The entry of one address.
+///
+/// # Safety
+/// An entry of `getaddrinfo`, and null or the program's hints.
+unsafe fn entry(
+    ai: &libc::addrinfo,
+    hints: Option<&rdma_addrinfo>,
+) -> Result<*mut rdma_addrinfo, Errno> {
+    // SAFETY: null pointers and zeros are values of all members.
+    let mut rai: Box<rdma_addrinfo> = Box::new(unsafe { std::mem::zeroed() });
+    rai.ai_flags = hints.map_or(0, |h| h.ai_flags);
+    rai.ai_family = ai.ai_family;
+    rai.ai_qp_type = IBV_QPT_RC;
+    rai.ai_port_space = RDMA_PS_TCP;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if rai.ai_flags & RAI_PASSIVE != 0 {
+            rai.ai_src_len = ai.ai_addrlen;
+            rai.ai_src_addr = copy(ai.ai_addr, ai.ai_addrlen)?;
+        } else {
+            rai.ai_dst_len = ai.ai_addrlen;
+            rai.ai_dst_addr = copy(ai.ai_addr, ai.ai_addrlen)?;
+            if !ai.ai_canonname.is_null() {
+                rai.ai_dst_canonname = libc::strdup(ai.ai_canonname);
+            }
+            if let Some(hints) = hints.filter(|h| h.ai_src_len > 0 && !h.ai_src_addr.is_null()) {
+                rai.ai_src_len = hints.ai_src_len;
+                rai.ai_src_addr = copy(hints.ai_src_addr, hints.ai_src_len)?;
+            }
+        }
+    }
+    Ok(Box::into_raw(rai))
+}
+
+/// As for `getaddrinfo`, whose numbers it answers with if the name cannot be resolved; -1 and errno otherwise.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_getaddrinfo(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+    res: *mut *mut rdma_addrinfo,
+) -> c_int {
+    number(|| {
+        // SAFETY: null or the program's hints.
+        let hints = unsafe { hints.as_ref() };
+        let by_address = hints.is_some_and(|h| !h.ai_dst_addr.is_null() || !h.ai_src_addr.is_null());
+        if res.is_null() || (node.is_null() && service.is_null() && !by_address) {
+            return Err(libc::EINVAL);
+        }
+        let kinds = [IBV_QPT_RC, 0];
+        let spaces = [RDMA_PS_TCP, 0];
+        if hints.is_some_and(|h| !kinds.contains(&h.ai_qp_type) || !spaces.contains(&h.ai_port_space)) {
+            return Err(libc::EOPNOTSUPP);
+        }
+        if node.is_null() && service.is_null() {
+            // SAFETY: the program's place for the answer.
+            unsafe { res.write(echo(hints.ok_or(libc::EINVAL)?)?) };
+            return Ok(0);
+        }
+        let wishes = wishes(hints);
+        let mut found: *mut libc::addrinfo = std::ptr::null_mut();
+        // SAFETY: the program's strings.
+        let answer = unsafe { libc::getaddrinfo(node, service, &wishes, &mut found) };
+        if answer != 0 {
+            set_errno(match answer {
+                libc::EAI_SYSTEM => last_errno(),
+                libc::EAI_MEMORY => libc::ENOMEM,
+                libc::EAI_AGAIN => libc::EAGAIN,
+                _ => libc::ENODATA,
+            });
+            return Ok(answer);
+        }
+        // SAFETY: at least one entry was found.
+        let made = unsafe { entry(&*found, hints) };
+        // SAFETY: from `getaddrinfo`, and the program's place for the answer.
+        unsafe {
+            libc::freeaddrinfo(found);
+            res.write(made?);
+        }
+        Ok(0)
+    })
+}
+
+/// The addresses of the hints, as an entry of their own.
+fn echo(hints: &rdma_addrinfo) -> Result<*mut rdma_addrinfo, Errno> {
+    // SAFETY: null pointers and zeros are values of all members.
+    let mut rai: Box<rdma_addrinfo> = Box::new(unsafe { std::mem::zeroed() });
+    rai.ai_flags = hints.ai_flags;
+    rai.ai_qp_type = IBV_QPT_RC;
+    rai.ai_port_space = RDMA_PS_TCP;
+    // SAFETY: the program's addresses, as long as it says.
+    unsafe {
+        for (addr, len, to, to_len) in [
+            (hints.ai_src_addr, hints.ai_src_len, &mut rai.ai_src_addr, &mut rai.ai_src_len),
+            (hints.ai_dst_addr, hints.ai_dst_len, &mut rai.ai_dst_addr, &mut rai.ai_dst_len),
+        ] {
+            if !addr.is_null() && len > 0 {
+                (*to, *to_len) = (copy(addr, len)?, len);
+                rai.ai_family = i32::from((*addr).sa_family);
+            }
+        }
+    }
+    Ok(Box::into_raw(rai))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
+    quiet(|| {
+        let mut next = res;
+        while !next.is_null() {
+            // SAFETY: an entry that we made, with memory from `malloc`; the program gives it up.
+            unsafe {
+                let rai = Box::from_raw(next);
+                for memory in [rai.ai_src_addr.cast(), rai.ai_dst_addr.cast(), rai.ai_connect, rai.ai_route] {
+                    libc::free(memory);
+                }
+                libc::free(rai.ai_src_canonname.cast());
+                libc::free(rai.ai_dst_canonname.cast());
+                next = rai.ai_next;
+            }
+        }
+    });
+}

@@ -1,0 +1,203 @@
+//! Event channels, and the events as the program sees them.
+
+use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::hub::{Pending, What, hub};
+use super::id::{Id, id_of};
+use super::resolve::{place, sockaddr};
+use crate::call::{Errno, deref, number, pointer, quiet, zero};
+use crate::ffi::*;
+use crate::inbox::{Inbox, read_count};
+use crate::rnic::rnic;
+
+/// What `rdma_event_channel` points to.
+#[repr(C)]
+pub struct Channel {
+    base: rdma_event_channel,
+}
+
+impl Channel {
+    pub fn create() -> Result<*mut Self, Errno> {
+        let inbox = Arc::new(Inbox::new()?);
+        let channel = Box::into_raw(Box::new(Self { base: rdma_event_channel { fd: inbox.fd() } }));
+        hub().add_channel(channel as usize, inbox);
+        Ok(channel)
+    }
+}
+
+/// Where the events of a channel wait.
+pub fn inbox(channel: *mut rdma_event_channel) -> Result<Arc<Inbox<Pending>>, Errno> {
+    hub().channel(channel as usize).ok_or(libc::EBADF)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    pointer(|| {
+        rnic()?;
+        Ok(Channel::create()?.cast())
+    })
+}
+
+/// Identifiers keep working with their events; a thread that waits in the channel goes on to wait, as with a kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    quiet(|| {
+        if hub().remove_channel(channel as usize).is_some() {
+            // SAFETY: made by `Box::into_raw`, and registered until now.
+            drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+        }
+    });
+}
+
+/// What `rdma_cm_event` points to.
+#[repr(C)]
+struct Event {
+    base: rdma_cm_event,
+    /// Who waits for the acknowledgement.
+    owner: *mut Id,
+    private_data: Vec<u8>,
+}
+
+/// The channel's descriptor, or -1 and errno.
+unsafe extern "C" fn descriptor(channel: *mut rdma_event_channel) -> c_int {
+    number(|| Ok(inbox(channel)?.fd()))
+}
+
+/// The event that was counted: 1, 0 if it is gone, or -1 and errno.
+unsafe extern "C" fn take(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int {
+    number(|| {
+        let pending = {
+            let hub = hub();
+            let inbox = hub.channel(channel as usize).ok_or(libc::EBADF)?;
+            let Some(pending) = inbox.take_after_read() else { return Ok(0) };
+            if !hub.knows(pending.id) {
+                return Ok(0);
+            }
+            // From here on the identifier waits for us.
+            // SAFETY: it is registered, and leaves under the lock.
+            unsafe { (*pending.id).events.give() };
+            pending
+        };
+        let owner = pending.id;
+        match present(pending) {
+            Ok(made) => {
+                // SAFETY: the program's place for the answer.
+                unsafe { event.write(Box::into_raw(made).cast()) };
+                Ok(1)
+            }
+            Err(errno) => {
+                // SAFETY: it waits for this.
+                unsafe { (*owner).events.settle(1) };
+                Err(errno)
+            }
+        }
+    })
+}
+
+fn byte(n: u16) -> u8 {
+    u8::try_from(n).unwrap_or(u8::MAX)
+}
+
+/// An event as the program sees it.
+fn present(pending: Pending) -> Result<Box<Event>, Errno> {
+    let owner = pending.id;
+    let (id, listen_id, event, status, mut private_data, ird, ord) = match pending.what {
+        What::Plain { event, status, private_data, ird, ord } => {
+            (owner.cast(), std::ptr::null_mut(), event, status, private_data, byte(ird), byte(ord))
+        }
+        What::Request(request) => {
+            let private_data = request.private_data().to_vec();
+            // The peer's wish to read here is for us to serve, and what it serves is for us to use.
+            let (resources, depth) = (byte(request.ord()), byte(request.ird()));
+            // SAFETY: the listener waits for the event that we are making.
+            let id = unsafe { child(owner, request, (resources, depth)) }?;
+            (id.cast(), owner.cast(), RDMA_CM_EVENT_CONNECT_REQUEST, 0, private_data, resources, depth)
+        }
+    };
+    private_data.truncate(u8::MAX.into());
+    let data = if private_data.is_empty() { std::ptr::null() } else { private_data.as_ptr().cast::<c_void>() };
+    let conn = rdma_conn_param {
+        private_data: data,
+        private_data_len: byte(private_data.len() as u16),
+        responder_resources: ird,
+        initiator_depth: ord,
+        flow_control: 0,
+        retry_count: 0,
+        rnr_retry_count: 0,
+        srq: 0,
+        qp_num: 0,
+    };
+    let base = rdma_cm_event { id, listen_id, event, status, param: rdma_param { conn } };
+    Ok(Box::new(Event { base, owner, private_data }))
+}
+
+/// The identifier of a connection that a peer asks for.
+///
+/// # Safety
+/// The listener is not destroyed meanwhile.
+unsafe fn child(
+    listener: *mut Id,
+    mut request: urnic::ConnRequest,
+    wishes: (u8, u8),
+) -> Result<*mut Id, Errno> {
+    let rnic = rnic()?;
+    rnic.connector.adopt(&mut request);
+    // SAFETY: the caller's promise.
+    let from = unsafe { &*listener };
+    let channel = if from.is_sync() { std::ptr::null_mut() } else { from.base.channel };
+    let id = Id::create(channel, from.base.context, from.base.ps)?;
+    let port = from.state().port.unwrap_or(0);
+    // SAFETY: just made, and nobody else knows it.
+    unsafe {
+        Id::settle(id)?;
+        let route = &mut (*id).base.route;
+        place(&mut route.dst_addr, &sockaddr(SocketAddr::V4(request.peer())));
+        place(&mut route.src_addr, &sockaddr((rnic.ip(), port).into()));
+        let mut state = (*id).state();
+        state.wishes = wishes;
+        state.request = Some(request);
+    }
+    Ok(id)
+}
+
+/// Blocks in a read of the descriptor, as the program has set it; a cancellation point.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    if event.is_null() {
+        crate::call::set_errno(libc::EINVAL);
+        return -1;
+    }
+    // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
+    unsafe {
+        loop {
+            let fd = descriptor(channel);
+            if fd < 0 || read_count(fd) < 0 {
+                return -1;
+            }
+            match take(channel, event) {
+                0 => {}
+                1 => return 0,
+                _ => return -1,
+            }
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    zero(|| {
+        // SAFETY: null or an event that the program was given and gives back.
+        unsafe {
+            deref(event)?;
+            let event = Box::from_raw(event.cast::<Event>());
+            // The owner waits for this.
+            id_of(event.owner.cast())?.events.settle(1);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,196 @@
+//! Listening, connecting, answering, and ending connections.
+
+use std::ffi::{c_int, c_void};
+use std::time::Duration;
+
+use urnic::ConnParam;
+
+use super::hub::{dispatch_to, hub};
+use super::id::{Id, complete, id_of};
+use super::resolve::{address, bind_to_any};
+use crate::call::{Errno, deref, errno_of, zero};
+use crate::ffi::*;
+use crate::ibv::qp::{Pair, by_number, pair};
+use crate::rnic::rnic;
+
+/// Requests that may wait if the program does not say how many, as with the kernel.
+const BACKLOG: u32 = 1024;
+/// How long a peer may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    zero(|| {
+        bind_to_any(id)?;
+        // SAFETY: an identifier, as the call before has found.
+        let this = unsafe { id_of(id) }?;
+        let device = &rnic()?.device;
+        let (port, listening) = {
+            let state = this.state();
+            (state.port.ok_or(libc::EINVAL)?, state.listener.is_some())
+        };
+        if listening {
+            return Err(libc::EINVAL);
+        }
+        let backlog = u32::try_from(backlog).ok().filter(|n| (1..BACKLOG).contains(n)).unwrap_or(BACKLOG);
+        let number = hub().listener(this.as_ptr());
+        let sink = device.create_event_sink(Box::new(move |event| dispatch_to(number, event)));
+        let sink = sink.map_err(|e| errno_of(&e))?;
+        let listener = sink.listen(port, backlog).map_err(|e| errno_of(&e))?;
+        this.state().listener = Some((listener, sink));
+        Ok(())
+    })
+}
+
+/// The queue pair of a connection: the identifier's, or the one whose number is given.
+///
+/// # Safety
+/// The queue pair is not destroyed meanwhile.
+unsafe fn queue_pair<'a>(id: &Id, param: Option<&rdma_conn_param>) -> Result<&'a Pair, Errno> {
+    let qp = match (id.base.qp.is_null(), param) {
+        (false, _) => id.base.qp,
+        (true, Some(param)) => by_number(param.qp_num).ok_or(libc::EINVAL)?,
+        (true, None) => return Err(libc::EINVAL),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { pair(qp) }
+}
+
+/// The bytes of a program's private data.
+///
+/// # Safety
+/// `len` bytes are at `data`, if it is not null.
+unsafe fn bytes<'a>(data: *const c_void, len: u8) -> &'a [u8] {
+    if data.is_null() || len == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(data.cast(), len.into()) }
+}
+
+fn connect(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
+    // SAFETY: null, or an identifier and the program's parameters.
+    let (this, param) = unsafe { (id_of(id)?, param.as_ref()) };
+    // SAFETY: the program does not destroy the queue pair meanwhile.
+    let pair = unsafe { queue_pair(this, param) }?;
+    let mut terms = ConnParam { timeout: PATIENCE, ..ConnParam::default() };
+    terms.private_data.clone_from(&this.state().connect_data);
+    if let Some(param) = param {
+        // SAFETY: the program's data.
+        terms.private_data.extend_from_slice(unsafe { bytes(param.private_data, param.private_data_len) });
+        (terms.ird, terms.ord) = (param.responder_resources.into(), param.initiator_depth.into());
+    }
+    // SAFETY: the identifier's own storage.
+    let to = unsafe { address((&raw const this.base.route.dst_addr).cast()) }.map_err(|_| libc::EINVAL)?;
+    hub().tie(pair.qp.qpn(), this.as_ptr());
+    let connection = rnic()?.connector.connect(&pair.qp, to, &terms).map_err(|e| errno_of(&e))?;
+    this.state().connection = Some(connection);
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+    match zero(|| connect(id, param)) {
+        // SAFETY: an identifier, as the call before has found.
+        0 => unsafe { complete(id) },
+        failed => failed,
+    }
+}
+
+fn accept(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
+    // SAFETY: null, or an identifier and the program's parameters.
+    let (this, param) = unsafe { (id_of(id)?, param.as_ref()) };
+    // SAFETY: the program does not destroy the queue pair meanwhile.
+    let pair = unsafe { queue_pair(this, param) }?;
+    let (request, wishes) = {
+        let mut state = this.state();
+        (state.request.take().ok_or(libc::EINVAL)?, state.wishes)
+    };
+    let (resources, depth) = param.map_or(wishes, |p| (p.responder_resources, p.initiator_depth));
+    let mut terms = ConnParam { ird: resources.into(), ord: depth.into(), ..ConnParam::default() };
+    if let Some(param) = param {
+        // SAFETY: the program's data.
+        terms.private_data = unsafe { bytes(param.private_data, param.private_data_len) }.to_vec();
+    }
+    hub().tie(pair.qp.qpn(), this.as_ptr());
+    let connection = request.accept(&pair.qp, &terms).map_err(|e| errno_of(&e))?;
+    this.state().connection = Some(connection);
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+    match zero(|| accept(id, param)) {
+        // SAFETY: an identifier, as the call before has found.
+        0 => unsafe { complete(id) },
+        failed => failed,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
+    zero(|| {
+        // SAFETY: null or an identifier.
+        let this = unsafe { id_of(id) }?;
+        let request = this.state().request.take().ok_or(libc::EINVAL)?;
+        // SAFETY: the program's data.
+        request.reject(unsafe { bytes(data, len) }).map_err(|e| errno_of(&e))
+    })
+}
+
+/// Negotiated options are InfiniBand's; the refusal itself is the same.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
+    // SAFETY: the program's pointers.
+    unsafe { rdma_reject(id, data, len) }
+}
+
+/// A connection that is over can be ended again, as with the kernel.
+fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // SAFETY: null or an identifier.
+    let this = unsafe { id_of(id) }?;
+    let connection = this.state().connection.clone().ok_or(libc::EINVAL)?;
+    let _ = connection.disconnect();
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
+    match zero(|| disconnect(id)) {
+        // SAFETY: an identifier, as the call before has found.
+        0 => unsafe { complete(id) },
+        failed => failed,
+    }
+}
+
+/// Ends the connection of a queue pair gracefully, if it has one.
+pub fn close_qp(qpn: u32) {
+    let connection = {
+        let hub = hub();
+        // SAFETY: tied identifiers are registered, and leave under the lock.
+        hub.tied(qpn).and_then(|id| unsafe { &*id }.state().connection.clone())
+    };
+    if let Some(connection) = connection {
+        let _ = connection.disconnect();
+    }
+}
+
+/// The connection stands when its event tells so; nothing is left to do.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
+    zero(|| {
+        // SAFETY: null or an identifier.
+        let this = unsafe { id_of(id) }?;
+        if !this.base.qp.is_null() || this.state().connection.is_none() {
+            return Err(libc::EINVAL);
+        }
+        Ok(())
+    })
+}
+
+/// Only connections of InfiniBand have to be told that data came before the last step of their establishment.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, _event: c_int) -> c_int {
+    // SAFETY: null or an identifier.
+    zero(|| unsafe { deref(id) }.map(|_| ()))
+}

@@ -1,0 +1,166 @@
+//! Endpoints: identifiers made from an address in one call, and the requests of passive ones.
+
+use std::ffi::c_int;
+
+use super::channel::{rdma_ack_cm_event, rdma_get_cm_event};
+use super::id::{Id, Template, id_of, rdma_destroy_id};
+use super::qp::{create, rdma_destroy_qp, rdma_destroy_srq};
+use super::resolve::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
+use crate::call::{Errno, deref, number, set_errno, zero};
+use crate::ffi::*;
+use crate::rnic::rnic;
+
+/// A synchronous identifier of the kind that an address's entry asks for.
+fn begin(res: *const rdma_addrinfo) -> Result<*mut Id, Errno> {
+    // SAFETY: null or an entry of `rdma_getaddrinfo`.
+    let res = unsafe { deref(res) }?;
+    if res.ai_port_space != RDMA_PS_TCP || res.ai_qp_type != IBV_QPT_RC {
+        return Err(libc::EOPNOTSUPP);
+    }
+    rnic()?;
+    let id = Id::create(std::ptr::null_mut(), std::ptr::null_mut(), res.ai_port_space)?;
+    if !res.ai_connect.is_null() {
+        // SAFETY: the entry's data.
+        let data = unsafe { std::slice::from_raw_parts(res.ai_connect.cast::<u8>(), res.ai_connect_len) };
+        // SAFETY: just made.
+        unsafe { &*id }.state().connect_data = data.to_vec();
+    }
+    Ok(id)
+}
+
+/// The last step: the queue pair, or what the queue pairs of requests are like.
+///
+/// # Safety
+/// An identifier, and objects that are not destroyed.
+unsafe fn finish(
+    id: *mut rdma_cm_id,
+    res: &rdma_addrinfo,
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let passive = res.ai_flags & RAI_PASSIVE != 0;
+        if passive && !pd.is_null() {
+            (*id).pd = pd;
+        }
+        let Some(init) = init.as_mut() else { return Ok(()) };
+        init.qp_type = res.ai_qp_type;
+        if passive {
+            id_of(id)?.state().template = Some(Template(*init));
+            return Ok(());
+        }
+        create(id, pd, init)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_create_ep(
+    id: *mut *mut rdma_cm_id,
+    res: *mut rdma_addrinfo,
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    let mut made: *mut rdma_cm_id = std::ptr::null_mut();
+    let begun = zero(|| {
+        made = begin(res)?.cast();
+        Ok(())
+    });
+    if begun != 0 || id.is_null() {
+        set_errno(if begun != 0 { crate::call::last_errno() } else { libc::EINVAL });
+        return -1;
+    }
+    // SAFETY: the identifier was just made, the entry is not null, and the other objects are the program's.
+    unsafe {
+        let answer = if (*res).ai_flags & RAI_PASSIVE != 0 {
+            rdma_bind_addr(made, (*res).ai_src_addr)
+        } else {
+            match rdma_resolve_addr(made, (*res).ai_src_addr, (*res).ai_dst_addr, 2000) {
+                0 => rdma_resolve_route(made, 2000),
+                failed => failed,
+            }
+        };
+        let answer = if answer == 0 { zero(|| finish(made, &*res, pd, init)) } else { answer };
+        if answer != 0 {
+            let errno = crate::call::last_errno();
+            rdma_destroy_id(made);
+            set_errno(errno);
+            return answer;
+        }
+        id.write(made);
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
+    // SAFETY: null or an identifier that the program gives up.
+    unsafe {
+        rdma_destroy_qp(id);
+        rdma_destroy_srq(id);
+        rdma_destroy_id(id);
+    }
+}
+
+/// Before waiting: the last event of a synchronous listener is acknowledged.
+unsafe extern "C" fn listen_on(listen: *mut rdma_cm_id) -> c_int {
+    zero(|| {
+        // SAFETY: null or an identifier that only this thread uses.
+        unsafe {
+            if !id_of(listen)?.is_sync() {
+                return Err(libc::EINVAL);
+            }
+            if !(*listen).event.is_null() {
+                rdma_ack_cm_event((*listen).event);
+                (*listen).event = std::ptr::null_mut();
+            }
+        }
+        Ok(())
+    })
+}
+
+/// After waiting: the request gets its queue pair.
+unsafe extern "C" fn requested(
+    listen: *mut rdma_cm_id,
+    event: *mut rdma_cm_event,
+    id: *mut *mut rdma_cm_id,
+) -> c_int {
+    number(|| {
+        // SAFETY: an event just fetched, of a listener that the program does not destroy meanwhile.
+        unsafe {
+            let refused = |errno| {
+                (*listen).event = event;
+                Err(errno)
+            };
+            if (*event).status != 0 {
+                return refused((*event).status.abs());
+            }
+            if (*event).event != RDMA_CM_EVENT_CONNECT_REQUEST || id.is_null() {
+                return refused(libc::EINVAL);
+            }
+            let made = (*event).id;
+            let template = id_of(listen)?.state().template.as_ref().map(|t| t.0);
+            if let Some(mut init) = template
+                && let Err(errno) = create(made, (*listen).pd, &mut init)
+            {
+                return refused(errno);
+            }
+            (*made).event = event;
+            id.write(made);
+        }
+        Ok(0)
+    })
+}
+
+/// Waits for a request; a cancellation point.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
+    // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
+    unsafe {
+        let mut event: *mut rdma_cm_event = std::ptr::null_mut();
+        if listen_on(listen) != 0 || rdma_get_cm_event((*listen).channel, &raw mut event) != 0 {
+            return -1;
+        }
+        requested(listen, event, id)
+    }
+}

@@ -1,0 +1,195 @@
+//! Which identifier an event of the engine is for, and the channel in which the program waits for it.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use urnic::{CmEvent, ConnRequest, ConnectFailure, DisconnectReason};
+
+use super::id::Id;
+use crate::ffi::*;
+use crate::inbox::Inbox;
+
+/// An event that the program has not fetched.
+pub struct Pending {
+    pub id: *mut Id,
+    pub what: What,
+}
+
+// SAFETY: the pointer is only followed while the identifier is registered in the hub.
+unsafe impl Send for Pending {}
+
+pub enum What {
+    Plain { event: c_int, status: c_int, private_data: Vec<u8>, ird: u16, ord: u16 },
+    Request(ConnRequest),
+}
+
+impl What {
+    pub fn plain(event: c_int, status: c_int) -> Self {
+        Self::Plain { event, status, private_data: Vec::new(), ird: 0, ord: 0 }
+    }
+}
+
+/// The identifiers and channels that exist. Never held while the engine is called: the engine's events take it.
+#[derive(Default)]
+pub struct Hub {
+    /// Where the events of each identifier go.
+    ids: HashMap<usize, Arc<Inbox<Pending>>>,
+    by_qpn: HashMap<u32, usize>,
+    listeners: HashMap<u64, usize>,
+    channels: HashMap<usize, Arc<Inbox<Pending>>>,
+    next_listener: u64,
+    ports: HashMap<u16, u32>,
+    last_port: u16,
+}
+
+pub fn hub() -> MutexGuard<'static, Hub> {
+    static HUB: LazyLock<Mutex<Hub>> = LazyLock::new(Mutex::default);
+    HUB.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The first port that is given to those who ask for none.
+const EPHEMERAL: u16 = 32_768;
+
+impl Hub {
+    pub fn add_channel(&mut self, channel: usize, inbox: Arc<Inbox<Pending>>) {
+        self.channels.insert(channel, inbox);
+    }
+
+    pub fn remove_channel(&mut self, channel: usize) -> Option<Arc<Inbox<Pending>>> {
+        self.channels.remove(&channel)
+    }
+
+    pub fn channel(&self, channel: usize) -> Option<Arc<Inbox<Pending>>> {
+        self.channels.get(&channel).cloned()
+    }
+
+    pub fn add_id(&mut self, id: *mut Id, inbox: Arc<Inbox<Pending>>) {
+        self.ids.insert(id as usize, inbox);
+    }
+
+    pub fn knows(&self, id: *mut Id) -> bool {
+        self.ids.contains_key(&(id as usize))
+    }
+
+    /// Forgets an identifier, and gives what was not fetched of it.
+    pub fn remove_id(&mut self, id: *mut Id) -> Vec<Pending> {
+        self.by_qpn.retain(|_, other| *other != id as usize);
+        self.listeners.retain(|_, other| *other != id as usize);
+        let inbox = self.ids.remove(&(id as usize));
+        inbox.map_or_else(Vec::new, |inbox| inbox.take_out(|pending| pending.id == id))
+    }
+
+    /// The events of an identifier go to another channel from now on, with those that were not fetched.
+    pub fn migrate(&mut self, id: *mut Id, to: Arc<Inbox<Pending>>) {
+        if let Some(from) = self.ids.insert(id as usize, to.clone()) {
+            from.take_out(|pending| pending.id == id).into_iter().for_each(|pending| to.push(pending));
+        }
+    }
+
+    pub fn tie(&mut self, qpn: u32, id: *mut Id) {
+        self.by_qpn.insert(qpn, id as usize);
+    }
+
+    pub fn tied(&self, qpn: u32) -> Option<*mut Id> {
+        self.by_qpn.get(&qpn).map(|id| *id as *mut Id)
+    }
+
+    /// A number by which the requests of a listener find it.
+    pub fn listener(&mut self, id: *mut Id) -> u64 {
+        self.next_listener += 1;
+        self.listeners.insert(self.next_listener, id as usize);
+        self.next_listener
+    }
+
+    /// Takes a port for an identifier, any if `port` is 0. Several may share one if they say so.
+    pub fn take_port(&mut self, port: u16, shared: bool) -> Option<u16> {
+        let port = if port > 0 {
+            (shared || !self.ports.contains_key(&port)).then_some(port)?
+        } else {
+            let from = self.last_port.wrapping_add(1).max(EPHEMERAL);
+            let free = (from..=u16::MAX).chain(EPHEMERAL..from).find(|p| !self.ports.contains_key(p))?;
+            self.last_port = free;
+            free
+        };
+        *self.ports.entry(port).or_default() += 1;
+        Some(port)
+    }
+
+    pub fn give_back_port(&mut self, port: u16) {
+        if let Some(users) = self.ports.get_mut(&port) {
+            *users -= 1;
+            if *users == 0 {
+                self.ports.remove(&port);
+            }
+        }
+    }
+
+    /// Gives an event to the program.
+    pub fn tell(&self, id: *mut Id, what: What) {
+        if let Some(inbox) = self.ids.get(&(id as usize)) {
+            inbox.push(Pending { id, what });
+        }
+    }
+}
+
+/// The queue pair is gone: nobody wants its events.
+pub fn forget_qp(qpn: u32) {
+    hub().by_qpn.remove(&qpn);
+}
+
+/// Takes an event of a listener's from the engine. A request whose listener is gone is refused by the engine itself.
+pub fn dispatch_to(listener: u64, event: CmEvent) {
+    match event {
+        CmEvent::ConnectRequest(request) => {
+            let hub = hub();
+            if let Some(id) = hub.listeners.get(&listener) {
+                hub.tell(*id as *mut Id, What::Request(request));
+            }
+        }
+        other => dispatch(other),
+    }
+}
+
+/// Takes an event of a connection from the engine.
+pub fn dispatch(event: CmEvent) {
+    let (qpn, what, ends) = match event {
+        CmEvent::Established { qpn, private_data, ird, ord, .. } => {
+            (qpn, What::Plain { event: RDMA_CM_EVENT_ESTABLISHED, status: 0, private_data, ird, ord }, false)
+        }
+        CmEvent::Rejected { qpn, private_data } => {
+            let event = RDMA_CM_EVENT_REJECTED;
+            (qpn, What::Plain { event, status: -libc::ECONNRESET, private_data, ird: 0, ord: 0 }, false)
+        }
+        CmEvent::ConnectError { qpn, reason } => {
+            let (event, errno) = failure(reason);
+            (qpn, What::plain(event, -errno), false)
+        }
+        CmEvent::Disconnected { qpn, reason } => {
+            let status = match reason {
+                DisconnectReason::LinkLost | DisconnectReason::TimedOut => -libc::ETIMEDOUT,
+                _ => 0,
+            };
+            (qpn, What::plain(RDMA_CM_EVENT_DISCONNECTED, status), true)
+        }
+        _ => return,
+    };
+    let hub = hub();
+    let Some(id) = hub.tied(qpn) else { return };
+    hub.tell(id, what);
+    if ends {
+        // The queue pair can be used anew at once: TCP's TIME-WAIT is the engine's business.
+        hub.tell(id, What::plain(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0));
+    }
+}
+
+/// As the kernel tells of the failures of an iWARP connection.
+fn failure(reason: ConnectFailure) -> (c_int, c_int) {
+    match reason {
+        ConnectFailure::Refused => (RDMA_CM_EVENT_REJECTED, libc::ECONNREFUSED),
+        ConnectFailure::Reset => (RDMA_CM_EVENT_REJECTED, libc::ECONNRESET),
+        ConnectFailure::TimedOut => (RDMA_CM_EVENT_UNREACHABLE, libc::ETIMEDOUT),
+        ConnectFailure::Unreachable => (RDMA_CM_EVENT_UNREACHABLE, libc::EHOSTUNREACH),
+        _ => (RDMA_CM_EVENT_CONNECT_ERROR, libc::EPROTO),
+    }
+}

@@ -1,0 +1,299 @@
+//! Identifiers: what a program holds for a listener or a connection.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use urnic::{ConnRequest, Connection, EventChannel, Listener};
+
+use super::channel::{self, Channel};
+use super::hub::{Pending, What, hub};
+use crate::call::{Errno, deref, number, pointer, zero};
+use crate::ffi::*;
+use crate::ibv::context;
+use crate::inbox::Inbox;
+use crate::ledger::Ledger;
+use crate::rnic::{PORT, rnic};
+
+/// What `rdma_cm_id` points to.
+///
+/// The rsockets of librdmacm look behind the public part: at a pointer, null, and at a number that says whether the
+/// identifier is synchronous.
+#[repr(C)]
+pub struct Id {
+    pub base: rdma_cm_id,
+    shadow: Shadow,
+    /// Events given out that have to be acknowledged.
+    pub events: Ledger,
+    state: Mutex<State>,
+}
+
+#[repr(C)]
+struct Shadow {
+    device: *mut c_void,
+    _unused: [u64; 3],
+    sync: c_int,
+    _rest: [u32; 37],
+}
+
+const _: () = assert!(std::mem::offset_of!(Id, shadow) == 416);
+const _: () = assert!(std::mem::offset_of!(Shadow, sync) == 32);
+const _: () = assert!(std::mem::offset_of!(Id, events) >= 600);
+
+#[derive(Default)]
+pub struct State {
+    /// The TCP port that it took.
+    pub port: Option<u16>,
+    pub reuse: bool,
+    /// The listener goes first.
+    pub listener: Option<(Listener, EventChannel)>,
+    pub request: Option<ConnRequest>,
+    /// What the peer asked for: Reads here, and Reads there.
+    pub wishes: (u8, u8),
+    pub connection: Option<Connection>,
+    /// What a passive endpoint creates queue pairs like.
+    pub template: Option<Template>,
+    /// Data that an address's entry puts before the private data.
+    pub connect_data: Vec<u8>,
+}
+
+pub struct Template(pub ibv_qp_init_attr);
+
+// SAFETY: the pointers are the program's, and are only handed back to it.
+unsafe impl Send for Template {}
+
+/// # Safety
+/// Null, or an identifier that is not destroyed.
+pub unsafe fn id_of<'a>(id: *mut rdma_cm_id) -> Result<&'a Id, Errno> {
+    // SAFETY: the caller's promise; what the program has is the first member of ours.
+    unsafe { deref(id.cast::<Id>()) }
+}
+
+impl Id {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn as_ptr(&self) -> *mut Id {
+        std::ptr::from_ref(self).cast_mut()
+    }
+
+    pub fn is_sync(&self) -> bool {
+        self.shadow.sync != 0
+    }
+
+    /// Makes an identifier; without a channel it gets its own, and calls wait for their outcome.
+    pub fn create(
+        channel: *mut rdma_event_channel,
+        context: *mut c_void,
+        ps: c_int,
+    ) -> Result<*mut Self, Errno> {
+        let sync = channel.is_null();
+        let channel = if sync { Channel::create()?.cast() } else { channel };
+        let inbox = channel::inbox(channel)?;
+        // SAFETY: null pointers and zeros are values of all members.
+        let mut base: rdma_cm_id = unsafe { std::mem::zeroed() };
+        base.channel = channel;
+        base.context = context;
+        base.ps = ps;
+        base.qp_type = IBV_QPT_RC;
+        let shadow =
+            Shadow { device: std::ptr::null_mut(), _unused: [0; 3], sync: sync.into(), _rest: [0; 37] };
+        let id = Box::new(Self { base, shadow, events: Ledger::default(), state: Mutex::default() });
+        let id = Box::into_raw(id);
+        hub().add_id(id, inbox);
+        Ok(id)
+    }
+
+    /// Ties it to the device.
+    ///
+    /// # Safety
+    /// Nobody else uses the identifier meanwhile.
+    pub unsafe fn settle(id: *mut Self) -> Result<(), Errno> {
+        let (verbs, pd) = home()?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            (*id).base.verbs = verbs;
+            (*id).base.pd = pd;
+            (*id).base.port_num = PORT;
+        }
+        Ok(())
+    }
+
+    /// Gives the program an event of our own making.
+    pub fn tell(&self, event: c_int) {
+        hub().tell(self.as_ptr(), What::plain(event, 0));
+    }
+}
+
+/// The context and the protection domain of all identifiers.
+pub fn home() -> Result<(*mut ibv_context, *mut ibv_pd), Errno> {
+    static HOME: Mutex<Option<(usize, usize)>> = Mutex::new(None);
+    rnic()?;
+    let mut home = HOME.lock().unwrap_or_else(PoisonError::into_inner);
+    let (context, pd) = match *home {
+        Some(made) => made,
+        None => {
+            let context = context::open()?;
+            // SAFETY: just opened.
+            let pd = unsafe { crate::ibv::pd::ibv_alloc_pd(context) };
+            if pd.is_null() {
+                return Err(crate::call::last_errno());
+            }
+            *home.insert((context as usize, pd as usize))
+        }
+    };
+    Ok((context as *mut ibv_context, pd as *mut ibv_pd))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_id(
+    channel: *mut rdma_event_channel,
+    id: *mut *mut rdma_cm_id,
+    context: *mut c_void,
+    ps: c_int,
+) -> c_int {
+    zero(|| {
+        if id.is_null() || ps != RDMA_PS_TCP {
+            return Err(if ps == RDMA_PS_TCP { libc::EINVAL } else { libc::EOPNOTSUPP });
+        }
+        rnic()?;
+        // SAFETY: the program's place for the answer.
+        unsafe { id.write(Id::create(channel, context, ps)?.cast()) };
+        Ok(())
+    })
+}
+
+/// Refuses what nobody has answered.
+fn discard(pending: Vec<Pending>) {
+    for pending in pending {
+        if let (What::Request(mut request), Ok(rnic)) = (pending.what, rnic()) {
+            rnic.connector.adopt(&mut request);
+        }
+    }
+}
+
+/// Waits until all events of the identifier are acknowledged.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
+    zero(|| {
+        // SAFETY: null or an identifier.
+        let this = unsafe { id_of(id) }?;
+        let pending = hub().remove_id(this.as_ptr());
+        discard(pending);
+        let State { port, listener, request, connection, .. } = std::mem::take(&mut *this.state());
+        drop((listener, request));
+        if let Some(connection) = connection {
+            let _ = connection.disconnect();
+        }
+        if let Some(port) = port {
+            hub().give_back_port(port);
+        }
+        if this.is_sync() {
+            // SAFETY: null, or the event that the identifier has kept.
+            unsafe { channel::rdma_ack_cm_event(this.base.event) };
+        }
+        this.events.wait();
+        let channel = this.is_sync().then_some(this.base.channel);
+        // SAFETY: made by `Box::into_raw`; the program gives it up, and events do not find it any more.
+        drop(unsafe { Box::from_raw(id.cast::<Id>()) });
+        if let Some(channel) = channel {
+            // SAFETY: the identifier's own.
+            unsafe { channel::rdma_destroy_event_channel(channel) };
+        }
+        Ok(())
+    })
+}
+
+/// Waits until the events given out are acknowledged; the others move along.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> c_int {
+    zero(|| {
+        // SAFETY: null or an identifier.
+        let this = unsafe { id_of(id) }?;
+        let (was_sync, old) = (this.is_sync(), this.base.channel);
+        let sync = to.is_null();
+        let to = if sync { Channel::create()?.cast() } else { to };
+        let inbox: Arc<Inbox<Pending>> = channel::inbox(to)?;
+        if was_sync {
+            // SAFETY: null, or the event that the identifier has kept.
+            unsafe {
+                channel::rdma_ack_cm_event(this.base.event);
+                (*id).event = std::ptr::null_mut();
+            }
+        }
+        hub().migrate(this.as_ptr(), inbox);
+        this.events.wait();
+        // SAFETY: an identifier that nobody else uses during this call, as the program promises.
+        unsafe {
+            (*id).channel = to;
+            (*id.cast::<Id>()).shadow.sync = sync.into();
+        }
+        if was_sync {
+            // SAFETY: the identifier's own.
+            unsafe { channel::rdma_destroy_event_channel(old) };
+        }
+        Ok(())
+    })
+}
+
+/// The contexts of all devices, and how many.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
+    pointer(|| {
+        let found = home();
+        // SAFETY: null or a place for a number.
+        if let Some(count) = unsafe { count.as_mut() } {
+            *count = found.is_ok().into();
+        }
+        let (context, _) = found?;
+        // SAFETY: room for two pointers, null to begin with; the first is written.
+        unsafe {
+            let list: *mut *mut ibv_context = libc::calloc(2, size_of::<*mut ibv_context>()).cast();
+            if list.is_null() {
+                return Err(libc::ENOMEM);
+            }
+            *list = context;
+            Ok(list)
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
+    // SAFETY: null, or from `rdma_get_devices`.
+    unsafe { libc::free(list.cast()) };
+}
+
+/// For synchronous identifiers: waits for the event that ends a call. A cancellation point.
+///
+/// # Safety
+/// An identifier that is not destroyed.
+pub unsafe extern "C" fn complete(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
+    unsafe {
+        if (*id.cast::<Id>()).shadow.sync == 0 {
+            return 0;
+        }
+        if !(*id).event.is_null() {
+            channel::rdma_ack_cm_event((*id).event);
+            (*id).event = std::ptr::null_mut();
+        }
+        if channel::rdma_get_cm_event((*id).channel, &raw mut (*id).event) != 0 {
+            return -1;
+        }
+        outcome((*id).event)
+    }
+}
+
+/// What a synchronous call answers after an event.
+unsafe extern "C" fn outcome(event: *mut rdma_cm_event) -> c_int {
+    number(|| {
+        // SAFETY: an event just fetched.
+        let event = unsafe { deref(event) }?;
+        match event.status {
+            0 => Ok(0),
+            _ if event.event == RDMA_CM_EVENT_REJECTED => Err(libc::ECONNREFUSED),
+            status => Err(status.abs()),
+        }
+    })
+}

@@ -1,0 +1,197 @@
+//! Addresses: which are ours, and which can be reached.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+
+use super::hub::hub;
+use super::id::{Id, complete, id_of};
+use crate::call::{Errno, zero};
+use crate::ffi::*;
+use crate::rnic::{Rnic, rnic};
+
+/// An address as C writes it, in host form. IPv6 addresses count as far as they stand for IPv4 ones.
+///
+/// # Safety
+/// Null, or a socket address as long as its family says.
+pub unsafe fn address(addr: *const libc::sockaddr) -> Result<SocketAddrV4, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match i32::from(crate::call::deref(addr)?.sa_family) {
+            libc::AF_INET => {
+                let sin = &*addr.cast::<libc::sockaddr_in>();
+                let ip = Ipv4Addr::from(u32::from_be(sin.sin_addr.s_addr));
+                Ok(SocketAddrV4::new(ip, u16::from_be(sin.sin_port)))
+            }
+            libc::AF_INET6 => {
+                let sin6 = &*addr.cast::<libc::sockaddr_in6>();
+                let ip = std::net::Ipv6Addr::from(sin6.sin6_addr.s6_addr);
+                let ip = match ip.to_ipv4_mapped() {
+                    Some(ip) => ip,
+                    None if ip.is_unspecified() => Ipv4Addr::UNSPECIFIED,
+                    None => return Err(libc::EADDRNOTAVAIL),
+                };
+                Ok(SocketAddrV4::new(ip, u16::from_be(sin6.sin6_port)))
+            }
+            _ => Err(libc::EAFNOSUPPORT),
+        }
+    }
+}
+
+/// An address as C writes it.
+pub fn sockaddr(addr: SocketAddr) -> libc::sockaddr_storage {
+    // SAFETY: zeros are values of all members.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let IpAddr::V4(ip) = addr.ip().to_canonical() else { return storage };
+    let sin = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: addr.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(ip).to_be() },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: the storage is larger, and aligned for all kinds.
+    unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(sin) };
+    storage
+}
+
+/// Puts an address into an identifier.
+pub fn place(at: &mut libc::sockaddr_storage, addr: &libc::sockaddr_storage) {
+    *at = *addr;
+}
+
+/// Whether packets for an address find a way.
+fn reachable(rnic: &Rnic, to: Ipv4Addr) -> bool {
+    let within = |network: Ipv4Addr, prefix: u8| {
+        let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+        (u32::from(network) ^ u32::from(to)) & mask == 0
+    };
+    let ip = &rnic.config.ip;
+    within(rnic.ip(), rnic.attributes.prefix_len)
+        || ip.gateway.is_some()
+        || ip.routes.iter().any(|route| within(route.network, route.prefix))
+}
+
+/// Binds to an address: the device's own, or any.
+fn bind(id: *mut rdma_cm_id, to: SocketAddrV4) -> Result<(), Errno> {
+    let rnic = rnic()?;
+    // SAFETY: null or an identifier.
+    let this = unsafe { id_of(id) }?;
+    let any = to.ip().is_unspecified();
+    if !any && *to.ip() != rnic.ip() {
+        return Err(libc::EADDRNOTAVAIL);
+    }
+    let (bound, reuse) = {
+        let state = this.state();
+        (state.port.is_some(), state.reuse)
+    };
+    if bound {
+        return Err(libc::EINVAL);
+    }
+    let port = hub().take_port(to.port(), reuse).ok_or(libc::EADDRINUSE)?;
+    this.state().port = Some(port);
+    // SAFETY: an identifier that nobody else uses during this call, as the program promises.
+    unsafe {
+        place(&mut (*id).route.src_addr, &sockaddr((*to.ip(), port).into()));
+        // Listeners on any address have no device.
+        if !any {
+            Id::settle(id.cast())?;
+        }
+    }
+    Ok(())
+}
+
+/// Binds to any address and port, unless it is bound.
+pub fn bind_to_any(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // SAFETY: null or an identifier.
+    if unsafe { id_of(id) }?.state().port.is_some() {
+        return Ok(());
+    }
+    bind(id, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
+    // SAFETY: null or the program's address.
+    zero(|| bind(id, unsafe { address(addr) }?))
+}
+
+fn resolve(
+    id: *mut rdma_cm_id,
+    src: *const libc::sockaddr,
+    dst: *const libc::sockaddr,
+) -> Result<(), Errno> {
+    let rnic = rnic()?;
+    // SAFETY: null or an identifier.
+    let this = unsafe { id_of(id) }?;
+    // SAFETY: null or the program's address.
+    let to = unsafe { address(dst) }?;
+    // As for sockets, "any" is this host.
+    let to = if to.ip().is_unspecified() { SocketAddrV4::new(rnic.ip(), to.port()) } else { to };
+    if !src.is_null() && this.state().port.is_none() {
+        // SAFETY: the program's address.
+        bind(id, unsafe { address(src) }?)?;
+    }
+    if !reachable(rnic, *to.ip()) {
+        return Err(libc::ENETUNREACH);
+    }
+    let port = this.state().port.unwrap_or(0);
+    // SAFETY: an identifier that nobody else uses during this call, as the program promises.
+    unsafe {
+        Id::settle(id.cast())?;
+        place(&mut (*id).route.src_addr, &sockaddr((rnic.ip(), port).into()));
+        place(&mut (*id).route.dst_addr, &sockaddr(to.into()));
+    }
+    this.tell(RDMA_CM_EVENT_ADDR_RESOLVED);
+    Ok(())
+}
+
+/// Whether the host is there is found when it is connected to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    src: *mut libc::sockaddr,
+    dst: *mut libc::sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    match zero(|| resolve(id, src, dst)) {
+        // SAFETY: an identifier, as the call before has found.
+        0 => unsafe { complete(id) },
+        failed => failed,
+    }
+}
+
+fn route(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // SAFETY: null or an identifier.
+    let this = unsafe { id_of(id) }?;
+    if this.base.verbs.is_null() {
+        return Err(libc::EINVAL);
+    }
+    this.tell(RDMA_CM_EVENT_ROUTE_RESOLVED);
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    match zero(|| route(id)) {
+        // SAFETY: an identifier, as the call before has found.
+        0 => unsafe { complete(id) },
+        failed => failed,
+    }
+}
+
+/// The port of an address, in network order.
+fn port_of(addr: &libc::sockaddr_storage) -> u16 {
+    // SAFETY: as long as any address.
+    unsafe { address(std::ptr::from_ref(addr).cast()) }.map_or(0, |a| a.port().to_be())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: null or an identifier.
+    unsafe { id_of(id) }.map_or(0, |id| port_of(&id.base.route.src_addr))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: null or an identifier.
+    unsafe { id_of(id) }.map_or(0, |id| port_of(&id.base.route.dst_addr))
+}

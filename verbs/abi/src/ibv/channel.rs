@@ -1,0 +1,164 @@
+//! Completion channels and the events in them.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use urnic::CompChannel;
+
+use super::context::context_of;
+use super::cq::{Queue, queue};
+use crate::call::{Errno, deref, errno_of, number, pointer, quiet, status};
+use crate::ffi::*;
+use crate::inbox::read_count;
+
+/// What `ibv_comp_channel` points to. `refcnt` counts the queues that use it.
+#[repr(C)]
+pub struct Channel {
+    base: ibv_comp_channel,
+    pub channel: CompChannel,
+}
+
+/// The channels that exist, and the completion queues by number: a thread may be waiting in a channel while another
+/// destroys it, and looks here before it touches anything.
+#[derive(Default)]
+struct Known {
+    channels: HashMap<usize, CompChannel>,
+    queues: HashMap<u32, usize>,
+}
+
+fn known() -> MutexGuard<'static, Known> {
+    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    pointer(|| {
+        // SAFETY: null or an open context.
+        let context = unsafe { context_of(context) }?;
+        context.rnic.now()?; // a forked child has no device
+        let channel = context.rnic.device.create_comp_channel().map_err(|e| errno_of(&e))?;
+        let fd = channel.as_fd().as_raw_fd();
+        context.hold();
+        let base = ibv_comp_channel { context: context.as_ptr(), fd, refcnt: 0 };
+        let made = Box::into_raw(Box::new(Channel { base, channel: channel.clone() }));
+        known().channels.insert(made as usize, channel);
+        Ok(made.cast())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    status(|| {
+        // SAFETY: null or a channel.
+        let this = unsafe { deref(channel.cast::<Channel>()) }?;
+        let mut known = known();
+        if this.base.refcnt > 0 {
+            return Err(libc::EBUSY);
+        }
+        known.channels.remove(&(channel as usize));
+        // SAFETY: the context's memory stays while objects hold it.
+        unsafe { context_of(this.base.context) }?.release();
+        // SAFETY: made by `Box::into_raw`; the program gives it up, and waiters do not find it any more.
+        drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+        Ok(())
+    })
+}
+
+/// A completion queue came to be.
+pub fn enter(cqn: u32, queue: *mut Queue, channel: *mut ibv_comp_channel) {
+    let mut known = known();
+    known.queues.insert(cqn, queue as usize);
+    // SAFETY: null or a channel; the count is only touched under the lock.
+    if let Some(channel) = unsafe { channel.as_mut() } {
+        channel.refcnt += 1;
+    }
+}
+
+/// It goes: no event names it from now on.
+pub fn leave(cqn: u32, channel: *mut ibv_comp_channel) {
+    let mut known = known();
+    known.queues.remove(&cqn);
+    // SAFETY: null or a channel; the count is only touched under the lock.
+    if let Some(channel) = unsafe { channel.as_mut() } {
+        channel.refcnt -= 1;
+    }
+}
+
+/// Runs `with` on the queue of a number, if it exists; it is not destroyed meanwhile.
+pub fn with_queue<R>(cqn: u32, with: impl FnOnce(&Queue) -> R) -> Option<R> {
+    let known = known();
+    let queue = *known.queues.get(&cqn)? as *const Queue;
+    // SAFETY: listed queues exist, and leave under the lock.
+    Some(with(unsafe { &*queue }))
+}
+
+/// The channel's descriptor, or -1 and errno.
+unsafe extern "C" fn descriptor(channel: *mut ibv_comp_channel) -> c_int {
+    number(|| {
+        let known = known();
+        let channel = known.channels.get(&(channel as usize)).ok_or(libc::EBADF)?;
+        Ok(channel.as_fd().as_raw_fd())
+    })
+}
+
+/// The event that was counted: 1, 0 if it is gone, or -1 and errno.
+unsafe extern "C" fn take(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    number(|| {
+        let found = known().channels.get(&(channel as usize)).cloned().ok_or(libc::EBADF)?;
+        let Some(event) = found.event_after_read() else { return Ok(0) };
+        let given = with_queue(event.cqn(), |queue| {
+            queue.completions.give();
+            (queue.as_ptr(), queue.cq_context())
+        });
+        let Some((queue, context)) = given else { return Ok(0) };
+        // SAFETY: the program's places for the answer.
+        unsafe {
+            cq.write(queue);
+            if !cq_context.is_null() {
+                cq_context.write(context);
+            }
+        }
+        Ok(1)
+    })
+}
+
+/// Blocks in a read of the descriptor, as the program has set it; a cancellation point.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
+    unsafe {
+        loop {
+            let fd = descriptor(channel);
+            if fd < 0 || read_count(fd) < 0 {
+                return -1;
+            }
+            match take(channel, cq, cq_context) {
+                0 => {}
+                1 => return 0,
+                _ => return -1,
+            }
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    quiet(|| {
+        // SAFETY: null or a completion queue.
+        let cq: Result<&Queue, Errno> = unsafe { queue(cq) };
+        if let Ok(cq) = cq {
+            cq.completions.settle(events.into());
+        }
+    });
+}

@@ -1,0 +1,135 @@
+//! Contexts: the handle by which a program uses the device. Several of one process share the device.
+
+use std::mem::{ManuallyDrop, offset_of};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::{cq, cq_ex, device, mr, mw, pd, post, query, qp_ex, srq};
+use crate::call::{Errno, deref};
+use crate::ffi::*;
+use crate::inbox::Inbox;
+use crate::rnic::{Rnic, rnic};
+
+/// What `ibv_context` points into.
+#[repr(C)]
+pub struct Context {
+    verbs: verbs_context,
+    pub rnic: &'static Rnic,
+    /// Asynchronous events that the program has not read.
+    pub events: Inbox<ibv_async_event>,
+    /// Objects that refer to this context.
+    objects: AtomicUsize,
+    closed: AtomicBool,
+}
+
+/// The contexts of the process, for events of the device.
+static OPEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// What the program must call the extended context.
+const EXTENDED: usize = usize::MAX;
+
+pub fn open() -> Result<*mut ibv_context, Errno> {
+    let rnic = rnic()?;
+    let events = Inbox::new()?;
+    let context = Box::new(Context {
+        verbs: table(device::the_device()?, events.fd()),
+        rnic,
+        events,
+        objects: AtomicUsize::new(0),
+        closed: AtomicBool::new(false),
+    });
+    let context = Box::into_raw(context);
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner).push(context as usize);
+    // SAFETY: just made.
+    Ok(unsafe { &raw mut (*context).verbs.context })
+}
+
+/// # Safety
+/// `context` came from [`open`] and was not closed yet.
+pub unsafe fn close(context: *mut ibv_context) {
+    let whole = whole(context);
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|open| *open != whole as usize);
+    // SAFETY: the caller's promise.
+    let this = unsafe { &*whole };
+    this.closed.store(true, Ordering::SeqCst);
+    // Objects that the program left behind keep the memory of the context.
+    if this.objects.load(Ordering::SeqCst) == 0 {
+        // SAFETY: made by `Box::into_raw`, and nothing refers to it any more.
+        drop(unsafe { Box::from_raw(whole) });
+    }
+}
+
+fn whole(context: *mut ibv_context) -> *mut Context {
+    let offset = offset_of!(Context, verbs) + offset_of!(verbs_context, context);
+    context.wrapping_byte_sub(offset).cast()
+}
+
+/// The context behind a pointer of the program's.
+///
+/// # Safety
+/// Null, or a context that is not closed.
+pub unsafe fn context_of<'a>(context: *mut ibv_context) -> Result<&'a Context, Errno> {
+    if context.is_null() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise; the context lies inside what we made.
+    unsafe { deref(whole(context)) }
+}
+
+impl Context {
+    pub fn as_ptr(&self) -> *mut ibv_context {
+        (&raw const self.verbs.context).cast_mut()
+    }
+
+    /// An object of this context came to be.
+    pub fn hold(&self) {
+        self.objects.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// One is gone.
+    pub fn release(&self) {
+        self.objects.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Gives an event to all contexts.
+pub fn tell_all(event: ibv_async_event) {
+    for context in OPEN.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        // SAFETY: what is listed is open, and closing waits for this lock.
+        unsafe { (*(*context as *const Context)).events.push(event) };
+    }
+}
+
+/// The functions that inline code of the headers calls. What is left null answers EOPNOTSUPP there.
+fn table(device: *mut ibv_device, async_fd: i32) -> verbs_context {
+    // SAFETY: null pointers and zeros are values of all members.
+    let mut verbs: ManuallyDrop<verbs_context> = ManuallyDrop::new(unsafe { std::mem::zeroed() });
+    verbs.query_port = Some(query::query_port);
+    verbs.query_device_ex = Some(query::query_device_ex);
+    verbs.query_rt_values = Some(query::query_rt_values);
+    verbs.advise_mr = Some(mr::advise_mr);
+    verbs.alloc_parent_domain = Some(pd::alloc_parent_domain);
+    verbs.alloc_td = Some(pd::alloc_td);
+    verbs.dealloc_td = Some(pd::dealloc_td);
+    verbs.modify_cq = Some(cq::modify_cq);
+    verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
+    verbs.create_qp_ex = Some(qp_ex::create_qp_ex);
+    verbs.get_srq_num = Some(srq::get_srq_num);
+    verbs.create_srq_ex = Some(srq::create_srq_ex);
+    verbs.sz = size_of::<verbs_context>();
+    let context = &mut verbs.context;
+    context.device = device;
+    context.ops.alloc_mw = Some(mw::alloc_mw);
+    context.ops.bind_mw = Some(mw::bind_mw);
+    context.ops.dealloc_mw = Some(mw::dealloc_mw);
+    context.ops.poll_cq = Some(cq::poll_cq);
+    context.ops.req_notify_cq = Some(cq::req_notify_cq);
+    context.ops.post_srq_recv = Some(srq::post_srq_recv);
+    context.ops.post_send = Some(post::post_send);
+    context.ops.post_recv = Some(post::post_recv);
+    context.cmd_fd = -1;
+    context.async_fd = async_fd;
+    context.num_comp_vectors = 1;
+    context.abi_compat = EXTENDED as *mut _;
+    ManuallyDrop::into_inner(verbs)
+}

@@ -1,0 +1,234 @@
+//! Completion queues.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use urnic::{Cq, Wc, WcFlags, WcOpcode, WcStatus};
+
+use super::channel::{self, Channel};
+use super::context::{Context, context_of};
+use super::cq_ex::Cursor;
+use crate::call::{Errno, deref, errno_of, number, pointer, status};
+use crate::ffi::*;
+use crate::ledger::Ledger;
+
+/// What `ibv_cq` and `ibv_cq_ex` point to.
+#[repr(C)]
+pub struct Queue {
+    pub base: ibv_cq_ex,
+    pub cq: Cq,
+    /// Events given out that have to be acknowledged.
+    pub completions: Ledger,
+    pub asynchronous: Ledger,
+    /// Queue pairs that complete here.
+    pub users: AtomicU32,
+    /// Where the extended interface is in its batch.
+    pub cursor: UnsafeCell<Cursor>,
+}
+
+/// # Safety
+/// Null, or a queue that is not destroyed.
+pub unsafe fn queue<'a>(cq: *mut ibv_cq) -> Result<&'a Queue, Errno> {
+    // SAFETY: the caller's promise; what the program has is the first member of ours.
+    unsafe { deref(cq.cast::<Queue>()) }
+}
+
+impl Queue {
+    pub fn as_ptr(&self) -> *mut ibv_cq {
+        (&raw const self.base.base).cast_mut()
+    }
+
+    pub fn cq_context(&self) -> *mut c_void {
+        self.base.base.cq_context
+    }
+
+    pub fn create(
+        context: &Context,
+        cqe: u32,
+        cq_context: *mut c_void,
+        comp_channel: *mut ibv_comp_channel,
+        vector: u32,
+    ) -> Result<*mut Self, Errno> {
+        if vector >= context_vectors() {
+            return Err(libc::EINVAL);
+        }
+        context.rnic.now()?; // a forked child has no device
+        // SAFETY: null or a channel.
+        let on = unsafe { comp_channel.cast::<Channel>().as_ref() }.map(|c| &c.channel);
+        let cq = context.rnic.device.create_cq(cqe, on).map_err(|e| errno_of(&e))?;
+        // SAFETY: null pointers and zeros are values of all members.
+        let mut base: ibv_cq_ex = unsafe { std::mem::zeroed() };
+        base.base.context = context.as_ptr();
+        base.base.channel = comp_channel;
+        base.base.cq_context = cq_context;
+        base.base.handle = cq.cqn();
+        base.base.cqe = c_int::try_from(cq.depth()).unwrap_or(c_int::MAX);
+        context.hold();
+        let cqn = cq.cqn();
+        let made = Box::into_raw(Box::new(Self {
+            base,
+            cq,
+            completions: Ledger::default(),
+            asynchronous: Ledger::default(),
+            users: AtomicU32::new(0),
+            cursor: UnsafeCell::default(),
+        }));
+        channel::enter(cqn, made, comp_channel);
+        Ok(made)
+    }
+}
+
+/// Completion vectors of a device.
+fn context_vectors() -> u32 {
+    1
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    pointer(|| {
+        // SAFETY: null or an open context.
+        let context = unsafe { context_of(context) }?;
+        let cqe = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
+        let vector = u32::try_from(comp_vector).map_err(|_| libc::EINVAL)?;
+        Ok(Queue::create(context, cqe, cq_context, channel, vector)?.cast())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    status(|| {
+        // SAFETY: null or a completion queue.
+        let this = unsafe { queue(cq) }?;
+        if this.users.load(Ordering::SeqCst) > 0 {
+            return Err(libc::EBUSY);
+        }
+        channel::leave(this.cq.cqn(), this.base.base.channel);
+        // SAFETY: the context's memory stays while objects hold it.
+        let context = unsafe { context_of(this.base.base.context) }?;
+        super::async_event::withdraw(context, cq.cast());
+        this.completions.wait();
+        this.asynchronous.wait();
+        context.release();
+        // SAFETY: made by `Box::into_raw`; the program gives it up, and events do not find it any more.
+        drop(unsafe { Box::from_raw(cq.cast::<Queue>()) });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    status(|| {
+        // SAFETY: null or a completion queue.
+        let this = unsafe { queue(cq) }?;
+        // Larger than asked is as good; a larger one is not to be had.
+        if cqe > 0 && this.cq.depth() >= cqe as u32 { Ok(()) } else { Err(libc::ENOSYS) }
+    })
+}
+
+/// Moderation delays events; here each is told at once, which meets any wish.
+pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    status(|| {
+        // SAFETY: null or the program's.
+        let (_, attr) = unsafe { (queue(cq)?, deref(attr)?) };
+        if attr.attr_mask & !1 != 0 { Err(libc::EINVAL) } else { Ok(()) }
+    })
+}
+
+pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    status(|| {
+        // SAFETY: null or a completion queue.
+        unsafe { queue(cq) }?.cq.arm(solicited_only != 0);
+        Ok(())
+    })
+}
+
+/// Completions moved at a time.
+const BATCH: usize = 16;
+
+pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num: c_int, wc: *mut ibv_wc) -> c_int {
+    number(|| {
+        // SAFETY: null or a completion queue.
+        let this = unsafe { queue(cq) }?;
+        let wanted = usize::try_from(num).map_err(|_| libc::EINVAL)?;
+        if wc.is_null() && wanted > 0 {
+            return Err(libc::EINVAL);
+        }
+        let mut done = 0;
+        let mut batch = [Wc::default(); BATCH];
+        while done < wanted {
+            let room = (wanted - done).min(BATCH);
+            let taken = this.cq.poll(&mut batch[..room]);
+            for from in &batch[..taken] {
+                // SAFETY: the program has room for `num`, and `done` is less.
+                unsafe { wc.add(done).write(completion(from)) };
+                done += 1;
+            }
+            if taken < room {
+                break;
+            }
+        }
+        Ok(done as c_int)
+    })
+}
+
+fn completion(wc: &Wc) -> ibv_wc {
+    ibv_wc {
+        wr_id: wc.wr_id,
+        status: status_of(wc.status),
+        opcode: opcode_of(wc),
+        vendor_err: 0,
+        byte_len: wc.byte_len,
+        imm_data: extra_of(wc),
+        qp_num: wc.qpn,
+        src_qp: 0,
+        wc_flags: flags_of(wc),
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+pub fn status_of(status: WcStatus) -> c_int {
+    match status {
+        WcStatus::Success => IBV_WC_SUCCESS,
+        WcStatus::LocalLength => IBV_WC_LOC_LEN_ERR,
+        WcStatus::LocalProtection => IBV_WC_LOC_PROT_ERR,
+        WcStatus::LocalQpOp => IBV_WC_LOC_QP_OP_ERR,
+        WcStatus::Flushed => IBV_WC_WR_FLUSH_ERR,
+        WcStatus::RemoteAccess => IBV_WC_REM_ACCESS_ERR,
+        WcStatus::RemoteOperation => IBV_WC_REM_OP_ERR,
+        WcStatus::RemoteInvalidRequest | WcStatus::Invalidation => IBV_WC_REM_INV_REQ_ERR,
+        WcStatus::MemoryManagement => IBV_WC_MW_BIND_ERR,
+        WcStatus::ConnectionLost => IBV_WC_RETRY_EXC_ERR,
+        WcStatus::Fatal => IBV_WC_FATAL_ERR,
+    }
+}
+
+pub fn opcode_of(wc: &Wc) -> c_int {
+    match wc.opcode {
+        WcOpcode::Send => IBV_WC_SEND,
+        WcOpcode::Write => IBV_WC_RDMA_WRITE,
+        WcOpcode::Read => IBV_WC_RDMA_READ,
+        WcOpcode::Recv => IBV_WC_RECV,
+        WcOpcode::LocalInv => IBV_WC_LOCAL_INV,
+        WcOpcode::BindMw => IBV_WC_BIND_MW,
+        WcOpcode::RegMr => IBV_WC_DRIVER1,
+    }
+}
+
+/// Immediate data or the invalidated key.
+pub fn extra_of(wc: &Wc) -> u32 {
+    wc.invalidated_rkey
+}
+
+pub fn flags_of(wc: &Wc) -> u32 {
+    if wc.flags.contains(WcFlags::WITH_INV) { IBV_WC_WITH_INV } else { 0 }
+}

@@ -1,0 +1,18 @@
+//! libibverbs.
+
+pub mod async_event;
+pub mod channel;
+pub mod context;
+pub mod cq;
+mod cq_ex;
+mod device;
+pub mod mr;
+mod mw;
+mod names;
+pub mod pd;
+mod post;
+mod query;
+pub mod qp;
+mod qp_ex;
+pub mod srq;
+mod unsupported;

@@ -1,0 +1,113 @@
+//! Protection domains.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use urnic::Pd;
+
+use super::context::{Context, context_of};
+use crate::call::{Errno, deref, pointer, status};
+use crate::ffi::*;
+
+/// What `ibv_pd` points to.
+#[repr(C)]
+pub struct Domain {
+    base: ibv_pd,
+    pub pd: Pd,
+    /// Regions, windows, queues and parent domains in it.
+    pub users: AtomicU32,
+    /// Of a parent domain, the domain that it is made of.
+    inner: *mut Domain,
+}
+
+/// # Safety
+/// Null, or a domain that is not deallocated.
+pub unsafe fn domain<'a>(pd: *mut ibv_pd) -> Result<&'a Domain, Errno> {
+    // SAFETY: the caller's promise; what the program has is the first member of ours.
+    unsafe { deref(pd.cast::<Domain>()) }
+}
+
+impl Domain {
+    pub fn context<'a>(&self) -> &'a Context {
+        // SAFETY: the context's memory stays while objects hold it.
+        unsafe { context_of(self.base.context) }.unwrap_or_else(|_| unreachable!("a domain has a context"))
+    }
+
+    fn create(context: &Context, pd: Pd, inner: *mut Domain) -> *mut ibv_pd {
+        context.hold();
+        let base = ibv_pd { context: context.as_ptr(), handle: 0 };
+        Box::into_raw(Box::new(Self { base, pd, users: AtomicU32::new(0), inner })).cast()
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    pointer(|| {
+        // SAFETY: null or an open context.
+        let context = unsafe { context_of(context) }?;
+        context.rnic.now()?; // a forked child has no device
+        Ok(Domain::create(context, context.rnic.device.alloc_pd(), std::ptr::null_mut()))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    status(|| {
+        // SAFETY: null or a domain.
+        let this = unsafe { domain(pd) }?;
+        if this.users.load(Ordering::SeqCst) > 0 {
+            return Err(libc::EBUSY);
+        }
+        // SAFETY: the inner domain is counted, so it is there.
+        if let Some(inner) = unsafe { this.inner.as_ref() } {
+            inner.users.fetch_sub(1, Ordering::SeqCst);
+        }
+        this.context().release();
+        // SAFETY: made by `Box::into_raw`; the program gives it up.
+        drop(unsafe { Box::from_raw(pd.cast::<Domain>()) });
+        Ok(())
+    })
+}
+
+/// A domain like the one it is made of. Thread domains need nothing of this device, and its allocators are its own.
+pub unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    pointer(|| {
+        // SAFETY: null or the program's.
+        let attr = unsafe { deref(attr) }?;
+        // SAFETY: null or an open context.
+        let context = unsafe { context_of(context) }?;
+        // SAFETY: null or a domain.
+        let inner = unsafe { domain(attr.pd) }?;
+        if attr.comp_mask & !3 != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        inner.users.fetch_add(1, Ordering::SeqCst);
+        Ok(Domain::create(context, inner.pd.clone(), attr.pd.cast()))
+    })
+}
+
+pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *mut ibv_td_init_attr) -> *mut ibv_td {
+    pointer(|| {
+        // SAFETY: null or an open context.
+        let context = unsafe { context_of(context) }?;
+        // SAFETY: null or the program's.
+        if unsafe { deref(attr) }?.comp_mask != 0 {
+            return Err(libc::EINVAL);
+        }
+        context.hold();
+        Ok(Box::into_raw(Box::new(ibv_td { context: context.as_ptr() })))
+    })
+}
+
+pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    status(|| {
+        // SAFETY: null or a thread domain, whose context is held by it.
+        unsafe { context_of(deref(td)?.context) }?.release();
+        // SAFETY: made by `Box::into_raw`; the program gives it up.
+        drop(unsafe { Box::from_raw(td) });
+        Ok(())
+    })
+}

@@ -1,0 +1,195 @@
+//! Posting work requests: the path that has to be fast.
+
+use std::ffi::{c_int, c_uint};
+
+use urnic::{RecvWr, SendFlags, SendOp, SendWr, Sge};
+
+use super::mr::{access, region};
+use super::qp::{Pair, pair};
+use crate::call::{Errno, post_errno, status};
+use crate::ffi::*;
+
+/// How atomic Atomics are.
+pub const ATOMIC_CAP: c_int = 0;
+/// Inline bytes that lie in several pieces are gathered here.
+const GATHER: usize = 4096;
+
+pub fn flags(send_flags: c_uint) -> SendFlags {
+    const PAIRS: [(c_uint, SendFlags); 4] = [
+        (IBV_SEND_SIGNALED, SendFlags::SIGNALED),
+        (IBV_SEND_SOLICITED, SendFlags::SOLICITED),
+        (IBV_SEND_FENCE, SendFlags::FENCE),
+        (IBV_SEND_INLINE, SendFlags::INLINE),
+    ];
+    let mut flags = SendFlags::empty();
+    for (bit, flag) in PAIRS {
+        if send_flags & bit != 0 {
+            flags |= flag;
+        }
+    }
+    flags
+}
+
+/// A list as the program gives it.
+///
+/// # Safety
+/// `num` elements are at `list`, if `num` is more than 0.
+pub unsafe fn sges<'a>(list: *const ibv_sge, num: c_int) -> Result<&'a [Sge], Errno> {
+    match usize::try_from(num) {
+        Ok(0) => Ok(&[]),
+        Ok(_) if list.is_null() => Err(libc::EINVAL),
+        // SAFETY: the caller's promise.
+        Ok(num) => Ok(unsafe { std::slice::from_raw_parts(list, num) }),
+        Err(_) => Err(libc::EINVAL),
+    }
+}
+
+/// What a window is to be bound to, as an operation.
+///
+/// # Safety
+/// The region, if there is one, is registered.
+pub unsafe fn bind(rkey: u32, info: &ibv_mw_bind_info) -> Result<SendOp, Errno> {
+    let lkey = if info.mr.is_null() {
+        0
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { region(info.mr) }?.lkey()
+    };
+    Ok(SendOp::BindMw { rkey, lkey, addr: info.addr, len: info.length, access: access(info.mw_access_flags)? })
+}
+
+/// # Safety
+/// The members that the operation has are set.
+unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
+    // SAFETY: the caller's promise; all members of the unions are plain numbers and pointers.
+    unsafe {
+        let wr_rdma { remote_addr: addr, rkey } = wr.wr.rdma;
+        Ok(match wr.opcode {
+            IBV_WR_SEND => SendOp::Send,
+            IBV_WR_RDMA_WRITE => SendOp::Write { addr, rkey },
+            IBV_WR_RDMA_READ => SendOp::Read { addr, rkey },
+            IBV_WR_SEND_WITH_INV => SendOp::SendInv(wr.imm_data),
+            IBV_WR_LOCAL_INV => SendOp::LocalInv(wr.imm_data),
+            IBV_WR_BIND_MW => bind(wr.bind_mw.rkey, &wr.bind_mw.bind_info)?,
+            IBV_WR_RDMA_WRITE_WITH_IMM => write_imm(addr, rkey, wr.imm_data)?,
+            IBV_WR_ATOMIC_CMP_AND_SWP => {
+                let wr_atomic { remote_addr, compare_add, swap, rkey } = wr.wr.atomic;
+                cmp_swap(remote_addr, rkey, compare_add, swap)?
+            }
+            IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                let wr_atomic { remote_addr, compare_add, rkey, .. } = wr.wr.atomic;
+                fetch_add(remote_addr, rkey, compare_add)?
+            }
+            _ => return Err(libc::EINVAL),
+        })
+    }
+}
+
+pub fn write_imm(_addr: u64, _rkey: u32, _imm: u32) -> Result<SendOp, Errno> {
+    Err(libc::EOPNOTSUPP)
+}
+
+pub fn cmp_swap(_addr: u64, _rkey: u32, _compare: u64, _swap: u64) -> Result<SendOp, Errno> {
+    Err(libc::EOPNOTSUPP)
+}
+
+pub fn fetch_add(_addr: u64, _rkey: u32, _add: u64) -> Result<SendOp, Errno> {
+    Err(libc::EOPNOTSUPP)
+}
+
+/// Posts one request. Inline payload needs no registration.
+pub fn post(pair: &Pair, wr: &SendWr<'_>) -> Result<(), Errno> {
+    if !wr.flags.contains(SendFlags::INLINE) {
+        return pair.qp.post_send(wr).map_err(post_errno);
+    }
+    let mut gathered = [0u8; GATHER];
+    let payload = match wr.sges {
+        [] => &[][..],
+        // SAFETY: the program lends the bytes for the time of the call.
+        [one] if one.len > 0 => unsafe { std::slice::from_raw_parts(one.addr as *const u8, one.len as usize) },
+        many => gather(many, &mut gathered)?,
+    };
+    pair.qp.post_send_inline(wr, payload).map_err(post_errno)
+}
+
+fn gather<'a>(sges: &[Sge], into: &'a mut [u8; GATHER]) -> Result<&'a [u8], Errno> {
+    let mut len = 0;
+    for sge in sges.iter().filter(|sge| sge.len > 0) {
+        let to = into.get_mut(len..len + sge.len as usize).ok_or(libc::EINVAL)?;
+        // SAFETY: the program lends the bytes for the time of the call.
+        to.copy_from_slice(unsafe { std::slice::from_raw_parts(sge.addr as *const u8, sge.len as usize) });
+        len += sge.len as usize;
+    }
+    Ok(&into[..len])
+}
+
+pub unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let mut next = wr;
+    let answer = status(|| {
+        // SAFETY: null or a queue pair.
+        let pair = unsafe { pair(qp) }?;
+        // SAFETY: null or the program's list of requests.
+        while let Some(wr) = unsafe { next.as_ref() } {
+            // SAFETY: the request is as its opcode says, and so is its list.
+            let (op, sges) = unsafe { (operation(wr)?, sges(wr.sg_list, wr.num_sge)?) };
+            post(pair, &SendWr { wr_id: wr.wr_id, op, sges, flags: flags(wr.send_flags) })?;
+            next = wr.next;
+        }
+        Ok(())
+    });
+    blame(answer, next, bad);
+    answer
+}
+
+pub unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: null or a queue pair, and the program's pointers.
+    unsafe {
+        receives(wr, bad, |wr| {
+            let pair = pair(qp)?;
+            // A queue pair with a shared queue has none of its own.
+            if !pair.base.qp_base.srq.is_null() {
+                return Err(libc::EINVAL);
+            }
+            pair.qp.post_recv(wr).map_err(post_errno)
+        })
+    }
+}
+
+/// Posts a list of receives, one by one.
+///
+/// # Safety
+/// A list of requests, and null or a place for the one that is refused.
+pub unsafe fn receives(
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+    post: impl Fn(&RecvWr<'_>) -> Result<(), Errno>,
+) -> c_int {
+    let mut next = wr;
+    let answer = status(|| {
+        // SAFETY: null or the program's list of requests.
+        while let Some(wr) = unsafe { next.as_ref() } {
+            // SAFETY: the program's list.
+            post(&RecvWr { wr_id: wr.wr_id, sges: unsafe { sges(wr.sg_list, wr.num_sge) }? })?;
+            next = wr.next;
+        }
+        Ok(())
+    });
+    blame(answer, next, bad);
+    answer
+}
+
+/// Tells which request was refused.
+fn blame<T>(answer: c_int, culprit: *mut T, bad: *mut *mut T) {
+    if answer != 0 && !bad.is_null() {
+        // SAFETY: the program's place for the answer.
+        unsafe { bad.write(culprit) };
+    }
+}

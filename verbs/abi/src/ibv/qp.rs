@@ -1,0 +1,247 @@
+//! Queue pairs.
+
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use urnic::{Qp, QpInit, QpState};
+
+use super::context::context_of;
+use super::cq::queue;
+use super::pd::domain;
+use super::qp_ex::Builder;
+use super::srq;
+use crate::call::{Errno, deref, errno_of, pointer, status};
+use crate::ffi::*;
+use crate::ledger::Ledger;
+use crate::rnic::PORT;
+
+/// What `ibv_qp` and `ibv_qp_ex` point to.
+#[repr(C)]
+pub struct Pair {
+    pub base: ibv_qp_ex,
+    pub qp: Qp,
+    pub asynchronous: Ledger,
+    /// Requests that the extended interface is collecting.
+    pub builder: UnsafeCell<Builder>,
+    signal_all: bool,
+}
+
+/// # Safety
+/// Null, or a queue pair that is not destroyed.
+pub unsafe fn pair<'a>(qp: *mut ibv_qp) -> Result<&'a Pair, Errno> {
+    // SAFETY: the caller's promise; what the program has is the first member of ours.
+    unsafe { deref(qp.cast::<Pair>()) }
+}
+
+/// The queue pairs by number.
+fn known() -> MutexGuard<'static, HashMap<u32, usize>> {
+    static KNOWN: LazyLock<Mutex<HashMap<u32, usize>>> = LazyLock::new(Mutex::default);
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `with` on the queue pair of a number, if it exists; it is not destroyed meanwhile.
+pub fn with_pair<R>(qpn: u32, with: impl FnOnce(&Pair) -> R) -> Option<R> {
+    let known = known();
+    let pair = *known.get(&qpn)? as *const Pair;
+    // SAFETY: listed queue pairs exist, and leave under the lock.
+    Some(with(unsafe { &*pair }))
+}
+
+/// The queue pair of a number, for as long as the program does not destroy it.
+pub fn by_number(qpn: u32) -> Option<*mut ibv_qp> {
+    known().get(&qpn).map(|pair| *pair as *mut ibv_qp)
+}
+
+impl Pair {
+    pub fn as_ptr(&self) -> *mut ibv_qp {
+        (&raw const self.base.qp_base).cast_mut()
+    }
+
+    /// The state as the C interface names it. An RNIC's new queue pair is initialized.
+    fn state(&self) -> c_int {
+        match self.qp.state() {
+            QpState::Idle => IBV_QPS_INIT,
+            QpState::Rts => IBV_QPS_RTS,
+            QpState::Closing => IBV_QPS_SQD,
+            QpState::Terminate => IBV_QPS_SQE,
+            QpState::Error => IBV_QPS_ERR,
+        }
+    }
+
+    fn cap(&self) -> ibv_qp_cap {
+        ibv_qp_cap {
+            max_send_wr: self.qp.max_send_wr(),
+            max_recv_wr: self.qp.max_recv_wr(),
+            max_send_sge: self.qp.max_send_sge().into(),
+            max_recv_sge: self.qp.max_recv_sge().into(),
+            max_inline_data: self.qp.max_inline(),
+        }
+    }
+}
+
+/// Creates a queue pair, and says in `init.cap` what it got.
+pub fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut Pair, Errno> {
+    // SAFETY: null, or objects that are not destroyed.
+    let (domain, send_cq, recv_cq) = unsafe { (domain(pd)?, queue(init.send_cq)?, queue(init.recv_cq)?) };
+    if init.qp_type != IBV_QPT_RC {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let sges = |n: u32| u8::try_from(n).map_err(|_| libc::EINVAL);
+    let asked = QpInit {
+        send_cq: &send_cq.cq,
+        recv_cq: &recv_cq.cq,
+        max_send_wr: init.cap.max_send_wr,
+        max_recv_wr: init.cap.max_recv_wr,
+        max_send_sge: sges(init.cap.max_send_sge)?,
+        max_recv_sge: sges(init.cap.max_recv_sge)?,
+        max_inline: init.cap.max_inline_data,
+        signal_all: init.sq_sig_all != 0,
+    };
+    let qp = srq::create_qp(domain, init.srq, &asked).map_err(|e| errno_of(&e))?;
+    // SAFETY: null pointers and zeros are values of all members.
+    let mut base: ibv_qp_ex = unsafe { std::mem::zeroed() };
+    let context = domain.context();
+    base.qp_base = ibv_qp {
+        context: context.as_ptr(),
+        qp_context: init.qp_context,
+        pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        handle: qp.qpn(),
+        qp_num: qp.qpn(),
+        state: IBV_QPS_INIT,
+        qp_type: init.qp_type,
+        ..base.qp_base
+    };
+    context.hold();
+    domain.users.fetch_add(1, Ordering::SeqCst);
+    send_cq.users.fetch_add(1, Ordering::SeqCst);
+    recv_cq.users.fetch_add(1, Ordering::SeqCst);
+    srq::join(init.srq);
+    let qpn = qp.qpn();
+    let made = Pair {
+        base,
+        qp,
+        asynchronous: Ledger::default(),
+        builder: UnsafeCell::default(),
+        signal_all: asked.signal_all,
+    };
+    init.cap = made.cap();
+    let made = Box::into_raw(Box::new(made));
+    known().insert(qpn, made as usize);
+    Ok(made)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: null or the program's.
+        let init = unsafe { init.as_mut() }.ok_or(libc::EINVAL)?;
+        Ok(create(pd, init)?.cast())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    status(|| {
+        // SAFETY: null or a queue pair.
+        let this = unsafe { pair(qp) }?;
+        known().remove(&this.qp.qpn());
+        crate::cm::forget_qp(this.qp.qpn());
+        let base = &this.base.qp_base;
+        // SAFETY: the context's memory stays while objects hold it.
+        let context = unsafe { context_of(base.context) }?;
+        super::async_event::withdraw(context, qp.cast());
+        this.asynchronous.wait();
+        let (pd, send_cq, recv_cq, srq) = (base.pd, base.send_cq, base.recv_cq, base.srq);
+        // SAFETY: made by `Box::into_raw`; the program gives it up, and events do not find it any more.
+        drop(unsafe { Box::from_raw(qp.cast::<Pair>()) });
+        // SAFETY: these are there while they are counted as used.
+        unsafe {
+            queue(send_cq)?.users.fetch_sub(1, Ordering::SeqCst);
+            queue(recv_cq)?.users.fetch_sub(1, Ordering::SeqCst);
+            domain(pd)?.users.fetch_sub(1, Ordering::SeqCst);
+        }
+        srq::part(srq);
+        context.release();
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    status(|| {
+        // SAFETY: null or a queue pair.
+        let this = unsafe { pair(qp) }?;
+        if attr.is_null() || init.is_null() {
+            return Err(libc::EINVAL);
+        }
+        let base = &this.base.qp_base;
+        // SAFETY: the program's places for the answers, for which zeros are values.
+        let (attr, init) = unsafe {
+            std::ptr::write_bytes(attr, 0, 1);
+            (&mut *attr, &mut *init)
+        };
+        attr.qp_state = this.state();
+        attr.cur_qp_state = attr.qp_state;
+        attr.port_num = PORT;
+        attr.cap = this.cap();
+        attr.path_mtu = 3;
+        attr.qp_access_flags = IBV_ACCESS_LOCAL_WRITE
+            | IBV_ACCESS_REMOTE_WRITE
+            | IBV_ACCESS_REMOTE_READ
+            | IBV_ACCESS_REMOTE_ATOMIC
+            | IBV_ACCESS_MW_BIND;
+        *init = ibv_qp_init_attr {
+            qp_context: base.qp_context,
+            send_cq: base.send_cq,
+            recv_cq: base.recv_cq,
+            srq: base.srq,
+            cap: this.cap(),
+            qp_type: base.qp_type,
+            sq_sig_all: this.signal_all.into(),
+        };
+        // SAFETY: the program may look at the state meanwhile, as with any device.
+        unsafe { (&raw mut (*qp).state).write_volatile(attr.qp_state) };
+        Ok(())
+    })
+}
+
+/// The connection manager moves a queue pair to RTS; a program may follow along (what changes nothing succeeds), close,
+/// and give up.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    status(|| {
+        // SAFETY: null, or a queue pair and the program's attributes.
+        let (this, attr) = unsafe { (pair(qp)?, deref(attr)?) };
+        if mask & IBV_QP_STATE == 0 {
+            return Ok(());
+        }
+        let now = this.qp.state();
+        match attr.qp_state {
+            IBV_QPS_ERR => this.qp.to_error(),
+            IBV_QPS_SQD => crate::cm::close_qp(this.qp.qpn()),
+            IBV_QPS_RESET | IBV_QPS_INIT if now == QpState::Idle => {}
+            IBV_QPS_RTR | IBV_QPS_RTS if matches!(now, QpState::Idle | QpState::Rts) => {}
+            _ => return Err(libc::EINVAL),
+        }
+        // SAFETY: the program may look at the state meanwhile, as with any device.
+        unsafe { (&raw mut (*qp).state).write_volatile(attr.qp_state) };
+        Ok(())
+    })
+}
+
+/// Placement ascends, the last byte last.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp_data_in_order(qp: *mut ibv_qp, op: c_int, flags: u32) -> c_int {
+    (!qp.is_null() && flags == 0 && op == IBV_WR_RDMA_WRITE).into()
+}

@@ -1,0 +1,271 @@
+//! What the device and its port say of themselves.
+
+use std::ffi::{c_int, c_void};
+
+use super::context::{Context, context_of};
+use crate::call::{Errno, number, status};
+use crate::ffi::*;
+use crate::rnic::{self, PORT};
+
+/// "urn".
+const VENDOR: u32 = 0x75_726e;
+/// Reads and atomics that a connection can negotiate at most; the C interface counts them in a byte.
+const MAX_RD_ATOM: c_int = 255;
+
+fn device_attr(context: &Context) -> Result<ibv_device_attr, Errno> {
+    let now = context.rnic.now()?;
+    let guid = u64::from_ne_bytes(rnic::guid(context.rnic.config));
+    let limit = |n: u32| c_int::try_from(n).unwrap_or(c_int::MAX);
+    let rd_atom = c_int::from(context.rnic.config.mpa.ird.max(1)).min(MAX_RD_ATOM);
+    let init_rd_atom = c_int::from(context.rnic.config.mpa.ord.max(1)).min(MAX_RD_ATOM);
+    // SAFETY: zeros are values of all members.
+    let zero: ibv_device_attr = unsafe { std::mem::zeroed() };
+    Ok(ibv_device_attr {
+        fw_ver: super::device::text(env!("CARGO_PKG_VERSION")),
+        node_guid: guid,
+        sys_image_guid: guid,
+        max_mr_size: u64::MAX >> 1,
+        page_size_cap: !0xfff,
+        vendor_id: VENDOR,
+        vendor_part_id: 1,
+        hw_ver: 1,
+        max_qp: limit(now.max_qp),
+        max_qp_wr: limit(now.max_qp_wr),
+        device_cap_flags: IBV_DEVICE_PORT_ACTIVE_EVENT
+            | IBV_DEVICE_MEM_WINDOW
+            | IBV_DEVICE_MEM_MGT_EXTENSIONS
+            | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+            | super::srq::CAPABILITIES,
+        max_sge: now.max_sge.into(),
+        max_sge_rd: 1,
+        max_cq: limit(now.max_cq),
+        max_cqe: limit(now.max_cqe),
+        max_mr: limit(now.max_mr),
+        max_pd: c_int::MAX,
+        max_qp_rd_atom: rd_atom,
+        max_res_rd_atom: rd_atom.saturating_mul(limit(now.max_qp)),
+        max_qp_init_rd_atom: init_rd_atom,
+        atomic_cap: super::post::ATOMIC_CAP,
+        max_mw: limit(now.max_mr),
+        max_srq: super::srq::limits(&now).0,
+        max_srq_wr: super::srq::limits(&now).1,
+        max_srq_sge: super::srq::limits(&now).2,
+        max_pkeys: 1,
+        phys_port_cnt: PORT,
+        ..zero
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+    status(|| {
+        // SAFETY: null or an open context.
+        let context = unsafe { context_of(context) }?;
+        if attr.is_null() {
+            return Err(libc::EINVAL);
+        }
+        let answer = device_attr(context)?;
+        // SAFETY: the program's place for the answer.
+        unsafe { attr.write(answer) };
+        Ok(())
+    })
+}
+
+pub unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    size: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: null or an open context.
+        let context = unsafe { context_of(context) }?;
+        // SAFETY: null or the program's.
+        let asked = unsafe { input.as_ref() }.map_or(0, |input| input.comp_mask);
+        if asked != 0 || attr.is_null() || size < size_of::<ibv_device_attr>() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: zeros are values of all members.
+        let mut answer: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
+        answer.orig_attr = device_attr(context)?;
+        answer.device_cap_flags_ex = answer.orig_attr.device_cap_flags.into();
+        answer.phys_port_cnt_ex = PORT.into();
+        // SAFETY: the program says that it has `size` bytes for the answer.
+        unsafe { copy_out((&raw const answer).cast(), size_of_val(&answer), attr.cast(), size) };
+        Ok(())
+    })
+}
+
+/// Gives as much of an answer as fits; the rest of the program's room is zeroed.
+///
+/// # Safety
+/// Both are as long as they say.
+unsafe fn copy_out(from: *const c_void, len: usize, to: *mut c_void, room: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        std::ptr::write_bytes(to.cast::<u8>(), 0, room);
+        std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), len.min(room));
+    }
+}
+
+pub unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    size: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: null or an open context.
+        let context = unsafe { context_of(context) }?;
+        if port != PORT || attr.is_null() {
+            return Err(libc::EINVAL);
+        }
+        let now = context.rnic.now()?;
+        let mtu = match now.mtu {
+            4096.. => 5,
+            2048.. => 4,
+            1024.. => 3,
+            512.. => 2,
+            _ => 1,
+        };
+        // SAFETY: zeros are values of all members.
+        let zero: ibv_port_attr = unsafe { std::mem::zeroed() };
+        let answer = ibv_port_attr {
+            state: if now.link_up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
+            max_mtu: 5,
+            active_mtu: mtu,
+            gid_tbl_len: 1,
+            max_msg_sz: u32::MAX,
+            pkey_tbl_len: 1,
+            active_width: 2, // 4x
+            active_speed: 4, // QDR
+            phys_state: if now.link_up { 5 } else { 3 },
+            link_layer: IBV_LINK_LAYER_ETHERNET,
+            ..zero
+        };
+        // SAFETY: the program says that it has `size` bytes for the answer.
+        unsafe { copy_out((&raw const answer).cast(), size_of_val(&answer), attr.cast(), size) };
+        Ok(())
+    })
+}
+
+/// Programs of old give this less room: what lies behind `link_layer` and its padding is not written.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
+    // SAFETY: the program's pointers.
+    unsafe { query_port(context, port, attr, 48) }
+}
+
+pub unsafe extern "C" fn query_rt_values(_context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
+    status(|| {
+        // SAFETY: null or the program's.
+        let values = unsafe { values.as_mut() }.ok_or(libc::EINVAL)?;
+        // There is no clock of the hardware's.
+        values.comp_mask = 0;
+        Ok(())
+    })
+}
+
+/// The address as IPv6 writes an IPv4 address.
+fn gid(context: &Context) -> ibv_gid {
+    ibv_gid { raw: context.rnic.ip().to_ipv6_mapped().octets() }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    to: *mut ibv_gid,
+) -> c_int {
+    number(|| {
+        // SAFETY: null or an open context.
+        let context = unsafe { context_of(context) }?;
+        if port != PORT || index != 0 || to.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the program's place for the answer.
+        unsafe { to.write(gid(context)) };
+        Ok(0)
+    })
+}
+
+fn gid_entry(context: &Context) -> ibv_gid_entry {
+    // A type that means an IP address, as the kernel says of iWARP devices too.
+    ibv_gid_entry { gid: gid(context), gid_index: 0, port_num: PORT.into(), gid_type: 0, ndev_ifindex: 0 }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    size: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: null or an open context.
+        let context = unsafe { context_of(context) }?;
+        if port != u32::from(PORT) || entry.is_null() || flags != 0 || size == 0 {
+            return Err(libc::EINVAL);
+        }
+        if index != 0 {
+            return Err(libc::ENODATA);
+        }
+        let answer = gid_entry(context);
+        // SAFETY: the program says that it has `size` bytes for the answer.
+        unsafe { copy_out((&raw const answer).cast(), size_of_val(&answer), entry.cast(), size) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max: usize,
+    flags: u32,
+    size: usize,
+) -> isize {
+    // The errno with its sign turned, as the header says.
+    let answer = status(|| {
+        // SAFETY: null or an open context.
+        let context = unsafe { context_of(context) }?;
+        if flags != 0 || entries.is_null() || max == 0 || size == 0 {
+            return Err(libc::EINVAL);
+        }
+        let answer = gid_entry(context);
+        // SAFETY: the program says that it has at least one entry of `size` bytes.
+        unsafe { copy_out((&raw const answer).cast(), size_of_val(&answer), entries.cast(), size) };
+        Ok(())
+    });
+    if answer == 0 { 1 } else { -(answer as isize) }
+}
+
+/// The default key; iWARP knows no other.
+const PKEY: u16 = 0xffff;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_pkey(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    number(|| {
+        if context.is_null() || port != PORT || index != 0 || pkey.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the program's place for the answer.
+        unsafe { pkey.write(PKEY) };
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
+    number(|| {
+        if context.is_null() || port != PORT || pkey != PKEY { Err(libc::EINVAL) } else { Ok(0) }
+    })
+}

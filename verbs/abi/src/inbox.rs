@@ -1,0 +1,81 @@
+//! Events on their way to a program, with a descriptor that counts them.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::call::{Errno, last_errno};
+
+/// A queue whose descriptor, an eventfd in semaphore mode, is readable while it holds something. Whoever has read 8
+/// bytes from the descriptor may take one item; the read blocks unless the program set `O_NONBLOCK`.
+pub struct Inbox<T> {
+    items: Mutex<VecDeque<T>>,
+    fd: OwnedFd,
+}
+
+impl<T> Inbox<T> {
+    pub fn new() -> Result<Self, Errno> {
+        // SAFETY: no pointers are passed.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
+        if fd < 0 {
+            return Err(last_errno());
+        }
+        // SAFETY: the descriptor is new and nobody else owns it.
+        Ok(Self { items: Mutex::default(), fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    pub fn fd(&self) -> c_int {
+        self.fd.as_raw_fd()
+    }
+
+    fn items(&self) -> MutexGuard<'_, VecDeque<T>> {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn push(&self, item: T) {
+        let mut items = self.items();
+        items.push_back(item);
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: the buffer is 8 readable bytes.
+        unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// The item that a read of the descriptor stood for; none if it was taken out meanwhile.
+    pub fn take_after_read(&self) -> Option<T> {
+        self.items().pop_front()
+    }
+
+    /// Takes out all that `unwanted` picks.
+    pub fn take_out(&self, unwanted: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut items = self.items();
+        let (out, kept): (Vec<T>, VecDeque<T>) = {
+            let all = std::mem::take(&mut *items);
+            let (out, kept): (Vec<T>, Vec<T>) = all.into_iter().partition(|item| unwanted(item));
+            (out, kept.into())
+        };
+        *items = kept;
+        for _ in &out {
+            self.uncount();
+        }
+        out
+    }
+
+    /// Takes one from the descriptor's count. If a reader was faster, it will find nothing and read again.
+    fn uncount(&self) {
+        let mut count = [0u8; 8];
+        let buffer = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
+        // SAFETY: one buffer of 8 writable bytes.
+        unsafe { libc::preadv2(self.fd(), &buffer, 1, -1, libc::RWF_NOWAIT) };
+    }
+}
+
+/// Reads one count of a descriptor, as its owner's flags say: 0, or -1 and errno. A cancellation point that holds nothing.
+///
+/// # Safety
+/// None; any descriptor will do.
+pub unsafe extern "C" fn read_count(fd: c_int) -> c_int {
+    let mut count = 0u64;
+    // SAFETY: the buffer is 8 writable bytes.
+    if unsafe { libc::read(fd, (&raw mut count).cast(), 8) } == 8 { 0 } else { -1 }
+}

@@ -1,0 +1,23 @@
+//! The C ABI of libibverbs and librdmacm, so that programs compiled against those run on urnic.
+//!
+//! Every `ibv_*` and `rdma_*` function here is a thin layer over the Rust API of crate `urnic`: it checks what C may
+//! pass, translates structures and errors, and keeps the books that C programs rely on (events that wait to be
+//! acknowledged, objects that use each other). What the device does not have answers with an errno, listed in
+//! `docs/run.md`.
+//!
+//! * `ffi`: the structures, laid out as C compilers do.
+//! * `ibv`: devices, memory, queues, completions.
+//! * `cm`: connections.
+//! * `call`: how a call crosses the border: no panic gets out, errors become errno.
+//! * `rnic`: the process's one device, opened on first use.
+//!
+//! Functions in which a program may be cancelled (`pthread_cancel`) hold nothing while they block and call nothing
+//! but `extern "C"` functions, so that the unwinding which cancellation is passes through them.
+
+mod call;
+mod cm;
+mod ffi;
+mod ibv;
+mod inbox;
+mod ledger;
+mod rnic;

@@ -1,0 +1,110 @@
+//! The process's one device: configured by the environment (`URNIC_*`, which `urnic run` sets), opened on first use, and
+//! kept until the process ends.
+
+use std::io::IsTerminal;
+use std::net::Ipv4Addr;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use tracing_subscriber::EnvFilter;
+use urnic::{Device, DeviceAttr, EventChannel};
+use urnic_config::{Config, Progress, Sources};
+
+use crate::call::{Errno, errno_of};
+
+/// The device as C sees it.
+pub const NAME: &str = "urnic0";
+/// The number that programs use for its port.
+pub const PORT: u8 = 1;
+
+/// An open device.
+pub struct Rnic {
+    pub device: Device,
+    /// For connections that this process asks for.
+    pub connector: EventChannel,
+    /// As it was when the device was opened; the link may have changed since.
+    pub attributes: DeviceAttr,
+    pub config: &'static Config,
+}
+
+impl Rnic {
+    /// Facts of this moment.
+    pub fn now(&self) -> Result<DeviceAttr, Errno> {
+        self.device.attributes().map_err(|e| errno_of(&e))
+    }
+
+    pub fn ip(&self) -> Ipv4Addr {
+        self.attributes.ip
+    }
+}
+
+/// The settings, if they describe a device.
+pub fn config() -> Option<&'static Config> {
+    static CONFIG: OnceLock<Option<Config>> = OnceLock::new();
+    CONFIG
+        .get_or_init(|| match load() {
+            Ok(config) => Some(config),
+            Err(message) => {
+                eprintln!("urnic: {message}");
+                None
+            }
+        })
+        .as_ref()
+}
+
+fn load() -> Result<Config, String> {
+    let mut config = Config::load(&Sources::process()).map_err(|e| e.to_string())?;
+    if config.port.spec.is_none() || config.ip.address.is_none() {
+        return Err("no device: set URNIC_PORT and URNIC_IP, or start the program by `urnic run`".to_owned());
+    }
+    // Programs sleep on descriptors, so somebody else has to drive the engine.
+    if config.engine.progress == Progress::Inline {
+        config.engine.progress = Progress::Adaptive;
+    }
+    Ok(config)
+}
+
+/// The device, opened if it is not yet.
+pub fn rnic() -> Result<&'static Rnic, Errno> {
+    static OPEN: Mutex<Option<&'static Rnic>> = Mutex::new(None);
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(rnic) = *open {
+        return Ok(rnic);
+    }
+    let config = config().ok_or(libc::ENODEV)?;
+    log();
+    let rnic = start(config).map_err(|error| {
+        eprintln!("urnic: {error}");
+        errno_of(&error)
+    })?;
+    Ok(open.insert(Box::leak(Box::new(rnic))))
+}
+
+fn start(config: &'static Config) -> urnic::Result<Rnic> {
+    let device = Device::open(config)?;
+    let connector = device.create_event_sink(Box::new(crate::cm::dispatch))?;
+    device.sink_async_events(Box::new(crate::ibv::async_event::dispatch));
+    let attributes = device.attributes()?;
+    Ok(Rnic { device, connector, attributes, config })
+}
+
+/// Logs on stderr what `URNIC_LOG` asks for.
+fn log() {
+    let filter = EnvFilter::try_from_env("URNIC_LOG").unwrap_or_else(|_| EnvFilter::new("warn,dpdk=error"));
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .without_time()
+        .try_init();
+}
+
+/// The EUI-64 of the Ethernet address, as RNICs make their node's GUID, in memory order. Known before the device is open:
+/// where the address is the interface's own, one derived from the IP address serves.
+pub fn guid(config: &Config) -> [u8; 8] {
+    let derived = || {
+        let ip = config.ip.address.map_or([0; 4], |a| a.address.octets());
+        [2, 0, ip[0], ip[1], ip[2], ip[3]]
+    };
+    let [a, b, c, d, e, f] = config.mac().map_or_else(derived, |mac| mac.0);
+    [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
+}
