@@ -92,6 +92,7 @@ pub fn errno_of(error: &Error) -> Errno {
 pub fn post_errno(error: PostError) -> Errno {
     match error {
         PostError::QueueFull => libc::ENOMEM,
+        PostError::SendImm => libc::EOPNOTSUPP,
         _ => libc::EINVAL,
     }
 }

@@ -127,8 +127,12 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     status(|| {
         // SAFETY: null or a completion queue.
         let this = unsafe { queue(cq) }?;
-        // Larger than asked is as good; a larger one is not to be had.
-        if cqe > 0 && this.cq.depth() >= cqe as u32 { Ok(()) } else { Err(libc::ENOSYS) }
+        let depth = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
+        this.cq.resize(depth).map_err(|e| errno_of(&e))?;
+        let cqe = c_int::try_from(this.cq.depth()).unwrap_or(c_int::MAX);
+        // SAFETY: the program may look at the size meanwhile, as with any device.
+        unsafe { (&raw mut (*cq).cqe).write_volatile(cqe) };
+        Ok(())
     })
 }
 
@@ -221,14 +225,18 @@ pub fn opcode_of(wc: &Wc) -> c_int {
         WcOpcode::LocalInv => IBV_WC_LOCAL_INV,
         WcOpcode::BindMw => IBV_WC_BIND_MW,
         WcOpcode::RegMr => IBV_WC_DRIVER1,
+        WcOpcode::RecvRdmaWithImm => IBV_WC_RECV_RDMA_WITH_IMM,
+        WcOpcode::FetchAdd => IBV_WC_FETCH_ADD,
+        WcOpcode::CmpSwap => IBV_WC_COMP_SWAP,
     }
 }
 
-/// Immediate data or the invalidated key.
+/// Immediate data in network order, or the invalidated key.
 pub fn extra_of(wc: &Wc) -> u32 {
-    wc.invalidated_rkey
+    if wc.flags.contains(WcFlags::WITH_IMM) { wc.imm_data().to_be() } else { wc.invalidated_rkey }
 }
 
 pub fn flags_of(wc: &Wc) -> u32 {
-    if wc.flags.contains(WcFlags::WITH_INV) { IBV_WC_WITH_INV } else { 0 }
+    let bit = |flag, bit| if wc.flags.contains(flag) { bit } else { 0 };
+    bit(WcFlags::WITH_INV, IBV_WC_WITH_INV) | bit(WcFlags::WITH_IMM, IBV_WC_WITH_IMM)
 }

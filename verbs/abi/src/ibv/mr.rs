@@ -30,7 +30,7 @@ pub fn access(flags: c_uint) -> Result<Access, Errno> {
         (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
         (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
         (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
-        (IBV_ACCESS_REMOTE_ATOMIC, REMOTE_ATOMIC),
+        (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
         (IBV_ACCESS_ZERO_BASED, Access::ZERO_BASED),
     ];
     if flags & IBV_ACCESS_ON_DEMAND != 0 {
@@ -42,9 +42,6 @@ pub fn access(flags: c_uint) -> Result<Access, Errno> {
     }
     Ok(PAIRS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, right)| *right).collect())
 }
-
-/// Registrations that ask for atomics keep the rights that there are.
-const REMOTE_ATOMIC: Access = Access::empty();
 
 fn register(
     pd: *mut ibv_pd,

@@ -9,8 +9,6 @@ use super::qp::{Pair, pair};
 use crate::call::{Errno, post_errno, status};
 use crate::ffi::*;
 
-/// How atomic Atomics are.
-pub const ATOMIC_CAP: c_int = 0;
 /// Inline bytes that lie in several pieces are gathered here.
 const GATHER: usize = 4096;
 
@@ -71,30 +69,21 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
             IBV_WR_SEND_WITH_INV => SendOp::SendInv(wr.imm_data),
             IBV_WR_LOCAL_INV => SendOp::LocalInv(wr.imm_data),
             IBV_WR_BIND_MW => bind(wr.bind_mw.rkey, &wr.bind_mw.bind_info)?,
-            IBV_WR_RDMA_WRITE_WITH_IMM => write_imm(addr, rkey, wr.imm_data)?,
+            IBV_WR_RDMA_WRITE_WITH_IMM => {
+                SendOp::WriteImm { addr, rkey, imm: u32::from_be(wr.imm_data) }
+            }
+            IBV_WR_SEND_WITH_IMM => SendOp::SendImm(u32::from_be(wr.imm_data)),
             IBV_WR_ATOMIC_CMP_AND_SWP => {
-                let wr_atomic { remote_addr, compare_add, swap, rkey } = wr.wr.atomic;
-                cmp_swap(remote_addr, rkey, compare_add, swap)?
+                let wr_atomic { remote_addr: addr, compare_add: compare, swap, rkey } = wr.wr.atomic;
+                SendOp::CmpSwap { addr, rkey, compare, swap }
             }
             IBV_WR_ATOMIC_FETCH_AND_ADD => {
-                let wr_atomic { remote_addr, compare_add, rkey, .. } = wr.wr.atomic;
-                fetch_add(remote_addr, rkey, compare_add)?
+                let wr_atomic { remote_addr: addr, compare_add: add, rkey, .. } = wr.wr.atomic;
+                SendOp::FetchAdd { addr, rkey, add }
             }
             _ => return Err(libc::EINVAL),
         })
     }
-}
-
-pub fn write_imm(_addr: u64, _rkey: u32, _imm: u32) -> Result<SendOp, Errno> {
-    Err(libc::EOPNOTSUPP)
-}
-
-pub fn cmp_swap(_addr: u64, _rkey: u32, _compare: u64, _swap: u64) -> Result<SendOp, Errno> {
-    Err(libc::EOPNOTSUPP)
-}
-
-pub fn fetch_add(_addr: u64, _rkey: u32, _add: u64) -> Result<SendOp, Errno> {
-    Err(libc::EOPNOTSUPP)
 }
 
 /// Posts one request. Inline payload needs no registration.
@@ -153,12 +142,7 @@ pub unsafe extern "C" fn post_recv(
     // SAFETY: null or a queue pair, and the program's pointers.
     unsafe {
         receives(wr, bad, |wr| {
-            let pair = pair(qp)?;
-            // A queue pair with a shared queue has none of its own.
-            if !pair.base.qp_base.srq.is_null() {
-                return Err(libc::EINVAL);
-            }
-            pair.qp.post_recv(wr).map_err(post_errno)
+            pair(qp)?.qp.post_recv(wr).map_err(post_errno)
         })
     }
 }

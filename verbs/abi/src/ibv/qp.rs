@@ -12,7 +12,7 @@ use super::context::context_of;
 use super::cq::queue;
 use super::pd::domain;
 use super::qp_ex::Builder;
-use super::srq;
+use super::srq::Shared;
 use crate::call::{Errno, deref, errno_of, pointer, status};
 use crate::ffi::*;
 use crate::ledger::Ledger;
@@ -100,7 +100,13 @@ pub fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut Pair,
         max_inline: init.cap.max_inline_data,
         signal_all: init.sq_sig_all != 0,
     };
-    let qp = srq::create_qp(domain, init.srq, &asked).map_err(|e| errno_of(&e))?;
+    // SAFETY: null or a shared queue.
+    let shared = unsafe { init.srq.cast::<Shared>().as_ref() };
+    let qp = match shared {
+        Some(shared) => domain.pd.create_qp_with_srq(&asked, &shared.srq),
+        None => domain.pd.create_qp(&asked),
+    };
+    let qp = qp.map_err(|e| errno_of(&e))?;
     // SAFETY: null pointers and zeros are values of all members.
     let mut base: ibv_qp_ex = unsafe { std::mem::zeroed() };
     let context = domain.context();
@@ -121,7 +127,9 @@ pub fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut Pair,
     domain.users.fetch_add(1, Ordering::SeqCst);
     send_cq.users.fetch_add(1, Ordering::SeqCst);
     recv_cq.users.fetch_add(1, Ordering::SeqCst);
-    srq::join(init.srq);
+    if let Some(shared) = shared {
+        shared.users.fetch_add(1, Ordering::SeqCst);
+    }
     let qpn = qp.qpn();
     let made = Pair {
         base,
@@ -165,8 +173,10 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             queue(send_cq)?.users.fetch_sub(1, Ordering::SeqCst);
             queue(recv_cq)?.users.fetch_sub(1, Ordering::SeqCst);
             domain(pd)?.users.fetch_sub(1, Ordering::SeqCst);
+            if let Some(shared) = srq.cast::<Shared>().as_ref() {
+                shared.users.fetch_sub(1, Ordering::SeqCst);
+            }
         }
-        srq::part(srq);
         context.release();
         Ok(())
     })

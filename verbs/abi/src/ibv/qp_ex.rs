@@ -25,8 +25,9 @@ struct Request {
     inline: Option<Vec<u8>>,
 }
 
-/// What this device's queue pairs can be asked for.
-const OPS: u64 = 0x3ff;
+/// What this device's queue pairs can be asked for: all but Send with immediate data, segmentation offload and atomic
+/// writes.
+const OPS: u64 = 0x3ff & !(1 << 3);
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
@@ -72,7 +73,7 @@ fn fill(ex: &mut ibv_qp_ex) {
     ex.wr_complete = Some(complete);
     ex.wr_abort = Some(abort);
     ex.wr_send = Some(send);
-    ex.wr_send_imm = Some(send_imm);
+    ex.wr_send_imm = Some(send_imm); // refused when posted
     ex.wr_send_inv = Some(send_inv);
     ex.wr_rdma_write = Some(rdma_write);
     ex.wr_rdma_write_imm = Some(rdma_write_imm);
@@ -164,13 +165,13 @@ macro_rules! begins {
 
 begins! {
     send() => Ok(SendOp::Send);
-    send_imm(_imm: u32) => Err(libc::EOPNOTSUPP);
+    send_imm(imm: u32) => Ok(SendOp::SendImm(u32::from_be(imm)));
     send_inv(rkey: u32) => Ok(SendOp::SendInv(rkey));
     rdma_write(rkey: u32, addr: u64) => Ok(SendOp::Write { addr, rkey });
-    rdma_write_imm(rkey: u32, addr: u64, imm: u32) => post::write_imm(addr, rkey, imm);
+    rdma_write_imm(rkey: u32, addr: u64, imm: u32) => Ok(SendOp::WriteImm { addr, rkey, imm: u32::from_be(imm) });
     rdma_read(rkey: u32, addr: u64) => Ok(SendOp::Read { addr, rkey });
-    atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) => post::cmp_swap(addr, rkey, compare, swap);
-    atomic_fetch_add(rkey: u32, addr: u64, add: u64) => post::fetch_add(addr, rkey, add);
+    atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) => Ok(SendOp::CmpSwap { addr, rkey, compare, swap });
+    atomic_fetch_add(rkey: u32, addr: u64, add: u64) => Ok(SendOp::FetchAdd { addr, rkey, add });
     local_inv(rkey: u32) => Ok(SendOp::LocalInv(rkey));
     bind_mw(_mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) =>
         info.as_ref().ok_or(libc::EINVAL).and_then(|info| post::bind(rkey, info));

@@ -2,6 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 
+use urnic_config::PortSpec;
+
 use super::context::{Context, context_of};
 use crate::call::{Errno, number, status};
 use crate::ffi::*;
@@ -34,8 +36,8 @@ fn device_attr(context: &Context) -> Result<ibv_device_attr, Errno> {
         device_cap_flags: IBV_DEVICE_PORT_ACTIVE_EVENT
             | IBV_DEVICE_MEM_WINDOW
             | IBV_DEVICE_MEM_MGT_EXTENSIONS
-            | IBV_DEVICE_MEM_WINDOW_TYPE_2B
-            | super::srq::CAPABILITIES,
+            | IBV_DEVICE_MEM_WINDOW_TYPE_2B,
+
         max_sge: now.max_sge.into(),
         max_sge_rd: 1,
         max_cq: limit(now.max_cq),
@@ -45,11 +47,11 @@ fn device_attr(context: &Context) -> Result<ibv_device_attr, Errno> {
         max_qp_rd_atom: rd_atom,
         max_res_rd_atom: rd_atom.saturating_mul(limit(now.max_qp)),
         max_qp_init_rd_atom: init_rd_atom,
-        atomic_cap: super::post::ATOMIC_CAP,
+        atomic_cap: IBV_ATOMIC_HCA,
         max_mw: limit(now.max_mr),
-        max_srq: super::srq::limits(&now).0,
-        max_srq_wr: super::srq::limits(&now).1,
-        max_srq_sge: super::srq::limits(&now).2,
+        max_srq: limit(now.max_srq),
+        max_srq_wr: limit(now.max_srq_wr),
+        max_srq_sge: now.max_srq_sge.into(),
         max_pkeys: 1,
         phys_port_cnt: PORT,
         ..zero
@@ -128,10 +130,13 @@ pub unsafe extern "C" fn query_port(
             512.. => 2,
             _ => 1,
         };
+        // A link between processes comes up when both are there, and programs ask before.
+        let memory = context.rnic.config.port.spec.as_ref().is_some_and(PortSpec::is_memory_link);
+        let up = now.link_up || memory;
         // SAFETY: zeros are values of all members.
         let zero: ibv_port_attr = unsafe { std::mem::zeroed() };
         let answer = ibv_port_attr {
-            state: if now.link_up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
+            state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
             max_mtu: 5,
             active_mtu: mtu,
             gid_tbl_len: 1,
@@ -139,7 +144,7 @@ pub unsafe extern "C" fn query_port(
             pkey_tbl_len: 1,
             active_width: 2, // 4x
             active_speed: 4, // QDR
-            phys_state: if now.link_up { 5 } else { 3 },
+            phys_state: if up { 5 } else { 3 },
             link_layer: IBV_LINK_LAYER_ETHERNET,
             ..zero
         };
@@ -241,6 +246,24 @@ unsafe extern "C" fn _ibv_query_gid_table(
         Ok(())
     });
     if answer == 0 { 1 } else { -(answer as isize) }
+}
+
+/// Not in the headers, but `ibv_devinfo` asks: no RoCE of any version.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port: u8,
+    index: u32,
+    kind: *mut c_int,
+) -> c_int {
+    number(|| {
+        if context.is_null() || port != PORT || index != 0 || kind.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the program's place for the answer.
+        unsafe { kind.write(0) };
+        Ok(0)
+    })
 }
 
 /// The default key; iWARP knows no other.
