@@ -26,6 +26,7 @@ impl Ledger {
     /// Waits until all are back.
     pub fn wait(&self) {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let _settled = self.settled.wait_while(open, |open| *open > 0).unwrap_or_else(PoisonError::into_inner);
+        let _settled =
+            self.settled.wait_while(open, |open| *open > 0).unwrap_or_else(PoisonError::into_inner);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tracing_subscriber::EnvFilter;
 use urnic::{Device, DeviceAttr, EventChannel};
-use urnic_config::{Config, Progress, Sources};
+use urnic_config::{Config, Progress, RtrChoice, Sources};
 
 use crate::call::{Errno, errno_of};
 
@@ -59,6 +59,10 @@ fn load() -> Result<Config, String> {
     // Programs sleep on descriptors, so somebody else has to drive the engine.
     if config.engine.progress == Progress::Inline {
         config.engine.progress = Progress::Adaptive;
+    }
+    // Programs on RNICs expect that the accepting side may send first, which takes a hint of the other (RFC 6581).
+    if config.mpa.rtr == RtrChoice::Off && std::env::var_os("URNIC_MPA_RTR").is_none() {
+        config.mpa.rtr = RtrChoice::Any;
     }
     Ok(config)
 }

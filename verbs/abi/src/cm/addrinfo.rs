@@ -45,10 +45,7 @@ unsafe fn copy(addr: *const libc::sockaddr, len: libc::socklen_t) -> Result<*mut
 ///
 /// # Safety
 /// An entry of `getaddrinfo`, and null or the program's hints.
-unsafe fn entry(
-    ai: &libc::addrinfo,
-    hints: Option<&rdma_addrinfo>,
-) -> Result<*mut rdma_addrinfo, Errno> {
+unsafe fn entry(ai: &libc::addrinfo, hints: Option<&rdma_addrinfo>) -> Result<*mut rdma_addrinfo, Errno> {
     // SAFETY: null pointers and zeros are values of all members.
     let mut rai: Box<rdma_addrinfo> = Box::new(unsafe { std::mem::zeroed() });
     rai.ai_flags = hints.map_or(0, |h| h.ai_flags);

@@ -117,7 +117,8 @@ fn present(pending: Pending) -> Result<Box<Event>, Errno> {
         }
     };
     private_data.truncate(u8::MAX.into());
-    let data = if private_data.is_empty() { std::ptr::null() } else { private_data.as_ptr().cast::<c_void>() };
+    let data =
+        if private_data.is_empty() { std::ptr::null() } else { private_data.as_ptr().cast::<c_void>() };
     let conn = rdma_conn_param {
         private_data: data,
         private_data_len: byte(private_data.len() as u16),

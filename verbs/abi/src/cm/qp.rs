@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use super::hub::hub;
 use super::id::{Id, id_of};
-use crate::call::{Errno, last_errno, quiet, zero};
+use crate::call::{Errno, deref, last_errno, quiet, zero};
 use crate::ffi::*;
 use crate::ibv::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::ibv::cq::{ibv_create_cq, ibv_destroy_cq};
@@ -33,11 +33,7 @@ unsafe fn completions(id: *mut rdma_cm_id, cqe: u32) -> Result<(*mut ibv_comp_ch
 ///
 /// # Safety
 /// An identifier, and objects that are not destroyed.
-pub unsafe fn create(
-    id: *mut rdma_cm_id,
-    pd: *mut ibv_pd,
-    init: &mut ibv_qp_init_attr,
-) -> Result<(), Errno> {
+pub unsafe fn create(id: *mut rdma_cm_id, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         let this = id_of(id)?;
@@ -45,9 +41,8 @@ pub unsafe fn create(
         if !(*id).qp.is_null() || (*id).verbs.is_null() || pd.is_null() || (*pd).context != (*id).verbs {
             return Err(libc::EINVAL);
         }
-        let clash = |mine: *mut ibv_cq, theirs: *mut ibv_cq| {
-            !mine.is_null() && !theirs.is_null() && mine != theirs
-        };
+        let clash =
+            |mine: *mut ibv_cq, theirs: *mut ibv_cq| !mine.is_null() && !theirs.is_null() && mine != theirs;
         if clash((*id).send_cq, init.send_cq) || clash((*id).recv_cq, init.recv_cq) {
             return Err(libc::EINVAL);
         }
@@ -100,12 +95,14 @@ unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, init: *mut ibv_qp_in
     zero(|| {
         // SAFETY: null, or the program's objects.
         unsafe {
-            let init = init.as_mut().ok_or(libc::EINVAL)?;
+            let plain = init.cast::<ibv_qp_init_attr>();
+            let init = deref(init)?;
             if init.comp_mask & !IBV_QP_INIT_ATTR_PD != 0 {
                 return Err(libc::EOPNOTSUPP);
             }
             let given = init.comp_mask & IBV_QP_INIT_ATTR_PD != 0;
-            create(id, if given { init.pd } else { std::ptr::null_mut() }, &mut init.base)
+            // The extended structure begins like the plain one.
+            create(id, if given { init.pd } else { std::ptr::null_mut() }, &mut *plain)
         }
     })
 }

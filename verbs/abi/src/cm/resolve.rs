@@ -114,11 +114,7 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::so
     zero(|| bind(id, unsafe { address(addr) }?))
 }
 
-fn resolve(
-    id: *mut rdma_cm_id,
-    src: *const libc::sockaddr,
-    dst: *const libc::sockaddr,
-) -> Result<(), Errno> {
+fn resolve(id: *mut rdma_cm_id, src: *const libc::sockaddr, dst: *const libc::sockaddr) -> Result<(), Errno> {
     let rnic = rnic()?;
     // SAFETY: null or an identifier.
     let this = unsafe { id_of(id) }?;

@@ -7,7 +7,11 @@ use crate::call::zero;
 use crate::ffi::*;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_join_multicast(_: *mut rdma_cm_id, _: *mut libc::sockaddr, _: *mut c_void) -> c_int {
+unsafe extern "C" fn rdma_join_multicast(
+    _: *mut rdma_cm_id,
+    _: *mut libc::sockaddr,
+    _: *mut c_void,
+) -> c_int {
     zero(|| Err(libc::EOPNOTSUPP))
 }
 

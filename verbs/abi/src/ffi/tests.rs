@@ -10,6 +10,7 @@ type Members = BTreeMap<&'static str, usize>;
 
 macro_rules! layout {
     ($table:ident: $($name:ident { $($member:literal = $($path:ident).+),* })+) => {$(
+        #[allow(unused_mut)] // of structures whose size is all that counts
         let mut members = Members::from([("size", size_of::<$name>())]);
         $(members.insert($member, offset_of!($name, $($path).+));)*
         $table.insert(stringify!($name), members);
@@ -92,7 +93,8 @@ fn structures_are_laid_out_as_c_compilers_do() {
         let mut words = line.trim_start_matches("struct ").split_whitespace();
         let name = words.next().expect("a name");
         let members = ours.remove(name).unwrap_or_else(|| panic!("{name} is not compared"));
-        let size = words.next().and_then(|w| w.trim_start_matches("size=").trim_end_matches(':').parse().ok());
+        let size =
+            words.next().and_then(|w| w.trim_start_matches("size=").trim_end_matches(':').parse().ok());
         let theirs = words.map(|word| {
             let (member, offset) = word.split_once('@').expect("MEMBER@OFFSET");
             (member, offset.parse().expect("a number"))

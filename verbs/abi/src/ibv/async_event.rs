@@ -21,7 +21,9 @@ pub fn dispatch(event: AsyncEvent) {
         AsyncEvent::SendQueueDrained { qpn } => of_qp(qpn, IBV_EVENT_SQ_DRAINED),
         AsyncEvent::LastWqeReached { qpn } => of_qp(qpn, IBV_EVENT_QP_LAST_WQE_REACHED),
         AsyncEvent::CqError { cqn } => {
-            channel::with_queue(cqn, |queue| tell(queue.base.base.context, queue.as_ptr().cast(), IBV_EVENT_CQ_ERR));
+            channel::with_queue(cqn, |queue| {
+                tell(queue.base.base.context, queue.as_ptr().cast(), IBV_EVENT_CQ_ERR)
+            });
         }
         AsyncEvent::SrqLimitReached { srqn } => srq::limit_reached(srqn),
         AsyncEvent::PortActive => of_device(IBV_EVENT_PORT_ACTIVE),
@@ -110,7 +112,9 @@ fn ledger(event: &ibv_async_event, with: impl FnOnce(&crate::ledger::Ledger)) {
     unsafe {
         match event.event_type {
             IBV_EVENT_CQ_ERR => super::cq::queue(event.element.cast()).map(|cq| with(&cq.asynchronous)),
-            IBV_EVENT_SRQ_LIMIT_REACHED => srq::shared(event.element.cast()).map(|srq| with(&srq.asynchronous)),
+            IBV_EVENT_SRQ_LIMIT_REACHED => {
+                srq::shared(event.element.cast()).map(|srq| with(&srq.asynchronous))
+            }
             _ => qp::pair(event.element.cast()).map(|qp| with(&qp.asynchronous)),
         }
         .ok();

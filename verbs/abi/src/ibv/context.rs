@@ -4,7 +4,7 @@ use std::mem::{ManuallyDrop, offset_of};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::{cq, cq_ex, device, mr, mw, pd, post, query, qp_ex, srq};
+use super::{cq, cq_ex, device, mr, mw, pd, post, qp_ex, query, srq};
 use crate::call::{Errno, deref};
 use crate::ffi::*;
 use crate::inbox::Inbox;

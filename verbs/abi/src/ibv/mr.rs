@@ -36,7 +36,9 @@ pub fn access(flags: c_uint) -> Result<Access, Errno> {
     if flags & IBV_ACCESS_ON_DEMAND != 0 {
         return Err(libc::EOPNOTSUPP);
     }
-    let known = PAIRS.iter().fold(IBV_ACCESS_MW_BIND | IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE, |k, p| k | p.0);
+    let known = PAIRS
+        .iter()
+        .fold(IBV_ACCESS_MW_BIND | IBV_ACCESS_HUGETLB | IBV_ACCESS_OPTIONAL_RANGE, |k, p| k | p.0);
     if flags & !known != 0 {
         return Err(libc::EINVAL);
     }
@@ -78,7 +80,12 @@ fn register(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr {
+unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
     pointer(|| register(pd, addr, length, None, access as c_uint))
 }
 

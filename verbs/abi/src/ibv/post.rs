@@ -53,7 +53,13 @@ pub unsafe fn bind(rkey: u32, info: &ibv_mw_bind_info) -> Result<SendOp, Errno> 
         // SAFETY: the caller's promise.
         unsafe { region(info.mr) }?.lkey()
     };
-    Ok(SendOp::BindMw { rkey, lkey, addr: info.addr, len: info.length, access: access(info.mw_access_flags)? })
+    Ok(SendOp::BindMw {
+        rkey,
+        lkey,
+        addr: info.addr,
+        len: info.length,
+        access: access(info.mw_access_flags)?,
+    })
 }
 
 /// # Safety
@@ -69,9 +75,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
             IBV_WR_SEND_WITH_INV => SendOp::SendInv(wr.imm_data),
             IBV_WR_LOCAL_INV => SendOp::LocalInv(wr.imm_data),
             IBV_WR_BIND_MW => bind(wr.bind_mw.rkey, &wr.bind_mw.bind_info)?,
-            IBV_WR_RDMA_WRITE_WITH_IMM => {
-                SendOp::WriteImm { addr, rkey, imm: u32::from_be(wr.imm_data) }
-            }
+            IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::WriteImm { addr, rkey, imm: u32::from_be(wr.imm_data) },
             IBV_WR_SEND_WITH_IMM => SendOp::SendImm(u32::from_be(wr.imm_data)),
             IBV_WR_ATOMIC_CMP_AND_SWP => {
                 let wr_atomic { remote_addr: addr, compare_add: compare, swap, rkey } = wr.wr.atomic;
@@ -95,7 +99,9 @@ pub fn post(pair: &Pair, wr: &SendWr<'_>) -> Result<(), Errno> {
     let payload = match wr.sges {
         [] => &[][..],
         // SAFETY: the program lends the bytes for the time of the call.
-        [one] if one.len > 0 => unsafe { std::slice::from_raw_parts(one.addr as *const u8, one.len as usize) },
+        [one] if one.len > 0 => unsafe {
+            std::slice::from_raw_parts(one.addr as *const u8, one.len as usize)
+        },
         many => gather(many, &mut gathered)?,
     };
     pair.qp.post_send_inline(wr, payload).map_err(post_errno)
@@ -140,11 +146,7 @@ pub unsafe extern "C" fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: null or a queue pair, and the program's pointers.
-    unsafe {
-        receives(wr, bad, |wr| {
-            pair(qp)?.qp.post_recv(wr).map_err(post_errno)
-        })
-    }
+    unsafe { receives(wr, bad, |wr| pair(qp)?.qp.post_recv(wr).map_err(post_errno)) }
 }
 
 /// Posts a list of receives, one by one.

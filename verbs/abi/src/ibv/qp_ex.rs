@@ -6,7 +6,7 @@ use urnic::{SendOp, SendWr, Sge};
 
 use super::post;
 use super::qp::{self, Pair};
-use crate::call::{Errno, pointer, status};
+use crate::call::{Errno, deref, pointer, status};
 use crate::ffi::*;
 
 /// The requests collected so far.
@@ -43,11 +43,11 @@ pub unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    const KNOWN: u32 =
-        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    const KNOWN: u32 = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     pointer(|| {
+        let plain = init.cast::<ibv_qp_init_attr>();
         // SAFETY: null or the program's.
-        let init = unsafe { init.as_mut() }.ok_or(libc::EINVAL)?;
+        let init = unsafe { deref(init) }?;
         if context.is_null() || init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
             return Err(libc::EINVAL);
         }
@@ -59,7 +59,8 @@ pub unsafe extern "C" fn create_qp_ex(
         if extended && init.send_ops_flags & !OPS != 0 {
             return Err(libc::EOPNOTSUPP);
         }
-        let made = qp::create(init.pd, &mut init.base)?;
+        // SAFETY: it begins like the plain one, of which only members are read and written.
+        let made = qp::create(init.pd, unsafe { &mut *plain })?;
         if extended {
             // SAFETY: just made, and nobody else uses it yet.
             fill(unsafe { &mut (*made).base });

@@ -288,7 +288,5 @@ unsafe extern "C" fn ibv_query_pkey(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
-    number(|| {
-        if context.is_null() || port != PORT || pkey != PKEY { Err(libc::EINVAL) } else { Ok(0) }
-    })
+    number(|| if context.is_null() || port != PORT || pkey != PKEY { Err(libc::EINVAL) } else { Ok(0) })
 }

@@ -115,7 +115,12 @@ unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
 
 /// There is no such file of this device.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_read_sysfs_file(_: *const c_char, _: *const c_char, _: *mut c_char, _: usize) -> c_int {
+unsafe extern "C" fn ibv_read_sysfs_file(
+    _: *const c_char,
+    _: *const c_char,
+    _: *mut c_char,
+    _: usize,
+) -> c_int {
     set_errno(libc::ENOENT);
     -1
 }
