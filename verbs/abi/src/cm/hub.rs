@@ -157,7 +157,7 @@ pub fn dispatch(event: CmEvent) {
         CmEvent::Established { qpn, private_data, ird, ord, .. } => {
             (qpn, What::Plain { event: RDMA_CM_EVENT_ESTABLISHED, status: 0, private_data, ird, ord }, false)
         }
-        CmEvent::Rejected { qpn, private_data } => {
+        CmEvent::Rejected { qpn, private_data, .. } => {
             let event = RDMA_CM_EVENT_REJECTED;
             (qpn, What::Plain { event, status: -libc::ECONNRESET, private_data, ird: 0, ord: 0 }, false)
         }
