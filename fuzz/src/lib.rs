@@ -16,6 +16,7 @@ pub mod marker_stream;
 pub mod mpa_startup;
 pub mod mutate;
 pub mod tcp_frames;
+pub mod terminate;
 
 #[cfg(feature = "libfuzzer")]
 pub use libfuzzer_sys;
@@ -50,4 +51,4 @@ macro_rules! short_runs {
 }
 
 #[cfg(test)]
-short_runs!(config_file, iwarp_stream, marker_stream, mpa_startup, tcp_frames);
+short_runs!(config_file, iwarp_stream, marker_stream, mpa_startup, tcp_frames, terminate);

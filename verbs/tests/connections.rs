@@ -78,6 +78,7 @@ fn a_peer_that_accepts_and_says_nothing_times_out() {
     until(&mut simulation, "closed", || closed(&raw, conn) == Some(CloseReason::Reset));
 }
 
+/// ERR-4.
 #[test]
 fn a_peer_that_is_no_iwarp_node_is_named_as_such() {
     for answer in [
@@ -148,6 +149,7 @@ fn strangers_do_not_disturb_a_listener() {
             raw.borrow_mut().close(conn)
         }
         until(&mut simulation, "closed", || closed(&raw, conn).is_some() || finished(&raw, conn));
+        assert_eq!(raw.borrow().heard(conn), [], "said something");
     }
     let conn = raw_connection(&mut simulation, &raw);
     raw.borrow_mut().send(conn, &mpa_request(b"at last"));
