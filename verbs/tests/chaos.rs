@@ -1,5 +1,5 @@
 //! Two nodes whose programs do at random moments what programs do when they are careless or worse: they take memory away while
-//! it is used, invalidate, bind, register anew, post nonsense, close. Over a network that loses and reorders.
+//! it is used, invalidate, bind, register anew, resize, post nonsense, close. Over a network that loses and reorders.
 //!
 //! What must hold all the same: no octet changes outside of what is granted at that moment (everything else is compared with a
 //! shadow at every turn), and whatever was posted completes once and in order.
@@ -471,6 +471,10 @@ impl World {
             }
             // Destroyed in the middle of its work.
             2 => self.forget(p),
+            3..9 => end.cq.resize(self.rng.u32(128..1000)).map_err(|e| e.to_string())?,
+            9 => {
+                let _ = end.qp.to_idle();
+            }
             _ => {}
         }
         for _ in 0..self.rng.usize(..20) {
