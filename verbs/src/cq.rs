@@ -118,11 +118,8 @@ impl CqShared {
         let head = self.head.load(Ordering::Relaxed);
         // SAFETY: the caller has the engine lock.
         let lane = unsafe { &*self.lane.get() };
-        if let Some(clock) = &self.clock
-            && lane.ring.is_free(head)
-            && let Some(time) = lane.time(head)
-        {
-            time.store(clock(), Ordering::Relaxed);
+        if self.clock.is_some() {
+            self.stamp(lane, head);
         }
         if !lane.ring.push(head, wc) {
             self.overflow();
@@ -140,6 +137,16 @@ impl CqShared {
             }
         }
         Ok(())
+    }
+
+    /// Notes the time of completion `head`, which comes next.
+    #[inline(never)]
+    fn stamp(&self, lane: &Lane, head: u32) {
+        if let (Some(clock), Some(time)) = (&self.clock, lane.time(head))
+            && lane.ring.is_free(head)
+        {
+            time.store(clock(), Ordering::Relaxed);
+        }
     }
 
     #[cold]

@@ -25,18 +25,18 @@ pub(crate) struct SrqShared {
 }
 
 impl SrqShared {
-    /// Engine: takes the oldest receive, for a message that begins. Its place in the queue is free from now on.
-    #[inline]
-    pub(crate) fn take(&self, held: &mut HeldRecv) -> bool {
+    /// Engine: takes the oldest receive, for a message that begins; gives the bytes that it holds. Its place in the queue
+    /// is free from now on.
+    #[inline(never)]
+    pub(crate) fn take(&self, held: &mut HeldRecv) -> Option<u32> {
         let head = self.head.load(Ordering::Relaxed);
-        let Some(view) = self.queue.peek(head) else { return false };
-        held.fill(view);
+        held.fill(self.queue.peek(head)?);
         self.queue.release(head);
         self.head.store(head.wrapping_add(1), Ordering::Relaxed);
         if self.limit.load(Ordering::Relaxed) > 0 {
             self.check_limit();
         }
-        true
+        Some(held.length)
     }
 
     pub(crate) fn number(&self) -> u32 {

@@ -42,9 +42,8 @@ enum Target {
 impl Inbound<'_> {
     /// Completes the receive in hand with what `wc` makes of the octets that it holds.
     fn received(&mut self, wc: impl FnOnce(u32) -> Wc) {
-        let Some(view) = self.rx.oldest(&self.shared.recv) else { return };
-        let wc = Wc { wr_id: view.wr_id, qpn: self.shared.qpn, ..wc(view.length) };
-        self.rx.release(&self.shared.recv);
+        let Some((wr_id, length)) = self.rx.complete(&self.shared.recv) else { return };
+        let wc = Wc { wr_id, qpn: self.shared.qpn, ..wc(length) };
         self.overflow |= self.shared.recv_cq.push(wc).is_err();
     }
 

@@ -110,10 +110,7 @@ impl ReceiveSide {
     pub(super) fn take(&mut self, receives: &Receives) -> Option<u32> {
         let length = match receives {
             Receives::Own(queue) => queue.peek(self.next)?.length,
-            Receives::Shared(srq) => {
-                let held = self.held.as_deref_mut()?;
-                srq.take(held).then(|| held.view().length)?
-            }
+            Receives::Shared(srq) => srq.take(self.held.as_deref_mut()?)?,
         };
         self.next = self.next.wrapping_add(1);
         Some(length)
@@ -124,18 +121,29 @@ impl ReceiveSide {
     pub(super) fn oldest<'a>(&'a self, receives: &'a Receives) -> Option<RecvView<'a>> {
         match receives {
             Receives::Own(queue) => queue.peek(self.done),
-            Receives::Shared(_) if self.next == self.done => None,
-            Receives::Shared(_) => self.held.as_deref().map(HeldRecv::view),
+            Receives::Shared(_) => self.in_hand(),
         }
     }
 
-    /// That one is done with.
+    #[inline(never)]
+    fn in_hand(&self) -> Option<RecvView<'_>> {
+        if self.next == self.done { None } else { self.held.as_deref().map(HeldRecv::view) }
+    }
+
+    /// Completes that one: its id, and the bytes that it holds.
     #[inline]
-    pub(super) fn release(&mut self, receives: &Receives) {
-        if let Receives::Own(queue) = receives {
-            queue.release(self.done);
-        }
+    pub(super) fn complete(&mut self, receives: &Receives) -> Option<(u64, u32)> {
+        let done = match receives {
+            Receives::Own(queue) => {
+                let view = queue.peek(self.done)?;
+                let done = (view.wr_id, view.length);
+                queue.release(self.done);
+                done
+            }
+            Receives::Shared(_) => self.in_hand().map(|view| (view.wr_id, view.length))?,
+        };
         self.done = self.done.wrapping_add(1);
+        Some(done)
     }
 }
 
@@ -286,19 +294,12 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         }
         self.tx.next = self.tx.done;
         let mut status = if self.rx.next == self.rx.done { WcStatus::Flushed } else { open_receive };
-        while let Some(view) = self.rx.oldest(&self.shared.recv) {
-            let wc = Wc {
-                wr_id: view.wr_id,
-                status,
-                opcode: WcOpcode::Recv,
-                qpn: self.shared.qpn,
-                ..Wc::default()
-            };
+        while let Some((wr_id, _)) = self.rx.complete(&self.shared.recv) {
+            let wc = Wc { wr_id, status, opcode: WcOpcode::Recv, qpn: self.shared.qpn, ..Wc::default() };
             // An overflowing queue loses flushes only: its queue pairs are in error already.
             if !broken(Rule::FlushReceives) {
                 let _ = self.shared.recv_cq.push(wc);
             }
-            self.rx.release(&self.shared.recv);
             status = WcStatus::Flushed;
         }
         self.rx.next = self.rx.done;
