@@ -154,8 +154,10 @@ pub struct DeviceAttr {
     pub max_ird: u16,
     /// Reads of a queue pair that may be outstanding at the peer (ORD).
     pub max_ord: u16,
-    /// Memory regions.
+    /// Memory regions and windows together.
     pub max_mr: u32,
+    /// Memory windows, if there are no regions.
+    pub max_mw: u32,
     /// Atomics and Writes with immediate data (RFC 7306) are there; whether a peer has them, it has to tell.
     pub extensions: bool,
     /// Counters of the engine, by name.
@@ -242,6 +244,7 @@ impl Device {
             max_ird: engine.ird,
             max_ord: engine.ord,
             max_mr: crate::memory::MAX_REGIONS as u32,
+            max_mw: crate::memory::MAX_REGIONS as u32,
             extensions: true,
             counters: engine.counters,
         })

@@ -391,6 +391,49 @@ fn keepalive() {
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
 }
 
+/// A peer that shuts its window and dies is found as soon as one that is idle, although window probes become rare; one
+/// that answers stays.
+#[test]
+fn keepalive_counts_while_the_window_is_shut() {
+    let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
+    let mut s = Script::new(0, |c| c.tcp.keepalive = Some(keepalive));
+    s.send(b"hello");
+    // Not for longer: B does not answer to ARP.
+    for _ in 0..50 {
+        if !s.wait(Duration::from_secs(1)).is_empty() {
+            s.exchange(ACK, &[], &[]);
+        }
+    }
+    assert_eq!(s.a.closed(s.conn), None);
+    s.exchange(ACK, &[], &[]);
+    s.wait(Duration::from_secs(12));
+    assert_eq!(s.a.closed(s.conn), None);
+    s.wait(Duration::from_secs(2));
+    assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
+}
+
+/// A connection may have times of its own, from one moment to the next.
+#[test]
+fn connections_have_their_own_patience() {
+    let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
+    let short = Keepalive { idle: Duration::from_secs(1), ..keepalive };
+    for (patience, after) in [
+        (Some(Patience { keepalive: Some(short), user_timeout: None }), Some(4)),
+        (Some(Patience { keepalive: None, user_timeout: None }), None),
+        (None, Some(13)),
+    ] {
+        let mut s = Script::new(65_535, |c| c.tcp.keepalive = Some(keepalive));
+        s.a.stack.set_patience(s.conn, Some(Patience { keepalive: None, user_timeout: None }));
+        s.a.stack.set_patience(s.conn, patience);
+        let closed = (1..=60).find(|_| {
+            s.wait(Duration::from_secs(1));
+            s.a.closed(s.conn).is_some()
+        });
+        // The timer wheel may be late by a tick.
+        assert!(closed == after || closed == after.map(|a| a + 1), "{patience:?}: {closed:?}");
+    }
+}
+
 /// A keep-alive of the peer is answered (RFC 9293 §3.8.4).
 #[test]
 fn keepalives_are_answered() {

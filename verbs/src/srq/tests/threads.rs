@@ -110,7 +110,7 @@ fn limit_events_keep_receives_coming() {
                     }
                 });
             }
-            let mut next = vec![0u64; CLIENTS];
+            let mut next = [0u64; CLIENTS];
             let mut all = 0;
             cqs.iter().for_each(|cq| cq.arm(false));
             while all < total {
