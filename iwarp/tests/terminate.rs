@@ -46,3 +46,91 @@ fn words_for_any_code() {
     assert_eq!(decode(&[0x5F, 0xEE, 0, 0]).to_string(), "unknown layer unknown error (5f ee)");
     assert_eq!(decode(&[0x23, 0x02, 0, 0]).to_string(), "MPA CRC error (23 02)");
 }
+
+/// Every code of the registries (RFC 6580 §3.2 to §3.4) has words of its own within its layer and type, and no other
+/// code has.
+#[test]
+fn words_for_every_registered_code() {
+    let registered: &[(u8, u8, &[(u8, &str)])] = &[
+        (
+            0,
+            1,
+            &[
+                (0x00, "invalid STag"),
+                (0x01, "base or bounds"),
+                (0x02, "access rights"),
+                (0x03, "not associated"),
+                (0x04, "TO wrap"),
+                (0x09, "cannot be invalidated"),
+                (0xFF, "unspecified"),
+            ],
+        ),
+        (
+            0,
+            2,
+            &[
+                (0x05, "RDMAP version"),
+                (0x06, "unexpected opcode"),
+                (0x07, "localized to the stream"),
+                (0x08, "global"),
+                (0x09, "cannot be invalidated"),
+                (0xFF, "unspecified"),
+            ],
+        ),
+        (1, 0, &[(0x00, "local catastrophic")]),
+        (
+            1,
+            1,
+            &[
+                (0x00, "invalid STag"),
+                (0x01, "base or bounds"),
+                (0x02, "not associated"),
+                (0x03, "TO wrap"),
+                (0x04, "DDP version"),
+            ],
+        ),
+        (
+            1,
+            2,
+            &[
+                (0x01, "queue number"),
+                (0x02, "no buffer"),
+                (0x03, "MSN range"),
+                (0x04, "message offset"),
+                (0x05, "too long"),
+                (0x06, "DDP version"),
+            ],
+        ),
+        (
+            2,
+            0,
+            &[
+                (0x01, "TCP connection"),
+                (0x02, "CRC"),
+                (0x03, "marker"),
+                (0x04, "Request or Reply"),
+                (0x05, "local catastrophic"),
+                (0x06, "IRD"),
+                (0x07, "RTR"),
+            ],
+        ),
+        // Not registered, but sent (see peers.rs).
+        (2, 3, &[(0x02, "CRC"), (0x03, "marker")]),
+    ];
+    for layer in 0..=2 {
+        for etype in 0..=3 {
+            for code in 0..=255 {
+                let t = Terminate { layer, etype, code, segment_len: None, ddp: None, rdma: None };
+                let codes = registered.iter().find(|(l, e, _)| (*l, *e) == (layer, etype)).map(|r| r.2);
+                let known = codes.and_then(|codes| codes.iter().find(|(c, _)| *c == code));
+                let words = match known {
+                    Some((_, words)) => words,
+                    // The code means nothing here.
+                    None if (layer, etype) == (0, 0) => "local catastrophic",
+                    None => "unknown error",
+                };
+                assert!(t.to_string().contains(words), "{t}: {words}");
+            }
+        }
+    }
+}
