@@ -162,7 +162,7 @@ pub struct RpingArgs {
 #[command(next_help_heading = "Measurement")]
 pub struct MeasureArgs {
     /// Operation
-    #[arg(long, default_value = "write", value_parser = words::<Op>(&["write", "read", "send"]))]
+    #[arg(long, default_value = "write", value_parser = words::<Op>(&["write", "read", "send", "atomic"]))]
     pub op: Op,
     /// lat: one message at a time; bw: as many bytes, rate: as many messages as possible
     #[arg(long, default_value = "lat", value_parser = words::<Mode>(&["lat", "bw", "rate"]))]
