@@ -43,6 +43,8 @@ pub(super) struct Completions {
     found: [Wc; BATCH],
     quiet: u32,
     quiet_since: Option<Instant>,
+    /// However long it takes: one-sided operations, for example, complete nothing here.
+    pub(super) endless: bool,
 }
 
 impl Completions {
@@ -52,7 +54,7 @@ impl Completions {
             Wait::Event => Some(device.create_comp_channel().doing("creating a completion channel")?),
         };
         let cq = device.create_cq(depth, channel.as_ref()).doing("creating a completion queue")?;
-        Ok(Self { cq, channel, found: [Wc::default(); BATCH], quiet: 0, quiet_since: None })
+        Ok(Self { cq, channel, found: [Wc::default(); BATCH], quiet: 0, quiet_since: None, endless: false })
     }
 
     /// Takes completions that are there and drives the engine. Their places in the batch, for [`Self::get`].
@@ -89,6 +91,7 @@ impl Completions {
         if found.is_empty()
             && let Some(channel) = &self.channel
             && channel.get_event(Some(PATIENCE)).is_none()
+            && !self.endless
         {
             return Err(PerfError::Stalled { what, seconds: PATIENCE.as_secs() });
         }
@@ -103,7 +106,7 @@ impl Completions {
 
     #[cold]
     fn check_patience(&mut self, what: &'static str) -> Result<(), PerfError> {
-        if self.quiet_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+        if self.quiet_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE && !self.endless {
             return Err(PerfError::Stalled { what, seconds: PATIENCE.as_secs() });
         }
         Ok(())
