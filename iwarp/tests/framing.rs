@@ -329,3 +329,23 @@ fn reads_wait_for_ord() {
     assert_eq!(a.memory.region(1).data()[..40], pattern(40));
     assert_eq!(b.read(0, (0, 0), (0, 0)), Err(BeginError::NoReads));
 }
+
+/// What an [`Outgoing`] tells of its progress, and a [`Stream`] of its end.
+#[test]
+fn progress_and_end_are_told() {
+    let mut node = node();
+    let mut sender = Node::initiator();
+    let mut message = sender.stream.begin(Op::Write { stag: STAG, to: 0 }, 1000).unwrap();
+    let mut told = vec![(message.remaining(), message.done())];
+    while message.next(514).is_some() {
+        told.push((message.remaining(), message.done()));
+    }
+    assert_eq!(told, [(1000, false), (500, false), (0, true)]);
+    assert!(message.next(514).is_none());
+
+    assert!(!node.stream.ended());
+    let mut wrong = written(8, 1454);
+    *wrong.last_mut().unwrap() ^= 1;
+    node.receive(&wrong).unwrap_err();
+    assert!(node.stream.ended());
+}
