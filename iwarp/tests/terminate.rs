@@ -51,7 +51,8 @@ fn words_for_any_code() {
 /// code has.
 #[test]
 fn words_for_every_registered_code() {
-    let registered: &[(u8, u8, &[(u8, &str)])] = &[
+    type Codes = &'static [(u8, &'static str)];
+    let registered: &[(u8, u8, Codes)] = &[
         (
             0,
             1,
