@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ pub enum Command {
     Perf(PerfArgs),
     /// Ping-pong with rping of librdmacm, or with another urnic
     Rping(RpingArgs),
+    /// Run a program for libibverbs and librdmacm, unmodified, on a urnic device
+    Run(RunArgs),
     /// Join two ports, and drop, duplicate, reorder, delay, corrupt, mark or slow down what crosses
     Relay(Box<RelayArgs>),
 }
@@ -90,6 +93,19 @@ pub struct InfoArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The settings reach the program, and what it starts, by the environment (URNIC_*, LD_PRELOAD). \
+                        docs/run.md tells what programs can do."
+)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub node: NodeArgs,
+    /// The program and its arguments, after --
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]

@@ -10,6 +10,7 @@ mod info;
 mod perf;
 mod relay;
 mod rping;
+mod run;
 mod settings;
 
 use std::io::{self, IsTerminal};
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(args),
         Command::Perf(args) => perf::run(args),
         Command::Rping(args) => rping::run(args),
+        Command::Run(args) => run::run(args),
         Command::Relay(args) => relay::run(args),
     };
     match done {

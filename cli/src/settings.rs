@@ -1,9 +1,10 @@
 //! From options to a configuration.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use urnic::simulation::Impairment;
-use urnic_config::{Config, Setting, Sources};
+use urnic_config::{Config, Setting, Sources, variable};
 
 use crate::args::{EngineArgs, NodeArgs};
 use crate::failure::Failure;
@@ -47,6 +48,24 @@ impl Settings {
     /// `--no-crc`.
     pub fn and_no_crc(self, no_crc: bool) -> Self {
         self.set("--no-crc", "mpa.crc", no_crc.then_some("false"))
+    }
+
+    /// The same settings as variables of a program's environment, if they describe a device.
+    pub fn into_environment(self) -> Result<Vec<(&'static str, OsString)>, Failure> {
+        let mut variables: Vec<(&'static str, OsString)> = Vec::new();
+        if let Some(file) = &self.0.file {
+            let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+            variables.push(("URNIC_CONFIG", file.into()));
+        }
+        for Setting { key, value, .. } in &self.0.options {
+            variables.extend(variable(key).map(|name| (name, value.into())));
+        }
+        let config = self.load_node()?;
+        // Whoever sets it, the address is there for whoever asks the environment for nothing else.
+        if let Some(address) = config.ip.address {
+            variables.push(("URNIC_IP", address.to_string().into()));
+        }
+        Ok(variables)
     }
 
     /// The configuration.

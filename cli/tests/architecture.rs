@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("urnic-dataplane", &["dpdk-sys", "urnic-config"]),
     ("urnic", &["urnic-config", "urnic-tcp", "urnic-sim", "urnic-iwarp", "urnic-crc", "urnic-dataplane"]),
     ("urnic-abi", &["urnic", "urnic-config"]),
+    ("urnic-shim", &[]),
     ("urnic-bench", &["urnic", "urnic-dataplane", "urnic-config", "urnic-sim"]),
     ("urnic-cli", &["urnic", "urnic-dataplane", "urnic-bench", "urnic-config"]),
 ];

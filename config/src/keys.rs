@@ -29,6 +29,12 @@ pub(crate) fn find(section: &str, name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.section == section && key.name == name)
 }
 
+/// The variable of the environment that sets a key, written `section.name`.
+pub fn variable(key: &str) -> Option<&'static str> {
+    let (section, name) = key.split_once('.')?;
+    find(section, name).map(|key| key.env)
+}
+
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -18,6 +18,7 @@ mod units;
 mod value;
 
 pub use error::{ConfigError, Origin};
+pub use keys::variable;
 pub use load::{Setting, Sources};
 pub use net::{Cidr, Mac, MacSource, Route};
 pub use port::{MemifRole, PortSpec};

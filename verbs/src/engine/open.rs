@@ -108,11 +108,14 @@ pub(crate) fn open(
     Ok((Box::new(engine), Arc::new(Arena::new(&eal))))
 }
 
+/// The interface that `urnic run` shows to programs; the kernel does not have it.
+const SHOWN: &str = "urnic0";
+
 /// Refuses an address that the kernel has on an interface: both would answer for it.
 fn not_of_the_kernel(ip: Ipv4Addr) -> Result<()> {
     let has = |i: &InterfaceAddress| {
         let address = i.address.as_ref().and_then(|a| a.as_sockaddr_in());
-        address.is_some_and(|a| a.ip() == ip)
+        i.interface_name != SHOWN && address.is_some_and(|a| a.ip() == ip)
     };
     match nix::ifaddrs::getifaddrs().into_iter().flatten().find(has) {
         Some(InterfaceAddress { interface_name: name, .. }) => Err(Error::Open(format!(

@@ -1,0 +1,22 @@
+//! Writes one `forward!` for each name in `../symbols.txt`.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::{env, fs};
+
+fn main() {
+    let list = Path::new("../symbols.txt");
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed={}", list.display());
+    let names = fs::read_to_string(list).expect("the list of symbols");
+    let names: Vec<&str> = names.lines().collect();
+    let mut code = String::new();
+    for (index, name) in names.iter().enumerate() {
+        writeln!(code, "forward!({index}, {name});").expect("a string takes everything");
+    }
+    let quoted: Vec<String> = names.iter().map(|name| format!("c\"{name}\"")).collect();
+    writeln!(code, "const NAMES: [&CStr; {}] = [{}];", names.len(), quoted.join(", "))
+        .expect("a string takes everything");
+    let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
+    fs::write(Path::new(&out).join("symbols.rs"), code).expect("OUT_DIR is writable");
+}

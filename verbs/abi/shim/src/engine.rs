@@ -1,0 +1,107 @@
+//! From a symbol to the function behind it.
+
+use std::ffi::{CStr, CString, OsStr, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!("the trampolines are written for x86-64");
+
+/// A symbol: tail-calls the function behind it, whatever its arguments are.
+macro_rules! forward {
+    ($index:literal, $name:ident) => {
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() {
+            core::arch::naked_asm!("mov r11d, {index}", "jmp {enter}", index = const $index, enter = sym enter)
+        }
+    };
+}
+
+include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
+
+/// The functions, null until they were called once.
+static TABLE: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(ptr::null_mut()) }; NAMES.len()];
+
+/// Jumps to the function whose number is in r11, with the registers and the stack as its caller left them.
+#[unsafe(naked)]
+unsafe extern "C" fn enter() {
+    core::arch::naked_asm!(
+        "lea r10, [rip + {table}]",
+        "mov r10, [r10 + 8 * r11]",
+        "test r10, r10",
+        "jz 2f",
+        "jmp r10",
+        "2:",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "push r11",
+        "mov edi, r11d",
+        "call {find}",
+        "pop r11",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        table = sym TABLE,
+        find = sym find,
+    )
+}
+
+/// The function of a number, looked up for the first time.
+extern "C" fn find(index: u32) -> *mut c_void {
+    let index = index as usize;
+    let (Some(slot), Some(name)) = (TABLE.get(index), NAMES.get(index)) else { give_up("no such symbol") };
+    // SAFETY: a library that stays loaded, and a string that ends.
+    let function = unsafe { libc::dlsym(library(), name.as_ptr()) };
+    if function.is_null() {
+        give_up(&format!("liburnic_verbs.so has no {}: it is of another version", name.to_string_lossy()));
+    }
+    slot.store(function, Ordering::Release);
+    function
+}
+
+/// The library behind the symbols, which lies beside this one.
+fn library() -> *mut c_void {
+    static HANDLE: OnceLock<usize> = OnceLock::new();
+    *HANDLE.get_or_init(|| {
+        let path = beside().unwrap_or_default().join("liburnic_verbs.so");
+        let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { give_up("its path contains a zero") };
+        // SAFETY: a string that ends; the library's constructors are DPDK's, which only register drivers.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            // SAFETY: after a failure, a string that ends.
+            let why = unsafe { CStr::from_ptr(libc::dlerror()) };
+            give_up(&format!("cannot load the library: {}", why.to_string_lossy()));
+        }
+        handle as usize
+    }) as *mut c_void
+}
+
+/// The folder that this library was loaded from.
+fn beside() -> Option<PathBuf> {
+    // SAFETY: a structure of pointers, and an address within this library.
+    let info = unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        (libc::dladdr((&raw const TABLE).cast(), &mut info) != 0).then_some(info)
+    }?;
+    // SAFETY: a string of the dynamic linker's.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    Path::new(OsStr::from_bytes(name.to_bytes())).parent().map(Path::to_path_buf)
+}
+
+/// The program asked for what cannot be had: to go on would run another library's code on our objects.
+fn give_up(why: &str) -> ! {
+    eprintln!("urnic: {why}");
+    std::process::exit(1);
+}

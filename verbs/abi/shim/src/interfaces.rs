@@ -1,0 +1,138 @@
+//! The addresses of this host, as programs see them: with the device's among them. Some choose their device by the
+//! addresses of interfaces, and the kernel does not know ours.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::net::Ipv4Addr;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The name of the interface that stands for the device.
+const NAME: &CStr = c"urnic0";
+
+/// The entry that is put before those of the kernel.
+#[repr(C)]
+struct Entry {
+    base: libc::ifaddrs,
+    address: libc::sockaddr_in,
+    mask: libc::sockaddr_in,
+    broadcast: libc::sockaddr_in,
+}
+
+/// The device's address, as `urnic run` sets it.
+fn address() -> Option<(Ipv4Addr, u8)> {
+    let text = std::env::var("URNIC_IP").ok()?;
+    let (ip, prefix) = text.split_once('/')?;
+    Some((ip.parse().ok()?, prefix.parse().ok().filter(|p| *p <= 32)?))
+}
+
+fn sockaddr(ip: u32) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: 0,
+        sin_addr: libc::in_addr { s_addr: ip.to_be() },
+        sin_zero: [0; 8],
+    }
+}
+
+/// The next definition of a function, behind ours.
+fn next(name: &CStr, cache: &AtomicPtr<c_void>) -> *mut c_void {
+    let known = cache.load(Ordering::Acquire);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: a string that ends.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    cache.store(found, Ordering::Release);
+    found
+}
+
+type GetIfAddrs = unsafe extern "C" fn(*mut *mut libc::ifaddrs) -> c_int;
+type FreeIfAddrs = unsafe extern "C" fn(*mut libc::ifaddrs);
+type GetAddrInfo = unsafe extern "C" fn(
+    *const c_char,
+    *const c_char,
+    *const libc::addrinfo,
+    *mut *mut libc::addrinfo,
+) -> c_int;
+
+static GETIFADDRS: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static FREEIFADDRS: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static GETADDRINFO: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int {
+    let real = next(c"getifaddrs", &GETIFADDRS);
+    if real.is_null() {
+        return -1;
+    }
+    // SAFETY: the C library's function of that name, and the program's pointer.
+    unsafe {
+        let real: GetIfAddrs = std::mem::transmute(real);
+        let answer = real(list);
+        if answer == 0
+            && let Some((ip, prefix)) = address()
+        {
+            *list = Box::into_raw(entry(ip.into(), prefix, *list)).cast();
+        }
+        answer
+    }
+}
+
+fn entry(ip: u32, prefix: u8, next: *mut libc::ifaddrs) -> Box<Entry> {
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+    // SAFETY: null pointers and zeros are values of all members.
+    let base: libc::ifaddrs = unsafe { std::mem::zeroed() };
+    let (address, broadcast, mask) = (sockaddr(ip), sockaddr(ip | !mask), sockaddr(mask));
+    let mut entry = Box::new(Entry { base, address, mask, broadcast });
+    entry.base.ifa_next = next;
+    entry.base.ifa_name = NAME.as_ptr().cast_mut();
+    entry.base.ifa_flags =
+        (libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_BROADCAST | libc::IFF_MULTICAST) as u32;
+    entry.base.ifa_addr = (&raw mut entry.address).cast();
+    entry.base.ifa_netmask = (&raw mut entry.mask).cast();
+    entry.base.ifa_ifu = (&raw mut entry.broadcast).cast();
+    entry
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn freeifaddrs(list: *mut libc::ifaddrs) {
+    let real = next(c"freeifaddrs", &FREEIFADDRS);
+    // SAFETY: null or a list of `getifaddrs`, which begins with our entry if it has one.
+    unsafe {
+        let mut rest = list;
+        if !list.is_null() && ptr::eq((*list).ifa_name, NAME.as_ptr()) {
+            rest = (*list).ifa_next;
+            drop(Box::from_raw(list.cast::<Entry>()));
+        }
+        if !real.is_null() {
+            let real: FreeIfAddrs = std::mem::transmute(real);
+            real(rest);
+        }
+    }
+}
+
+/// Addresses count as configured, whatever the kernel's interfaces have (`AI_ADDRCONFIG`).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getaddrinfo(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const libc::addrinfo,
+    found: *mut *mut libc::addrinfo,
+) -> c_int {
+    let real = next(c"getaddrinfo", &GETADDRINFO);
+    if real.is_null() {
+        return libc::EAI_FAIL;
+    }
+    // SAFETY: the C library's function of that name, and the program's pointers.
+    unsafe {
+        let real: GetAddrInfo = std::mem::transmute(real);
+        match hints.as_ref() {
+            Some(given) => {
+                let mut own = *given;
+                own.ai_flags &= !libc::AI_ADDRCONFIG;
+                real(node, service, &own, found)
+            }
+            None => real(node, service, hints, found),
+        }
+    }
+}
