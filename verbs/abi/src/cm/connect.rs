@@ -38,6 +38,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
         let sink = sink.map_err(|e| errno_of(&e))?;
         let listener = sink.listen(port, backlog).map_err(|e| errno_of(&e))?;
         this.state().listener = Some((listener, sink));
+        tracing::debug!("listening on port {port}");
         Ok(())
     })
 }

@@ -18,6 +18,9 @@ use crate::ffi::*;
 use crate::ledger::Ledger;
 use crate::rnic::PORT;
 
+/// Inline bytes that every queue pair takes.
+const LEAST_INLINE: u32 = 64;
+
 /// What `ibv_qp` and `ibv_qp_ex` point to.
 #[repr(C)]
 pub struct Pair {
@@ -97,7 +100,8 @@ pub fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut Pair,
         max_recv_wr: init.cap.max_recv_wr,
         max_send_sge: sges(init.cap.max_send_sge)?,
         max_recv_sge: sges(init.cap.max_recv_sge)?,
-        max_inline: init.cap.max_inline_data,
+        // Some programs post a few bytes inline without asking for room.
+        max_inline: init.cap.max_inline_data.max(LEAST_INLINE),
         signal_all: init.sq_sig_all != 0,
     };
     // SAFETY: null or a shared queue.
