@@ -169,7 +169,6 @@ fn needs_ib_write_lat_ways_of_working() {
     for arguments in [
         "ib_send_lat -R -n 100 -e",
         "ib_read_lat -R -n 100 -e",
-        "ib_send_bw -R -n 100 -e",
         "ib_send_bw -R -n 100 -q 16",
         "ib_write_bw -R -n 100 -q 16",
         "ib_send_bw -R -n 100 --use-srq",
