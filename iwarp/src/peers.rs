@@ -2,6 +2,8 @@
 //! exists only because some peer is as it is has its place here; what the engine does about peers' behaviour in time is
 //! in `verbs/src/engine/peers.rs`.
 
+use crate::Terminate;
+
 /// The STag of messages without payload, whose STag means nothing and must not be looked at (RFC 5040 §5.1).
 ///
 /// Chelsio's adapters refuse 0 even so: their driver for Linux names 1 in the zero-length Read of its own RTR (cxgb4,
@@ -25,4 +27,17 @@ pub(crate) const ETYPE_OF_MPA_ERRORS: u8 = 3;
 pub(crate) fn terminate_is_siws(types: u8, hdrct: u8, known: impl Fn(u8, u8) -> bool) -> bool {
     let (high, low) = (types >> 4, types & 0x0F);
     known(low, high) && (!known(high, low) || (1..=7).contains(&hdrct))
+}
+
+/// The Terminate of siw that [`terminate_is_siws`] cannot tell: for an unexpected opcode, and for a wrong RDMAP version, it
+/// sends no header, and its 20 06 00 is the standard's word for too low an IRD.
+///
+/// The standard's errors of the enhanced start-up come from the side that connected, as its first message (RFC 6581 §8).
+/// Anywhere else they are siw's remote operation errors, as its answer to an Atomic shows (siw_qp_rx.c,
+/// `siw_get_hdr`; siw_qp.c, `siw_send_terminate`).
+pub(crate) fn terminate_after_startup(t: Terminate) -> Terminate {
+    match t {
+        Terminate { layer: 2, etype: 0, code: 5..=7, ddp: None, .. } => Terminate { layer: 0, etype: 2, ..t },
+        _ => t,
+    }
 }

@@ -168,9 +168,18 @@ impl Terminate {
             t.ddp = Some(ddp);
         }
         if hdrct & R != 0 {
-            t.rdma = Some(*rest.first_chunk()?);
+            // siw sets the flag for a Send with Invalidate, too, which has no such header.
+            t.rdma = rest.first_chunk().copied();
+            if t.rdma.is_none() && !swapped {
+                return None;
+            }
         }
         Some(t)
+    }
+
+    /// What it means where it cannot be about the enhanced start-up; see `peers.rs`.
+    pub fn after_startup(self) -> Terminate {
+        peers::terminate_after_startup(self)
     }
 }
 

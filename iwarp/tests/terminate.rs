@@ -40,6 +40,30 @@ fn swapped_control_word_of_siw() {
     assert!(t.ddp.is_some());
 }
 
+/// siw's answer to a Send with Invalidate of a foreign STag announces a Read Request's header that is not there.
+#[test]
+fn missing_header_of_siw() {
+    let mut octets = vec![0x10, 0x09, 0x07, 0, 0, 26, 0x41];
+    octets.resize(4 + 2 + 18, 0);
+    let t = decode(&octets);
+    assert_eq!((t.layer, t.etype, t.code, t.rdma), (0, 1, 9, None));
+    assert!(t.ddp.is_some());
+}
+
+/// Errors of the enhanced start-up, where there is none any more, are remote operation errors of siw; all else is itself.
+#[test]
+fn unexpected_opcode_of_siw() {
+    let octets = [0x20, 0x06, 0, 0];
+    assert_eq!(decode(&octets), Terminate::INSUFFICIENT_IRD);
+    let t = decode(&octets).after_startup();
+    assert_eq!((t.layer, t.etype, t.code), (0, 2, 6));
+    for other in
+        [Terminate::CRC, Terminate::MARKER, Terminate::LOCAL_CATASTROPHIC, Terminate::STREAM_CATASTROPHIC]
+    {
+        assert_eq!(other.after_startup(), other);
+    }
+}
+
 /// Codes that no registry lists still have a text, and MPA errors under the type that some adapters use.
 #[test]
 fn words_for_any_code() {

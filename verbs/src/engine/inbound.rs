@@ -218,7 +218,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
         };
         let outcome = stream.receive(chunk, &mut inbound);
         let Inbound { reads_answered, ready, terminated, overflow, first, .. } = inbound;
-        if first && !tx.initiator {
+        let initiator = tx.initiator;
+        if first && !initiator {
             shared.events.raise(AsyncEvent::CommunicationEstablished { qpn: shared.qpn });
         }
         if reads_answered > 0 {
@@ -235,7 +236,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
             Err(fault) => self.fail(qp, fault.terminate, Why::Fault(fault.cause)),
             Ok(()) => {
                 if let Some(terminate) = terminated {
-                    self.terminated(qp, terminate);
+                    let startup = first && !initiator;
+                    self.terminated(qp, if startup { terminate } else { terminate.after_startup() });
                 } else if overflow {
                     self.fail(qp, Some(Terminate::STREAM_CATASTROPHIC), Why::CompletionQueueFull);
                 }
