@@ -236,17 +236,15 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
             }
             let opcode = view.completes_as();
             let signalled = self.shared.signal_all || entry.flags.contains(SendFlags::SIGNALED);
-            let (wr_id, length) = (entry.wr_id, entry.length);
-            // First: who sees the completion may use the room at once.
-            self.shared.send.release(self.tx.done);
             if signalled || broken(Rule::Signalled) {
-                let mut wc = self.send_wc(wr_id, opcode, WcStatus::Success);
-                wc.byte_len = length;
+                let mut wc = self.send_wc(entry.wr_id, opcode, WcStatus::Success);
+                wc.byte_len = entry.length;
                 self.publish_send(wc);
                 if broken(Rule::ReportOnce) {
                     self.publish_send(wc);
                 }
             }
+            self.shared.send.release(self.tx.done);
             self.tx.done = self.tx.done.wrapping_add(1);
         }
     }
