@@ -9,7 +9,7 @@ use crate::seq::Seq;
 use crate::sum;
 use crate::table::Key;
 use crate::time::Time;
-use crate::wire::{HeaderTemplate, Options, Segment, TcpFields, flag};
+use crate::wire::{HeaderTemplate, Options, Segment, TcpFields, ecn, flag};
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 
@@ -191,6 +191,7 @@ impl Net {
             seq,
             ack,
             flags,
+            ecn: ecn::NOT_ECT,
             window: 0,
             options: &Options::new(),
         };

@@ -35,6 +35,11 @@ pub(crate) mod flag {
     pub const ACK: u8 = 0x10;
 }
 
+/// ECN codepoints of the IP header (RFC 3168 §5).
+pub(crate) mod ecn {
+    pub const NOT_ECT: u8 = 0;
+}
+
 /// Why a frame is not processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
@@ -65,6 +70,8 @@ pub(crate) struct Ip {
     pub src: u32,
     pub dst: u32,
     pub protocol: u8,
+    /// The ECN codepoint.
+    pub ecn: u8,
     /// The payload's place in the frame.
     pub payload: Range<usize>,
 }
@@ -90,6 +97,7 @@ pub(crate) fn parse_ipv4(frame: &impl Frame) -> Result<Ip, Refused> {
         src: u32::from_be_bytes([first[12], first[13], first[14], first[15]]),
         dst: u32::from_be_bytes([first[16], first[17], first[18], first[19]]),
         protocol: first[9],
+        ecn: first[1] & 3,
         payload: ETHERNET + header..ETHERNET + total,
     })
 }
@@ -117,6 +125,8 @@ pub(crate) struct Segment {
     pub seq: Seq,
     pub ack: Seq,
     pub flags: u8,
+    /// The ECN codepoint that it came with.
+    pub ecn: u8,
     /// As it stands in the header, unscaled.
     pub window: u16,
     pub timestamps: Option<Timestamps>,
@@ -158,6 +168,7 @@ pub(crate) fn parse_tcp(frame: &impl Frame, ip: &Ip, trusted: bool) -> Result<Se
         seq: Seq(u32::from_be_bytes([first[4], first[5], first[6], first[7]])),
         ack: Seq(u32::from_be_bytes([first[8], first[9], first[10], first[11]])),
         flags: first[13],
+        ecn: ip.ecn,
         window: u16::from_be_bytes([first[14], first[15]]),
         timestamps: None,
         syn: SynOptions::default(),
@@ -262,6 +273,8 @@ pub(crate) struct TcpFields<'a> {
     pub seq: Seq,
     pub ack: Seq,
     pub flags: u8,
+    /// The ECN codepoint to send it with.
+    pub ecn: u8,
     pub window: u16,
     pub options: &'a [u8],
 }
@@ -301,7 +314,7 @@ impl HeaderTemplate {
         let segment = header + payload_len;
         let total = (IPV4 + segment) as u16;
         let remote = (t.remote_ip >> 16) + (t.remote_ip & 0xffff);
-        let ip_sum = sum::fold(u64::from(self.ip_sum + remote + u32::from(total)));
+        let ip_sum = sum::fold(u64::from(self.ip_sum + remote + u32::from(total) + u32::from(t.ecn)));
         let offset_flags = (header as u16 / 4) << 12 | u16::from(t.flags);
         let mut tcp_sum = u64::from(self.pseudo_sum + remote) + segment as u64;
         if let Some(payload) = payload_sum {
@@ -319,6 +332,7 @@ impl HeaderTemplate {
 
         let b = &mut self.bytes;
         b[0..6].copy_from_slice(&t.dst_mac);
+        b[15] = t.ecn;
         b[16..18].copy_from_slice(&total.to_be_bytes());
         b[24..26].copy_from_slice(&(!ip_sum).to_be_bytes());
         b[30..34].copy_from_slice(&t.remote_ip.to_be_bytes());

@@ -4,7 +4,7 @@ use super::{Connection, Cx, Fate, Flags, State};
 use crate::buffers::{Buffers, CloseReason, Handler, Transmit};
 use crate::net::Net;
 use crate::seq::Seq;
-use crate::wire::{Options, Segment, SynOptions, TcpFields, Timestamps, flag, put_syn};
+use crate::wire::{Options, Segment, SynOptions, TcpFields, Timestamps, ecn, flag, put_syn};
 
 /// What we offer in a SYN, or answer to a peer that offered `peer` in its own.
 pub(crate) fn syn_options(net: &Net, peer: Option<&SynOptions>) -> SynOptions {
@@ -54,6 +54,7 @@ impl<B: Buffers> Connection<B> {
             seq: self.cold.iss,
             ack: if crossed { self.rcv_nxt } else { Seq(0) },
             flags: if crossed { flag::SYN | flag::ACK } else { flag::SYN },
+            ecn: ecn::NOT_ECT,
             window: syn_window(cx.net),
             options: &options,
         };

@@ -7,7 +7,7 @@ use crate::sabotage::{Rule, broken};
 use crate::scoreboard::{DUP_THRESH, NextSeg};
 use crate::seq::Seq;
 use crate::time::Time;
-use crate::wire::{Options, Segment, TcpFields, Timestamps, flag, put_sack, put_timestamps};
+use crate::wire::{Options, Segment, TcpFields, Timestamps, ecn, flag, put_sack, put_timestamps};
 
 /// What to send next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,7 @@ impl<B: Buffers> Connection<B> {
             seq,
             ack: self.rcv_nxt,
             flags,
+            ecn: ecn::NOT_ECT,
             window: self.window_field(),
             options,
         }

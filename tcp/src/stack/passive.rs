@@ -3,7 +3,7 @@
 use super::*;
 use crate::connection::open::{syn_options, syn_window};
 use crate::timewait::Verdict;
-use crate::wire::{Options, TcpFields, Timestamps, put_syn, put_timestamps};
+use crate::wire::{Options, TcpFields, Timestamps, ecn, put_syn, put_timestamps};
 
 impl<B: Buffers> Stack<B> {
     /// Accepts connections to `port` (zero: any free one), at most `backlog` of them half open at a time.
@@ -159,6 +159,7 @@ impl<B: Buffers> Stack<B> {
             seq: e.iss,
             ack: e.irs + 1,
             flags: flag::SYN | flag::ACK,
+            ecn: ecn::NOT_ECT,
             window: syn_window(&self.net),
             options: &options,
         };
@@ -321,6 +322,7 @@ impl<B: Buffers> Stack<B> {
             seq: t.snd_nxt,
             ack: t.rcv_nxt,
             flags: flag::ACK,
+            ecn: ecn::NOT_ECT,
             window: t.window,
             options: &options,
         };

@@ -12,6 +12,7 @@ fn fields(options: &[u8]) -> TcpFields<'_> {
         seq: Seq(0xfedc_ba98),
         ack: Seq(0x8765_4321),
         flags: flag::ACK | flag::PSH,
+        ecn: 0,
         window: 0xfff0,
         options,
     }
@@ -25,10 +26,13 @@ fn smoltcp_reads_our_headers() {
         let data: Vec<u8> = (0..len).map(|i| i as u8 | 1).collect();
         let mut options = Options::new();
         put_timestamps(&mut options, Timestamps { value: 7, echo: 8 });
+        let codepoint = (len % 4) as u8;
         if len == 0 {
             put_sack(&mut options, &[Block::new(Seq(1), Seq(2)), Block::new(Seq(5), Seq(9))]);
         }
-        let mut frame = header.write(&fields(&options), len, Some(sum::sum(&data))).to_vec();
+        let mut frame = header
+            .write(&TcpFields { ecn: codepoint, ..fields(&options) }, len, Some(sum::sum(&data)))
+            .to_vec();
         frame.extend_from_slice(&data);
         let ethernet = EthernetFrame::new_checked(&frame[..]).unwrap();
         let ip = Ipv4Packet::new_checked(ethernet.payload()).unwrap();
@@ -50,7 +54,7 @@ fn smoltcp_reads_our_headers() {
         let s = parse_tcp(&frame, &parsed, false).unwrap();
         assert_eq!((s.seq, s.ack, s.window), (Seq(0xfedc_ba98), Seq(0x8765_4321), 0xfff0));
         assert_eq!(frame.bytes()[s.payload.clone()], data[..]);
-        assert_eq!(s.timestamps, Some(Timestamps { value: 7, echo: 8 }));
+        assert_eq!((s.timestamps, s.ecn), (Some(Timestamps { value: 7, echo: 8 }), codepoint));
     }
 }
 
@@ -109,6 +113,7 @@ fn segment() -> Segment {
         seq: Seq(0),
         ack: Seq(0),
         flags: 0,
+        ecn: 0,
         window: 0,
         timestamps: None,
         syn: SynOptions::default(),

@@ -100,6 +100,7 @@ fn syn_flood() {
             seq: Seq(i),
             ack: Seq(0),
             flags: 2,
+            ecn: 0,
             window: 1000,
             options: &crate::wire::Options::new(),
         };

@@ -71,6 +71,7 @@ impl Script {
             seq: Seq(seq),
             ack: Seq(ack),
             flags,
+            ecn: 0,
             window: self.window,
             options: &Options::try_from(options).unwrap(),
         };
