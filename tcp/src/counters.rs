@@ -32,6 +32,8 @@ pub struct Counters {
     // Segments in.
     pub segments_in: u64,
     pub bytes_in: u64,
+    /// Segments that a router marked Congestion Experienced.
+    pub congestion_marks_in: u64,
     pub out_of_order: u64,
     pub out_of_order_dropped: u64,
     pub duplicate: u64,

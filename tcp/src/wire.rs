@@ -38,6 +38,7 @@ pub(crate) mod flag {
 /// ECN codepoints of the IP header (RFC 3168 §5).
 pub(crate) mod ecn {
     pub const NOT_ECT: u8 = 0;
+    pub const CE: u8 = 3;
 }
 
 /// Why a frame is not processed.

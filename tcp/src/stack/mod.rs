@@ -208,6 +208,7 @@ impl<B: Buffers> Stack<B> {
             }
         };
         self.net.counters.segments_in += 1;
+        self.net.counters.congestion_marks_in += u64::from(segment.ecn == wire::ecn::CE);
         let key = Key::new(ip.src, segment.remote_port, segment.local_port);
         match self.table.get(key).map(Place::unpack) {
             Some(Place::Connection(i)) => self.arrive(now, i, &segment, frame, h, tx),
