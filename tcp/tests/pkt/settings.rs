@@ -1,0 +1,124 @@
+//! `config` lines: settings of the stack, and of the world around it.
+
+use crate::script::{Fault, Script, duration, fault, number};
+use crate::world::{GATEWAY, US, World};
+use std::time::Duration;
+use urnic_tcp::{Congestion, Keepalive, StackConfig, Time};
+
+/// A stack with the settings of a script.
+pub fn world(script: &Script, start: Time) -> Result<World, Fault> {
+    let mut cfg = StackConfig::new([2, 0, 10, 0, 0, 1], US, 24, 1);
+    cfg.gateway = Some(GATEWAY);
+    let mut around = Vec::new();
+    for (line, key, value) in &script.config {
+        match set(&mut cfg, key, value) {
+            Ok(true) => {}
+            Ok(false) => around.push((*line, key, value)),
+            Err(why) => return fault(*line, format!("{key}={value}: {why}")),
+        }
+    }
+    let last = script.config.last().map_or(1, |c| c.0);
+    let mut world = World::new(cfg, start).or_else(|why| fault(last, why))?;
+    for (line, key, value) in around {
+        let n = number(value);
+        match (key.as_str(), n) {
+            ("arp", _) if value == "auto" || value == "manual" => world.arp = value == "auto",
+            ("peer_isn", Some(n)) => world.peer_isn = n as u32,
+            ("our_isn", Some(n)) => world.our_isn = Some(n as u32),
+            ("peer_win", Some(n)) => world.peer_window = n as u16,
+            ("gso", Some(n)) => world.stack.set_gso_max(n as usize),
+            _ => return fault(line, format!("{key}={value} is no setting; see docs/packet-scripts.md")),
+        }
+    }
+    // The peer asks for our address: now we know its own.
+    if world.arp {
+        let i = world.flow("");
+        let peer = *world.flows[i].peer.ip();
+        let us = world.stack.config().mac;
+        let request = crate::packet::Arp {
+            request: true,
+            dst_mac: [0xff; 6],
+            sender_mac: crate::world::mac_of(peer),
+            sender: peer,
+            target_mac: us,
+            target: US,
+        };
+        world.receive(request.frame());
+        world.settle().or_else(|why| fault(last, why))?;
+        world.pending.clear();
+        world.trace.clear();
+    }
+    Ok(world)
+}
+
+fn int<T: TryFrom<i64>>(value: &str) -> Result<T, String> {
+    number(value).and_then(|n| T::try_from(n).ok()).ok_or_else(|| "no number, or out of range".into())
+}
+
+fn time(value: &str) -> Result<Duration, String> {
+    duration(value).ok_or_else(|| "no time such as 200ms".into())
+}
+
+fn on(value: &str) -> Result<bool, String> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("neither on nor off".into()),
+    }
+}
+
+/// `IDLE/INTERVAL/COUNT`, or `off`.
+pub fn keepalive(value: &str) -> Result<Option<Keepalive>, String> {
+    if value == "off" {
+        return Ok(None);
+    }
+    let parts: Vec<&str> = value.split('/').collect();
+    let [idle, interval, count] = parts[..] else { return Err("not IDLE/INTERVAL/COUNT".into()) };
+    Ok(Some(Keepalive { idle: time(idle)?, interval: time(interval)?, count: int(count)? }))
+}
+
+/// A time, or `off`.
+pub fn optional_time(value: &str) -> Result<Option<Duration>, String> {
+    if value == "off" { Ok(None) } else { time(value).map(Some) }
+}
+
+/// False: it is no setting of the stack.
+fn set(cfg: &mut StackConfig, key: &str, value: &str) -> Result<bool, String> {
+    let t = &mut cfg.tcp;
+    match key {
+        "mtu" => cfg.mtu = int(value)?,
+        "seed" => cfg.seed = int(value)?,
+        "prefix" => cfg.prefix_len = int(value)?,
+        "gateway" => cfg.gateway = if on(value)? { Some(GATEWAY) } else { None },
+        "rto_min" => t.rto_min = time(value)?,
+        "rto_initial" => t.rto_initial = time(value)?,
+        "rto_max" => t.rto_max = time(value)?,
+        "recv_window" => t.recv_window = int(value)?,
+        "send_buffer" => t.send_buffer = int(value)?,
+        "sack" => t.sack = on(value)?,
+        "ts" => t.timestamps = on(value)?,
+        "ws" => t.window_scale = on(value)?,
+        "congestion" => {
+            t.congestion = match value {
+                "reno" => Congestion::Reno,
+                "cubic" => Congestion::Cubic,
+                _ => return Err("no congestion control that is known".into()),
+            }
+        }
+        "initial_window" => t.initial_window = int(value)?,
+        "keepalive" => t.keepalive = keepalive(value)?,
+        "user_timeout" => t.user_timeout = optional_time(value)?,
+        "syn_retries" => t.syn_retries = int(value)?,
+        "data_retries" => t.data_retries = int(value)?,
+        "time_wait" => t.time_wait = time(value)?,
+        "fin_wait" => t.fin_wait = time(value)?,
+        "sws_override" => t.sws_override = time(value)?,
+        "max_connections" => t.max_connections = int(value)?,
+        "max_syn_backlog" => t.max_syn_backlog = int(value)?,
+        "max_time_wait" => t.max_time_wait = int(value)?,
+        "max_held_frames" => t.max_held_frames = int(value)?,
+        "max_neighbours" => t.max_neighbours = int(value)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}

@@ -1,0 +1,395 @@
+//! The stack under test and what a script knows of it: time, frames, flows, events.
+
+use crate::packet::{self, Arp, Origin, Packet, RST, SYN, Segment};
+use std::collections::{HashMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+use urnic_tcp::{
+    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Payload, Stack, StackConfig,
+    Time, Transmit, sum,
+};
+
+pub const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
+/// Our port if a script does not say; a peer's ports count up from the others.
+pub const PORT: u16 = 7471;
+const PEER_PORT: u16 = 40_000;
+/// A peer's clock for timestamps at the start of a script.
+const PEER_CLOCK: u32 = 1000;
+
+pub struct Kinds;
+
+impl Buffers for Kinds {
+    type Frame = Received;
+    type Payload = Record;
+}
+
+pub struct Received(pub Vec<u8>);
+
+impl Frame for Received {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[derive(Clone)]
+pub struct Record {
+    pub bytes: Rc<[u8]>,
+    pub unit: u16,
+}
+
+impl Payload for Record {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn unit(&self) -> u16 {
+        self.unit
+    }
+
+    fn sum(&self, r: Range<usize>) -> u16 {
+        sum::sum(&self.bytes[r])
+    }
+}
+
+/// The MAC address of everybody but us.
+pub fn mac_of(ip: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = ip.octets();
+    [2, 0, a, b, c, d]
+}
+
+/// What we send and what the peer sends: the octet with a sequence number relative to the first.
+pub fn octet(ours: bool, seq: u32) -> u8 {
+    (seq.wrapping_mul(0x9e37_79b1) >> 24) as u8 ^ if ours { 0x5a } else { 0 }
+}
+
+#[derive(Default)]
+pub struct Port {
+    frames: VecDeque<Vec<u8>>,
+    /// How many more it takes.
+    pub room: Option<usize>,
+}
+
+impl Transmit<Record> for Port {
+    fn room(&self) -> usize {
+        self.room.unwrap_or(1 << 20)
+    }
+
+    fn emit(&mut self, e: Emit<'_, Record>) {
+        assert!(self.room() > 0, "a frame was emitted without room");
+        if let Some(room) = &mut self.room {
+            *room -= 1;
+        }
+        let mut bytes = e.headers.to_vec();
+        for p in e.payload {
+            bytes.extend_from_slice(&p.payload.bytes[p.range.clone()]);
+        }
+        self.frames.push_back(bytes);
+    }
+}
+
+/// What the stack told of a connection.
+#[derive(Default)]
+pub struct Session {
+    pub accepted: bool,
+    pub connected: bool,
+    pub finished: bool,
+    pub closed: Option<CloseReason>,
+    /// The script has said `closed`.
+    pub close_seen: bool,
+    pub acked: u64,
+    pub data: Vec<u8>,
+    /// Places of `data` that a script has looked at itself.
+    pub known: Vec<Range<usize>>,
+}
+
+#[derive(Default)]
+pub struct Events {
+    pub sessions: HashMap<ConnId, Session>,
+    accepted: Vec<(ListenerId, ConnId, SocketAddrV4)>,
+}
+
+impl Handler<Received> for Events {
+    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddrV4) {
+        self.sessions.entry(conn).or_default().accepted = true;
+        self.accepted.push((listener, conn, peer));
+    }
+
+    fn connected(&mut self, conn: ConnId, _: u64) {
+        self.sessions.entry(conn).or_default().connected = true;
+    }
+
+    fn data(&mut self, conn: ConnId, _: u64, frame: Received, range: Range<usize>) {
+        assert!(!range.is_empty(), "no data was delivered as data");
+        self.sessions.entry(conn).or_default().data.extend_from_slice(&frame.0[range]);
+    }
+
+    fn acked(&mut self, conn: ConnId, _: u64, bytes: u64) {
+        self.sessions.entry(conn).or_default().acked += bytes;
+    }
+
+    fn finished(&mut self, conn: ConnId, _: u64) {
+        self.sessions.entry(conn).or_default().finished = true;
+    }
+
+    fn closed(&mut self, conn: ConnId, _: u64, reason: CloseReason) {
+        self.sessions.entry(conn).or_default().closed = Some(reason);
+    }
+}
+
+/// A pair of addresses, and what the peer of that name knows.
+#[derive(Clone)]
+pub struct Flow {
+    pub name: String,
+    pub peer: SocketAddrV4,
+    pub port: u16,
+    pub listener: Option<ListenerId>,
+    pub conn: Option<ConnId>,
+    /// Our initial sequence number, once seen.
+    pub iss: Option<u32>,
+    pub peer_isn: u32,
+    /// The window that the peer says from now on.
+    pub window: u16,
+    /// Our timestamp at the start of the script, and the last one.
+    ts_origin: Option<u32>,
+    pub ts_last: u32,
+    /// Both SYNs had timestamps.
+    pub ts_ours: bool,
+    pub ts_peer: bool,
+    /// Octets that the script has sent.
+    pub sent: u32,
+}
+
+impl Flow {
+    /// For what we send.
+    pub fn ours(&self) -> Origin {
+        Origin { seq: self.iss.unwrap_or(0), ack: self.peer_isn, ts: self.ts_origin.unwrap_or(0) }
+    }
+
+    /// For what the peer sends.
+    pub fn theirs(&self) -> Origin {
+        Origin { seq: self.peer_isn, ack: self.iss.unwrap_or(0), ts: 0 }
+    }
+}
+
+pub struct World {
+    pub stack: Stack<Kinds>,
+    pub port: Port,
+    pub events: Events,
+    pub start: Time,
+    pub now: Time,
+    pub flows: Vec<Flow>,
+    /// What was sent and no line has expected, with the time.
+    pub pending: VecDeque<(Time, Packet)>,
+    /// Everybody answers ARP requests.
+    pub arp: bool,
+    pub peer_isn: u32,
+    pub peer_window: u16,
+    /// What our first initial sequence number has to be.
+    pub our_isn: Option<u32>,
+    /// It was another: how much later the script has to start.
+    pub shift: Option<Duration>,
+    pub trace: Vec<String>,
+}
+
+impl World {
+    pub fn new(cfg: StackConfig, start: Time) -> Result<World, String> {
+        let ports = Box::new(LocalPorts::new(cfg.seed));
+        Ok(World {
+            stack: Stack::new(cfg, ports, start).map_err(|e| e.to_string())?,
+            port: Port::default(),
+            events: Events::default(),
+            start,
+            now: start,
+            flows: Vec::new(),
+            pending: VecDeque::new(),
+            arp: true,
+            peer_isn: 1_000_000,
+            peer_window: 0xffff,
+            our_isn: None,
+            shift: None,
+            trace: Vec::new(),
+        })
+    }
+
+    /// Seconds since the start of the script.
+    pub fn clock(&self, at: Time) -> String {
+        format!("{:.6}", (at - self.start).as_secs_f64())
+    }
+
+    fn millis(&self) -> u32 {
+        (self.now.as_millis() - self.start.as_millis()) as u32
+    }
+
+    pub fn peer_clock(&self) -> u32 {
+        PEER_CLOCK + self.millis()
+    }
+
+    pub fn flow(&mut self, name: &str) -> usize {
+        if let Some(i) = self.flows.iter().position(|f| f.name == name) {
+            return i;
+        }
+        let n = self.flows.len() as u16;
+        self.flows.push(Flow {
+            name: name.into(),
+            peer: SocketAddrV4::new(PEER, PEER_PORT + n),
+            port: PORT,
+            listener: None,
+            conn: None,
+            iss: None,
+            peer_isn: self.peer_isn,
+            window: self.peer_window,
+            ts_origin: None,
+            ts_last: 0,
+            ts_ours: false,
+            ts_peer: false,
+            sent: 0,
+        });
+        usize::from(n)
+    }
+
+    pub fn session(&mut self, flow: usize) -> Option<&mut Session> {
+        let conn = self.flows[flow].conn?;
+        Some(self.events.sessions.entry(conn).or_default())
+    }
+
+    /// The stack receives a frame; what follows from it happens in `settle`.
+    pub fn receive(&mut self, frame: Vec<u8>) {
+        self.stack.receive(self.now, Received(frame), &mut self.events, &mut self.port);
+    }
+
+    /// The rest of a pass, and what the stack sent in it.
+    pub fn settle(&mut self) -> Result<(), String> {
+        loop {
+            self.stack.advance(self.now, &mut self.events, &mut self.port);
+            self.stack.flush(self.now, &mut self.port);
+            for (listener, conn, peer) in std::mem::take(&mut self.events.accepted) {
+                let of = |f: &&mut Flow| f.peer == peer && f.port == listener.port();
+                if let Some(f) = self.flows.iter_mut().find(of) {
+                    f.conn = Some(conn);
+                    f.sent = 0;
+                }
+            }
+            let mut answered = false;
+            while let Some(frame) = self.port.frames.pop_front() {
+                let packet = packet::parse(&frame).map_err(|e| format!("the stack sent {e}"))?;
+                match packet {
+                    Packet::Arp(a) if self.arp && a.request && a.target != US => {
+                        self.arp_reply(a.target, mac_of(a.target));
+                        answered = true;
+                    }
+                    packet => self.sent(packet)?,
+                }
+            }
+            if !answered {
+                return Ok(());
+            }
+        }
+    }
+
+    pub fn arp_reply(&mut self, sender: Ipv4Addr, sender_mac: [u8; 6]) {
+        let us = self.stack.config().mac;
+        let reply = Arp { request: false, dst_mac: us, sender_mac, sender, target_mac: us, target: US };
+        self.receive(reply.frame());
+    }
+
+    fn sent(&mut self, packet: Packet) -> Result<(), String> {
+        let millis = self.millis();
+        if let Packet::Tcp(s) = &packet {
+            let (from, to) = (s.src, SocketAddrV4::new(s.dst.0.into(), s.dst.1));
+            if from.0 != US.to_bits() || s.src_mac != self.stack.config().mac {
+                return Err("the stack sent a segment that does not come from it".into());
+            }
+            let Some(i) = self.flows.iter().position(|f| f.peer == to && f.port == from.1) else {
+                return Err(format!(
+                    "the stack sent a segment from port {} to {to}: no flow is there",
+                    from.1
+                ));
+            };
+            let f = &mut self.flows[i];
+            if s.flags & SYN != 0 {
+                f.iss = Some(s.seq);
+                f.ts_ours = s.options.iter().any(|o| matches!(o, packet::Opt::Ts(..)));
+                if let Some(wanted) = self.our_isn.take()
+                    && wanted != s.seq
+                {
+                    // The clock of initial sequence numbers ticks every 4 µs (RFC 6528 §3).
+                    self.shift = Some(Duration::from_micros(4 * u64::from(wanted.wrapping_sub(s.seq))));
+                }
+            }
+            if let Some((value, _)) = timestamps(s)
+                && s.flags & RST == 0
+            {
+                f.ts_origin.get_or_insert(value.wrapping_sub(millis));
+                f.ts_last = value;
+            }
+        }
+        let line = format!("{}  {}", self.clock(self.now), self.show(&packet));
+        self.trace.push(line);
+        self.pending.push_back((self.now, packet));
+        Ok(())
+    }
+
+    /// A packet of the stack in the language of scripts.
+    pub fn show(&self, packet: &Packet) -> String {
+        match packet {
+            Packet::Tcp(s) => {
+                let to = SocketAddrV4::new(s.dst.0.into(), s.dst.1);
+                match self.flows.iter().find(|f| f.peer == to && f.port == s.src.1) {
+                    Some(f) if !f.name.is_empty() => format!("@{} {}", f.name, packet::show(s, f.ours())),
+                    Some(f) => packet::show(s, f.ours()),
+                    None => packet::show(s, Origin::default()),
+                }
+            }
+            Packet::Arp(a) if a.request => format!("> arp request for {} from {}", a.target, a.sender),
+            Packet::Arp(a) => format!("> arp reply to {}", a.target),
+            Packet::Echo { reply: true, data } => format!("> icmp echo-reply {}", data.len()),
+            Packet::Echo { data, .. } => format!("> icmp echo {}", data.len()),
+        }
+    }
+
+    /// Lets time pass up to `end`, or until something is sent.
+    pub fn advance(&mut self, end: Time) -> Result<(), String> {
+        let mut rounds = 0;
+        while self.pending.is_empty() {
+            rounds += 1;
+            if rounds > 100_000 {
+                return Err("the stack's next deadline never passes".into());
+            }
+            match self.stack.next_deadline() {
+                Some(at) if at <= end => self.now = self.now.max(at),
+                _ => {
+                    self.now = self.now.max(end);
+                    return self.settle();
+                }
+            }
+            self.settle()?;
+        }
+        Ok(())
+    }
+
+    /// All data that was delivered and that no line has looked at is what the peer sent.
+    pub fn check_data(&self) -> Result<(), String> {
+        for f in &self.flows {
+            let Some(s) = f.conn.and_then(|c| self.events.sessions.get(&c)) else { continue };
+            let wrong =
+                s.data.iter().enumerate().find(|(i, b)| {
+                    **b != octet(false, *i as u32 + 1) && !s.known.iter().any(|r| r.contains(i))
+                });
+            if let Some((i, _)) = wrong {
+                return Err(format!("of what was received, the octet with number {} is wrong", i + 1));
+            }
+        }
+        Ok(())
+    }
+}
+
+pub fn timestamps(s: &Segment) -> Option<(u32, u32)> {
+    s.options.iter().find_map(|o| match o {
+        packet::Opt::Ts(v, e) => Some((*v, *e)),
+        _ => None,
+    })
+}
