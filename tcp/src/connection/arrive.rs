@@ -29,6 +29,12 @@ impl<B: Buffers> Connection<B> {
         if !self.timestamps_acceptable(cx, s) {
             return Fate::Keep;
         }
+        if self.state == State::SynReceived && self.completes_simultaneous_open(s) {
+            self.establish(cx, s.ack);
+            self.flags.set(Flags::ACK);
+            h.connected(cx.id, self.tag);
+            return Fate::Keep;
+        }
         if !self.in_window(s) && !broken(Rule::SequenceWindow) {
             cx.net.counters.unacceptable += 1;
             self.refuse(cx, s);
@@ -110,14 +116,23 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
+    /// Both SYNs crossed, and this is the peer's SYN again, now with the ACK of ours (RFC 9293 §3.5, figure 7).
+    #[cold]
+    fn completes_simultaneous_open(&self, s: &Segment) -> bool {
+        s.flags & (flag::SYN | flag::ACK | flag::RST) == flag::SYN | flag::ACK
+            && s.seq + 1 == self.rcv_nxt
+            && s.ack == self.snd_nxt
+    }
+
     /// Tells the sender of an unacceptable segment what would be acceptable.
     #[cold]
     fn refuse<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
         if s.has(flag::RST) {
             return;
         }
-        if s.len() == 0 {
+        if s.len() == 0 || s.has(flag::SYN) {
             // Keep-alives and window probes want an answer; two ends that disagree must not exchange them for ever.
+            // A SYN is challenged wherever it lies (RFC 5961 §4.2).
             self.challenge(cx);
             return;
         }
