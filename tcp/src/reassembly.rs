@@ -3,6 +3,7 @@
 //!
 //! Frames are held as they came, with the range of their octets that is still wanted; nothing is copied.
 
+use crate::buffers::Frame;
 use crate::seq::Seq;
 use arrayvec::ArrayVec;
 use core::ops::Range;
@@ -65,6 +66,21 @@ struct Held<F> {
     frame: F,
 }
 
+impl<F: Frame> Held<F> {
+    fn octets(&self) -> &[u8] {
+        self.frame.bytes().get(self.at.clone()).unwrap_or(&[])
+    }
+
+    /// `data`, the stream's from `seq` on, has the same octets wherever both have any.
+    fn agrees(&self, seq: Seq, data: &[u8]) -> bool {
+        let (mine, theirs) = (seq.since(self.start) as usize, self.start.since(seq) as usize);
+        let mine = self.octets().get(mine..).unwrap_or(&[]);
+        let theirs = data.get(theirs..).unwrap_or(&[]);
+        let len = mine.len().min(theirs.len());
+        mine.get(..len) == theirs.get(..len)
+    }
+}
+
 impl<F> Held<F> {
     fn end(&self) -> Seq {
         self.start + self.at.len() as u32
@@ -93,7 +109,7 @@ pub struct Reassembly<F> {
     limit: u32,
 }
 
-impl<F> Reassembly<F> {
+impl<F: Frame> Reassembly<F> {
     /// An empty queue that will hold at most `limit` frames.
     pub fn new(limit: u32) -> Self {
         Reassembly { holes: None, duplicate: None, limit }
@@ -116,8 +132,8 @@ impl<F> Reassembly<F> {
 
     /// Takes a segment that starts beyond RCV.NXT: the octets `at` of `frame`, `seq` being the number of the first.
     /// The caller has trimmed it to the receive window. Octets that are held already are trimmed off (held ones win),
-    /// held frames that lie wholly inside the new one are dropped for it, and a full queue gives up its highest
-    /// frame for one that is nearer to the hole.
+    /// held frames that lie wholly inside the new one and have the same octets are dropped for it, and a full queue gives
+    /// up its highest frame for one that is nearer to the hole.
     pub fn insert(&mut self, seq: Seq, frame: F, at: Range<usize>) -> Inserted {
         if at.is_empty() {
             return Inserted::Duplicate;
@@ -146,6 +162,16 @@ impl<F> Reassembly<F> {
         }
         holes.insert(Held { start: seq, at, frame });
         Inserted::Held
+    }
+
+    /// How many octets of `data`, the stream's from `seq` on, may be taken: all, or those up to the first held frame
+    /// that has others in the same place. Of octets that differ, those that came first count: nobody can change what is
+    /// there. (An honest peer sends the same again, in whatever segments.)
+    pub fn agreeing(&self, seq: Seq, data: &[u8]) -> usize {
+        let end = seq + data.len() as u32;
+        let frames = self.holes.iter().flat_map(|h| &h.frames).take_while(|f| f.start.lt(end));
+        let differing = frames.filter(|f| f.end().gt(seq)).find(|f| !f.agrees(seq, data));
+        differing.map_or(data.len(), |f| f.start.since(seq) as usize)
     }
 
     /// The next frame in order, now that everything before `rcv_nxt` has arrived: its octets in this range are the
@@ -212,7 +238,7 @@ impl<F> Reassembly<F> {
     }
 }
 
-impl<F> Holes<F> {
+impl<F: Frame> Holes<F> {
     fn insert(&mut self, mut new: Held<F>) {
         // Where it belongs: after every frame that starts before it or with it.
         let i = self.frames.partition_point(|f| f.start.le(new.start));
@@ -224,8 +250,9 @@ impl<F> Holes<F> {
             new.start += known as u32;
             new.at.start += known;
         }
-        // Frames that the new one covers are superseded; one that it reaches into keeps its octets.
-        let covered = self.frames.range(i..).take_while(|f| f.end().le(new.end())).count();
+        // Frames that the new one covers are superseded; one that it reaches into, or that differs, keeps its octets.
+        let superseded = |f: &&Held<F>| f.end().le(new.end()) && f.agrees(new.start, new.octets());
+        let covered = self.frames.range(i..).take_while(superseded).count();
         for old in self.frames.drain(i..i + covered) {
             self.octets -= old.at.len();
         }
@@ -245,7 +272,9 @@ impl<F> Holes<F> {
         });
         self.runs.insert(0, run);
     }
+}
 
+impl<F> Holes<F> {
     fn drop_last(&mut self) -> bool {
         let Some(last) = self.frames.pop_back() else { return false };
         self.octets -= last.at.len();

@@ -1,7 +1,7 @@
 //! Data and FIN of an acceptable segment (RFC 9293 §3.10.7.4, seventh and eighth).
 
 use super::{Connection, Cx, Fate, Flags, State};
-use crate::buffers::{Buffers, Handler, Transmit};
+use crate::buffers::{Buffers, Frame, Handler, Transmit};
 use crate::reassembly::{Block, Inserted};
 use crate::sabotage::{Rule, broken};
 use crate::seq::Seq;
@@ -45,6 +45,10 @@ impl<B: Buffers> Connection<B> {
         if seq.gt(self.rcv_nxt) && !broken(Rule::InOrder) {
             self.hold(cx, seq, frame, at);
             return Fate::Keep;
+        }
+        if self.flags.has(Flags::HOLES) {
+            let data = frame.bytes().get(at.clone()).unwrap_or(&[]);
+            at.end = at.start + self.cold.reassembly.agreeing(seq, data);
         }
         if !at.is_empty() {
             self.deliver(cx, h, frame, at);

@@ -218,3 +218,29 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    /// Overlapping segments whose contents differ: what is held never changes, and what comes in order does not either.
+    #[test]
+    fn what_came_first_stays(base in any::<u32>(), arrivals in prop::collection::vec((1u32..300, 1u32..60), 1..80), fill in 0u32..120) {
+        let mut q: Reassembly<Bytes> = Reassembly::new(1000);
+        let held = |q: &Reassembly<Bytes>| -> std::collections::BTreeMap<u32, u8> {
+            let frames = q.holes.iter().flat_map(|h| &h.frames);
+            frames.flat_map(|f| f.octets().iter().enumerate().map(|(i, b)| (f.start.0.wrapping_sub(base) + i as u32, *b))).collect()
+        };
+        for (version, (at, len)) in arrivals.into_iter().enumerate() {
+            let before = held(&q);
+            q.insert(Seq(base.wrapping_add(at)), vec![version as u8; 54 + len as usize], 54..54 + len as usize);
+            let after = held(&q);
+            for (seq, octet) in &before {
+                prop_assert_eq!(after.get(seq), Some(octet));
+            }
+        }
+        // In-order data that differs from all of it stops where the first held octet is.
+        let known = held(&q);
+        let data = vec![0xff; fill as usize];
+        let taken = q.agreeing(Seq(base), &data);
+        let first = known.keys().next().copied().unwrap_or(u32::MAX);
+        prop_assert_eq!(taken as u32, fill.min(first));
+    }
+}
