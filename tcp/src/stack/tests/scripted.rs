@@ -345,11 +345,13 @@ fn pressure_gives_frames_back() {
 #[test]
 fn held_frames_are_bounded() {
     let mut s = Script::new(65_535, |c| c.tcp.max_held_frames = 10);
+    let data = pattern(400);
     for i in 0..100 {
-        s.inject(1003 + 2 * i, s.ack, ACK, b"x", &[]);
+        let at = 2 + 2 * i as usize;
+        s.inject(1003 + 2 * i, s.ack, ACK, &data[at..at + 1], &[]);
     }
     assert_eq!(s.a.stack.counters().out_of_order_dropped, 90);
-    s.inject(1001, s.ack, ACK, &pattern(400), &[]);
+    s.inject(1001, s.ack, ACK, &data, &[]);
     assert_eq!(s.a.data(s.conn).len(), 400);
 }
 
