@@ -46,6 +46,18 @@ pub struct Counters {
     pub fast_recoveries: u64,
     pub rto_recoveries: u64,
     pub loss_probes: u64,
+    /// Losses that a loss probe repaired.
+    pub loss_probe_recoveries: u64,
+    /// ACKs with SACK blocks, and of them those that report a duplicate.
+    pub sacks_in: u64,
+    pub dsacks_in: u64,
+    pub sack_reneging: u64,
+    /// Reductions of the window that were undone: after a timeout by F-RTO, because of DSACK, and by timestamps after a
+    /// timeout and in fast recovery.
+    pub spurious_timeouts: u64,
+    pub dsack_undos: u64,
+    pub loss_undos: u64,
+    pub full_undos: u64,
     pub window_probes: u64,
     pub keepalive_probes: u64,
     pub sws_overrides: u64,

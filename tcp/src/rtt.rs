@@ -31,7 +31,10 @@ const GRANULARITY: u64 = 1 << 14;
 /// Beyond this a measurement is nonsense, and arithmetic on it stays far from overflow.
 const LONGEST: u64 = 1 << 42;
 
-/// SRTT, RTTVAR and the RTO with its backing off. 40 bytes; times in nanoseconds.
+/// Round-trip times that the least one is looked for in: at least these samples, at most twice as many.
+const PERIOD: u16 = 4096;
+
+/// SRTT, RTTVAR and the RTO with its backing off. 64 bytes; times in nanoseconds.
 ///
 /// Karn's rule (RFC 6298 §3) is the caller's: never [`sample`](Self::sample) a segment that was sent twice, unless
 /// by the timestamp that its ACK echoes.
@@ -45,6 +48,11 @@ pub struct RttEstimator {
     max: u64,
     backoff: u8,
     measured: bool,
+    /// Samples since the least ones were last renewed.
+    samples: u16,
+    /// The least of the present and the last period, and of the present one.
+    least: u64,
+    least_now: u64,
 }
 
 fn nanos(d: Duration) -> u64 {
@@ -64,6 +72,9 @@ impl RttEstimator {
             max,
             backoff: 0,
             measured: false,
+            samples: 0,
+            least: u64::MAX,
+            least_now: u64::MAX,
         }
     }
 
@@ -85,6 +96,23 @@ impl RttEstimator {
         }
         self.rto = (self.srtt + GRANULARITY.max(4 * self.rttvar)).clamp(self.min, self.max);
         self.backoff = 0;
+        self.samples += 1;
+        if self.samples == PERIOD {
+            (self.samples, self.least, self.least_now) = (0, self.least_now, u64::MAX);
+        }
+        self.least_now = self.least_now.min(r);
+        self.least = self.least.min(r);
+    }
+
+    /// The least round-trip time of some time past; zero before the first measurement.
+    pub fn min_rtt(&self) -> Duration {
+        Duration::from_nanos(if self.measured { self.least } else { 0 })
+    }
+
+    /// The timer had expired although nothing was lost: the variation was underestimated (RFC 4015 §3.3).
+    pub fn after_spurious_timeout(&mut self) {
+        self.rttvar = self.rttvar.max(self.srtt / 2);
+        self.rto = (self.srtt + GRANULARITY.max(4 * self.rttvar)).clamp(self.min, self.max);
     }
 
     /// The current retransmission timeout, backed off.

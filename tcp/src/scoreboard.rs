@@ -1,254 +1,442 @@
-//! What the receiver has said it holds, and what to send next because of it (RFC 6675).
+//! What is outstanding, and what became of it: when each part was sent, whether the receiver has said that it holds it
+//! (RFC 2018), whether it counts as lost (RFC 8985), and whether it was sent again.
 //!
-//! The scoreboard keeps ranges, not segments: its work is proportional to their number, and to at most three of them
-//! for deciding what is lost.
+//! The scoreboard keeps runs, not segments: what was sent at the same time, next to each other and with the same fate,
+//! is one entry. A transfer without losses has one entry per burst, added at one end and removed at the other. The
+//! octets in flight are always known without looking at the entries.
 
 use crate::reassembly::Block;
 use crate::seq::Seq;
+use crate::time::Time;
 use core::ops::Range;
+use core::time::Duration;
+use std::collections::VecDeque;
 
 #[cfg(test)]
 mod tests;
 
-/// Duplicate ACKs that mean loss (RFC 5681 §3.2).
+/// Duplicate ACKs, or segments SACKed, that mean loss (RFC 5681 §3.2, RFC 8985 §6.2 step 4).
 pub const DUP_THRESH: u32 = 3;
 
-/// Ranges kept per connection; SACK blocks that would need more are ignored, which only costs retransmissions.
-const MAX_RANGES: usize = 256;
+/// SACKed ranges kept per connection; blocks that would need more are ignored, which only costs retransmissions.
+const MAX_RANGES: u32 = 1024;
+/// A scoreboard that grew beyond this shrinks again when it has been empty for a while.
+const IDLE_CAPACITY: usize = 4;
 
-/// What an ACK's SACK blocks said.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Update {
-    /// Octets that had not been SACKed before; more than none makes the ACK a duplicate ACK (RFC 6675 §2).
-    pub newly_sacked: u32,
-    /// The receiver discarded octets that it had SACKed (RFC 2018 §8). All its SACK information was dropped.
-    pub reneged: bool,
-    /// Octets that arrived twice (RFC 2883).
-    pub duplicate: Option<(Seq, Seq)>,
+/// What became of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// In flight, as far as one knows.
+    Sent,
+    /// The receiver holds it.
+    Sacked,
+    /// It left the network without arriving.
+    Lost,
 }
 
-/// What to send in recovery (RFC 6675 §4, NextSeg).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NextSeg {
-    /// Retransmit up to this range (rules 1 and 3), then tell [`Scoreboard::retransmitted`].
-    Retransmit(Range<Seq>),
-    /// Send one segment of new data (rule 2).
-    New,
-    /// Retransmit this range (rule 4), once per recovery; HighRxt does not move.
-    Rescue(Range<Seq>),
+/// Neighbouring octets that share a fate and the time at which they were sent last. They begin where the run before
+/// them ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    end: Seq,
+    fate: Fate,
+    /// Sent more than once.
+    again: bool,
+    at: Time,
 }
 
-/// The scoreboard of one connection: a few words while nothing is SACKed.
+/// A transmission: when it was sent, the sequence number after it, and whether it was not the first of its octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// When.
+    pub at: Time,
+    /// The sequence number after its last octet.
+    pub end: Seq,
+    /// It was a retransmission.
+    pub again: bool,
+}
+
+impl Sent {
+    /// `self` was sent after `other`, or may have been (RFC 8985 §6.2, RACK_sent_after). Of what is sent at the same time
+    /// only what is of one kind is sent in order.
+    pub fn after(&self, other: &Sent) -> bool {
+        self.at > other.at || (self.at == other.at && (self.again != other.again || self.end.gt(other.end)))
+    }
+}
+
+/// What an ACK newly tells to have arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Delivered {
+    /// Octets, ACKed or SACKed.
+    pub octets: u32,
+    /// Those of them that were SACKed and not ACKed.
+    pub sacked: u32,
+    /// The transmission among them that was sent last.
+    pub newest: Option<Sent>,
+    /// Octets below `before` are among them that were sent once only.
+    pub original: bool,
+    /// When the first of them that were sent more than once were sent last.
+    pub again: Option<Time>,
+    /// The end of the lowest transmission among them that was sent once only.
+    pub lowest_original: Option<Seq>,
+    /// The highest end of all.
+    pub highest: Option<Seq>,
+    /// See `original`.
+    before: Seq,
+}
+
+impl Delivered {
+    /// Nothing yet. `before` bounds what counts as [`original`](Self::original).
+    #[inline]
+    pub fn new(before: Seq) -> Self {
+        Delivered {
+            octets: 0,
+            sacked: 0,
+            newest: None,
+            original: false,
+            again: None,
+            lowest_original: None,
+            highest: None,
+            before,
+        }
+    }
+
+    #[inline]
+    fn note(&mut self, run: &Run, end: Seq, octets: u32) {
+        self.octets += octets;
+        let sent = Sent { at: run.at, end, again: run.again };
+        if self.newest.is_none_or(|n| sent.after(&n)) {
+            self.newest = Some(sent);
+        }
+        if run.again {
+            self.again = self.again.or(Some(run.at));
+        } else {
+            self.original |= end.le(self.before);
+            self.lowest_original = Some(self.lowest_original.map_or(end, |l| l.min(end)));
+        }
+        self.highest = Some(self.highest.map_or(end, |h| h.max(end)));
+    }
+}
+
+/// What RACK compares transmissions with (RFC 8985 §6.2 step 5).
+#[derive(Clone, Copy, Debug)]
+pub struct Yardstick {
+    /// The latest transmission that is known to have arrived.
+    pub latest: Sent,
+    /// What was sent so long ago and before that one is lost: its round-trip time and the reordering window.
+    pub patience: Duration,
+    /// The present.
+    pub now: Time,
+}
+
+/// The scoreboard of one connection: a few words while nothing is outstanding.
 #[derive(Clone, Debug)]
 pub struct Scoreboard {
-    /// SACKed ranges above SND.UNA in order, with unSACKed octets between them.
-    sacked: Vec<Block>,
-    /// Octets in `sacked`.
-    octets: u32,
-    /// What is below this and not SACKed is lost (RFC 6675 §4, IsLost); SND.UNA when nothing is.
-    lost_below: Seq,
-    /// HighACK: SND.UNA of the last update.
+    runs: VecDeque<Run>,
+    /// SND.UNA, where the first run begins.
     una: Seq,
-    /// The end of what was retransmitted in this recovery (HighRxt), exclusive.
-    high_rxt: Seq,
-    /// A rescue retransmission waits until SND.UNA is above this (RescueRxt, exclusive).
-    rescue_rxt: Option<Seq>,
+    /// Octets SACKed.
+    sacked: u32,
+    /// Octets that count as lost and were not sent again since.
+    lost: u32,
+    /// SACKed ranges.
+    ranges: u32,
+    /// Nothing below counts as lost.
+    lost_from: Seq,
 }
 
 impl Scoreboard {
-    /// Nothing SACKed, `snd_una` being the first octet that is not ACKed.
+    /// Nothing outstanding, `snd_una` being the next octet to be sent.
     pub fn new(snd_una: Seq) -> Self {
-        Scoreboard {
-            sacked: Vec::new(),
-            octets: 0,
-            lost_below: snd_una,
-            una: snd_una,
-            high_rxt: snd_una,
-            rescue_rxt: None,
-        }
-    }
-
-    /// Nothing is SACKed.
-    pub fn is_empty(&self) -> bool {
-        self.sacked.is_empty()
+        Scoreboard { runs: VecDeque::new(), una: snd_una, sacked: 0, lost: 0, ranges: 0, lost_from: snd_una }
     }
 
     /// Octets SACKed and not yet ACKed.
-    pub fn sacked_octets(&self) -> u32 {
-        self.octets
+    #[inline]
+    pub fn sacked(&self) -> u32 {
+        self.sacked
     }
 
-    /// Takes an ACK: its SACK blocks in the order of the option, and SND.UNA after it. Blocks that are not within
-    /// what is outstanding are ignored (RFC 2883 §5 has use for the first one).
-    pub fn update(&mut self, blocks: &[Block], snd_una: Seq, snd_nxt: Seq, mss: u32) -> Update {
-        let mut update = Update { duplicate: duplicate(blocks, snd_una), ..Update::default() };
-        self.advance(snd_una);
-        // A receiver that held what follows SND.UNA would have ACKed it.
-        if self.sacked.first().is_some_and(|b| b.start.le(snd_una)) {
-            self.forget();
-            update.reneged = true;
-        }
-        let before = self.octets;
-        for &block in blocks {
-            let (start, end) = (block.start.offset_from(snd_una), block.end.offset_from(snd_una));
-            let sane = 0 < start && start < end && end <= snd_nxt.offset_from(snd_una);
-            if sane {
-                self.insert(block);
-            }
-        }
-        update.newly_sacked = self.octets - before;
-        self.find_lost(mss);
-        update
+    /// Octets that count as lost and wait to be sent again.
+    #[inline]
+    pub fn lost(&self) -> u32 {
+        self.lost
     }
 
-    /// Drops what is ACKed.
-    fn advance(&mut self, snd_una: Seq) {
-        if self.una.lt(snd_una) {
-            self.una = snd_una;
-            self.high_rxt = self.high_rxt.max(snd_una);
-            self.lost_below = self.lost_below.max(snd_una);
-        }
-        let gone = self.sacked.partition_point(|b| b.end.le(self.una));
-        for b in self.sacked.drain(..gone) {
-            self.octets -= b.len();
-        }
-        if self.sacked.is_empty() && self.sacked.capacity() > 0 {
-            self.sacked = Vec::new();
+    /// Something is SACKed or counts as lost.
+    #[inline]
+    pub fn is_disturbed(&self) -> bool {
+        self.sacked | self.lost != 0
+    }
+
+    /// As many segments are SACKed as mean loss while no reordering was seen (RFC 8985 §6.2 step 4). Three ranges are
+    /// three segments, whatever their size.
+    pub fn dup_thresh_reached(&self, mss: u32) -> bool {
+        self.ranges >= DUP_THRESH || self.sacked > (DUP_THRESH - 1) * mss
+    }
+
+    /// Gives memory back that a burst needed.
+    pub fn shrink(&mut self) {
+        if self.runs.len() <= IDLE_CAPACITY && self.runs.capacity() > IDLE_CAPACITY {
+            self.runs.shrink_to(IDLE_CAPACITY);
         }
     }
 
-    fn insert(&mut self, mut new: Block) {
-        // The ranges that the new one touches become one with it.
-        let from = self.sacked.partition_point(|b| b.end.lt(new.start));
-        let count = self.sacked[from..].iter().take_while(|b| b.start.le(new.end)).count();
-        if count == 0 && self.sacked.len() >= MAX_RANGES {
+    /// New octets up to `end` were sent.
+    #[inline]
+    pub fn sent(&mut self, end: Seq, now: Time) {
+        if let Some(last) = self.runs.back_mut()
+            && last.at == now
+            && last.fate == Fate::Sent
+            && !last.again
+        {
+            last.end = end;
             return;
         }
-        let touched = &self.sacked[from..from + count];
-        if let (Some(first), Some(last)) = (touched.first(), touched.last()) {
-            new = Block::new(new.start.min(first.start), new.end.max(last.end));
-            self.octets -= touched.iter().map(Block::len).sum::<u32>();
-        }
-        self.octets += new.len();
-        self.sacked.splice(from..from + count, [new]);
+        self.runs.push_back(Run { end, fate: Fate::Sent, again: false, at: now });
     }
 
-    /// IsLost for all octets at once: it holds below some range and not above it, because what is SACKed above an
-    /// octet only shrinks as the octet moves up.
-    fn find_lost(&mut self, mss: u32) {
-        self.lost_below = self.una;
-        let mut octets = 0u32;
-        for (ranges, b) in (1..).zip(self.sacked.iter().rev()) {
-            octets += b.len();
-            if ranges >= DUP_THRESH || octets > (DUP_THRESH - 1) * mss {
-                self.lost_below = b.start;
+    /// Everything below `una` is ACKed.
+    #[inline]
+    pub fn acknowledge(&mut self, una: Seq, delivered: &mut Delivered) {
+        while let Some(&run) = self.runs.front() {
+            let end = run.end.min(una);
+            let octets = end.since(self.una);
+            match run.fate {
+                Fate::Sent if octets > 0 => delivered.note(&run, end, octets),
+                Fate::Lost if octets > 0 => {
+                    self.lost -= octets;
+                    delivered.note(&run, end, octets);
+                }
+                Fate::Sacked => self.sacked -= octets,
+                Fate::Sent | Fate::Lost => {}
+            }
+            self.una = end;
+            if run.end.gt(una) {
                 return;
             }
+            self.ranges -= u32::from(run.fate == Fate::Sacked);
+            self.runs.pop_front();
+        }
+        self.una = una;
+    }
+
+    /// The receiver discarded octets that it had SACKed: the first octet that it has not ACKed was among them
+    /// (RFC 2018 §8). Then all that it SACKed counts as lost.
+    pub fn drop_reneged(&mut self) -> bool {
+        if self.runs.front().is_none_or(|r| r.fate != Fate::Sacked) {
+            return false;
+        }
+        for run in self.runs.iter_mut().filter(|r| r.fate == Fate::Sacked) {
+            run.fate = Fate::Lost;
+        }
+        self.lost += core::mem::take(&mut self.sacked);
+        self.ranges = 0;
+        self.lost_from = self.una;
+        true
+    }
+
+    /// Takes the SACK blocks of an ACK. Blocks that are not within what is outstanding are ignored. Answers the octets
+    /// that arrived twice, if the ACK tells of such (RFC 2883).
+    pub fn sack(&mut self, blocks: &[Block], delivered: &mut Delivered) -> Option<Block> {
+        let outstanding = self.end().offset_from(self.una);
+        for &block in blocks {
+            let (start, end) = (block.start.offset_from(self.una), block.end.offset_from(self.una));
+            if 0 < start && start < end && end <= outstanding {
+                self.insert(block, delivered);
+            }
+        }
+        duplicate(blocks, self.una)
+    }
+
+    /// The sequence number after all that is outstanding.
+    fn end(&self) -> Seq {
+        self.runs.back().map_or(self.una, |r| r.end)
+    }
+
+    /// The run that the octet is in, or would be.
+    fn find(&self, seq: Seq) -> usize {
+        self.runs.partition_point(|r| r.end.le(seq))
+    }
+
+    fn start(&self, i: usize) -> Seq {
+        i.checked_sub(1).and_then(|i| self.runs.get(i)).map_or(self.una, |r| r.end)
+    }
+
+    /// Cuts the run that `seq` is within; answers the run that begins there.
+    fn split(&mut self, seq: Seq) -> usize {
+        let i = self.find(seq);
+        if let Some(&run) = self.runs.get(i)
+            && self.start(i).lt(seq)
+        {
+            self.runs.insert(i, Run { end: seq, ..run });
+            return i + 1;
+        }
+        i
+    }
+
+    fn insert(&mut self, block: Block, delivered: &mut Delivered) {
+        let first = self.find(block.start);
+        let Some(run) = self.runs.get(first) else { return };
+        let known = run.fate == Fate::Sacked;
+        if known && block.end.le(run.end) {
+            return;
+        }
+        if !known && self.ranges >= MAX_RANGES {
+            return;
+        }
+        let mut i = if known { first } else { self.split(block.start) };
+        // Octets that are SACKed already may reach beyond both ends of the block, others not.
+        let at_end = self.find(block.end - 1);
+        if self.runs.get(at_end).is_some_and(|r| r.fate != Fate::Sacked) {
+            self.split(block.end);
+        }
+        // Neighbours become one with it.
+        if i > 0 && self.runs.get(i - 1).is_some_and(|r| r.fate == Fate::Sacked) {
+            i -= 1;
+        }
+        let (from, mut start) = (i, self.start(i));
+        let mut last = start;
+        let mut joined = 0;
+        while let Some(run) = self.runs.get_mut(i) {
+            if run.fate == Fate::Sacked {
+                if start.gt(block.end) {
+                    break;
+                }
+                joined += 1;
+            } else {
+                if start.ge(block.end) {
+                    break;
+                }
+                let octets = run.end.since(start);
+                self.lost -= if run.fate == Fate::Lost { octets } else { 0 };
+                self.sacked += octets;
+                delivered.sacked += octets;
+                delivered.note(run, run.end, octets);
+            }
+            start = run.end;
+            last = run.end;
+            i += 1;
+        }
+        if let Some(run) = self.runs.get_mut(from) {
+            (run.end, run.fate) = (last, Fate::Sacked);
+            self.runs.drain(from + 1..i);
+            self.ranges = self.ranges + 1 - joined;
         }
     }
 
-    /// The octet is not SACKed and presumed lost (RFC 6675 §4, IsLost).
-    pub fn is_lost(&self, seq: Seq) -> bool {
-        seq.lt(self.lost_below)
-    }
-
-    /// Octets from `from` up to `to` that are not SACKed.
-    pub fn unsacked_between(&self, from: Seq, to: Seq) -> u32 {
-        let sacked: u32 = self.sacked.iter().map(|b| b.end.min(to).since(b.start.max(from))).sum();
-        to.since(from) - sacked
-    }
-
-    /// The estimate of octets in flight (RFC 6675 §4, SetPipe): (a) not lost, plus (b) retransmitted.
-    pub fn pipe(&self, snd_nxt: Seq) -> u32 {
-        self.unsacked_between(self.lost_below, snd_nxt) + self.unsacked_between(self.una, self.high_rxt)
-    }
-
-    /// Fast retransmit sent the segment that ends at `end` (RFC 6675 §5 (4.3)).
-    pub fn enter_recovery(&mut self, end: Seq) {
-        self.high_rxt = end;
-        self.rescue_rxt = Some(end);
-    }
-
-    /// The octets up to `end` were retransmitted (RFC 6675 §5 (C.2)).
-    pub fn retransmitted(&mut self, end: Seq) {
-        self.high_rxt = self.high_rxt.max(end);
-    }
-
-    /// What to send now (RFC 6675 §4, NextSeg), one segment of at most `mss` octets. `new_data`: there is unsent
-    /// data and the receiver's window lets it go. `recovery_point`: SND.NXT when recovery began.
-    pub fn next_seg(
-        &mut self,
-        snd_nxt: Seq,
-        recovery_point: Seq,
-        mss: u32,
-        new_data: bool,
-    ) -> Option<NextSeg> {
-        let hole = self.hole_from(self.high_rxt);
-        let retransmit = |r: &Range<Seq>| NextSeg::Retransmit(r.start..r.end.min(r.start + mss));
-        match &hole {
-            Some(r) if self.is_lost(r.start) => return Some(retransmit(r)), // (1)
-            _ if new_data => return Some(NextSeg::New),                     // (2)
-            Some(r) => return Some(retransmit(r)),                          // (3)
-            None => {}
+    /// What was sent long enough before the yardstick, and has not arrived, is lost (RFC 8985 §6.2 step 5). Answers how
+    /// many octets more that makes, and when what is still given time would be lost.
+    pub fn detect_lost(&mut self, y: &Yardstick) -> (u32, Option<Time>) {
+        let (mut newly, mut due) = (0, None);
+        let mut start = self.una;
+        for run in &mut self.runs {
+            let from = core::mem::replace(&mut start, run.end);
+            if run.fate != Fate::Sent {
+                continue;
+            }
+            if (Sent { at: run.at, end: run.end, again: run.again }).after(&y.latest) {
+                // What follows was sent after it, for the first time or again.
+                if !run.again && run.at > y.latest.at {
+                    break;
+                }
+                continue;
+            }
+            let deadline = run.at + y.patience;
+            if deadline > y.now {
+                due = due.max(Some(deadline));
+                continue;
+            }
+            if self.lost + newly == 0 || from.lt(self.lost_from) {
+                self.lost_from = from;
+            }
+            newly += run.end.since(from);
+            run.fate = Fate::Lost;
         }
-        // (4)
-        if self.rescue_rxt.is_some_and(|r| self.una.le(r)) {
+        self.lost += newly;
+        (newly, due)
+    }
+
+    /// The retransmission timer expired: what is not SACKed counts as lost, except what was sent after `recent`; the
+    /// first segment in any case (RFC 8985 §6.3).
+    pub fn on_timeout(&mut self, recent: Time) {
+        let mut start = self.una;
+        for (i, run) in self.runs.iter_mut().enumerate() {
+            let from = core::mem::replace(&mut start, run.end);
+            if run.fate == Fate::Sent && (i == 0 || run.at <= recent) {
+                run.fate = Fate::Lost;
+                self.lost += run.end.since(from);
+            }
+        }
+        self.lost_from = self.una;
+    }
+
+    /// The last octets that are in flight, as far as one knows, and were sent once only.
+    pub fn last_in_flight(&self) -> Option<Range<Seq>> {
+        let i = self.runs.iter().rposition(|r| r.fate == Fate::Sent)?;
+        let run = self.runs.get(i).filter(|r| !r.again)?;
+        Some(self.start(i)..run.end)
+    }
+
+    /// Nothing was lost after all, it was only late.
+    pub fn revive_lost(&mut self) {
+        for run in self.runs.iter_mut().filter(|r| r.fate == Fate::Lost) {
+            run.fate = Fate::Sent;
+        }
+        self.lost = 0;
+    }
+
+    /// The first octets that count as lost, up to the next that do not.
+    pub fn next_lost(&mut self) -> Option<Range<Seq>> {
+        if self.lost == 0 {
             return None;
         }
-        let end = match self.sacked.last() {
-            Some(b) if b.end == snd_nxt => b.start,
-            _ => snd_nxt,
-        };
-        let below = self.sacked.iter().rev().find(|b| b.end.le(end)).map_or(self.una, |b| b.end);
-        let start = below.max(end - mss.min(end.since(self.una)));
-        if start == end {
-            return None;
+        let mut i = self.find(self.lost_from.max(self.una));
+        while self.runs.get(i).is_some_and(|r| r.fate != Fate::Lost) {
+            i += 1;
         }
-        self.rescue_rxt = Some(recovery_point);
-        Some(NextSeg::Rescue(start..end))
+        let start = self.start(i);
+        let lost = self.runs.range(i.min(self.runs.len())..).take_while(|r| r.fate == Fate::Lost);
+        let end = lost.last()?.end;
+        self.lost_from = start;
+        Some(start..end)
     }
 
-    /// The first unSACKed octets at or above `from`, below the highest SACKed one, up to the next SACKed one.
-    fn hole_from(&self, from: Seq) -> Option<Range<Seq>> {
-        let mut start = from.max(self.una);
-        let i = self.sacked.partition_point(|b| b.end.le(start));
-        let mut above = self.sacked[i..].iter();
-        let mut next = above.next()?;
-        if next.start.le(start) {
-            start = next.end;
-            next = above.next()?;
+    /// The octets of `range` were sent again.
+    pub fn sent_again(&mut self, range: Range<Seq>, now: Time) {
+        if !range.start.lt(range.end) {
+            return;
         }
-        Some(start..next.start)
-    }
-
-    /// The first octets at or above `from` and below `to` that are not SACKed, up to the next that are.
-    pub fn unsacked_from(&self, from: Seq, to: Seq) -> Option<Range<Seq>> {
-        let mut start = from.max(self.una);
-        let mut above = self.sacked.iter().skip(self.sacked.partition_point(|b| b.end.le(start)));
-        let mut next = above.next();
-        if let Some(b) = next.filter(|b| b.start.le(start)) {
-            start = b.end;
-            next = above.next();
+        let mut i = self.split(range.start);
+        self.split(range.end);
+        let mut start = range.start;
+        while let Some(run) = self.runs.get_mut(i)
+            && start.lt(range.end)
+        {
+            let from = core::mem::replace(&mut start, run.end);
+            if run.fate == Fate::Sacked {
+                i += 1;
+                continue;
+            }
+            self.lost -= if run.fate == Fate::Lost { run.end.since(from) } else { 0 };
+            *run = Run { end: run.end, fate: Fate::Sent, again: true, at: now };
+            let same = *run;
+            // One run with what was sent again just before it.
+            match i.checked_sub(1).and_then(|before| self.runs.get_mut(before)) {
+                Some(before) if before.fate == Fate::Sent && before.again && before.at == now => {
+                    before.end = same.end;
+                    self.runs.remove(i);
+                }
+                _ => i += 1,
+            }
         }
-        let end = next.map_or(to, |b| b.start.min(to));
-        start.lt(end).then_some(start..end)
-    }
-
-    /// The retransmission timer expired: the receiver may have reneged, so nothing it SACKed counts any more
-    /// (RFC 6675 §5.1, RFC 2018 §8).
-    pub fn on_rto(&mut self) {
-        self.forget();
-    }
-
-    fn forget(&mut self) {
-        *self = Scoreboard::new(self.una);
     }
 }
 
 /// The first block tells of a duplicate when it is ACKed or lies within the second (RFC 2883 §5 (1)).
-fn duplicate(blocks: &[Block], snd_una: Seq) -> Option<(Seq, Seq)> {
+fn duplicate(blocks: &[Block], snd_una: Seq) -> Option<Block> {
     let first = blocks.first().filter(|b| b.start.lt(b.end))?;
     let acked = first.end.le(snd_una);
     let within = blocks.get(1).is_some_and(|second| second.covers(first));
-    (acked || within).then_some((first.start, first.end))
+    (acked || within).then_some(*first)
 }

@@ -1,4 +1,4 @@
-//! Congestion control: how much may be in flight (RFC 5681, RFC 6582, RFC 6928, RFC 3465, RFC 9438).
+//! Congestion control: how much may be in flight (RFC 5681, RFC 6582, RFC 6937, RFC 6928, RFC 3465, RFC 9438).
 //!
 //! [`Controller`] holds what all algorithms share: the window, slow start, and the shape of every reduction. An
 //! algorithm decides two things: by how much a loss reduces, and how congestion avoidance grows.
@@ -43,6 +43,28 @@ pub struct Ack {
     pub srtt: Option<Duration>,
 }
 
+/// What an ACK in fast recovery with SACK tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Octets that it newly says to have arrived (DeliveredData).
+    pub delivered: u32,
+    /// Octets in flight after it.
+    pub pipe: u32,
+    /// SND.UNA moved and no further losses were found.
+    pub safe: bool,
+}
+
+/// Proportional rate reduction (RFC 6937 §2).
+#[derive(Clone, Copy, Debug, Default)]
+struct Proportional {
+    /// Octets in flight when recovery began (RecoverFS).
+    start: u32,
+    /// Octets that arrived since (prr_delivered).
+    delivered: u32,
+    /// Octets sent since (prr_out).
+    out: u32,
+}
+
 #[derive(Clone, Debug)]
 enum Algorithm {
     Reno(Reno),
@@ -58,6 +80,7 @@ pub struct Controller {
     initial_segments: u32,
     /// Slow start after a timeout counts at most one segment per ACK (RFC 3465 §2.3).
     after_timeout: bool,
+    proportional: Proportional,
     algorithm: Algorithm,
 }
 
@@ -70,6 +93,7 @@ impl Controller {
             mss: mss.clamp(1, 1 << 16),
             initial_segments: initial_segments.max(1),
             after_timeout: false,
+            proportional: Proportional::default(),
             algorithm: match congestion {
                 Congestion::Reno => Algorithm::Reno(Reno::default()),
                 Congestion::Cubic => Algorithm::Cubic(Cubic::default()),
@@ -147,10 +171,54 @@ impl Controller {
     /// Loss was found by duplicate ACKs or SACK with `flight` octets outstanding (without what limited transmit
     /// sent): reduces both windows (RFC 5681 §3.2 step 2, RFC 6675 §5 (4.2), RFC 9438 §4.6).
     ///
-    /// Without SACK, [`inflate`](Self::inflate) by three segments next.
+    /// Without SACK, [`inflate`](Self::inflate) by three segments next; with it,
+    /// [`begin_proportional`](Self::begin_proportional).
     pub fn on_enter_recovery(&mut self, flight: u32) {
         self.reduce(flight);
         self.cwnd = self.ssthresh;
+    }
+
+    /// With SACK: recovery begins with `flight` octets that have not been told to have arrived before the ACK that began it.
+    pub fn begin_proportional(&mut self, flight: u32) {
+        self.proportional = Proportional { start: flight.max(1), delivered: 0, out: 0 };
+    }
+
+    /// With SACK: the window comes down to the threshold while what arrives lets as much in proportion go, and stays
+    /// there without bursts (RFC 6937 §3, with the reduction bound of §3.1 chosen by `safe`).
+    pub fn on_recovery_ack(&mut self, p: &Progress) {
+        let prr = &mut self.proportional;
+        prr.delivered = prr.delivered.saturating_add(p.delivered);
+        let more = if p.pipe > self.ssthresh {
+            let share = u64::from(prr.delivered) * u64::from(self.ssthresh);
+            (share.div_ceil(u64::from(prr.start.max(1))) as u32).saturating_sub(prr.out)
+        } else {
+            let limit = prr.delivered.saturating_sub(prr.out);
+            let limit = if p.safe { limit.max(p.delivered) + self.mss } else { limit };
+            limit.min(self.ssthresh - p.pipe)
+        };
+        self.cwnd = p.pipe.saturating_add(more).min(MAX_WINDOW);
+    }
+
+    /// With SACK: `octets` were sent in recovery.
+    pub fn on_recovery_sent(&mut self, octets: u32) {
+        self.proportional.out = self.proportional.out.saturating_add(octets);
+    }
+
+    /// With SACK: nothing was sent in this recovery yet. The first retransmission is always allowed (RFC 6937 §2).
+    pub fn nothing_recovered(&self) -> bool {
+        self.proportional.out == 0
+    }
+
+    /// The reduction was a mistake; `before` is what was before it (RFC 4015 §3.2). The window grows back in slow start from
+    /// what is in flight, `pipe`, so that no burst follows.
+    pub fn undo(&mut self, before: Controller, pipe: u32, acked: u32) {
+        let (now, mss) = (self.cwnd, self.mss);
+        *self = before;
+        self.mss = mss;
+        let before = self.cwnd;
+        let gentle = pipe.saturating_add(acked.min(self.initial_window())).max(self.mss);
+        self.ssthresh = self.ssthresh.max(before);
+        self.cwnd = before.min(gentle.max(now));
     }
 
     /// NewReno: a further duplicate ACK says that `octets` left the network (RFC 5681 §3.2 step 4).

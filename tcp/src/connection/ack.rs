@@ -1,13 +1,13 @@
-//! What an acknowledgement means: windows, round-trip time, congestion, loss (RFC 9293 §3.10.7.4, RFC 5681,
-//! RFC 6298, RFC 6582, RFC 6675).
+//! What an acknowledgement means: windows, round-trip time, congestion (RFC 9293 §3.10.7.4, RFC 5681, RFC 6298). What is
+//! out of the ordinary goes to `repair`.
 
-use super::{Connection, Cx, Flags, Recovery, State};
+use super::repair::Facts;
+use super::{Connection, Cx, Due, Flags, Recovery};
 use crate::buffers::{Buffers, Handler};
-use crate::congestion::Ack;
-use crate::scoreboard::{DUP_THRESH, Update};
+use crate::scoreboard::{Delivered, Sent};
+use crate::seq::Seq;
 use crate::time::Time;
 use crate::wire::{Segment, flag};
-use core::time::Duration;
 
 impl<B: Buffers> Connection<B> {
     /// Takes an ACK that is not beyond SND.NXT.
@@ -24,37 +24,37 @@ impl<B: Buffers> Connection<B> {
         }
         let acked = s.ack - self.snd_una;
         let flight = self.outstanding();
+        let idle = acked == 0 && flight > 0 && same_window && s.payload.is_empty() && !s.has(flag::FIN);
+        let facts = Facts { acked, flight, una: self.snd_una, idle };
+        let mut delivered = Delivered::new(self.cold.recover);
         if acked > 0 {
-            self.advance(cx, s);
+            self.advance(cx, s, &mut delivered);
         }
-        let mut update = Update::default();
-        if self.flags.has(Flags::SACK) && (!s.sack.is_empty() || !self.cold.scoreboard.is_empty()) {
-            let mss = u32::from(self.mss);
-            update = self.cold.scoreboard.update(&s.sack, self.snd_una, self.snd_nxt, mss);
-        }
-        if acked > 0 {
-            self.progress(cx.now, acked);
-        }
-        let newly_sacked = update.newly_sacked;
-        let lost = self.probe_answered(acked, &update);
-        let pure = s.payload.is_empty() && !s.has(flag::FIN);
-        let duplicate = if self.flags.has(Flags::SACK) {
-            newly_sacked > 0
-        } else {
-            acked == 0 && flight > 0 && pure && same_window
-        };
-        if duplicate {
-            cx.net.counters.duplicate_acks += 1;
-            self.arrive_duplicate(cx, flight, lost);
+        let mut left = false;
+        if idle || self.is_unquiet(s) {
+            left = self.repair(cx, s, &facts, delivered);
+        } else if acked > 0 {
+            self.grow(cx, &facts);
         }
         if self.has_work() {
             self.flags.set(Flags::OUTPUT);
         }
-        let room_grew = newly_sacked > 0 || duplicate || (self.snd_una + self.snd_wnd).gt(right_edge);
+        let room_grew = left || (self.snd_una + self.snd_wnd).gt(right_edge);
         let data = self.data_octets(acked);
         if data > 0 || (room_grew && self.may_send()) {
             h.acked(cx.id, self.tag, u64::from(data));
         }
+    }
+
+    /// Something is missing, or was thought to be.
+    #[inline]
+    fn is_unquiet(&self, s: &Segment) -> bool {
+        let c = &self.cold;
+        !s.sack.is_empty()
+            || self.recovery != Recovery::None
+            || c.scoreboard.is_disturbed()
+            || c.probe.is_some()
+            || c.undo.is_some()
     }
 
     /// Of `acked` octets of sequence space that were just acknowledged, those that are data: all but our FIN.
@@ -76,150 +76,53 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// SND.UNA moves.
-    fn advance<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
+    fn advance<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment, delivered: &mut Delivered) {
         self.snd_una = s.ack;
         self.dup_acks = 0;
-        self.measure(cx.now, s);
+        self.cold.scoreboard.acknowledge(s.ack, delivered);
+        if let Some(newest) = delivered.newest {
+            self.measure(cx.now, s, &newest);
+        }
         let c = &mut self.cold;
         c.queue.acknowledge(s.ack);
         c.retries = 0;
         c.soft_error = false;
-        let mut restart = false;
         if self.snd_una == self.snd_nxt {
             self.rtx_at = Time::MAX; // RFC 6298 (5.2)
+            c.due = Due::Timeout;
             c.stalled_since = Time::MAX;
-        } else {
-            // RFC 6298 (5.3); in NewReno's recovery only for the first partial ACK (RFC 6582 §3.2, step 3).
-            if !(self.recovery == Recovery::NewReno && c.partial_acked) {
-                restart = true;
-            }
-            c.stalled_since = cx.now;
+            return;
         }
-        if restart {
+        c.stalled_since = cx.now;
+        // RFC 6298 (5.3); in NewReno's recovery only for the first partial ACK (RFC 6582 §3.2, step 3).
+        if !(self.recovery == Recovery::NewReno && c.partial_acked) {
             self.restart_timer(cx.now);
         }
     }
 
-    /// A round-trip sample: of the timed segment, or after a timeout from the timestamp that is echoed, if that was
-    /// sent since (RFC 7323 §4.1). An older one says how long ago an ACK was lost, not how long a round trip takes.
-    fn measure(&mut self, now: Time, s: &Segment) {
-        if let Some((end, sent)) = self.cold.timed {
-            if end.le(s.ack) {
-                self.cold.timed = None;
-                self.cold.rtt.sample(now - sent);
-            }
-        } else if self.cold.rtt.backoff() > 0
-            && self.flags.has(Flags::TIMESTAMPS)
-            && let Some(t) = s.timestamps
-        {
-            let (ago, limit) = (
-                self.timestamp(now).wrapping_sub(t.echo),
-                self.timestamp(now).wrapping_sub(self.timestamp(self.cold.timed_out_at)),
-            );
-            if ago <= limit {
-                // The clock's step is a millisecond.
-                self.cold.rtt.sample(Duration::from_millis(u64::from(ago) + 1));
+    /// A round-trip sample, once per round trip: of the newest transmission that was acknowledged. Of one that was sent
+    /// again only if the timestamp that is echoed was sent with it or later (RFC 6298 §3, RFC 7323 §4.1).
+    #[inline]
+    fn measure(&mut self, now: Time, s: &Segment, newest: &Sent) {
+        if s.ack.le(self.cold.sample_at) {
+            return;
+        }
+        let rtt = now - newest.at;
+        if newest.again {
+            let since = |t: u32| Seq(t).ge(Seq(self.timestamp(newest.at)));
+            let sure = self.flags.has(Flags::TIMESTAMPS) && s.timestamps.is_some_and(|t| since(t.echo));
+            if !sure || rtt < self.cold.rtt.min_rtt() {
+                return;
             }
         }
+        self.cold.rtt.sample(rtt);
+        self.cold.sample_at = self.snd_nxt;
+        self.cold.sampled = true;
     }
 
-    /// New data is acknowledged: the congestion window grows, or recovery goes on.
-    fn progress(&mut self, now: Time, acked: u32) {
-        let una = self.snd_una;
-        let left = self.outstanding();
-        let c = &mut self.cold;
-        match self.recovery {
-            Recovery::None | Recovery::Timeout => {
-                if self.recovery == Recovery::Timeout {
-                    c.resend = c.resend.max(una);
-                    if una.ge(c.recover) {
-                        self.recovery = Recovery::None;
-                    }
-                }
-                let limited = c.cwnd_limited || self.recovery == Recovery::Timeout;
-                c.congestion.on_ack(&Ack { now, acked, limited, srtt: c.rtt.srtt() });
-            }
-            // A full acknowledgement ends fast recovery.
-            Recovery::Sack if una.ge(c.recover) => {
-                c.congestion.on_recovery_exit(left, false);
-                self.end_fast_recovery();
-            }
-            Recovery::NewReno if una.ge(c.recover) => {
-                c.congestion.on_recovery_exit(left, true);
-                self.end_fast_recovery();
-            }
-            Recovery::Sack => {}
-            // A partial one says that the next segment is lost as well (RFC 6582 §3.2, step 3).
-            Recovery::NewReno => {
-                c.congestion.on_partial_ack(acked);
-                c.partial_acked = true;
-                c.resend_first = true;
-            }
-        }
-    }
-
-    fn end_fast_recovery(&mut self) {
-        self.recovery = Recovery::None;
-        self.cold.resend_first = false;
-    }
-
-    /// A duplicate ACK: something left the network, and something before it is missing.
-    #[cold]
-    fn arrive_duplicate<T>(&mut self, cx: &mut Cx<'_, T>, flight: u32, lost: bool) {
-        let mss = u32::from(self.mss);
-        self.dup_acks = self.dup_acks.saturating_add(1);
-        if self.dup_acks == 1 {
-            self.cold.flight_before_dups = flight;
-        }
-        match self.recovery {
-            Recovery::NewReno => self.cold.congestion.inflate(mss),
-            Recovery::Sack | Recovery::Timeout => {}
-            Recovery::None if matches!(self.state, State::SynReceived) => {}
-            Recovery::None => {
-                let lost = lost || u32::from(self.dup_acks) >= DUP_THRESH;
-                if self.flags.has(Flags::SACK) {
-                    if lost || self.cold.scoreboard.is_lost(self.snd_una) {
-                        self.enter_fast_recovery(cx, Recovery::Sack);
-                    }
-                // RFC 6582 §3.2 step 1: not because of segments that a timeout or this recovery sent twice.
-                } else if lost && self.snd_una.gt(self.cold.recover) {
-                    self.enter_fast_recovery(cx, Recovery::NewReno);
-                    self.cold.congestion.inflate(DUP_THRESH * mss);
-                }
-            }
-        }
-    }
-
-    fn enter_fast_recovery<T>(&mut self, cx: &mut Cx<'_, T>, kind: Recovery) {
-        cx.net.counters.fast_recoveries += 1;
-        let first = self.first_segment_len();
-        let c = &mut self.cold;
-        c.congestion.on_enter_recovery(c.flight_before_dups);
-        c.recover = self.snd_nxt;
-        c.resend_first = true;
-        c.partial_acked = false;
-        c.timed = None;
-        if kind == Recovery::Sack {
-            c.scoreboard.enter_recovery(self.snd_una + first);
-        }
-        self.recovery = kind;
-        self.restart_timer(cx.now);
-    }
-
-    /// Octets in flight by the best estimate that there is (RFC 6675 §4, SetPipe).
+    /// Octets in flight, as far as one knows (RFC 8985 §9.3): not those that are SACKed or count as lost.
+    #[inline]
     pub(super) fn pipe(&self) -> u32 {
-        let c = &self.cold;
-        match self.recovery {
-            // Everything outstanding counted as lost when the timer expired; what was sent since then counts.
-            Recovery::Timeout => {
-                let again = c.scoreboard.unsacked_between(self.snd_una, c.resend.min(c.recover));
-                again + self.snd_nxt.since(c.recover)
-            }
-            Recovery::NewReno => self.outstanding(),
-            Recovery::None | Recovery::Sack if self.flags.has(Flags::SACK) && !c.scoreboard.is_empty() => {
-                c.scoreboard.pipe(self.snd_nxt)
-            }
-            Recovery::None | Recovery::Sack => self.outstanding(),
-        }
+        self.outstanding() - self.cold.scoreboard.sacked() - self.cold.scoreboard.lost()
     }
 }

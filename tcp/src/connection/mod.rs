@@ -8,6 +8,8 @@ pub(crate) mod open;
 mod output;
 mod probe;
 mod queue;
+mod rack;
+mod repair;
 mod timers;
 
 use crate::arp::Neighbour;
@@ -27,6 +29,8 @@ use crate::wire::SynOptions;
 use output::Next;
 use probe::Probe;
 use queue::SendQueue;
+use rack::Rack;
+use repair::{Frto, Undo};
 
 /// Out-of-order frames that a connection with this receive window holds at most: a window of segments of half a KiB.
 fn held_frames(recv_window: u32) -> u32 {
@@ -127,12 +131,23 @@ impl Flags {
 pub(crate) enum Recovery {
     /// Nothing is known to be lost.
     None,
-    /// Fast recovery by SACK (RFC 6675) until `Cold::recover` is acknowledged.
+    /// Fast recovery with SACK (RFC 8985, RFC 6937) until `Cold::recover` is acknowledged.
     Sack,
     /// Fast recovery without SACK (RFC 6582).
     NewReno,
-    /// After a timeout: everything below `Cold::recover` is sent again, from `Cold::resend` on.
+    /// After a timeout, until `Cold::recover` is acknowledged.
     Timeout,
+}
+
+/// What `Connection::rtx_at` stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Retransmission, SYN or window probe.
+    Timeout,
+    /// A loss probe (RFC 8985 §7).
+    Probe,
+    /// What is late counts as lost (RFC 8985 §6).
+    Reordering,
 }
 
 /// The part that every arriving segment touches: two cache lines. A test pins its size and order.
@@ -177,24 +192,28 @@ pub(crate) struct Cold<B: Buffers> {
     pub congestion: Controller,
     pub rtt: RttEstimator,
     pub scoreboard: Scoreboard,
-    /// The segment whose round trip is being measured: the sequence number after it, and when it was sent.
-    pub timed: Option<(Seq, Time)>,
+    /// A round trip is measured when more than this is acknowledged.
+    pub sample_at: Seq,
+    /// One was measured since the last loss probe.
+    pub sampled: bool,
     /// Recovery ends when this is acknowledged; also the NewReno variable of RFC 6582.
     pub recover: Seq,
-    /// The next octet to send again after a timeout.
-    pub resend: Seq,
+    /// A rescue retransmission waits until SND.UNA is above this (RFC 6675 §4, RescueRxt).
+    pub rescue: Seq,
+    pub rack: Rack,
+    pub frto: Frto,
+    /// While a reduction of the window may turn out to be a mistake.
+    pub undo: Option<Box<Undo>>,
     /// The first unacknowledged segment is to be sent again now.
     pub resend_first: bool,
     /// NewReno: the retransmission timer was restarted by a partial ACK in this recovery.
     pub partial_acked: bool,
     /// The congestion window, and nothing else, ended the last transmission (RFC 9438 §5.8).
     pub cwnd_limited: bool,
-    /// Octets outstanding when the first duplicate ACK came.
-    pub flight_before_dups: u32,
-    /// When the retransmission timer fires if no probe comes before it.
+    /// When the retransmission timer fires if nothing else comes before it.
     pub rto_at: Time,
-    /// `rtx_at` is when a loss probe is due.
-    pub probe_due: bool,
+    /// What `rtx_at` is.
+    pub due: Due,
     pub probe: Option<Probe>,
     /// Octets of the last segment of new data.
     pub last_len: u32,
@@ -211,8 +230,6 @@ pub(crate) struct Cold<B: Buffers> {
     /// When FIN-WAIT-2 ends; `Time::MAX` in other states.
     pub fin_wait_until: Time,
     pub last_sent: Time,
-    /// When the retransmission timer expired last.
-    pub timed_out_at: Time,
     pub ts_recent_at: Time,
     pub reassembly: Reassembly<B::Frame>,
     /// The sequence number of the peer's FIN, once known.
@@ -302,15 +319,18 @@ impl<B: Buffers> Connection<B> {
                 congestion: Controller::new(cfg.congestion, u32::from(DEFAULT_PEER_MSS), cfg.initial_window),
                 rtt: RttEstimator::new(&rtt),
                 scoreboard: Scoreboard::new(iss),
-                timed: None,
+                sample_at: iss,
+                sampled: true,
                 recover: iss,
-                resend: iss,
+                rescue: iss,
+                rack: Rack::new(iss),
+                frto: Frto::Off,
+                undo: None,
                 resend_first: false,
                 partial_acked: false,
                 cwnd_limited: false,
-                flight_before_dups: 0,
                 rto_at: Time::MAX,
-                probe_due: false,
+                due: Due::Timeout,
                 probe: None,
                 last_len: 0,
                 retries: 0,
@@ -320,7 +340,6 @@ impl<B: Buffers> Connection<B> {
                 stalled_since: Time::MAX,
                 fin_wait_until: Time::MAX,
                 last_sent: now,
-                timed_out_at: Time::ZERO,
                 ts_recent_at: now,
                 reassembly: Reassembly::new(held_frames(cfg.recv_window)),
                 peer_fin: None,
@@ -374,13 +393,21 @@ impl<B: Buffers> Connection<B> {
         self.snd_wnd = u32::from(e.window);
         self.max_snd_wnd = self.snd_wnd;
         (self.snd_wl1, self.snd_wl2) = (e.irs, e.iss);
-        self.cold.scoreboard = Scoreboard::new(self.snd_una);
+        self.begin_sending();
         if e.retries == 0 {
             self.cold.rtt.sample(now - e.sent_at);
         } else {
             self.cold.rtt.syn_was_lost();
             self.cold.congestion.on_syn_lost();
         }
+    }
+
+    /// Nothing but the SYN was sent, and it is acknowledged.
+    pub(super) fn begin_sending(&mut self) {
+        let c = &mut self.cold;
+        c.scoreboard = Scoreboard::new(self.snd_una);
+        c.rack = Rack::new(self.snd_una);
+        c.sample_at = self.snd_una;
     }
 
     /// The user has no more to send: a FIN follows what is queued (RFC 9293 §3.10.4).

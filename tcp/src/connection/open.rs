@@ -43,9 +43,7 @@ impl<B: Buffers> Connection<B> {
         let mut options = Options::new();
         put_syn(&mut options, offer, timestamps);
         let again = self.cold.retries > 0;
-        if self.cold.timed.is_none() && !again {
-            self.cold.timed = Some((self.cold.iss + 1, cx.now));
-        }
+        self.cold.last_sent = cx.now;
         let fields = TcpFields {
             dst_mac,
             remote_ip: self.key.remote().ip().to_bits(),
@@ -110,11 +108,11 @@ impl<B: Buffers> Connection<B> {
         if self.cold.retries > 0 {
             self.cold.rtt.syn_was_lost();
             self.cold.congestion.on_syn_lost();
-        } else if let Some((_, sent)) = self.cold.timed {
-            self.cold.rtt.sample(cx.now - sent);
+        } else {
+            self.cold.rtt.sample(cx.now - self.cold.last_sent);
         }
-        self.cold.timed = None;
         self.snd_una = ack;
+        self.begin_sending();
         self.rtx_at = crate::Time::MAX;
         self.cold.retries = 0;
         self.cold.stalled_since = crate::Time::MAX;

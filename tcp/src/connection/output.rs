@@ -1,10 +1,11 @@
 //! Sending: ACKs, new data, FIN and retransmissions (RFC 9293 §3.8.6, §3.10.2, RFC 5681, RFC 6675).
 
 use super::queue::Pieces;
-use super::{Connection, Cx, Flags, Recovery, State};
+use super::repair::Frto;
+use super::{Connection, Cx, Due, Flags, Recovery, State};
 use crate::buffers::{Buffers, Transmit};
 use crate::sabotage::{Rule, broken};
-use crate::scoreboard::{DUP_THRESH, NextSeg};
+use crate::scoreboard::DUP_THRESH;
 use crate::seq::Seq;
 use crate::time::Time;
 use crate::wire::{Options, Segment, TcpFields, Timestamps, ecn, flag, put_sack, put_timestamps};
@@ -202,13 +203,15 @@ impl<B: Buffers> Connection<B> {
         let end = end + u32::from(next.fin);
         if next.again {
             c.retransmits += 1;
-            c.timed = None; // Karn's rule
+            c.scoreboard.sent_again(next.seq..end, cx.now);
+            self.count_for_undo(end - next.seq);
         } else {
             c.hold_until = Time::MAX;
             c.last_len = next.len;
-            if c.timed.is_none() && self.recovery == Recovery::None {
-                c.timed = Some((end, cx.now));
-            }
+            c.scoreboard.sent(end, cx.now);
+        }
+        if self.recovery == Recovery::Sack {
+            self.cold.congestion.on_recovery_sent(end - next.seq);
         }
         self.snd_nxt = self.snd_nxt.max(end);
         if self.rtx_at == Time::MAX {
@@ -216,12 +219,6 @@ impl<B: Buffers> Connection<B> {
         } else if !next.again {
             self.schedule_probe(cx.now);
         }
-    }
-
-    /// The length of the segment at SND.UNA.
-    pub(super) fn first_segment_len(&mut self) -> u32 {
-        let (una, mss) = (self.snd_una, u32::from(self.mss));
-        self.cold.queue.segment_len(una, mss, 0)
     }
 
     /// What to send next while `pipe` octets are in flight, and what to note about it.
@@ -232,31 +229,9 @@ impl<B: Buffers> Connection<B> {
             self.cold.resend_first = false;
             return Some(self.again(self.snd_una, mss));
         }
-        let fits = pipe.saturating_add(mss) <= cwnd || pipe == 0;
-        match self.recovery {
-            Recovery::Timeout => {
-                if let Some(next) = self.next_after_timeout(fits) {
-                    return Some(next);
-                }
-                if self.cold.resend.lt(self.cold.recover) {
-                    return None; // what is old goes first
-                }
-            }
-            Recovery::Sack if fits => {
-                let new = self.new_segment(cx, 0);
-                let (nxt, recover) = (self.data_sent(), self.cold.recover);
-                match self.cold.scoreboard.next_seg(nxt, recover, mss, new.is_some())? {
-                    NextSeg::New => return new,
-                    NextSeg::Retransmit(r) => {
-                        let next = self.again(r.start, r.end - r.start);
-                        self.cold.scoreboard.retransmitted(next.seq + next.len.max(1));
-                        return Some(next);
-                    }
-                    NextSeg::Rescue(r) => return Some(self.again(r.start, r.end - r.start)),
-                }
-            }
-            Recovery::Sack => return None,
-            Recovery::None | Recovery::NewReno => {}
+        let by_scoreboard = matches!(self.recovery, Recovery::Timeout | Recovery::Sack);
+        if by_scoreboard && self.cold.frto != Frto::NewData && self.cold.scoreboard.lost() > 0 {
+            return self.next_lost(pipe, cwnd); // what is old goes first
         }
         // RFC 3042: the first two duplicate ACKs let one new segment go each. With SACK `pipe` has seen to that.
         let limited = if self.recovery == Recovery::None && !self.flags.has(Flags::SACK) {
@@ -266,7 +241,9 @@ impl<B: Buffers> Connection<B> {
         };
         // What is sent for the first time, and orderly, may go in trains of segments where the link takes them.
         let train = if self.recovery == Recovery::None { cwnd.saturating_sub(pipe) } else { 0 };
-        let new = self.new_segment(cx, train)?;
+        let Some(new) = self.new_segment(cx, train) else {
+            return if self.recovery == Recovery::Sack { self.rescue(pipe, cwnd) } else { None };
+        };
         let allowed = pipe.saturating_add(new.len) <= cwnd.saturating_add(limited) || pipe == 0;
         self.cold.cwnd_limited = !allowed;
         (allowed || new.len == 0).then_some(new)
@@ -285,16 +262,26 @@ impl<B: Buffers> Connection<B> {
         Next { seq, len, fin, again: true }
     }
 
-    /// Sends everything again that a timeout gave up, except what the receiver has told since then that it holds.
-    fn next_after_timeout(&mut self, fits: bool) -> Option<Next> {
-        let c = &mut self.cold;
-        if !fits || c.resend.ge(c.recover) {
+    /// What is lost, as far as the window lets it go: one segment goes in any case, or recovery would wait for the timer.
+    fn next_lost(&mut self, pipe: u32, cwnd: u32) -> Option<Next> {
+        let lost = self.cold.scoreboard.next_lost()?;
+        let next = self.again(lost.start, lost.end - lost.start);
+        let first = self.recovery == Recovery::Sack && self.cold.congestion.nothing_recovered();
+        let fits = pipe.saturating_add(next.len) <= cwnd || pipe == 0 || first;
+        fits.then_some(next)
+    }
+
+    /// Everything that is lost was sent again, and there is nothing new: once per recovery, and not before it made
+    /// progress, the end of what is outstanding goes again, in case it is lost, too (RFC 6675 §4, NextSeg (4)).
+    fn rescue(&mut self, pipe: u32, cwnd: u32) -> Option<Next> {
+        if self.snd_una.le(self.cold.rescue) || pipe.saturating_add(u32::from(self.mss)) > cwnd {
             return None;
         }
-        let hole = c.scoreboard.unsacked_from(c.resend, c.recover)?;
-        let next = self.again(hole.start, hole.end - hole.start);
-        self.cold.resend = next.seq + next.len + u32::from(next.fin);
-        Some(next)
+        let range = self.cold.scoreboard.last_in_flight()?;
+        self.cold.rescue = self.cold.recover;
+        let mss = u32::from(self.mss);
+        let len = (range.end - range.start).min(self.cold.last_len.clamp(1, mss));
+        Some(self.again(range.end - len, len))
     }
 
     /// The next new segment, or as many as one frame takes in at most `train` octets, that the peer's window lets go,
@@ -318,6 +305,7 @@ impl<B: Buffers> Connection<B> {
             self.cold.hold_until = Time::MAX;
             if self.outstanding() == 0 && self.rtx_at == Time::MAX {
                 self.cold.persist = true;
+                self.cold.due = Due::Timeout;
                 self.rtx_at = cx.now + self.cold.rtt.rto();
             }
             return None;

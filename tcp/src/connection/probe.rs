@@ -1,9 +1,8 @@
 //! Tail loss probes (RFC 8985 §7): when an ACK is overdue, one segment asks for it, long before the retransmission
 //! timer would. One ACK answers a whole burst, so a lost ACK or a lost last segment would otherwise cost a timeout.
 
-use super::{Connection, Cx, Flags, Next, Recovery};
+use super::{Connection, Cx, Due, Flags, Next, Recovery};
 use crate::buffers::{Buffers, Transmit};
-use crate::scoreboard::Update;
 use crate::seq::Seq;
 use crate::time::Time;
 use core::time::Duration;
@@ -27,30 +26,29 @@ impl<B: Buffers> Connection<B> {
     pub(super) fn restart_timer(&mut self, now: Time) {
         self.cold.rto_at = now + self.cold.rtt.rto();
         self.rtx_at = self.cold.rto_at;
-        self.cold.probe_due = false;
+        self.cold.due = Due::Timeout;
         self.schedule_probe(now);
     }
 
-    /// Data was sent or acknowledged: a probe is due two round trips from now, unless the timer comes first
-    /// (RFC 8985 §7.2).
+    /// Data was sent or acknowledged: a probe is due two round trips from now, or in place of the timer if that comes
+    /// first (RFC 8985 §7.2).
     pub(super) fn schedule_probe(&mut self, now: Time) {
         let c = &mut self.cold;
         let Some(srtt) = c.rtt.srtt() else { return };
         let may = self.flags.has(Flags::SACK) && self.recovery == Recovery::None && c.retries == 0;
-        if !may || c.probe.is_some() || self.dup_acks > 0 || c.persist {
+        if !may || c.probe.is_some() || c.scoreboard.is_disturbed() || c.persist || !c.sampled {
             return;
         }
         let lone = self.snd_nxt - self.snd_una <= u32::from(self.mss);
         let wait = (2 * srtt).max(SHORTEST) + if lone { ACK_DELAY } else { Duration::ZERO };
-        if now + wait < c.rto_at {
-            self.rtx_at = now + wait;
-            c.probe_due = true;
-        }
+        self.rtx_at = c.rto_at.min(now + wait);
+        c.due = Due::Probe;
     }
 
     /// The ACK is overdue: sends new data if there is some, else the last segment again (RFC 8985 §7.3).
     pub(super) fn send_loss_probe<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
-        self.cold.probe_due = false;
+        self.cold.due = Due::Timeout;
+        self.cold.sampled = false;
         self.rtx_at = cx.now + self.cold.rtt.rto();
         self.cold.rto_at = self.rtx_at;
         let Some(dst_mac) = self.ready_to_send(cx) else { return };
@@ -68,26 +66,22 @@ impl<B: Buffers> Connection<B> {
         let at = self.rtx_at;
         self.sent(cx, Next { len, ..next });
         self.rtx_at = at;
-        self.cold.probe_due = false;
+        self.cold.due = Due::Timeout;
         self.cold.probe = Some(Probe { end: self.snd_nxt, again: next.again });
     }
 
-    /// An ACK came while a probe was out. True: what it SACKs was sent two round trips after what is missing, so that
-    /// is lost (RFC 8985 §6.2).
-    pub(super) fn probe_answered(&mut self, acked: u32, update: &Update) -> bool {
-        let Some(probe) = self.cold.probe else { return false };
-        if update.newly_sacked > 0 {
+    /// An ACK came while a probe was out (RFC 8985 §7.4). `twice`: it reports octets that arrived twice.
+    pub(super) fn probe_answered<T>(&mut self, cx: &mut Cx<'_, T>, acked: u32, sacked: u32, twice: bool) {
+        let Some(probe) = self.cold.probe else { return };
+        let reached = self.snd_una.ge(probe.end);
+        if sacked > 0 || acked > 0 || twice {
             self.cold.probe = None;
-            return self.recovery == Recovery::None;
         }
-        if acked > 0 {
-            self.cold.probe = None;
-            // The probe itself repaired a loss, unless the peer reports that it had the octets (RFC 8985 §7.4).
-            if probe.again && self.snd_una.ge(probe.end) && update.duplicate.is_none() {
-                self.cold.congestion.on_enter_recovery(acked);
-                self.cold.congestion.on_recovery_exit(self.outstanding(), false);
-            }
+        // The probe itself repaired a loss, unless the peer says that it had the octets.
+        if probe.again && reached && acked > 0 && !twice && self.recovery == Recovery::None {
+            cx.net.counters.loss_probe_recoveries += 1;
+            self.cold.congestion.on_enter_recovery(acked);
+            self.cold.congestion.on_recovery_exit(self.outstanding(), false);
         }
-        false
     }
 }

@@ -1,7 +1,8 @@
 //! What time brings: retransmission, window probes, keep-alive, user timeout, FIN-WAIT-2 (RFC 6298, RFC 9293 §3.8,
 //! RFC 5482). A connection has one entry in the timer wheel; this decides which of its deadlines has come.
 
-use super::{Connection, Cx, Fate, Flags, Recovery, State};
+use super::repair::Frto;
+use super::{Connection, Cx, Due, Fate, Flags, Recovery, State};
 use crate::buffers::{Buffers, CloseReason, Transmit};
 use crate::config::Keepalive;
 use crate::net::Net;
@@ -50,12 +51,16 @@ impl<B: Buffers> Connection<B> {
         if self.user_timeout_at(cx.net) <= now {
             return self.give_up(cx);
         }
-        if self.rtx_at <= now && self.cold.probe_due {
-            self.send_loss_probe(cx);
-        } else if self.rtx_at <= now {
-            let fate = self.on_retransmission_timeout(cx);
-            if fate != Fate::Keep {
-                return fate;
+        if self.rtx_at <= now {
+            match self.cold.due {
+                Due::Probe => self.send_loss_probe(cx),
+                Due::Reordering => self.on_reordering_timer(cx),
+                Due::Timeout => {
+                    let fate = self.on_retransmission_timeout(cx);
+                    if fate != Fate::Keep {
+                        return fate;
+                    }
+                }
             }
         }
         if self.cold.hold_until <= now {
@@ -77,6 +82,7 @@ impl<B: Buffers> Connection<B> {
         }
         if self.outstanding() == 0 {
             self.cold.queue.shrink();
+            self.cold.scoreboard.shrink();
         }
         Fate::Keep
     }
@@ -102,10 +108,9 @@ impl<B: Buffers> Connection<B> {
         }
         let first = self.cold.retries == 0;
         self.cold.retries += 1;
-        self.cold.timed = None; // Karn's rule
-        self.cold.timed_out_at = cx.now;
         self.cold.rtt.back_off(); // RFC 6298 (5.5)
-        self.rtx_at = cx.now + self.cold.rtt.rto();
+        self.cold.rto_at = cx.now + self.cold.rtt.rto();
+        self.rtx_at = self.cold.rto_at;
         if opening {
             cx.net.counters.rto_recoveries += 1;
             self.send_syn(cx);
@@ -115,7 +120,7 @@ impl<B: Buffers> Connection<B> {
             self.send_probe(cx);
         } else if self.outstanding() > 0 {
             cx.net.counters.rto_recoveries += 1;
-            self.enter_timeout_recovery(first);
+            self.enter_timeout_recovery(cx, first);
             self.output(cx);
         } else {
             self.rtx_at = Time::MAX;
@@ -123,14 +128,23 @@ impl<B: Buffers> Connection<B> {
         Fate::Keep
     }
 
-    /// RFC 6298 (5.4), RFC 5681 §3.1, RFC 6582 §4.
-    fn enter_timeout_recovery(&mut self, first: bool) {
+    /// RFC 6298 (5.4), RFC 5681 §3.1, RFC 6582 §4, RFC 8985 §6.3.
+    fn enter_timeout_recovery<T>(&mut self, cx: &Cx<'_, T>, first: bool) {
+        // What is in recovery already has its cause (RFC 5682 §3.1 step 1).
+        let sudden = first && self.recovery == Recovery::None;
+        if sudden {
+            self.prepare_undo(cx);
+        }
         let flight = self.outstanding();
+        let recent = self.lost_at_timeout(cx.now);
         let c = &mut self.cold;
+        c.frto = if sudden { Frto::Retransmitted } else { Frto::Off };
+        if !sudden {
+            c.undo = None;
+        }
         c.congestion.on_rto(flight, first);
-        c.scoreboard.on_rto();
+        c.scoreboard.on_timeout(recent);
         c.recover = self.snd_nxt;
-        c.resend = self.snd_una;
         c.resend_first = false;
         c.probe = None;
         self.dup_acks = 0;

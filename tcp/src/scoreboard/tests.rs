@@ -7,235 +7,293 @@ fn block(start: u32, end: u32) -> Block {
     Block::new(Seq(start), Seq(end))
 }
 
-fn seqs(r: Range<u32>) -> Range<Seq> {
-    Seq(r.start)..Seq(r.end)
+fn at(ms: u64) -> Time {
+    Time::from_millis(ms)
 }
 
-/// 2000 octets from 1000 on are outstanding, these are SACKed.
+/// Twenty segments of 100 octets from 1000 on, sent one per millisecond, and these SACKed.
 fn with(blocks: &[(u32, u32)]) -> Scoreboard {
     let mut s = Scoreboard::new(Seq(1000));
+    for i in 1..=20 {
+        s.sent(Seq(1000 + 100 * i), at(u64::from(i)));
+    }
     for &(a, b) in blocks {
-        s.update(&[block(a, b)], Seq(1000), Seq(3000), MSS);
+        s.sack(&[block(a, b)], &mut Delivered::new(Seq(0)));
     }
     s
 }
 
+fn yardstick(sent: u64, end: u32, patience: u64, now: u64) -> Yardstick {
+    let latest = Sent { at: at(sent), end: Seq(end), again: false };
+    Yardstick { latest, patience: Duration::from_millis(patience), now: at(now) }
+}
+
+#[test]
+fn a_burst_is_one_run() {
+    let mut s = Scoreboard::new(Seq(0));
+    for i in 1..=50 {
+        s.sent(Seq(i * 100), at(u64::from(i) / 10));
+    }
+    assert_eq!(s.runs.len(), 6);
+    let mut d = Delivered::new(Seq(5000));
+    s.acknowledge(Seq(2500), &mut d);
+    assert_eq!((d.octets, s.runs.len()), (2500, 4));
+    assert_eq!(d.newest, Some(Sent { at: at(2), end: Seq(2500), again: false }));
+    s.acknowledge(Seq(5000), &mut d);
+    assert!(s.runs.is_empty());
+    s.shrink();
+    assert!(s.runs.capacity() <= 2 * IDLE_CAPACITY);
+}
+
 #[test]
 fn three_ranges_or_more_than_two_segments_mean_loss() {
-    assert!(!with(&[(1100, 1200)]).is_lost(Seq(1000)));
-    assert!(!with(&[(1100, 1300)]).is_lost(Seq(1000)));
-    assert!(with(&[(1100, 1301)]).is_lost(Seq(1000)));
-    let s = with(&[(1100, 1101), (1200, 1201), (1300, 1301)]);
-    assert!(s.is_lost(Seq(1000)) && s.is_lost(Seq(1099)));
-    assert!(!s.is_lost(Seq(1101)));
+    assert!(!with(&[(1100, 1200)]).dup_thresh_reached(MSS));
+    assert!(!with(&[(1100, 1300)]).dup_thresh_reached(MSS));
+    assert!(with(&[(1100, 1301)]).dup_thresh_reached(MSS));
+    assert!(with(&[(1100, 1101), (1200, 1201), (1300, 1301)]).dup_thresh_reached(MSS));
+}
+
+/// RFC 8985 §6.2 step 5.
+#[test]
+fn what_was_sent_before_what_arrived_is_lost_in_time() {
+    let mut s = with(&[(1300, 1400)]);
+    // 1300..1400 was sent at 4 ms and took 10 ms; 2 ms of reordering are tolerated.
+    let (lost, due) = s.detect_lost(&yardstick(4, 1400, 12, 14));
+    assert_eq!((lost, due), (200, Some(at(15)))); // sent at 1 and 2 ms; the one of 3 ms has 1 ms left
+    assert_eq!(s.next_lost(), Some(Seq(1000)..Seq(1200)));
+    let (lost, due) = s.detect_lost(&yardstick(4, 1400, 12, 15));
+    assert_eq!((lost, due, s.lost()), (100, None, 300));
+    s.sent_again(Seq(1000)..Seq(1100), at(15));
+    assert_eq!((s.lost(), s.next_lost()), (200, Some(Seq(1100)..Seq(1300))));
+    s.sent_again(Seq(1100)..Seq(1300), at(15));
+    assert_eq!((s.lost(), s.next_lost()), (0, None));
+    // A retransmission is lost when something that was sent after it arrives.
+    s.sent(Seq(3100), at(26));
+    let mut d = Delivered::new(Seq(0));
+    s.sack(&[block(3000, 3100)], &mut d);
+    assert_eq!(d.newest, Some(Sent { at: at(26), end: Seq(3100), again: false }));
+    let (lost, _) = s.detect_lost(&yardstick(26, 3100, 10, 36));
+    assert_eq!(lost, 300 + 1600);
 }
 
 #[test]
-fn fast_retransmit_then_new_data_then_rescue() {
-    let (nxt, point) = (Seq(3000), Seq(3000));
+fn sent_at_the_same_time_order_decides() {
+    let mut s = Scoreboard::new(Seq(0));
+    s.sent(Seq(1000), at(1));
+    s.sack(&[block(400, 500)], &mut Delivered::new(Seq(0)));
+    let (lost, due) = s.detect_lost(&yardstick(1, 500, 1, 2));
+    assert_eq!((lost, due), (400, None));
+    assert_eq!(s.next_lost(), Some(Seq(0)..Seq(400)));
+}
+
+#[test]
+fn reneging_makes_it_lost() {
     let mut s = with(&[(1100, 1200), (1300, 1600)]);
-    s.enter_recovery(Seq(1100));
-    // Pipe: what is not lost above 1600, and the retransmission of 1000..1100.
-    assert_eq!(s.pipe(nxt), 1400 + 100);
-    assert_eq!(s.next_seg(nxt, point, MSS, true), Some(NextSeg::Retransmit(seqs(1200..1300)))); // (1)
-    s.retransmitted(Seq(1300));
-    assert_eq!(s.pipe(nxt), 1400 + 200);
-    assert_eq!(s.next_seg(nxt, point, MSS, true), Some(NextSeg::New)); // (2)
-    assert_eq!(s.next_seg(nxt, point, MSS, false), None); // a rescue only after progress
-    s.update(&[block(1300, 1600)], Seq(1200), nxt, MSS);
-    assert_eq!(s.next_seg(nxt, point, MSS, false), Some(NextSeg::Rescue(seqs(2900..3000)))); // (4)
-    assert_eq!(s.next_seg(nxt, point, MSS, false), None); // once
-}
-
-#[test]
-fn rule_3_retransmits_what_is_not_yet_lost() {
-    let mut s = with(&[(1100, 1500), (1600, 1700)]);
-    s.enter_recovery(Seq(1100));
-    assert_eq!(s.next_seg(Seq(3000), Seq(3000), MSS, true), Some(NextSeg::New));
-    assert_eq!(s.next_seg(Seq(3000), Seq(3000), MSS, false), Some(NextSeg::Retransmit(seqs(1500..1600))));
-}
-
-#[test]
-fn reneging_forgets_everything() {
-    let mut s = with(&[(1100, 1200), (1300, 1600)]);
+    assert!(!s.drop_reneged());
     // The ACK stops at a range that was SACKed: it is not there any more.
-    let u = s.update(&[], Seq(1100), Seq(3000), MSS);
-    assert!(u.reneged && s.is_empty());
-    assert!(!s.is_lost(Seq(1100)));
-    assert_eq!(s.pipe(Seq(3000)), 1900);
-    let mut s = with(&[(1100, 1200), (1300, 1600)]);
-    s.on_rto();
-    assert!(s.is_empty());
+    s.acknowledge(Seq(1100), &mut Delivered::new(Seq(0)));
+    assert!(s.drop_reneged());
+    assert_eq!((s.sacked(), s.lost()), (0, 400));
+    assert_eq!(s.next_lost(), Some(Seq(1100)..Seq(1200)));
+}
+
+#[test]
+fn a_timeout_loses_all_but_the_recent() {
+    let mut s = with(&[(1100, 1200)]);
+    s.on_timeout(at(10));
+    assert_eq!((s.lost(), s.sacked()), (900, 100));
+    s.revive_lost();
+    assert_eq!((s.lost(), s.next_lost()), (0, None));
+    s.on_timeout(at(0));
+    assert_eq!(s.lost(), 100);
 }
 
 #[test]
 fn duplicates_are_not_sacks() {
     let mut s = with(&[]);
+    let mut d = Delivered::new(Seq(0));
     // RFC 2883 §5: below the ACK, or inside of the second block.
-    let u = s.update(&[block(900, 1000), block(1500, 1600)], Seq(1000), Seq(3000), MSS);
-    assert_eq!((u.newly_sacked, u.duplicate), (100, Some((Seq(900), Seq(1000)))));
-    let u = s.update(&[block(1500, 1550), block(1500, 1600)], Seq(1000), Seq(3000), MSS);
-    assert_eq!((u.newly_sacked, u.duplicate), (0, Some((Seq(1500), Seq(1550)))));
-}
-
-/// Sequence numbers half the space apart compare either way round: such a block is behind and ahead at once.
-#[test]
-fn a_block_from_the_other_side_of_the_space_is_ignored() {
-    let mut s = Scoreboard::new(Seq(3_314_970_477));
-    let far = block(1_108_536_299, 2_203_331_884);
-    let update = s.update(&[far], Seq(3_314_970_477), Seq(3_314_970_477), 1000);
-    assert_eq!(update.newly_sacked, 0);
-    assert!(s.is_empty());
-    assert_eq!(s.pipe(Seq(3_314_970_477)), 0);
-}
-
-#[test]
-fn nonsense_is_ignored() {
-    let mut s = with(&[]);
-    let bad = [block(2900, 3001), block(1000, 1100), block(1300, 1200), block(1, 2), block(1200, 1200)];
-    assert_eq!(s.update(&bad, Seq(1000), Seq(3000), MSS).newly_sacked, 0);
-    assert!(s.is_empty());
+    assert_eq!(s.sack(&[block(900, 1000), block(1500, 1600)], &mut d), Some(block(900, 1000)));
+    assert_eq!(d.sacked, 100);
+    let mut d = Delivered::new(Seq(0));
+    assert_eq!(s.sack(&[block(1500, 1550), block(1500, 1600)], &mut d), Some(block(1500, 1550)));
+    assert_eq!(d.sacked, 0);
 }
 
 #[test]
 fn ranges_are_bounded() {
     let mut s = Scoreboard::new(Seq(0));
-    for i in 0..100_000 {
-        s.update(&[block(2 * i + 1, 2 * i + 2)], Seq(0), Seq(1 << 20), MSS);
+    s.sent(Seq(100_000), at(1));
+    for i in 0..3000 {
+        s.sack(&[block(2 + 4 * i, 3 + 4 * i)], &mut Delivered::new(Seq(0)));
     }
-    assert!(s.sacked.len() <= MAX_RANGES);
-    // Merging goes on.
-    s.update(&[block(1, 400)], Seq(0), Seq(1 << 20), MSS);
-    assert!(s.octets >= 399);
+    assert_eq!((s.ranges, s.sacked()), (MAX_RANGES, MAX_RANGES));
+    assert!(s.runs.len() <= 2 * MAX_RANGES as usize + 1);
+    // Those that are kept still grow.
+    s.sack(&[block(2, 10)], &mut Delivered::new(Seq(0)));
+    assert_eq!((s.ranges, s.sacked()), (MAX_RANGES - 2, MAX_RANGES + 6));
 }
 
-/// RFC 6675 octet by octet.
+/// The same with one entry per octet.
+#[derive(Clone)]
 struct Model {
-    sacked: Vec<bool>,
-    una: usize,
-    nxt: usize,
-    high_rxt: usize,
+    una: u32,
+    octets: Vec<Run>,
 }
 
 impl Model {
-    fn is_lost(&self, s: usize) -> bool {
-        let above = &self.sacked[s.min(self.nxt)..self.nxt];
-        let octets = above.iter().filter(|x| **x).count();
-        let ranges = (0..above.len()).filter(|&i| above[i] && (i == 0 || !above[i - 1])).count();
-        ranges >= 3 || octets > 2 * MSS as usize
-    }
-
-    fn open(&self) -> impl DoubleEndedIterator<Item = usize> + '_ {
-        (self.una..self.nxt).filter(|&i| !self.sacked[i])
-    }
-
-    fn pipe(&self) -> usize {
-        self.open().map(|s| usize::from(!self.is_lost(s)) + usize::from(s < self.high_rxt)).sum()
-    }
-
-    fn next(&self, new_data: bool) -> Option<(bool, usize)> {
-        let top = (self.una..self.nxt).rev().find(|&i| self.sacked[i]);
-        let hole = self.open().find(|&s| s >= self.high_rxt && top.is_some_and(|t| s < t));
-        match hole {
-            Some(s) if self.is_lost(s) => Some((true, s)),
-            _ if new_data => Some((false, self.nxt)),
-            Some(s) => Some((true, s)),
-            None => None,
+    fn each(&mut self, range: Range<u32>, mut f: impl FnMut(&mut Run)) {
+        for o in &mut self.octets {
+            if range.contains(&(o.end.0.wrapping_sub(1))) {
+                f(o);
+            }
         }
+    }
+
+    fn count(&self, fate: Fate) -> u32 {
+        self.octets.iter().filter(|o| o.fate == fate).count() as u32
     }
 }
 
 #[derive(Clone, Debug)]
 enum Step {
     Send(u32),
-    Sack(Vec<(u32, u32)>),
     Ack(u32),
-    Next(bool),
-    Timeout,
+    Sack(Vec<(u32, u32)>),
+    Detect { sent: u64, end: u32, patience: u64 },
+    SendLost(u32),
+    Timeout(u64),
+    Revive,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        3 => (0u32..300).prop_map(Step::Send),
-        6 => prop::collection::vec((0u32..2000, 1u32..150), 1..4).prop_map(Step::Sack),
-        2 => (0u32..400).prop_map(Step::Ack),
-        3 => any::<bool>().prop_map(Step::Next),
-        1 => Just(Step::Timeout),
+        4 => (1u32..30).prop_map(Step::Send),
+        2 => (0u32..20).prop_map(Step::Ack),
+        4 => prop::collection::vec((0u32..60, 1u32..20), 1..4).prop_map(Step::Sack),
+        3 => (0u64..60, 0u32..80, 0u64..20).prop_map(|(sent, end, patience)| Step::Detect { sent, end, patience }),
+        4 => (1u32..10).prop_map(Step::SendLost),
+        1 => (0u64..60).prop_map(Step::Timeout),
+        1 => Just(Step::Revive),
     ]
 }
 
 proptest! {
     #[test]
-    fn agrees_with_the_rfc_octet_by_octet(base in prop_oneof![any::<u32>(), Just(u32::MAX - 700)], steps in prop::collection::vec(step(), 1..60)) {
-        let seq = |i: usize| Seq(base.wrapping_add(i as u32));
-        let mut s = Scoreboard::new(seq(0));
-        let mut m = Model { sacked: vec![false; 30_000], una: 0, nxt: 0, high_rxt: 0 };
-        for step in steps {
+    fn runs_are_octets(steps in prop::collection::vec(step(), 1..60)) {
+        let base = 0x7fff_fff0u32;
+        let mut s = Scoreboard::new(Seq(base));
+        let mut m = Model { una: base, octets: Vec::new() };
+        let mut nxt = base;
+        for (i, step) in steps.into_iter().enumerate() {
+            let now = at(i as u64);
             match step {
-                Step::Send(n) => m.nxt += n as usize,
-                Step::Sack(blocks) => {
-                    let mut wire = Vec::new();
-                    let mut newly = 0;
-                    for (at, len) in blocks {
-                        let (from, to) = (m.una + at as usize, m.una + (at + len) as usize);
-                        wire.push(Block::new(seq(from), seq(to)));
-                        if from > m.una && to <= m.nxt {
-                            newly += m.sacked[from..to].iter().filter(|x| !**x).count();
-                            m.sacked[from..to].fill(true);
-                        }
+                Step::Send(n) => {
+                    for k in 1..=n {
+                        m.octets.push(Run { end: Seq(nxt + k), fate: Fate::Sent, again: false, at: now });
                     }
-                    let u = s.update(&wire, seq(m.una), seq(m.nxt), MSS);
-                    prop_assert!(!u.reneged);
-                    prop_assert_eq!(u.newly_sacked as usize, newly);
+                    nxt += n;
+                    s.sent(Seq(nxt), now);
                 }
                 Step::Ack(n) => {
-                    let mut una = (m.una + n as usize).min(m.nxt);
-                    // An honest receiver never stops before what it holds.
-                    while una < m.nxt && m.sacked[una] {
-                        una += 1;
-                    }
-                    m.una = una;
-                    m.high_rxt = m.high_rxt.max(una);
-                    let u = s.update(&[], seq(una), seq(m.nxt), MSS);
-                    prop_assert!(!u.reneged);
-                }
-                Step::Next(new_data) => {
-                    let expected = m.next(new_data);
-                    match s.next_seg(seq(m.nxt), seq(m.nxt), MSS, new_data) {
-                        Some(NextSeg::Retransmit(r)) => {
-                            let start = (r.start.0.wrapping_sub(base)) as usize;
-                            let end = (r.end.0.wrapping_sub(base)) as usize;
-                            prop_assert_eq!(expected, Some((true, start)));
-                            prop_assert!(start < end && end - start <= MSS as usize);
-                            prop_assert!((start..end).all(|i| !m.sacked[i]));
-                            prop_assert!(end - start == MSS as usize || m.sacked[end]);
-                            m.high_rxt = end;
-                            s.retransmitted(r.end);
+                    let una = (m.una + n).min(nxt);
+                    let mut d = Delivered::new(Seq(0));
+                    s.acknowledge(Seq(una), &mut d);
+                    let (gone, left): (Vec<Run>, Vec<Run>) = m.octets.iter().partition(|o| o.end.0 <= una);
+                    prop_assert_eq!(d.octets as usize, gone.iter().filter(|o| o.fate != Fate::Sacked).count());
+                    let newest = gone.iter().filter(|o| o.fate != Fate::Sacked).map(|o| o.at).max();
+                    prop_assert_eq!(d.newest.map(|n| n.at), newest);
+                    (m.una, m.octets) = (una, left);
+                    let reneged = s.drop_reneged();
+                    prop_assert_eq!(reneged, m.octets.first().is_some_and(|o| o.fate == Fate::Sacked));
+                    if reneged {
+                        // When what is SACKed was sent is not remembered for each octet.
+                        for run in &s.runs {
+                            m.each(una..run.end.0, |o| if o.fate == Fate::Sacked {
+                                *o = Run { end: o.end, ..*run };
+                            });
                         }
-                        Some(NextSeg::New) => prop_assert_eq!(expected, Some((false, m.nxt))),
-                        Some(NextSeg::Rescue(r)) => {
-                            prop_assert_eq!(expected, None);
-                            let end = (r.end.0.wrapping_sub(base)) as usize;
-                            let start = (r.start.0.wrapping_sub(base)) as usize;
-                            // (4): includes the highest outstanding unSACKed octet.
-                            prop_assert_eq!(m.open().next_back(), Some(end - 1));
-                            prop_assert!(start < end && end - start <= MSS as usize && start >= m.una);
-                            prop_assert!((start..end).all(|i| !m.sacked[i]));
-                        }
-                        None => prop_assert_eq!(expected, None),
                     }
                 }
-                Step::Timeout => {
-                    s.on_rto();
-                    m.sacked.fill(false);
-                    m.high_rxt = m.una;
+                Step::Sack(blocks) => {
+                    let blocks: Vec<Block> =
+                        blocks.iter().map(|&(a, n)| block(m.una + 1 + a, m.una + 1 + a + n)).collect();
+                    let mut d = Delivered::new(Seq(0));
+                    s.sack(&blocks, &mut d);
+                    let before = m.count(Fate::Sacked);
+                    for b in blocks.iter().filter(|b| b.end.0 <= nxt) {
+                        m.each(b.start.0..b.end.0, |o| o.fate = Fate::Sacked);
+                    }
+                    prop_assert_eq!(d.sacked, m.count(Fate::Sacked) - before);
+                }
+                Step::Detect { sent, end, patience } => {
+                    // What arrived was sent at some time and lies somewhere; it is not in the future.
+                    let y = Yardstick {
+                        latest: Sent { at: at(sent.min(i as u64)), end: Seq(m.una + end), again: end % 2 == 1 },
+                        patience: Duration::from_millis(patience),
+                        now,
+                    };
+                    let (lost, due) = s.detect_lost(&y);
+                    let before = m.count(Fate::Lost);
+                    let mut latest = None;
+                    // Octets of a run count with the run's end.
+                    let mut start = m.una;
+                    for run in s.runs.clone() {
+                        m.each(start..run.end.0, |o| {
+                            let sent = Sent { at: o.at, end: run.end, again: o.again };
+                            let later = sent.after(&y.latest);
+                            if o.fate == Fate::Sent && !later {
+                                if o.at + y.patience <= now {
+                                    o.fate = Fate::Lost;
+                                } else {
+                                    latest = latest.max(Some(o.at + y.patience));
+                                }
+                            }
+                        });
+                        start = run.end.0;
+                    }
+                    prop_assert_eq!((lost, due), (m.count(Fate::Lost) - before, latest));
+                }
+                Step::SendLost(n) => {
+                    let first = m.octets.iter().find(|o| o.fate == Fate::Lost).map(|o| o.end - 1);
+                    let lost = s.next_lost();
+                    prop_assert_eq!(lost.as_ref().map(|r| r.start), first);
+                    if let Some(r) = lost {
+                        let end = r.end.min(r.start + n);
+                        s.sent_again(r.start..end, now);
+                        m.each(r.start.0..end.0, |o| *o = Run { fate: Fate::Sent, again: true, at: now, ..*o });
+                    }
+                }
+                Step::Timeout(recent) => {
+                    s.on_timeout(at(recent));
+                    let first = s.runs.front().map_or(m.una, |r| r.end.0);
+                    let una = m.una;
+                    m.each(una..nxt, |o| {
+                        if o.fate == Fate::Sent && (o.at <= at(recent) || o.end.0 <= first) {
+                            o.fate = Fate::Lost;
+                        }
+                    });
+                }
+                Step::Revive => {
+                    s.revive_lost();
+                    m.each(base..nxt, |o| if o.fate == Fate::Lost { o.fate = Fate::Sent });
                 }
             }
-            prop_assert_eq!(s.pipe(seq(m.nxt)) as usize, m.pipe());
-            prop_assert_eq!(s.sacked_octets() as usize, (m.una..m.nxt).filter(|&i| m.sacked[i]).count());
-            for i in m.open() {
-                prop_assert_eq!(s.is_lost(seq(i)), m.is_lost(i), "octet {}", i);
+            // The runs say the same about every octet, and the sums are right.
+            let mut octets = Vec::new();
+            let mut start = s.una.0;
+            for r in &s.runs {
+                prop_assert!(start < r.end.0, "an empty run");
+                octets.extend((start + 1..=r.end.0).map(|end| Run { end: Seq(end), ..*r }));
+                start = r.end.0;
             }
+            let told = |o: &Run| (o.end, o.fate, (o.fate != Fate::Sacked).then_some((o.again, o.at)));
+            prop_assert_eq!(octets.iter().map(told).collect::<Vec<_>>(), m.octets.iter().map(told).collect::<Vec<_>>());
+            prop_assert_eq!((s.sacked(), s.lost()), (m.count(Fate::Sacked), m.count(Fate::Lost)));
+            let ranges = s.runs.iter().filter(|r| r.fate == Fate::Sacked).count() as u32;
+            prop_assert_eq!(s.ranges, ranges);
+            let last = s.runs.iter().rfind(|r| r.fate == Fate::Sent).filter(|r| !r.again);
+            prop_assert_eq!(s.last_in_flight().map(|r| r.end), last.map(|r| r.end));
         }
     }
 }

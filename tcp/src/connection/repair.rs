@@ -1,0 +1,299 @@
+//! What ACKs mean while something is missing, or is thought to be (RFC 5681, RFC 6582, RFC 8985, RFC 6937), and how
+//! mistakes are noticed and undone: F-RTO (RFC 5682), Eifel (RFC 3522, RFC 4015), DSACK (RFC 3708).
+
+use super::{Connection, Cx, Flags, Recovery, State};
+use crate::buffers::Buffers;
+use crate::congestion::{Ack, Controller, Progress};
+use crate::reassembly::Block;
+use crate::scoreboard::{DUP_THRESH, Delivered};
+use crate::seq::Seq;
+use crate::wire::Segment;
+
+/// What is needed to undo a reduction of the window.
+#[derive(Clone, Debug)]
+pub(crate) struct Undo {
+    /// Congestion control before it.
+    saved: Controller,
+    /// Our timestamp when the first retransmission was sent.
+    stamp: Option<u32>,
+    /// SND.UNA then.
+    from: Seq,
+    /// When this is acknowledged, nothing more will tell of a mistake.
+    until: Seq,
+    /// Octets that were sent again and not reported as duplicates.
+    pending: u32,
+    /// Something was sent again.
+    sent: bool,
+}
+
+/// Where F-RTO is (RFC 5682 §3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frto {
+    /// Not in use: no timeout, or its cause is known.
+    Off,
+    /// The first segment was sent again, nothing was acknowledged since.
+    Retransmitted,
+    /// New data is sent, to see what the receiver says to it.
+    NewData,
+}
+
+/// An ACK, as far as repairs are concerned.
+#[derive(Clone, Copy)]
+pub(super) struct Facts {
+    /// Octets that it acknowledges.
+    pub acked: u32,
+    /// Octets that were outstanding.
+    pub flight: u32,
+    /// SND.UNA before it.
+    pub una: Seq,
+    /// Acknowledges nothing, carries nothing, changes no window, though something is outstanding (RFC 5681 §2).
+    pub idle: bool,
+}
+
+impl<B: Buffers> Connection<B> {
+    /// An ACK that is not simply the next of an undisturbed transfer. True: it says that something left the network.
+    #[cold]
+    pub(super) fn repair<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment, f: &Facts, mut d: Delivered) -> bool {
+        let by_sack = self.flags.has(Flags::SACK);
+        if by_sack {
+            let c = &mut self.cold;
+            cx.net.counters.sack_reneging += u64::from(c.scoreboard.drop_reneged());
+            let twice = c.scoreboard.sack(&s.sack, &mut d);
+            cx.net.counters.sacks_in += u64::from(!s.sack.is_empty());
+            if let Some(block) = twice {
+                self.arrive_dsack(cx, &block);
+            }
+            self.rack_update(cx.now, &d, f.una);
+            self.probe_answered(cx, f.acked, d.sacked, twice.is_some());
+        }
+        let duplicate = if by_sack { d.sacked > 0 } else { f.idle };
+        if duplicate {
+            cx.net.counters.duplicate_acks += 1;
+            self.dup_acks = self.dup_acks.saturating_add(1);
+        }
+        self.undo_if_mistaken(cx, s, f, &d);
+        match self.recovery {
+            Recovery::None => self.grow(cx, f),
+            Recovery::Timeout => self.after_timeout(cx, f, &d, duplicate),
+            Recovery::Sack => {
+                self.leave_recovery(cx);
+            }
+            Recovery::NewReno => self.newreno_ack(cx, f, duplicate),
+        }
+        if by_sack {
+            self.rack_recovery(cx, f, &d);
+        } else if duplicate && self.recovery == Recovery::None {
+            self.newreno_duplicate(cx, f);
+        }
+        if self
+            .cold
+            .undo
+            .as_ref()
+            .is_some_and(|u| self.recovery == Recovery::None && u.until.le(self.snd_una))
+        {
+            self.cold.undo = None;
+        }
+        duplicate
+    }
+
+    /// New data is acknowledged, and nothing else happens.
+    #[inline]
+    pub(super) fn grow<T>(&mut self, cx: &Cx<'_, T>, f: &Facts) {
+        let c = &mut self.cold;
+        let limited = c.cwnd_limited || self.recovery == Recovery::Timeout;
+        c.congestion.on_ack(&Ack { now: cx.now, acked: f.acked, limited, srtt: c.rtt.srtt() });
+    }
+
+    /// Finds losses, begins recovery, and lets go as much as arrived (RFC 8985 §6, RFC 6937).
+    fn rack_recovery<T>(&mut self, cx: &mut Cx<'_, T>, f: &Facts, d: &Delivered) {
+        if self.outstanding() == 0 {
+            return;
+        }
+        let newly_lost = if self.cold.scoreboard.sacked() > 0 || self.recovery != Recovery::None {
+            self.detect_lost(cx.now)
+        } else {
+            0
+        };
+        self.reduce_if_lost(cx, f.flight, d.octets, f.acked > 0 && newly_lost == 0);
+    }
+
+    /// If something counts as lost recovery begins, if it has not; in recovery as much may go as `delivered` lets.
+    /// `safe`: the recovery makes progress.
+    pub(super) fn reduce_if_lost<T>(&mut self, cx: &mut Cx<'_, T>, flight: u32, delivered: u32, safe: bool) {
+        if self.recovery == Recovery::None && self.cold.scoreboard.lost() > 0 {
+            self.enter_fast_recovery(cx, Recovery::Sack, flight);
+            let start = self.outstanding() - self.cold.scoreboard.sacked() + delivered;
+            self.cold.congestion.begin_proportional(start);
+        }
+        if self.recovery == Recovery::Sack {
+            let pipe = self.pipe();
+            self.cold.congestion.on_recovery_ack(&Progress { delivered, pipe, safe });
+        }
+    }
+
+    /// A full acknowledgement ends fast recovery (RFC 6675 §5 (A), RFC 6582 §3.2 step 3).
+    fn leave_recovery<T>(&mut self, cx: &mut Cx<'_, T>) -> bool {
+        if self.snd_una.lt(self.cold.recover) {
+            return false;
+        }
+        let left = self.outstanding();
+        let limit_burst = self.recovery == Recovery::NewReno;
+        let c = &mut self.cold;
+        c.congestion.on_recovery_exit(left, limit_burst);
+        c.rack.on_recovery_exit();
+        c.resend_first = false;
+        self.recovery = Recovery::None;
+        self.schedule_probe(cx.now);
+        true
+    }
+
+    /// A duplicate ACK without SACK, outside of recovery.
+    fn newreno_duplicate<T>(&mut self, cx: &mut Cx<'_, T>, f: &Facts) {
+        // RFC 6582 §3.2 step 1: not because of segments that a timeout or the last recovery sent twice.
+        let news = self.snd_una.gt(self.cold.recover) && self.state != State::SynReceived;
+        if news && u32::from(self.dup_acks) >= DUP_THRESH {
+            self.enter_fast_recovery(cx, Recovery::NewReno, f.flight);
+            self.cold.congestion.inflate(DUP_THRESH * u32::from(self.mss));
+        }
+    }
+
+    /// An ACK in NewReno's recovery.
+    fn newreno_ack<T>(&mut self, cx: &mut Cx<'_, T>, f: &Facts, duplicate: bool) {
+        if duplicate {
+            self.cold.congestion.inflate(u32::from(self.mss));
+        }
+        // A partial one says that the next segment is lost as well (RFC 6582 §3.2, step 3).
+        if f.acked > 0 && !self.leave_recovery(cx) {
+            let c = &mut self.cold;
+            c.congestion.on_partial_ack(f.acked);
+            c.partial_acked = true;
+            c.resend_first = true;
+        }
+    }
+
+    fn enter_fast_recovery<T>(&mut self, cx: &mut Cx<'_, T>, kind: Recovery, flight: u32) {
+        cx.net.counters.fast_recoveries += 1;
+        self.prepare_undo(cx);
+        let c = &mut self.cold;
+        c.congestion.on_enter_recovery(flight);
+        c.recover = self.snd_nxt;
+        c.rescue = self.snd_una;
+        c.resend_first = kind == Recovery::NewReno;
+        c.partial_acked = false;
+        self.recovery = kind;
+        self.restart_timer(cx.now);
+    }
+
+    // ---- mistakes ----
+
+    /// The window is about to be reduced because of a loss that may turn out to be none.
+    pub(super) fn prepare_undo<T>(&mut self, cx: &Cx<'_, T>) {
+        let stamp = self.flags.has(Flags::TIMESTAMPS).then(|| self.timestamp(cx.now));
+        self.cold.undo = Some(Box::new(Undo {
+            saved: self.cold.congestion.clone(),
+            stamp,
+            from: self.snd_una,
+            until: self.snd_nxt,
+            pending: 0,
+            sent: false,
+        }));
+    }
+
+    /// Octets were sent again.
+    pub(super) fn count_for_undo(&mut self, octets: u32) {
+        if let Some(u) = &mut self.cold.undo {
+            u.pending = u.pending.saturating_add(octets);
+            u.sent = true;
+            // A report of a duplicate takes a round trip longer than the ACK that ends recovery.
+            u.until = self.snd_nxt + 1;
+        }
+    }
+
+    /// The receiver got octets twice (RFC 2883).
+    fn arrive_dsack<T>(&mut self, cx: &mut Cx<'_, T>, block: &Block) {
+        cx.net.counters.dsacks_in += 1;
+        self.cold.rack.on_dsack(self.snd_una, self.snd_nxt);
+        if let Some(u) = &mut self.cold.undo
+            && u.from.le(block.start)
+        {
+            u.pending = u.pending.saturating_sub(block.len());
+        }
+    }
+
+    /// Whether what made us send again was no loss: the ACK echoes a timestamp from before the first retransmission
+    /// (RFC 3522), all that was sent again arrived twice (RFC 3708), or after a timeout something arrives that was sent
+    /// once only (RFC 5682).
+    fn undo_if_mistaken<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment, f: &Facts, d: &Delivered) {
+        let Some(u) = &self.cold.undo else { return };
+        let in_recovery = self.recovery != Recovery::None;
+        // The ACK of a retransmission echoes the timestamp of what filled the gap.
+        let echoed = match (u.stamp, s.timestamps, d.again) {
+            (Some(first), Some(t), Some(again)) if f.acked > 0 => {
+                let echo = Seq(t.echo);
+                Some(echo.lt(Seq(first)) && echo.lt(Seq(self.timestamp(again))))
+            }
+            _ => None,
+        };
+        let all_twice = u.sent && u.pending == 0;
+        let eifel = in_recovery && echoed == Some(true);
+        // Without SACK nobody knows whether what arrived filled a gap (RFC 5682 §2.1); a timestamp tells.
+        let unambiguous = self.flags.has(Flags::SACK) || d.again.is_none();
+        let original = d.original && unambiguous && echoed != Some(false);
+        let frto = self.cold.frto != Frto::Off && original;
+        if !(all_twice || eifel || frto) {
+            return;
+        }
+        let c = &mut cx.net.counters;
+        *match (frto, all_twice) {
+            (true, _) => &mut c.spurious_timeouts,
+            (_, true) => &mut c.dsack_undos,
+            _ if self.recovery == Recovery::Timeout => &mut c.loss_undos,
+            _ => &mut c.full_undos,
+        } += 1;
+        let pipe = self.outstanding() - self.cold.scoreboard.sacked();
+        let Some(u) = self.cold.undo.take() else { return };
+        let c = &mut self.cold;
+        c.congestion.undo(u.saved, pipe, f.acked);
+        if !in_recovery {
+            return;
+        }
+        // What counts as lost is on its way; that it is late is reordering.
+        c.scoreboard.revive_lost();
+        c.rack.reordering |= self.recovery == Recovery::Sack;
+        c.frto = Frto::Off;
+        c.resend_first = false;
+        if self.recovery == Recovery::Timeout {
+            c.rtt.after_spurious_timeout(); // RFC 4015 §3.3
+        }
+        self.recovery = Recovery::None;
+        self.restart_timer(cx.now);
+    }
+
+    /// An ACK after a timeout: F-RTO (RFC 5682 §3.1), slow start.
+    fn after_timeout<T>(&mut self, cx: &mut Cx<'_, T>, f: &Facts, d: &Delivered, duplicate: bool) {
+        let complete = self.snd_una.ge(self.cold.recover);
+        self.cold.frto = match self.cold.frto {
+            // Step 2b: two new segments instead of retransmissions, if there are any.
+            Frto::Retransmitted if f.acked > 0 && !complete && self.has_sendable() => Frto::NewData,
+            // Step 2a.
+            Frto::Retransmitted if f.acked > 0 || duplicate => Frto::Off,
+            // Step 3a: they arrived, and what is missing did not.
+            Frto::NewData if duplicate || d.sacked > 0 || complete => Frto::Off,
+            other => other,
+        };
+        if f.acked > 0 {
+            self.grow(cx, f);
+        }
+        if complete {
+            self.recovery = Recovery::None;
+            self.cold.frto = Frto::Off;
+            self.cold.rack.on_recovery_exit();
+            self.schedule_probe(cx.now);
+        }
+    }
+
+    /// There is new data that the peer's window lets go.
+    fn has_sendable(&self) -> bool {
+        self.snd_nxt.lt(self.cold.queue.end()) && self.snd_nxt.lt(self.snd_una + self.snd_wnd)
+    }
+}
