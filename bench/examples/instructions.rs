@@ -1,5 +1,6 @@
 //! Runs a number of RDMA operations between two devices over a perfect simulated link, and nothing else: what
-//! `scripts/instructions` counts the instructions of. `instructions OP SIZE COUNT` with OP write, read or send.
+//! `scripts/instructions` counts the instructions of. `instructions OP SIZE COUNT` with OP write, read, send, or
+//! pingpong, in which each Write is answered by one.
 
 use std::net::SocketAddrV4;
 use std::time::Duration;
@@ -31,7 +32,7 @@ fn queue_pair(device: &Device) -> Result<(Pd, Cq, Qp, EventChannel)> {
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, op, size, count] = arguments.as_slice() else {
-        return Err("usage: instructions write|read|send SIZE COUNT".into());
+        return Err("usage: instructions write|read|send|pingpong SIZE COUNT".into());
     };
     let (size, count): (u32, u64) = (size.parse()?, count.parse()?);
     let mut simulation = Simulation::new(&Options { crc_kernel: CrcKernel::Portable, ..Options::default() })?;
@@ -39,7 +40,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let (client_pd, cq, client, events) = queue_pair(&simulation.device(1))?;
     let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let remote = pd.alloc_mr(size.max(8) as usize, all)?;
-    let local = client_pd.alloc_mr(size.max(8) as usize, Access::LOCAL_WRITE)?;
+    let local = client_pd.alloc_mr(size.max(8) as usize, all)?;
 
     let _listener = server_events.listen(PORT, 1)?;
     let to = SocketAddrV4::new(Simulation::address(0), PORT);
@@ -54,14 +55,38 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     });
 
     let (addr, rkey) = (remote.addr(), remote.rkey());
+    let sges = [Sge::of(&local, 0, size)];
+    let mut wc = [Wc::default(); 64];
+    if op == "pingpong" {
+        let ends = [(&client, &cq, &local, &remote), (&server, &server_cq, &remote, &local)];
+        for turn in 1..=count {
+            for (qp, cq, from, to) in ends {
+                from.write_at(0, &turn.to_le_bytes())?;
+                let op = SendOp::Write { addr: to.addr(), rkey: to.rkey() };
+                qp.post_send(&SendWr {
+                    wr_id: turn,
+                    op,
+                    sges: &[Sge::of(from, 0, size)],
+                    flags: SendFlags::SIGNALED,
+                })?;
+                let (mut arrived, mut got) = (0, [0; 8]);
+                let done = simulation.run(LIMIT, || {
+                    arrived += cq.poll(&mut wc);
+                    arrived == 1 && to.read_at(0, &mut got).is_ok() && u64::from_le_bytes(got) == turn
+                });
+                if !done {
+                    return Err("a Write did not arrive".into());
+                }
+            }
+        }
+        return Ok(());
+    }
     let (op, receives) = match op.as_str() {
         "write" => (SendOp::Write { addr, rkey }, false),
         "read" => (SendOp::Read { addr, rkey }, false),
         "send" => (SendOp::Send, true),
-        other => return Err(format!("{other:?} is none of write, read, send").into()),
+        other => return Err(format!("{other:?} is none of write, read, send, pingpong").into()),
     };
-    let sges = [Sge::of(&local, 0, size)];
-    let mut wc = [Wc::default(); 64];
     let mut left = count;
     while left > 0 {
         let batch = left.min(BATCH);

@@ -165,6 +165,28 @@ pub(crate) unsafe fn prefetch_data(m: NonNull<sys::rte_mbuf>) {
     let _ = m;
 }
 
+/// Fetches the cache lines that the headers and the first octets of a frame to be written will lie in, and takes them away
+/// from whoever read the last frame there: on a memory link that is another core, and the frame to come could not be seen
+/// before it has let go of them.
+///
+/// # Safety
+/// `m` is a live mbuf.
+#[inline]
+pub(crate) unsafe fn prefetch_for_writing(m: NonNull<sys::rte_mbuf>) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller passes a live mbuf; a prefetch never faults, and where the processor knows none for writing, the
+    // instruction does nothing.
+    unsafe {
+        let m = m.as_ref();
+        let data = m.buf_addr.cast::<u8>().wrapping_add(m.data_off.into());
+        for line in [data.wrapping_sub(64), data, data.wrapping_sub(128)] {
+            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = m;
+}
+
 impl Deref for Mbuf {
     type Target = [u8];
 

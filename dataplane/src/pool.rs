@@ -9,6 +9,7 @@ use dpdk_sys as sys;
 
 use crate::Mbuf;
 use crate::eal::{self, Eal};
+use crate::mbuf::prefetch_for_writing;
 use crate::payload::TxBuf;
 
 mod lifo;
@@ -156,7 +157,13 @@ impl Pool {
     /// Takes a buffer to write payload into; `None` if the pool is empty.
     #[inline]
     pub fn buffer(&mut self) -> Option<TxBuf> {
-        self.mbuf().map(TxBuf::new)
+        self.take().map(|m| {
+            // SAFETY: `take` gives ownership of a fresh mbuf.
+            unsafe {
+                prefetch_for_writing(m);
+                TxBuf::new(Mbuf::from_raw(m))
+            }
+        })
     }
 }
 

@@ -341,7 +341,8 @@ impl Cq {
     }
 
     /// The depth of a completion queue that cannot overflow while work queues of these sizes complete to it, whatever their
-    /// peers do: what was asked for is rounded up there (RFC 5042 §6.4.3.2).
+    /// peers do: what was asked for is rounded up there (RFC 5042 §6.4.3.2). It is for the application not to have more
+    /// requests posted whose completions it has not taken: a send queue has room again when a request is complete.
     pub fn depth_for(work_queues: &[u32]) -> u32 {
         work_queues.iter().map(|size| capacity_for(*size)).fold(0, u32::saturating_add)
     }

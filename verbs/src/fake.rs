@@ -137,6 +137,10 @@ impl FakeEngine {
 }
 
 impl EngineOps for FakeEngine {
+    fn kick(&mut self, _qpn: u32) -> bool {
+        false
+    }
+
     fn pass(&mut self) -> bool {
         if self.knobs.inside.swap(true, Ordering::SeqCst) {
             self.knobs.overlaps.fetch_add(1, Ordering::SeqCst);

@@ -408,11 +408,20 @@ impl Qp {
         });
     }
 
-    /// Tells the engine that there is work. The swap also orders the posted entry before the engine's look.
+    /// Tells the engine that there is work; what need not wait for anything leaves before this returns.
     #[inline]
     fn ring(&self) {
+        let shard = &self.pd.shared.device.shard;
+        // Who has rung already waits for a pass.
+        if !self.shared.scheduled.load(Ordering::Relaxed)
+            && !broken(Rule::Doorbell)
+            && shard.kick(self.shared.qpn)
+        {
+            return;
+        }
+        // The swap also orders the posted entry before the engine's look.
         if !self.shared.scheduled.swap(true, Ordering::AcqRel) && !broken(Rule::Doorbell) {
-            self.pd.shared.device.shard.ring(self.shared.qpn);
+            shard.ring(self.shared.qpn);
         }
     }
 

@@ -388,6 +388,20 @@ impl<P: Port, C: Clock> Engine<P, C> {
         }
     }
 
+    /// The endpoint of a QP that may send at once: connected, with nothing unacknowledged (what is posted while something
+    /// is under way had better share segments), while no other endpoint waits for its turn.
+    #[inline]
+    fn idle_endpoint(&self, qpn: u32) -> Option<u32> {
+        if !self.core.ready.is_empty() || self.port.room() == 0 {
+            return None;
+        }
+        let qp = self.core.qps.get(self.core.index_of(qpn)?)?;
+        let index = qp.endpoint.filter(|_| !qp.is_over())?;
+        let endpoint = self.core.endpoints.get(index)?;
+        let open = matches!(endpoint.phase, Phase::Open { .. }) && endpoint.outbox.is_empty();
+        (open && self.stack.unacked(endpoint.conn?) == 0).then_some(index)
+    }
+
     /// Gives waiting endpoints their turns.
     fn serve(&mut self, now: Time) -> bool {
         while let Some(qpn) = self.doorbells.pop() {
@@ -401,7 +415,8 @@ impl<P: Port, C: Clock> Engine<P, C> {
             let Some(index) = self.core.ready.pop_front() else { break };
             let Some(endpoint) = self.core.endpoints.get_mut(index) else { continue };
             endpoint.queued = false;
-            if self.service(index, now) {
+            let more = self.service(index, now);
+            if self.complete(index) | more {
                 self.core.schedule(index);
             }
         }
@@ -429,6 +444,18 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         self.owes_acks = received;
         self.idle_passes = if received || served { CLOCK_EVERY } else { self.idle_passes + 1 };
         received || served || !self.core.ready.is_empty()
+    }
+
+    fn kick(&mut self, qpn: u32) -> bool {
+        let Some(index) = self.idle_endpoint(qpn) else { return false };
+        let now = self.now();
+        let more = self.service(index, now);
+        // Completions after that: what was just stored reaches the wire first.
+        self.port.flush();
+        if self.complete(index) | more {
+            self.core.schedule(index);
+        }
+        true
     }
 
     fn next_deadline(&mut self) -> Option<Duration> {

@@ -288,12 +288,9 @@ impl<P: Port, C: Clock> Engine<P, C> {
         };
         let outcome = turn.run(qp, &mut self.core.table, &mut self.port, &mut self.stack);
         turn.hand_over(&mut self.stack);
-        qp.complete_sends();
         let nudge = first_words && qp.tx.spoken;
-        if std::mem::take(&mut qp.tx.overflowed) && !qp.is_over() {
-            let terminate = Some(Terminate::STREAM_CATASTROPHIC);
-            self.core.fail(qp_index, terminate, Why::CompletionQueueFull);
-            return true;
+        if qp.tx.closing || matches!(outcome, Turn::Fault { .. }) {
+            qp.complete_sends(); // before anything is flushed, or found to be all
         }
         let finished = outcome == Turn::Idle && qp.finishes();
         if nudge {
@@ -315,6 +312,20 @@ impl<P: Port, C: Clock> Engine<P, C> {
             Turn::Terminated => self.core.farewell(index, Farewell::Fin),
         }
         false
+    }
+
+    /// After the turn of the endpoint at `index`: its requests complete. True if it has something to send now.
+    pub(super) fn complete(&mut self, index: u32) -> bool {
+        let phase = self.core.endpoints.get(index).map(|e| &e.phase);
+        let Some(&Phase::Open { qp: qp_index }) = phase else { return false };
+        let Some(qp) = self.core.qps.get_mut(qp_index) else { return false };
+        qp.complete_sends();
+        let overflowed = std::mem::take(&mut qp.tx.overflowed) && !qp.is_over();
+        if overflowed {
+            let terminate = Some(Terminate::STREAM_CATASTROPHIC);
+            self.core.fail(qp_index, terminate, Why::CompletionQueueFull);
+        }
+        overflowed
     }
 }
 

@@ -131,6 +131,21 @@ impl Shard {
         answer
     }
 
+    /// Sends what was posted to a QP without a pass, if nobody else drives the engine just now and nothing else is to
+    /// be sent. False: ring.
+    #[inline]
+    pub(crate) fn kick(&self, qpn: u32) -> bool {
+        if self.driver.is_dedicated() || self.is_wanted() || forked() {
+            return false;
+        }
+        let kicked = self.try_lock().is_some_and(|mut engine| engine.kick(qpn));
+        if kicked {
+            // What comes back wants somebody who receives it.
+            self.driver.nudge();
+        }
+        kicked
+    }
+
     /// A QP has work: enters its doorbell and wakes the engine's thread if that sleeps because nobody polled.
     #[inline]
     pub(crate) fn ring(&self, qpn: u32) {
@@ -223,6 +238,7 @@ impl Shard {
     }
 
     /// Whether a control verb waits.
+    #[inline]
     fn is_wanted(&self) -> bool {
         self.want.load(Ordering::Relaxed) > 0
     }

@@ -55,6 +55,9 @@ pub(crate) trait EngineOps: Send {
     ///
     /// True if something was received, sent or completed, or there is more to do now.
     fn pass(&mut self) -> bool;
+    /// Sends at once what was posted to a QP whose connection has nothing under way, and nobody else waits. False, and
+    /// nothing happened, otherwise: what is posted then goes in company, when its doorbell is answered.
+    fn kick(&mut self, qpn: u32) -> bool;
     /// When the engine wants a pass even if nothing happens, from now. For callers that may wait.
     fn next_deadline(&mut self) -> Option<Duration>;
     /// What the device has in common with it.
