@@ -32,19 +32,13 @@ pub(crate) enum Verdict {
 }
 
 impl TimeWait {
-    /// RFC 9293 §3.10.7.4 for TIME-WAIT. A RST is ignored (RFC 1337).
-    pub fn judge(&self, s: &Segment) -> Verdict {
+    /// RFC 9293 §3.10.7.4 for TIME-WAIT. A RST is ignored (RFC 1337). `timestamps`: a new connection could have them.
+    pub fn judge(&self, s: &Segment, timestamps: bool) -> Verdict {
         if s.has(flag::RST) {
             return Verdict::Ignore;
         }
-        let newer_time = match (self.ts_recent, s.timestamps) {
-            (Some(recent), Some(t)) => Some(Seq(t.value).gt(Seq(recent))),
-            _ => None,
-        };
         if s.flags & (flag::SYN | flag::ACK) == flag::SYN {
-            // RFC 9293 §3.10.7.4 MAY-2, RFC 6191.
-            let newer = newer_time.unwrap_or(false) || s.seq.gt(self.rcv_nxt);
-            return if newer { Verdict::Reopen } else { Verdict::Acknowledge };
+            return if self.may_follow(s, timestamps) { Verdict::Reopen } else { Verdict::Acknowledge };
         }
         if s.has(flag::FIN) && s.seq + s.len() == self.rcv_nxt {
             return Verdict::Restart;
@@ -53,5 +47,22 @@ impl TimeWait {
             return Verdict::Ignore;
         }
         Verdict::Acknowledge
+    }
+
+    /// A SYN begins a connection none of whose segments can be taken for one of the old (RFC 9293 §3.6.1, MAY-2,
+    /// RFC 6191 §2).
+    fn may_follow(&self, s: &Segment, timestamps: bool) -> bool {
+        let higher = s.seq.gt(self.rcv_nxt);
+        match (self.ts_recent.map(Seq), s.timestamps.filter(|_| timestamps).map(|t| Seq(t.value))) {
+            (Some(old), Some(new)) => new.gt(old) || (new == old && higher),
+            // Old segments have no timestamps, so the new connection does not take them.
+            (None, Some(_)) => true,
+            (_, None) => higher,
+        }
+    }
+
+    /// Above all numbers of ours that the peer may remember (RFC 9293 §3.6.1, MAY-2 (1)).
+    pub fn next_sequence(&self) -> Seq {
+        self.snd_nxt + (1 << 16)
     }
 }

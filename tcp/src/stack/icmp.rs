@@ -35,6 +35,12 @@ impl<B: Buffers> Stack<B> {
                     self.unreachable(now, &quote, h);
                 }
             }
+            // RFC 9293 §3.9.2.2: soft errors.
+            Icmpv4Message::TimeExceeded | Icmpv4Message::ParamProblem if packet.verify_checksum() => {
+                if let Some(c) = Quote::parse(body).and_then(|q| self.quoted(&q)) {
+                    c.cold.soft_error = true;
+                }
+            }
             Icmpv4Message::EchoRequest => match Icmpv4Repr::parse(&packet, &sums) {
                 Ok(Icmpv4Repr::EchoRequest { ident, seq_no, data }) => {
                     let reply = Icmpv4Repr::EchoReply { ident, seq_no, data };
@@ -81,18 +87,23 @@ impl<B: Buffers> Stack<B> {
         self.net.emit_frame(tx, &self.scratch, loopback);
     }
 
-    /// Someone could not deliver a segment of ours. Believed only if it quotes octets that are in flight (RFC 5927
-    /// §4.1); fatal only to a connection that is being opened (RFC 1122 §4.2.3.9, RFC 5461).
-    fn unreachable(&mut self, now: Time, q: &Quote, h: &mut impl Handler<B::Frame>) {
+    /// The connection whose segment an error quotes. Believed only if it quotes octets that are in flight (RFC 5927
+    /// §4.1).
+    fn quoted(&mut self, q: &Quote) -> Option<&mut Connection<B>> {
         if q.src != self.net.cfg.ip.to_bits() {
-            return;
+            return None;
         }
+        let Some(Place::Connection(index)) = self.table.get(q.key).map(Place::unpack) else { return None };
+        self.connections.get_mut(index).filter(|c| q.seq.ge(c.snd_una) && q.seq.lt(c.snd_nxt))
+    }
+
+    /// Someone could not deliver a segment of ours. What no wait can mend is fatal to a connection that is being opened,
+    /// and to no other; everything else is remembered as the reason if the peer stays silent (RFC 9293 §3.9.2.2,
+    /// RFC 5461, RFC 5927 §5.2).
+    fn unreachable(&mut self, now: Time, q: &Quote, h: &mut impl Handler<B::Frame>) {
         let Some(Place::Connection(index)) = self.table.get(q.key).map(Place::unpack) else { return };
-        let Some(c) = self.connections.get_mut(index) else { return };
+        let Some(c) = self.quoted(q) else { return };
         let id = c.id(index);
-        if q.seq.lt(c.snd_una) || q.seq.ge(c.snd_nxt) {
-            return;
-        }
         let opening = c.state == State::SynSent;
         let mut fate = Fate::Keep;
         match Icmpv4DstUnreachable::from(q.code) {
@@ -100,7 +111,13 @@ impl<B: Buffers> Stack<B> {
             Icmpv4DstUnreachable::PortUnreachable | Icmpv4DstUnreachable::ProtoUnreachable if opening => {
                 fate = Fate::Closed(CloseReason::Refused);
             }
-            _ if opening => fate = Fate::Closed(CloseReason::Unreachable),
+            Icmpv4DstUnreachable::NetProhibited
+            | Icmpv4DstUnreachable::HostProhibited
+            | Icmpv4DstUnreachable::CommProhibited
+                if opening =>
+            {
+                fate = Fate::Closed(CloseReason::Unreachable);
+            }
             _ => c.cold.soft_error = true,
         }
         self.settle(now, id, fate, h);

@@ -214,7 +214,7 @@ impl<B: Buffers> Stack<B> {
             Some(Place::Connection(i)) => self.arrive(now, i, &segment, frame, h, tx),
             Some(Place::Embryo(i)) => self.arrive_embryo(now, i, &segment, frame, h, tx),
             Some(Place::TimeWait(i)) => self.arrive_timewait(now, i, &segment, &frame, tx),
-            None => self.arrive_new(now, key, &segment, &frame, tx),
+            None => self.arrive_new(now, key, &segment, None, &frame, tx),
         }
     }
 
@@ -308,6 +308,8 @@ impl<B: Buffers> Stack<B> {
     /// [`claim`](Self::claim) tells. To be called when the link is up, before the address is used.
     pub fn claim_address(&mut self, now: Time) {
         self.net.arp.claim_address(now);
+        // At once: `advance` may have been called in this tick already.
+        self.net.arp.advance_claim(now);
     }
 
     /// Whether our address is ours.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::connection::open::{syn_options, syn_window};
+use crate::seq::Seq;
 use crate::timewait::Verdict;
 use crate::wire::{Options, TcpFields, Timestamps, ecn, put_syn, put_timestamps};
 
@@ -35,12 +36,14 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// A segment for addresses that have nothing (RFC 9293 §3.10.7.1 and §3.10.7.2).
+    /// A segment for addresses that have nothing (RFC 9293 §3.10.7.1 and §3.10.7.2). `above`: what our initial sequence
+    /// number must not lie below, since the addresses had a connection before.
     pub(super) fn arrive_new(
         &mut self,
         now: Time,
         key: Key,
         s: &Segment,
+        above: Option<Seq>,
         frame: &B::Frame,
         tx: &mut impl Transmit<B::Payload>,
     ) {
@@ -54,7 +57,7 @@ impl<B: Buffers> Stack<B> {
         match s.flags & (flag::RST | flag::ACK | flag::SYN) {
             flag::SYN => {
                 if let Some(mac) = source_mac(frame) {
-                    self.begin_embryo(now, key, id, s, mac, tx);
+                    self.begin_embryo(now, key, id, s, above, mac, tx);
                 }
             }
             f if f & flag::RST == 0 && f & flag::ACK != 0 => self.refuse(now, key, s, frame, tx),
@@ -82,6 +85,7 @@ impl<B: Buffers> Stack<B> {
         key: Key,
         listener: ListenerId,
         s: &Segment,
+        above: Option<Seq>,
         mac: [u8; 6],
         tx: &mut impl Transmit<B::Payload>,
     ) {
@@ -104,10 +108,11 @@ impl<B: Buffers> Stack<B> {
             let Some(victim) = victim else { return };
             self.drop_embryo(victim);
         }
+        let iss = self.net.initial_sequence(key, now);
         let index = self.embryos.insert(Embryo {
             key,
             listener,
-            iss: self.net.initial_sequence(key, now),
+            iss: above.map_or(iss, |above| iss.max(above)),
             irs: s.seq,
             ts_offset: self.net.timestamp_offset(key),
             timestamp: s.timestamps.map(|t| t.value),
@@ -294,12 +299,12 @@ impl<B: Buffers> Stack<B> {
     ) {
         let until = now + self.net.cfg.tcp.time_wait;
         let Some(t) = self.timewaits.get_mut(index) else { return };
-        match t.judge(s) {
+        match t.judge(s, self.net.cfg.tcp.timestamps) {
             Verdict::Ignore => return,
             Verdict::Reopen if self.listeners.contains_key(&t.key.local_port()) => {
-                let key = t.key;
+                let (key, above) = (t.key, t.next_sequence());
                 self.end_timewait(index);
-                self.arrive_new(now, key, s, frame, tx);
+                self.arrive_new(now, key, s, Some(above), frame, tx);
                 return;
             }
             Verdict::Restart => t.until = until,

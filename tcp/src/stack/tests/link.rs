@@ -63,7 +63,7 @@ fn quote<'a>(reason: Icmpv4DstUnreachable, frame: &[u8], data: &'a [u8]) -> Icmp
 fn unreachable_is_hard_only_for_a_syn() {
     for (reason, close) in [
         (Icmpv4DstUnreachable::PortUnreachable, CloseReason::Refused),
-        (Icmpv4DstUnreachable::HostUnreachable, CloseReason::Unreachable),
+        (Icmpv4DstUnreachable::HostProhibited, CloseReason::Unreachable),
     ] {
         let mut p = Pair::new(|_| {});
         let (open, _) = p.connect();
