@@ -26,7 +26,12 @@ pub struct Counters {
     // Connections.
     pub active_opens: u64,
     pub passive_opens: u64,
+    /// SYNs for which there was no place.
     pub syn_backlog_full: u64,
+    /// SYN cookies: sent, those that came back, and ACKs that were none while some were out.
+    pub syn_cookies_out: u64,
+    pub syn_cookies_in: u64,
+    pub syn_cookies_failed: u64,
     pub resets_in: u64,
     pub timeouts: u64,
     // Segments in.

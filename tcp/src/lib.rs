@@ -46,6 +46,7 @@ mod arp;
 mod buffers;
 mod config;
 mod connection;
+mod cookie;
 mod counters;
 mod listen;
 mod net;

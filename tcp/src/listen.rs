@@ -36,6 +36,8 @@ pub(crate) struct Embryo {
     pub mac: [u8; 6],
     pub retries: u8,
     pub sent_at: Time,
+    /// Nothing is kept of it: it comes back as a SYN cookie, or it came.
+    pub cookie: bool,
 }
 
 impl Embryo {

@@ -31,9 +31,20 @@ impl Secret {
 
     /// A number that depends on both ends of a connection and on `purpose`: F() of RFC 6528 §3.
     pub(crate) fn of_connection(&self, local: SocketAddrV4, remote: SocketAddrV4, purpose: Purpose) -> u64 {
+        self.of_connection_and(local, remote, purpose, 0)
+    }
+
+    /// The same, and on another number.
+    pub(crate) fn of_connection_and(
+        &self,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+        purpose: Purpose,
+        extra: u64,
+    ) -> u64 {
         let addresses = u64::from(local.ip().to_bits()) << 32 | u64::from(remote.ip().to_bits());
         let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
-        siphash(self.k0, self.k1, &[purpose as u64, addresses, ports])
+        siphash(self.k0, self.k1, &[purpose as u64, addresses, ports, extra])
     }
 }
 
@@ -42,6 +53,7 @@ impl Secret {
 pub(crate) enum Purpose {
     InitialSequence = 1,
     TimestampOffset = 2,
+    SynCookie = 3,
 }
 
 /// SipHash-2-4 of whole words.

@@ -42,7 +42,7 @@ const MAX_RECORDS: usize = 1 << 16;
 /// The smallest segment that a peer can make us send (its MSS option may ask for less).
 const MIN_PEER_MSS: u16 = 88;
 /// The peer's MSS if it does not say (RFC 9293 §3.7.1).
-const DEFAULT_PEER_MSS: u16 = 536;
+pub(crate) const DEFAULT_PEER_MSS: u16 = 536;
 /// Octets of IPv4 and TCP headers without options.
 pub(crate) const IP_TCP: u16 = 40;
 /// Octets that the timestamps option takes in every segment.
@@ -394,7 +394,9 @@ impl<B: Buffers> Connection<B> {
         self.max_snd_wnd = self.snd_wnd;
         (self.snd_wl1, self.snd_wl2) = (e.irs, e.iss);
         self.begin_sending();
-        if e.retries == 0 {
+        if e.cookie {
+            // When the SYN-ACK was sent is not known.
+        } else if e.retries == 0 {
             self.cold.rtt.sample(now - e.sent_at);
         } else {
             self.cold.rtt.syn_was_lost();

@@ -36,6 +36,8 @@ pub struct Stack<B: Buffers> {
     listeners_made: u32,
     embryos: Slab<Embryo>,
     embryo_wheel: TimerWheel,
+    /// Until when SYN cookies may come back.
+    cookies_until: Time,
     timewaits: Slab<TimeWait>,
     /// Those in TIME-WAIT, the next to end first.
     timewait_order: VecDeque<(u32, u32, Time)>,
@@ -122,6 +124,7 @@ impl<B: Buffers> Stack<B> {
             listeners_made: 0,
             embryos: Slab::new(),
             embryo_wheel: TimerWheel::new(now),
+            cookies_until: Time::ZERO,
             timewaits: Slab::new(),
             timewait_order: VecDeque::new(),
             ended: Vec::new(),
@@ -213,8 +216,8 @@ impl<B: Buffers> Stack<B> {
         match self.table.get(key).map(Place::unpack) {
             Some(Place::Connection(i)) => self.arrive(now, i, &segment, frame, h, tx),
             Some(Place::Embryo(i)) => self.arrive_embryo(now, i, &segment, frame, h, tx),
-            Some(Place::TimeWait(i)) => self.arrive_timewait(now, i, &segment, &frame, tx),
-            None => self.arrive_new(now, key, &segment, None, &frame, tx),
+            Some(Place::TimeWait(i)) => self.arrive_timewait(now, i, &segment, frame, h, tx),
+            None => self.arrive_new(now, (key, None), &segment, frame, h, tx),
         }
     }
 

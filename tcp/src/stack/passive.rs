@@ -1,10 +1,12 @@
 //! Passive opens, and what follows a connection: SYN-RECEIVED and TIME-WAIT.
 
 use super::*;
+use crate::connection::DEFAULT_PEER_MSS;
 use crate::connection::open::{syn_options, syn_window};
+use crate::cookie::{self, Cookies};
 use crate::seq::Seq;
 use crate::timewait::Verdict;
-use crate::wire::{Options, TcpFields, Timestamps, ecn, put_syn, put_timestamps};
+use crate::wire::{Options, SynOptions, TcpFields, Timestamps, ecn, put_syn, put_timestamps};
 
 impl<B: Buffers> Stack<B> {
     /// Accepts connections to `port` (zero: any free one), at most `backlog` of them half open at a time.
@@ -36,31 +38,46 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// A segment for addresses that have nothing (RFC 9293 §3.10.7.1 and §3.10.7.2). `above`: what our initial sequence
-    /// number must not lie below, since the addresses had a connection before.
+    /// A segment for addresses that have nothing (RFC 9293 §3.10.7.1 and §3.10.7.2). Where they had a connection before,
+    /// our initial sequence number must not lie below a certain one.
     pub(super) fn arrive_new(
         &mut self,
         now: Time,
-        key: Key,
+        (key, above): (Key, Option<Seq>),
         s: &Segment,
-        above: Option<Seq>,
-        frame: &B::Frame,
+        frame: B::Frame,
+        h: &mut impl Handler<B::Frame>,
         tx: &mut impl Transmit<B::Payload>,
     ) {
-        let Some(listener) = self.listeners.get(&key.local_port()) else {
-            self.net.counters.no_connection += 1;
-            self.refuse(now, key, s, frame, tx);
-            return;
-        };
+        let Some(mac) = source_mac(&frame) else { return };
         let port = key.local_port();
-        let id = ListenerId { port, generation: listener.generation };
+        let Some(listener) = self.listeners.get(&port) else {
+            self.net.counters.no_connection += 1;
+            return self.refuse(now, key, s, &frame, tx);
+        };
+        let iss = self.net.initial_sequence(key, now);
+        let embryo = Embryo {
+            key,
+            listener: ListenerId { port, generation: listener.generation },
+            iss: above.map_or(iss, |above| iss.max(above)),
+            irs: s.seq,
+            ts_offset: self.net.timestamp_offset(key),
+            timestamp: s.timestamps.map(|t| t.value),
+            syn: s.syn,
+            window: s.window,
+            mac,
+            retries: 0,
+            sent_at: now,
+            cookie: false,
+        };
         match s.flags & (flag::RST | flag::ACK | flag::SYN) {
-            flag::SYN => {
-                if let Some(mac) = source_mac(frame) {
-                    self.begin_embryo(now, key, id, s, above, mac, tx);
-                }
-            }
-            f if f & flag::RST == 0 && f & flag::ACK != 0 => self.refuse(now, key, s, frame, tx),
+            flag::SYN => self.begin_embryo(now, embryo, tx),
+            flag::ACK if now < self.cookies_until && !self.is_full() => match self.eat_cookie(now, embryo, s)
+            {
+                Some(e) => self.complete(now, &e, s, frame, h, tx),
+                None => self.refuse(now, key, s, &frame, tx),
+            },
+            f if f & flag::RST == 0 && f & flag::ACK != 0 => self.refuse(now, key, s, &frame, tx),
             _ => {}
         }
     }
@@ -79,54 +96,61 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    fn begin_embryo(
-        &mut self,
-        now: Time,
-        key: Key,
-        listener: ListenerId,
-        s: &Segment,
-        above: Option<Seq>,
-        mac: [u8; 6],
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        let cfg = &self.net.cfg.tcp;
-        let max_half_open = cfg.max_syn_backlog as usize;
-        let Some(l) = self.listeners.get(&listener.port) else { return };
-        if self.connections.len() + 1 > cfg.max_connections as usize || max_half_open == 0 {
+    /// There are as many connections as are allowed.
+    fn is_full(&self) -> bool {
+        self.connections.len() >= self.net.cfg.tcp.max_connections as usize
+    }
+
+    fn begin_embryo(&mut self, now: Time, mut e: Embryo, tx: &mut impl Transmit<B::Payload>) {
+        if self.is_full() {
             self.net.counters.syn_backlog_full += 1;
             return;
         }
-        if l.half_open >= l.backlog || self.embryos.len() >= max_half_open {
-            // A flood must not keep honest peers out: a random one goes (RFC 4987 §3.3). The table is small and full,
-            // so a few draws find one that counts against the same limit.
+        let Some(l) = self.listeners.get_mut(&e.listener.port) else { return };
+        if l.half_open >= l.backlog || self.embryos.len() >= self.net.cfg.tcp.max_syn_backlog as usize {
+            // A flood must not keep honest peers out (RFC 4987).
             self.net.counters.syn_backlog_full += 1;
-            let own_limit = l.half_open >= l.backlog;
-            let start = self.net.secret.below(self.embryos.places());
-            let victim = (0..self.embryos.places())
-                .map(|i| (start + i) % self.embryos.places().max(1))
-                .find(|&i| self.embryos.get(i).is_some_and(|e| !own_limit || e.listener == listener));
-            let Some(victim) = victim else { return };
-            self.drop_embryo(victim);
+            self.bake_cookie(now, &mut e);
+            send_syn_ack(&mut self.net, now, &e, tx);
+            return;
         }
-        let iss = self.net.initial_sequence(key, now);
-        let index = self.embryos.insert(Embryo {
-            key,
-            listener,
-            iss: above.map_or(iss, |above| iss.max(above)),
-            irs: s.seq,
-            ts_offset: self.net.timestamp_offset(key),
-            timestamp: s.timestamps.map(|t| t.value),
-            syn: s.syn,
-            window: s.window,
-            mac,
-            retries: 0,
-            sent_at: now,
-        });
+        l.half_open += 1;
+        let key = e.key;
+        let index = self.embryos.insert(e);
         self.table.insert(key, Place::Embryo(index).pack());
-        if let Some(l) = self.listeners.get_mut(&listener.port) {
-            l.half_open += 1;
+        self.repeat_syn_ack(now, index, tx);
+    }
+
+    fn cookies(&self, e: &Embryo) -> Cookies<'_> {
+        let local = self.net.local(e.key.local_port());
+        Cookies { secret: &self.net.secret, local, key: e.key, irs: e.irs }
+    }
+
+    /// Makes the SYN-ACK one that need not be remembered.
+    fn bake_cookie(&mut self, now: Time, e: &mut Embryo) {
+        e.cookie = true;
+        e.iss = self.cookies(e).number(now, e.syn.mss.unwrap_or(DEFAULT_PEER_MSS));
+        if e.timestamp.is_none() || !self.net.cfg.tcp.timestamps {
+            (e.syn.window_scale, e.syn.sack_permitted) = (None, false);
         }
-        self.send_syn_ack(now, index, tx);
+        self.cookies_until = now + cookie::LIFETIME;
+        self.net.counters.syn_cookies_out += 1;
+    }
+
+    /// The ACK of a SYN-ACK that was not remembered: what `e` must have been, if it was sent at all.
+    fn eat_cookie(&mut self, now: Time, mut e: Embryo, s: &Segment) -> Option<Embryo> {
+        (e.cookie, e.iss, e.irs) = (true, s.ack - 1, s.seq - 1);
+        let Some(mss) = self.cookies(&e).check(now, e.iss) else {
+            self.net.counters.syn_cookies_failed += 1;
+            return None;
+        };
+        let timestamps = s.timestamps.filter(|_| self.net.cfg.tcp.timestamps);
+        e.syn = match timestamps {
+            Some(t) => cookie::options(t.echo.wrapping_sub(e.ts_offset), mss),
+            None => SynOptions { mss: Some(mss), ..SynOptions::default() },
+        };
+        self.net.counters.syn_cookies_in += 1;
+        Some(e)
     }
 
     fn drop_embryo(&mut self, index: u32) -> Option<Embryo> {
@@ -141,35 +165,15 @@ impl<B: Buffers> Stack<B> {
         Some(e)
     }
 
-    fn send_syn_ack(&mut self, now: Time, index: u32, tx: &mut impl Transmit<B::Payload>) {
+    /// Sends a half-open connection's SYN-ACK and sets the timer for the next.
+    fn repeat_syn_ack(&mut self, now: Time, index: u32, tx: &mut impl Transmit<B::Payload>) {
         let Some(e) = self.embryos.get_mut(index) else { return };
         let cfg = &self.net.cfg.tcp;
         self.embryo_wheel.schedule(index, now + e.timeout(cfg.rto_initial, cfg.rto_max));
-        if tx.room() == 0 {
-            self.net.counters.tx_full += 1;
-            return;
+        if tx.room() > 0 {
+            e.sent_at = now;
         }
-        e.sent_at = now;
-        let timestamps = e
-            .timestamp
-            .filter(|_| self.net.cfg.tcp.timestamps)
-            .map(|echo| Timestamps { value: (now.as_millis() as u32).wrapping_add(e.ts_offset), echo });
-        let mut options = Options::new();
-        put_syn(&mut options, syn_options(&self.net, Some(&e.syn)), timestamps);
-        let fields = TcpFields {
-            dst_mac: e.mac,
-            remote_ip: e.key.remote().ip().to_bits(),
-            remote_port: e.key.remote().port(),
-            local_port: e.key.local_port(),
-            seq: e.iss,
-            ack: e.irs + 1,
-            flags: flag::SYN | flag::ACK,
-            ecn: ecn::NOT_ECT,
-            window: syn_window(&self.net),
-            options: &options,
-        };
-        let again = e.retries > 0;
-        self.net.emit(tx, &fields, &[], again, 0);
+        send_syn_ack(&mut self.net, now, e, tx);
     }
 
     /// A segment in SYN-RECEIVED after a passive open (RFC 9293 §3.10.7.4, RFC 5961).
@@ -202,7 +206,7 @@ impl<B: Buffers> Stack<B> {
                 e.mac = mac;
             }
             if self.net.may_reply(now) {
-                self.send_syn_ack(now, index, tx);
+                self.repeat_syn_ack(now, index, tx);
             }
             return;
         }
@@ -213,19 +217,34 @@ impl<B: Buffers> Stack<B> {
             self.refuse(now, key, s, &frame, tx);
             return;
         }
-        if self.connections.len() >= self.net.cfg.tcp.max_connections as usize {
-            self.net.counters.syn_backlog_full += 1;
-            return; // the SYN-ACK comes again, and with it the peer's answer
+        if !self.is_full()
+            && let Some(e) = self.drop_embryo(index)
+        {
+            return self.complete(now, &e, s, frame, h, tx);
         }
-        let Some(hop) = self.net.next_hop(*key.remote().ip()) else { return };
+        // The SYN-ACK comes again, and with it the peer's answer.
+        self.net.counters.syn_backlog_full += 1;
+    }
+
+    /// The peer has our SYN-ACK: the connection is open.
+    fn complete(
+        &mut self,
+        now: Time,
+        e: &Embryo,
+        s: &Segment,
+        frame: B::Frame,
+        h: &mut impl Handler<B::Frame>,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
+        let peer = e.key.remote();
+        let Some(hop) = self.net.next_hop(*peer.ip()) else { return };
         let Some(neighbour) = self.net.arp.hold(hop) else { return };
-        let Some(e) = self.drop_embryo(index) else { return };
-        let birth = Birth { key, iss: e.iss, ts_offset: e.ts_offset, neighbour, owns_port: false };
+        let birth = Birth { key: e.key, iss: e.iss, ts_offset: e.ts_offset, neighbour, owns_port: false };
         let mut c = Connection::new(birth, &self.net.cfg.tcp, now);
-        c.accept(&e, &self.net, now);
+        c.accept(e, &self.net, now);
         let id = self.adopt(c);
         self.net.counters.passive_opens += 1;
-        h.accepted(e.listener, id, key.remote());
+        h.accepted(e.listener, id, peer);
         self.arrive(now, id.index, s, frame, h, tx);
     }
 
@@ -239,7 +258,7 @@ impl<B: Buffers> Stack<B> {
                 }
                 Some(e) => {
                     e.retries += 1;
-                    self.send_syn_ack(now, index, tx);
+                    self.repeat_syn_ack(now, index, tx);
                 }
                 None => {}
             }
@@ -294,7 +313,8 @@ impl<B: Buffers> Stack<B> {
         now: Time,
         index: u32,
         s: &Segment,
-        frame: &B::Frame,
+        frame: B::Frame,
+        h: &mut impl Handler<B::Frame>,
         tx: &mut impl Transmit<B::Payload>,
     ) {
         let until = now + self.net.cfg.tcp.time_wait;
@@ -304,13 +324,13 @@ impl<B: Buffers> Stack<B> {
             Verdict::Reopen if self.listeners.contains_key(&t.key.local_port()) => {
                 let (key, above) = (t.key, t.next_sequence());
                 self.end_timewait(index);
-                self.arrive_new(now, key, s, Some(above), frame, tx);
+                self.arrive_new(now, (key, Some(above)), s, frame, h, tx);
                 return;
             }
             Verdict::Restart => t.until = until,
             Verdict::Acknowledge | Verdict::Reopen => {}
         }
-        let Some(dst_mac) = source_mac(frame) else { return };
+        let Some(dst_mac) = source_mac(&frame) else { return };
         if tx.room() == 0 || !self.net.may_reply(now) {
             return;
         }
@@ -334,6 +354,33 @@ impl<B: Buffers> Stack<B> {
         self.net.counters.acks_out += 1;
         self.net.emit(tx, &fields, &[], false, 0);
     }
+}
+
+fn send_syn_ack<P: Payload>(net: &mut Net, now: Time, e: &Embryo, tx: &mut impl Transmit<P>) {
+    if tx.room() == 0 {
+        net.counters.tx_full += 1;
+        return;
+    }
+    let timestamps = e.timestamp.filter(|_| net.cfg.tcp.timestamps).map(|echo| {
+        let clock = now.as_millis() as u32;
+        let value = if e.cookie { cookie::timestamp(clock, &e.syn) } else { clock };
+        Timestamps { value: value.wrapping_add(e.ts_offset), echo }
+    });
+    let mut options = Options::new();
+    put_syn(&mut options, syn_options(net, Some(&e.syn)), timestamps);
+    let fields = TcpFields {
+        dst_mac: e.mac,
+        remote_ip: e.key.remote().ip().to_bits(),
+        remote_port: e.key.remote().port(),
+        local_port: e.key.local_port(),
+        seq: e.iss,
+        ack: e.irs + 1,
+        flags: flag::SYN | flag::ACK,
+        ecn: ecn::NOT_ECT,
+        window: syn_window(net),
+        options: &options,
+    };
+    net.emit(tx, &fields, &[], e.retries > 0, 0);
 }
 
 /// The MAC address that a frame came from.

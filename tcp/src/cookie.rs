@@ -1,0 +1,89 @@
+//! SYN cookies (RFC 4987 §3.6): when there is no place for another half-open connection, the SYN-ACK itself holds what is
+//! to be remembered, and the peer's ACK brings it back.
+//!
+//! The number of a SYN-ACK has two bits of time, three that name an MSS, and 27 of a keyed hash of all that and of the
+//! addresses, all of it masked by another hash: a blind ACK hits with probability 2⁻²⁸. Window scale and SACK are in the
+//! lowest bits of our timestamp, if the peer has timestamps, and otherwise not used.
+
+use crate::secret::{Purpose, Secret};
+use crate::seq::Seq;
+use crate::table::Key;
+use crate::time::Time;
+use crate::wire::SynOptions;
+use core::net::SocketAddrV4;
+use core::time::Duration;
+
+/// How fast a cookie's clock ticks. Cookies of the present tick and the one before are good.
+const TICK: Duration = Duration::from_secs(64);
+/// How long after the last cookie was sent one may come back.
+pub(crate) const LIFETIME: Duration = Duration::from_secs(2 * TICK.as_secs());
+/// The MSS is rounded down to one of these.
+const MSS: [u16; 8] = [88, 536, 1220, 1360, 1440, 1460, 4036, 8960];
+const MAC_BITS: u32 = 27;
+/// Bits of a timestamp that hold options: four of window scale, one of SACK.
+const OPTIONS: u32 = (1 << 5) - 1;
+const NO_SCALE: u32 = 15;
+const SACK: u32 = 1 << 4;
+
+/// Who a cookie is for.
+pub(crate) struct Cookies<'a> {
+    pub secret: &'a Secret,
+    pub local: SocketAddrV4,
+    pub key: Key,
+    /// The number of the peer's SYN.
+    pub irs: Seq,
+}
+
+impl Cookies<'_> {
+    fn hash(&self, what: u64) -> u32 {
+        let extra = u64::from(self.irs.0) << 32 | what;
+        self.secret.of_connection_and(self.local, self.key.remote(), Purpose::SynCookie, extra) as u32
+    }
+
+    fn bake(&self, tick: u64, mss: u32) -> u32 {
+        let data = (tick as u32 & 3) << 3 | mss;
+        let mac = self.hash(1 << 31 | (tick << 3 | u64::from(mss)) & 0x7fff_ffff) >> (32 - MAC_BITS);
+        (data << MAC_BITS | mac) ^ self.hash(0)
+    }
+
+    /// The initial sequence number that remembers the peer's MSS.
+    pub fn number(&self, now: Time, mss: u16) -> Seq {
+        let index = MSS.iter().rposition(|&m| m <= mss).unwrap_or(0);
+        Seq(self.bake(tick(now), index as u32))
+    }
+
+    /// The MSS that a number remembers, if it is one that was sent lately.
+    pub fn check(&self, now: Time, number: Seq) -> Option<u16> {
+        let data = (number.0 ^ self.hash(0)) >> MAC_BITS;
+        let index = data & 7;
+        let now = tick(now);
+        let tick = (now.saturating_sub(1)..=now).find(|t| *t as u32 & 3 == data >> 3)?;
+        (self.bake(tick, index) == number.0).then(|| MSS[index as usize & 7])
+    }
+}
+
+fn tick(now: Time) -> u64 {
+    now.as_millis() / TICK.as_millis() as u64
+}
+
+/// Our clock for timestamps, changed by less than 64 ms so that it holds what the peer offered.
+pub(crate) fn timestamp(clock: u32, peer: &SynOptions) -> u32 {
+    let scale = peer.window_scale.map_or(NO_SCALE, |s| u32::from(s.min(14)));
+    let options = scale | if peer.sack_permitted { SACK } else { 0 };
+    let value = clock & !OPTIONS | options;
+    // Never ahead of the clock: what follows must not be older.
+    if value > clock { value.wrapping_sub(OPTIONS + 1) } else { value }
+}
+
+/// What a timestamp holds that was echoed.
+pub(crate) fn options(echo: u32, mss: u16) -> SynOptions {
+    let scale = echo & NO_SCALE;
+    SynOptions {
+        mss: Some(mss),
+        window_scale: (scale != NO_SCALE).then_some(scale as u8),
+        sack_permitted: echo & SACK != 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;
