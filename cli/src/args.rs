@@ -11,6 +11,7 @@ use urnic_bench::perf::{Link, Mode, Op, Wait};
 use urnic_config::PortSpec;
 
 use crate::rping::wire::{MAX_SIZE, MIN_SIZE};
+use crate::run::Way;
 
 /// A userspace RDMA NIC: iWARP over DPDK.
 #[derive(Debug, Parser)]
@@ -97,12 +98,18 @@ pub struct InfoArgs {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The settings reach the program, and what it starts, by the environment (URNIC_*, LD_PRELOAD). \
-                        docs/run.md tells what programs can do."
+    after_help = "The settings reach the program, and what it starts, by the environment (URNIC_*, LD_PRELOAD, \
+                        LD_LIBRARY_PATH); `urnic info` shows it. docs/run.md tells what programs can do."
 )]
 pub struct RunArgs {
     #[command(flatten)]
     pub node: NodeArgs,
+    /// How our libraries come into the program
+    #[arg(long, value_name = "HOW", default_value = "both")]
+    pub libraries: Way,
+    /// Make rsockets of the program's TCP sockets, by librspreload.so of librdmacm
+    #[arg(long)]
+    pub rsockets: bool,
     /// The program and its arguments, after --
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,

@@ -1,5 +1,7 @@
 //! `urnic info`: the device and the machine.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt::Write;
 
 use serde::Serialize;
@@ -7,8 +9,9 @@ use urnic::{Device, DeviceAttr};
 use urnic_config::{Choice, Config, Mac, PortSpec};
 use urnic_dataplane::{Capabilities, Eal, ExternalMemory, allowed_cores, hugepage_status};
 
-use crate::args::InfoArgs;
+use crate::args::{InfoArgs, NodeArgs};
 use crate::failure::{Failure, print};
+use crate::run::{Libraries, Way};
 use crate::settings::Settings;
 
 /// What is shown; the JSON form is a contract with scripts. What there is not is null.
@@ -30,6 +33,16 @@ struct Info {
     fault: Option<String>,
     offloads: Option<Offloads>,
     device: Option<DeviceInfo>,
+    run: RunInfo,
+}
+
+/// What `urnic run` does with these settings.
+#[derive(Serialize)]
+struct RunInfo {
+    /// The variables that it sets.
+    environment: BTreeMap<&'static str, String>,
+    /// Why it would not run a program.
+    missing: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -76,7 +89,7 @@ pub fn run(args: &InfoArgs) -> Result<(), Failure> {
         (Some(_), Some(_)) => Some(Device::open(&config)?.attributes()?),
         _ => None,
     };
-    let info = Info::new(&config, device.as_ref());
+    let info = Info::new(&config, device.as_ref(), RunInfo::of(&args.node));
     print(&match args.json {
         true => serde_json::to_string(&info).map_err(|error| Failure::Failed(error.to_string()))?,
         false => info.text(),
@@ -84,7 +97,7 @@ pub fn run(args: &InfoArgs) -> Result<(), Failure> {
 }
 
 impl Info {
-    fn new(config: &Config, device: Option<&DeviceAttr>) -> Self {
+    fn new(config: &Config, device: Option<&DeviceAttr>, run: RunInfo) -> Self {
         let pages = hugepage_status();
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -105,6 +118,7 @@ impl Info {
             fault: config.port.fault.clone(),
             offloads: config.port.spec.as_ref().map(Offloads::of),
             device: device.map(DeviceInfo::of),
+            run,
         }
     }
 
@@ -141,7 +155,37 @@ impl Info {
                 text.push_str("no device: it takes a port and an address (--port KIND:ARG --ip ADDR/LEN)")
             }
         }
+        self.run.text(&mut text);
         text
+    }
+}
+
+impl RunInfo {
+    fn of(args: &NodeArgs) -> Self {
+        let libraries = Libraries::find().and_then(|found| found.environment(Way::Both, false));
+        let (libraries, missing) = match libraries {
+            Ok(variables) => (variables, None),
+            Err(failure) => (Vec::new(), Some(failure)),
+        };
+        let (settings, unset) = match Settings::of_node(args).into_environment() {
+            Ok(variables) => (variables, None),
+            Err(failure) => (Vec::new(), Some(failure)),
+        };
+        let text = |(name, value): (_, OsString)| (name, value.to_string_lossy().into_owned());
+        Self {
+            environment: settings.into_iter().chain(libraries).map(text).collect(),
+            missing: missing.or(unset).map(|failure| failure.to_string()),
+        }
+    }
+
+    fn text(&self, text: &mut String) {
+        let _ = match &self.missing {
+            Some(why) => write!(text, "\nurnic run: {why}"),
+            None => write!(text, "\nurnic run gives a program:"),
+        };
+        for (name, value) in &self.environment {
+            let _ = write!(text, "\n  {name}={value}");
+        }
     }
 }
 

@@ -1,28 +1,30 @@
-//! `urnic run`: becomes a program that uses libibverbs and librdmacm, with our libraries in front of those.
+//! `urnic run`: becomes a program that uses libibverbs and librdmacm, with our libraries in the place of those.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use clap::ValueEnum;
 
 use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::settings::Settings;
 
-/// What is preloaded, and what that loads.
-const LIBRARIES: [&str; 2] = ["liburnic.so", "liburnic_verbs.so"];
-
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
-    let variables = Settings::of_node(&args.node).into_environment()?;
-    let mut preload = library()?.into_os_string();
-    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        preload.push(":");
-        preload.push(others);
-    }
+    let settings = Settings::of_node(&args.node).into_environment()?;
+    let libraries = Libraries::find()?.environment(args.libraries, args.rsockets)?;
     let (program, arguments) = args.program.split_first().expect("the command line has a program");
-    let error = Command::new(program).args(arguments).envs(variables).env("LD_PRELOAD", preload).exec();
+    if privileged(program) {
+        eprintln!(
+            "urnic: {} runs with the rights of another user: the dynamic linker takes no libraries from us for it",
+            program.to_string_lossy()
+        );
+    }
+    let error = Command::new(program).args(arguments).envs(settings).envs(libraries).exec();
     let program = program.to_string_lossy();
     Err(Failure::Failed(match error.kind() {
         ErrorKind::NotFound => format!("{program}: there is no such program; is its package installed?"),
@@ -30,27 +32,107 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     }))
 }
 
-/// The library to preload: beside this command, or where packages put libraries.
-fn library() -> Result<PathBuf, Failure> {
-    let own = env::current_exe().map_err(|e| Failure::Failed(format!("cannot find this command: {e}")))?;
-    let beside = own.parent().map(PathBuf::from).unwrap_or_default();
-    let folders = [beside.clone(), beside.join("../lib/urnic"), beside.join("../lib")];
-    let whole = |folder: &&PathBuf| LIBRARIES.iter().all(|library| folder.join(library).is_file());
-    let found = folders.iter().find(whole).ok_or_else(|| {
-        Failure::Failed(format!(
-            "{} are not beside {}: build them by `cargo build --release -p urnic-abi -p urnic-shim`",
-            LIBRARIES.join(" and "),
-            own.display()
-        ))
-    })?;
-    let path = found.join(LIBRARIES[0]);
-    let path = path.canonicalize().unwrap_or(path);
-    // The dynamic linker takes these for separators.
-    if OsString::from(&path).to_string_lossy().contains([':', ' ']) {
-        return Err(Failure::Failed(format!(
-            "{}: a path to preload has no spaces and colons",
-            path.display()
-        )));
+/// How our libraries come into a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Way {
+    /// Preloaded, and in the place of the system's: whatever the program does to get at verbs
+    Both,
+    /// Only preloaded
+    Preload,
+    /// Only in the place of the system's: for programs that nothing may be loaded before, such as those with sanitizers
+    DropIn,
+}
+
+/// Where our libraries are.
+pub struct Libraries {
+    /// What is preloaded, and what that loads.
+    shim: PathBuf,
+    /// The folder of those that have rdma-core's names.
+    drop_in: PathBuf,
+}
+
+impl Libraries {
+    /// All of them, in the folder that they are looked for in.
+    const FILES: [&str; 4] =
+        ["liburnic.so", "liburnic_verbs.so", "drop-in/libibverbs.so.1", "drop-in/librdmacm.so.1"];
+
+    /// Finds them beside this command, or where packages put libraries.
+    pub fn find() -> Result<Self, Failure> {
+        let own =
+            env::current_exe().map_err(|e| Failure::Failed(format!("cannot find this command: {e}")))?;
+        let beside = own.parent().map(PathBuf::from).unwrap_or_default();
+        let folders = [beside.clone(), beside.join("../lib/urnic"), beside.join("../lib")];
+        let missing = |folder: &Path| Self::FILES.iter().find(|file| !folder.join(file).is_file()).copied();
+        let folder = folders.iter().find(|folder| missing(folder).is_none()).ok_or_else(|| {
+            let some = folders.iter().find(|folder| folder.join(Self::FILES[0]).is_file());
+            let folder = some.unwrap_or(&beside);
+            Failure::Failed(format!(
+                "there is no {} in {}: build the libraries by `cargo build --release -p urnic-abi -p urnic-shim`, or \
+                 install them there, in ../lib/urnic or ../lib",
+                missing(folder).unwrap_or_default(),
+                folder.display(),
+            ))
+        })?;
+        let folder = folder.canonicalize().unwrap_or_else(|_| folder.clone());
+        // The dynamic linker takes these for separators or variables.
+        if folder.to_string_lossy().contains([':', ';', ' ', '$']) {
+            return Err(Failure::Failed(format!(
+                "the dynamic linker takes no libraries from {}: its name must have no spaces, colons, semicolons and \
+                 dollars",
+                folder.display()
+            )));
+        }
+        Ok(Self { shim: folder.join(Self::FILES[0]), drop_in: folder.join("drop-in") })
     }
-    Ok(path)
+
+    /// The variables of the dynamic linker, with what they hold already behind ours.
+    pub fn environment(&self, way: Way, rsockets: bool) -> Result<Vec<(&'static str, OsString)>, Failure> {
+        let mut preload = Vec::new();
+        if way != Way::DropIn {
+            preload.push(self.shim.clone());
+        }
+        if rsockets {
+            preload.push(rspreload()?);
+        }
+        let mut variables = Vec::new();
+        if !preload.is_empty() {
+            variables.push(("LD_PRELOAD", before("LD_PRELOAD", &preload)));
+        }
+        if way != Way::Preload {
+            variables
+                .push(("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", std::slice::from_ref(&self.drop_in))));
+        }
+        Ok(variables)
+    }
+}
+
+/// A list for the dynamic linker: ours, then what the variable holds.
+fn before(variable: &str, ours: &[PathBuf]) -> OsString {
+    let mut list = ours.iter().map(|path| path.as_os_str().to_owned()).collect::<Vec<_>>();
+    list.extend(env::var_os(variable).filter(|others| !others.is_empty()));
+    list.join(OsStr::new(":"))
+}
+
+/// The library of librdmacm that makes rsockets of a program's sockets.
+fn rspreload() -> Result<PathBuf, Failure> {
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
+    let mut files = folders.iter().map(|folder| Path::new(folder).join("rsocket/librspreload.so"));
+    files.find(|file| file.is_file()).ok_or_else(|| {
+        Failure::Failed(
+            "rsocket/librspreload.so is not installed; it comes with librdmacm (Debian: librdmacm1)"
+                .to_owned(),
+        )
+    })
+}
+
+/// Whether a program gets rights from its file, so that the dynamic linker does not listen to its user.
+fn privileged(program: &OsStr) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut places = match Path::new(program).components().count() {
+        1 => env::split_paths(&path).map(|folder| folder.join(program)).collect(),
+        _ => vec![PathBuf::from(program)],
+    };
+    places.retain(|place| place.is_file());
+    let mode = places.first().and_then(|file| file.metadata().ok()).map(|file| file.permissions().mode());
+    mode.is_some_and(|mode| mode & 0o6000 != 0) && !nix::unistd::geteuid().is_root()
 }

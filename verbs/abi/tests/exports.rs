@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the shim has besides, to show the device's address to programs.
-const INTERPOSED: [&str; 3] = ["getifaddrs", "freeifaddrs", "getaddrinfo"];
+/// What the shim has besides: to show the device's address to programs, and to find functions for the drop-in libraries.
+const INTERPOSED: [&str; 4] = ["getifaddrs", "freeifaddrs", "getaddrinfo", "urnic_find"];
 
 /// The folder that cargo puts libraries into.
 fn built(package: &str, library: &str) -> PathBuf {

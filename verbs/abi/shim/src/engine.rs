@@ -62,12 +62,23 @@ unsafe extern "C" fn enter() {
 extern "C" fn find(index: u32) -> *mut c_void {
     let index = index as usize;
     let (Some(slot), Some(name)) = (TABLE.get(index), NAMES.get(index)) else { give_up("no such symbol") };
+    let function = function(name);
+    slot.store(function, Ordering::Release);
+    function
+}
+
+/// Whether a name is one of libibverbs or librdmacm that is forwarded.
+pub fn forwards(name: &CStr) -> bool {
+    NAMES.contains(&name)
+}
+
+/// The function of a name in the library behind.
+pub fn function(name: &CStr) -> *mut c_void {
     // SAFETY: a library that stays loaded, and a string that ends.
     let function = unsafe { libc::dlsym(library(), name.as_ptr()) };
     if function.is_null() {
         give_up(&format!("liburnic_verbs.so has no {}: it is of another version", name.to_string_lossy()));
     }
-    slot.store(function, Ordering::Release);
     function
 }
 
@@ -90,18 +101,28 @@ fn library() -> *mut c_void {
 
 /// The folder that this library was loaded from.
 fn beside() -> Option<PathBuf> {
-    // SAFETY: a structure of pointers, and an address within this library.
+    own_path()?.parent().map(Path::to_path_buf)
+}
+
+/// The file that this library was loaded from.
+pub fn own_path() -> Option<PathBuf> {
+    file_of((&raw const TABLE).cast())
+}
+
+/// The file that an address was loaded from.
+pub fn file_of(address: *const c_void) -> Option<PathBuf> {
+    // SAFETY: a structure of pointers; addresses are only compared.
     let info = unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
-        (libc::dladdr((&raw const TABLE).cast(), &mut info) != 0).then_some(info)
+        (libc::dladdr(address, &mut info) != 0).then_some(info)
     }?;
     // SAFETY: a string of the dynamic linker's.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
-    Path::new(OsStr::from_bytes(name.to_bytes())).parent().map(Path::to_path_buf)
+    Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
 /// The program asked for what cannot be had: to go on would run another library's code on our objects.
-fn give_up(why: &str) -> ! {
+pub fn give_up(why: &str) -> ! {
     eprintln!("urnic: {why}");
     std::process::exit(1);
 }

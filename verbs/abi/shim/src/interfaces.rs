@@ -6,6 +6,8 @@ use std::net::Ipv4Addr;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::engine::file_of;
+
 /// The name of the interface that stands for the device.
 const NAME: &CStr = c"urnic0";
 
@@ -40,10 +42,24 @@ fn next(name: &CStr, cache: &AtomicPtr<c_void>) -> *mut c_void {
     if !known.is_null() {
         return known;
     }
-    // SAFETY: a string that ends.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    // SAFETY: strings that end. The C library is loaded in any case.
+    let found = unsafe {
+        let next = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
+        if next.is_null() || is_drop_in(next) {
+            let libc = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            libc::dlsym(libc, name.as_ptr())
+        } else {
+            next
+        }
+    };
     cache.store(found, Ordering::Release);
     found
+}
+
+/// Whether a function is a drop-in library's, which would lead back here.
+fn is_drop_in(function: *mut c_void) -> bool {
+    let Some(path) = file_of(function) else { return false };
+    path.file_name().is_some_and(|name| name == "libibverbs.so.1" || name == "librdmacm.so.1")
 }
 
 type GetIfAddrs = unsafe extern "C" fn(*mut *mut libc::ifaddrs) -> c_int;
@@ -59,8 +75,7 @@ static GETIFADDRS: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static FREEIFADDRS: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static GETADDRINFO: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int {
+pub unsafe extern "C" fn our_getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int {
     let real = next(c"getifaddrs", &GETIFADDRS);
     if real.is_null() {
         return -1;
@@ -94,8 +109,7 @@ fn entry(ip: u32, prefix: u8, next: *mut libc::ifaddrs) -> Box<Entry> {
     entry
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn freeifaddrs(list: *mut libc::ifaddrs) {
+pub unsafe extern "C" fn our_freeifaddrs(list: *mut libc::ifaddrs) {
     let real = next(c"freeifaddrs", &FREEIFADDRS);
     // SAFETY: null or a list of `getifaddrs`, which begins with our entry if it has one.
     unsafe {
@@ -112,8 +126,7 @@ unsafe extern "C" fn freeifaddrs(list: *mut libc::ifaddrs) {
 }
 
 /// Addresses count as configured, whatever the kernel's interfaces have (`AI_ADDRCONFIG`).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn getaddrinfo(
+pub unsafe extern "C" fn our_getaddrinfo(
     node: *const c_char,
     service: *const c_char,
     hints: *const libc::addrinfo,
@@ -134,5 +147,34 @@ unsafe extern "C" fn getaddrinfo(
             }
             None => real(node, service, hints, found),
         }
+    }
+}
+
+/// The symbols. What finds a function for a drop-in library takes the functions above: the dynamic linker may resolve
+/// these to that library's.
+mod symbols {
+    use super::*;
+
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int {
+        // SAFETY: the caller's promises.
+        unsafe { our_getifaddrs(list) }
+    }
+
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn freeifaddrs(list: *mut libc::ifaddrs) {
+        // SAFETY: the caller's promises.
+        unsafe { our_freeifaddrs(list) }
+    }
+
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn getaddrinfo(
+        node: *const c_char,
+        service: *const c_char,
+        hints: *const libc::addrinfo,
+        found: *mut *mut libc::addrinfo,
+    ) -> c_int {
+        // SAFETY: the caller's promises.
+        unsafe { our_getaddrinfo(node, service, hints, found) }
     }
 }

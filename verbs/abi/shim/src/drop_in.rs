@@ -1,0 +1,74 @@
+//! What the drop-in libraries jump to. A symbol of theirs asks here once for the function behind it.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::{engine, interfaces};
+
+/// Where distributions put librdmacm.
+const FOLDERS: [&str; 5] =
+    ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib64", "/usr/lib", "/usr/local/lib"];
+
+/// The function behind a symbol of a drop-in library; the string is the library's own.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn urnic_find(name: *const c_char) -> *const c_void {
+    // SAFETY: a string that ends.
+    let name = unsafe { CStr::from_ptr(name) };
+    match name.to_bytes() {
+        b"getifaddrs" => interfaces::our_getifaddrs as *const c_void,
+        b"freeifaddrs" => interfaces::our_freeifaddrs as *const c_void,
+        b"getaddrinfo" => interfaces::our_getaddrinfo as *const c_void,
+        _ if engine::forwards(name) => engine::function(name),
+        _ => rsocket(name),
+    }
+}
+
+/// A function of rsockets, which are librdmacm's own: that library's code calls our `rdma_*` and `ibv_*`.
+fn rsocket(name: &CStr) -> *const c_void {
+    let Some(library) = rdmacm() else { return unavailable as *const c_void };
+    // SAFETY: a library that stays loaded, and a string that ends.
+    let function = unsafe { libc::dlsym(library, name.as_ptr()) };
+    if function.is_null() { unavailable as *const c_void } else { function }
+}
+
+/// The librdmacm of this system, null if there is none.
+fn rdmacm() -> Option<*mut c_void> {
+    static HANDLE: OnceLock<usize> = OnceLock::new();
+    let handle = *HANDLE.get_or_init(|| {
+        be_global();
+        let found = FOLDERS.iter().map(|folder| Path::new(folder).join("librdmacm.so.1"));
+        let mut opened = found.filter(|path| path.exists()).filter_map(|path| open(&path, libc::RTLD_LOCAL));
+        opened.next().unwrap_or_else(|| {
+            eprintln!(
+                "urnic: rsockets are functions of librdmacm.so.1, which is not found in {}",
+                FOLDERS.join(", ")
+            );
+            0
+        })
+    });
+    (handle != 0).then_some(handle as *mut c_void)
+}
+
+/// Symbols that librdmacm needs are looked up in what is loaded globally, before it looks at its own: a program may have
+/// loaded us for itself alone.
+fn be_global() {
+    if let Some(own) = engine::own_path() {
+        open(&own, libc::RTLD_GLOBAL | libc::RTLD_NOLOAD);
+    }
+}
+
+fn open(path: &Path, flags: c_int) -> Option<usize> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: a string that ends; librdmacm's constructors only initialise memory.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | flags) };
+    (!handle.is_null()).then_some(handle as usize)
+}
+
+/// In place of a function of rsockets where there is no librdmacm.
+extern "C" fn unavailable() -> isize {
+    // SAFETY: the location is this thread's own.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    -1
+}
