@@ -29,7 +29,7 @@ const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) const ARP_FRAME: usize = 42;
 
 /// Names a neighbour; stays valid while it is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Neighbour(u16);
 
 impl Neighbour {

@@ -48,6 +48,7 @@ mod config;
 mod connection;
 mod cookie;
 mod counters;
+mod held;
 mod listen;
 mod net;
 mod ports;

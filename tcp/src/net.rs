@@ -4,6 +4,7 @@ use crate::arp::{Arp, Neighbour};
 use crate::buffers::{ConnId, Emit, Payload, Piece, Transmit};
 use crate::config::{StackConfig, prefix_mask};
 use crate::counters::Counters;
+use crate::held::HeldFrames;
 use crate::secret::{Purpose, Secret};
 use crate::seq::Seq;
 use crate::sum;
@@ -12,6 +13,7 @@ use crate::time::Time;
 use crate::wire::{HeaderTemplate, Options, Segment, TcpFields, ecn, flag};
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
+use std::collections::HashMap;
 
 /// Replies per second that need no connection: RST, echo, TIME-WAIT.
 const STATELESS_REPLIES: u32 = 10_000;
@@ -23,11 +25,11 @@ pub(crate) struct Net {
     pub counters: Counters,
     pub arp: Arp,
     pub secret: Secret,
-    /// Connections that are told when a neighbour's address becomes known. Those that ended meanwhile leave with
-    /// the neighbour's answer; see `wait` for the bound.
-    waiters: Vec<(Neighbour, ConnId)>,
-    /// Out-of-order frames that all connections hold together.
-    pub held: u32,
+    /// Connections that are told when a neighbour's address becomes known, and how many there are. Those that ended
+    /// meanwhile leave with the neighbour's answer; see `wait` for the bound.
+    waiters: HashMap<Neighbour, Vec<ConnId>>,
+    waiting: usize,
+    pub held: HeldFrames,
     /// The link is short of receive buffers.
     pub pressure: bool,
     /// Octets of payload that the link takes in one frame as several segments; zero if it does not.
@@ -48,8 +50,9 @@ impl Net {
             counters: Counters::default(),
             arp: Arp::new(cfg.mac, cfg.ip, cfg.tcp.max_neighbours, now),
             secret: Secret::new(cfg.seed),
-            waiters: Vec::new(),
-            held: 0,
+            waiters: HashMap::new(),
+            waiting: 0,
+            held: HeldFrames::new(cfg.tcp.max_held_frames),
             pressure: false,
             gso_max: 0,
             header: HeaderTemplate::new(cfg.mac, cfg.ip.to_bits()),
@@ -145,17 +148,19 @@ impl Net {
 
     /// Remembers that a connection waits for a neighbour. False: too many do, and it must try again by itself.
     pub fn wait(&mut self, n: Neighbour, id: ConnId) -> bool {
-        let may = self.waiters.len() < 2 * self.cfg.tcp.max_connections as usize;
+        let may = self.waiting < 2 * self.cfg.tcp.max_connections as usize;
         if may {
-            self.waiters.push((n, id));
+            self.waiters.entry(n).or_default().push(id);
+            self.waiting += 1;
         }
         may
     }
 
     /// Those that waited for a neighbour; they do no longer.
     pub fn take_waiters(&mut self, n: Neighbour) -> Vec<ConnId> {
-        let of_n = self.waiters.extract_if(.., |(waits_for, _)| *waits_for == n);
-        of_n.map(|(_, id)| id).collect()
+        let those = self.waiters.remove(&n).unwrap_or_default();
+        self.waiting -= those.len();
+        those
     }
 
     /// One more reply that no connection is accountable for.

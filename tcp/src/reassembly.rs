@@ -125,6 +125,11 @@ impl<F: Frame> Reassembly<F> {
         self.holes.as_ref().map_or(0, |h| h.frames.len())
     }
 
+    /// Where the highest held frame begins.
+    pub fn last(&self) -> Option<Seq> {
+        self.holes.as_ref()?.frames.back().map(|f| f.start)
+    }
+
     /// Octets held.
     pub fn octets(&self) -> usize {
         self.holes.as_ref().map_or(0, |h| h.octets)

@@ -87,21 +87,29 @@ impl<B: Buffers> Connection<B> {
         if broken(Rule::AckReceived) {
             self.rcv_nxt = seq;
         }
-        if cx.net.pressure || cx.net.held >= cx.net.cfg.tcp.max_held_frames {
-            cx.net.counters.out_of_order_dropped += 1;
-        } else if !at.is_empty() {
-            cx.net.held -= self.cold.reassembly.len() as u32;
+        let before = self.cold.reassembly.len();
+        if self.may_hold(cx, seq) && !at.is_empty() {
             match self.cold.reassembly.insert(seq, frame, at) {
                 Inserted::Held => {}
                 Inserted::Duplicate => cx.net.counters.duplicate += 1,
                 Inserted::Full => cx.net.counters.out_of_order_dropped += 1,
             }
-            cx.net.held += self.cold.reassembly.len() as u32;
         }
+        cx.net.held.changed(cx.id.index, before, self.cold.reassembly.len());
         if !self.cold.reassembly.is_empty() || self.cold.peer_fin.is_some() {
             self.flags.set(Flags::HOLES);
         }
         self.send_ack(cx);
+    }
+
+    /// There is a place for a segment at `seq`: one of what is free for all, or that of another farther from the hole.
+    fn may_hold<T>(&mut self, cx: &mut Cx<'_, T>, seq: Seq) -> bool {
+        let held = &mut self.cold.reassembly;
+        if !cx.net.pressure && cx.net.held.admits(held.len()) {
+            return true;
+        }
+        cx.net.counters.out_of_order_dropped += 1;
+        held.last().is_some_and(|last| seq.lt(last)) && held.drop_newest()
     }
 
     /// RCV.NXT moved, and something was waiting for that: held segments, the peer's FIN.
@@ -112,7 +120,7 @@ impl<B: Buffers> Connection<B> {
         h: &mut impl Handler<B::Frame>,
     ) -> Fate {
         let had_holes = self.flags.has(Flags::HOLES);
-        cx.net.held -= self.cold.reassembly.len() as u32;
+        let before = self.cold.reassembly.len();
         while let Some((frame, at)) = self.cold.reassembly.pop(self.rcv_nxt) {
             self.deliver(cx, h, frame, at);
         }
@@ -121,7 +129,7 @@ impl<B: Buffers> Connection<B> {
             self.rcv_nxt += 1;
             self.cold.reassembly.clear();
         }
-        cx.net.held += self.cold.reassembly.len() as u32;
+        cx.net.held.changed(cx.id.index, before, self.cold.reassembly.len());
         if finished || (self.cold.reassembly.is_empty() && self.cold.peer_fin.is_none()) {
             self.flags.clear(Flags::HOLES);
         }

@@ -437,7 +437,7 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Gives held out-of-order frames back, the newest first; answers how many.
-    pub fn drop_held(&mut self) -> u32 {
+    pub fn drop_held(&mut self) -> usize {
         let mut dropped = 0;
         while self.cold.reassembly.drop_newest() {
             dropped += 1;

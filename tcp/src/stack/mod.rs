@@ -483,14 +483,10 @@ impl<B: Buffers> Stack<B> {
         if !low {
             return;
         }
-        for i in 0..self.connections.places() {
-            if let Some(c) = self.connections.get_mut(i)
-                && c.flags.has(Flags::HOLES)
-            {
-                let dropped = c.drop_held();
-                self.net.held -= dropped;
-                self.net.counters.out_of_order_dropped += u64::from(dropped);
-            }
+        for index in self.net.held.take_holders() {
+            let dropped = self.connections.get_mut(index).map_or(0, Connection::drop_held);
+            self.net.held.changed(index, dropped, 0);
+            self.net.counters.out_of_order_dropped += dropped as u64;
         }
     }
 
@@ -624,7 +620,7 @@ impl<B: Buffers> Stack<B> {
         self.table.remove(c.key);
         self.wheel.cancel(index);
         self.net.arp.release(c.cold.neighbour);
-        self.net.held -= c.cold.reassembly.len() as u32;
+        self.net.held.changed(index, c.cold.reassembly.len(), 0);
         Some(c)
     }
 
