@@ -306,9 +306,9 @@ pub struct FloorArgs {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Faults are a list of: loss, dup, reorder, corrupt, swap, mark (probabilities, such as 0.01 or 1%), \
+    after_help = "Faults are a list of: loss, burst, dup, reorder, corrupt, swap, mark (probabilities, such as 0.01 or 1%), \
                         delay, jitter (times, such as 50us), rate (such as 1gbit) with queue and ecn (frames), limit \
-                        (frames), limit_bytes, seed. docs/relay.md describes them.\n\
+                        (frames), limit_bytes, burst_len, seed. docs/relay.md describes them.\n\
                         SIGINT (Ctrl-C) or SIGTERM ends the relay; then it prints what it did."
 )]
 pub struct RelayArgs {

@@ -49,7 +49,7 @@ fn unless<T>(none: bool, value: impl FnOnce() -> Result<T, Wrong>) -> Result<Opt
 }
 
 /// All keys.
-pub(crate) static KEYS: [Key; 30] = [
+pub(crate) static KEYS: [Key; 32] = [
     Key {
         section: "port",
         name: "port",
@@ -174,8 +174,22 @@ pub(crate) static KEYS: [Key; 30] = [
         section: "tcp",
         name: "congestion",
         env: "URNIC_TCP_CONGESTION",
-        write: "write \"cubic\" or \"reno\"",
+        write: "write \"cubic\", \"reno\" or \"dctcp\"",
         set: |c, v| put(&mut c.tcp.congestion, v.choice()),
+    },
+    Key {
+        section: "tcp",
+        name: "ecn",
+        env: "URNIC_TCP_ECN",
+        write: "write \"off\", \"accept\" or \"offer\"",
+        set: |c, v| put(&mut c.tcp.ecn, v.choice()),
+    },
+    Key {
+        section: "tcp",
+        name: "pacing",
+        env: "URNIC_TCP_PACING",
+        write: "write true or false",
+        set: |c, v| put(&mut c.tcp.pacing, v.boolean()),
     },
     Key {
         section: "tcp",

@@ -135,6 +135,10 @@ pub struct TcpConfig {
     pub window_scale: bool,
     /// Congestion control.
     pub congestion: Congestion,
+    /// Explicit congestion notification.
+    pub ecn: Ecn,
+    /// Spread what the congestion window lets go over the round trip.
+    pub pacing: bool,
     /// Silence after which keep-alive probes start (RFC 9293 §3.8.4); none: a dead peer goes unnoticed while nothing
     /// is sent.
     pub keepalive_idle: Option<Duration>,
@@ -156,6 +160,8 @@ impl Default for TcpConfig {
             timestamps: true,
             window_scale: true,
             congestion: Congestion::Cubic,
+            ecn: Ecn::Accept,
+            pacing: false,
             keepalive_idle: Some(Duration::from_secs(10)),
             keepalive_interval: Duration::from_secs(1),
             keepalive_count: 5,
@@ -172,6 +178,20 @@ pub enum Congestion {
     /// CUBIC (RFC 9438).
     #[default]
     Cubic,
+    /// DCTCP (RFC 8257); offers ECN unless that is off.
+    Dctcp,
+}
+
+/// Explicit congestion notification (RFC 3168).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// Never.
+    Off,
+    /// Where the opener of a connection offers it.
+    #[default]
+    Accept,
+    /// Offered to every peer.
+    Offer,
 }
 
 /// Section `[mpa]`.
@@ -288,7 +308,8 @@ choices! {
     Progress { Inline = "inline", Dedicated = "dedicated", Adaptive = "adaptive" }
     CrcKernel { Auto = "auto", Portable = "portable", Sse42 = "sse4.2", Vpclmul = "vpclmul" }
     RtrChoice { Off = "off", Any = "any", Write = "write", Read = "read", Send = "send" }
-    Congestion { Reno = "reno", Cubic = "cubic" }
+    Congestion { Reno = "reno", Cubic = "cubic", Dctcp = "dctcp" }
+    Ecn { Off = "off", Accept = "accept", Offer = "offer" }
     Hugepages { Auto = "auto", Off = "off", Required = "required" }
     MemifRole { Server = "server", Client = "client" }
 }

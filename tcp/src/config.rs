@@ -129,6 +129,10 @@ pub struct TcpConfig {
     pub window_scale: bool,
     /// Congestion control.
     pub congestion: Congestion,
+    /// Explicit congestion notification (RFC 3168).
+    pub ecn: Ecn,
+    /// Spread what the window lets go over the round trip instead of sending it at once. Costs a timer per few segments.
+    pub pacing: bool,
     /// Initial congestion window in segments (RFC 6928: 10).
     pub initial_window: u32,
     /// Probes of idle connections; `None`: no probes.
@@ -157,6 +161,25 @@ pub struct TcpConfig {
     pub max_neighbours: u32,
 }
 
+impl TcpConfig {
+    /// Whether SYNs offer ECN.
+    pub(crate) fn offers_ecn(&self) -> bool {
+        self.ecn == Ecn::Offer || (self.congestion == Congestion::Dctcp && self.ecn != Ecn::Off)
+    }
+}
+
+/// Use of explicit congestion notification (RFC 3168).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Ecn {
+    /// Never.
+    Off,
+    /// On connections whose opener offers it; DCTCP offers it, too.
+    #[default]
+    Accept,
+    /// Wherever the peer agrees.
+    Offer,
+}
+
 impl Default for TcpConfig {
     fn default() -> Self {
         TcpConfig {
@@ -169,6 +192,8 @@ impl Default for TcpConfig {
             timestamps: true,
             window_scale: true,
             congestion: Congestion::Cubic,
+            ecn: Ecn::Accept,
+            pacing: false,
             initial_window: 10,
             keepalive: None,
             user_timeout: None,

@@ -82,6 +82,7 @@ pub(crate) fn options(echo: u32, mss: u16) -> SynOptions {
         mss: Some(mss),
         window_scale: (scale != NO_SCALE).then_some(scale as u8),
         sack_permitted: echo & SACK != 0,
+        ecn: false,
     }
 }
 

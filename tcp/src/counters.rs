@@ -39,6 +39,9 @@ pub struct Counters {
     pub bytes_in: u64,
     /// Segments that a router marked Congestion Experienced.
     pub congestion_marks_in: u64,
+    /// ACKs that echoed such a mark, and reductions of a window because of them.
+    pub congestion_echoes_in: u64,
+    pub congestion_reductions: u64,
     pub out_of_order: u64,
     pub out_of_order_dropped: u64,
     pub duplicate: u64,

@@ -33,11 +33,16 @@ pub(crate) mod flag {
     pub const RST: u8 = 0x04;
     pub const PSH: u8 = 0x08;
     pub const ACK: u8 = 0x10;
+    /// ECN-Echo (RFC 3168 §6.1).
+    pub const ECE: u8 = 0x40;
+    /// Congestion Window Reduced (RFC 3168 §6.1).
+    pub const CWR: u8 = 0x80;
 }
 
 /// ECN codepoints of the IP header (RFC 3168 §5).
 pub(crate) mod ecn {
     pub const NOT_ECT: u8 = 0;
+    pub const ECT0: u8 = 2;
     pub const CE: u8 = 3;
 }
 
@@ -116,6 +121,8 @@ pub(crate) struct SynOptions {
     pub mss: Option<u16>,
     pub window_scale: Option<u8>,
     pub sack_permitted: bool,
+    /// ECN: of a SYN that it offers it, of a SYN-ACK that it accepts it (RFC 3168 §6.1.1). Not an option, two flags.
+    pub ecn: bool,
 }
 
 /// A TCP segment whose checksum is right.
@@ -141,6 +148,12 @@ impl Segment {
     #[inline]
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
+    }
+
+    /// What a SYN or SYN-ACK says about the connection.
+    pub fn syn_options(&self) -> SynOptions {
+        let agreed = if self.has(flag::ACK) { flag::ECE } else { flag::ECE | flag::CWR };
+        SynOptions { ecn: self.flags & (flag::ECE | flag::CWR) == agreed, ..self.syn }
     }
 
     /// SEG.LEN: data, SYN and FIN (RFC 9293 §3.4).

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Choice, Congestion, CrcKernel, Hugepages, MacSource, PortSpec, Progress, Route, RtrChoice};
+use crate::{Choice, Congestion, CrcKernel, Ecn, Hugepages, MacSource, PortSpec, Progress, Route, RtrChoice};
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -110,6 +110,8 @@ fn every_key_reaches_its_field() {
         timestamps = false
         window_scale = false
         congestion = "reno"
+        ecn = "offer"
+        pacing = true
         keepalive_idle = "off"
         keepalive_interval = "2s"
         keepalive_count = 3
@@ -137,6 +139,7 @@ fn every_key_reaches_its_field() {
     assert_eq!((c.tcp.rto_min, c.tcp.recv_window), (Duration::from_millis(5), 100_000));
     assert!(!c.tcp.sack && !c.tcp.timestamps && !c.tcp.window_scale);
     assert_eq!(c.tcp.congestion, Congestion::Reno);
+    assert_eq!((c.tcp.ecn, c.tcp.pacing), (Ecn::Offer, true));
     assert_eq!((c.tcp.keepalive_idle, c.tcp.user_timeout), (None, None));
     assert_eq!((c.tcp.keepalive_interval, c.tcp.keepalive_count), (Duration::from_secs(2), 3));
     assert_eq!((c.mpa.rev, c.mpa.crc, c.mpa.ird, c.mpa.ord), (1, false, 0, 7));
@@ -355,6 +358,7 @@ fn words_stand_for_one_value_each() {
     check::<Progress>();
     check::<CrcKernel>();
     check::<Congestion>();
+    check::<Ecn>();
     check::<Hugepages>();
 }
 

@@ -7,12 +7,16 @@ mod tests;
 /// What a link does to the frames that cross it. The default does nothing.
 ///
 /// Written as `key=value` pairs with commas between: `loss=0.01,dup=0.001,reorder=0.01,delay=50us,jitter=10us,`
-/// `corrupt=1e-4,swap=1e-4,mark=0.01,rate=10gbit,queue=1000,ecn=65,limit=1000,limit_bytes=1MiB,seed=7`.
+/// `corrupt=1e-4,swap=1e-4,mark=0.01,burst=1e-4,burst_len=20,rate=10gbit,queue=1000,ecn=65,limit=1000,limit_bytes=1MiB,seed=7`.
 /// [`fmt::Display`] writes the same form.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impairment {
     /// Probability that a frame is lost.
     pub loss: f64,
+    /// Probability that a frame and up to `burst_len - 1` after it are lost.
+    pub burst: f64,
+    /// Most frames that are lost in a row because of `burst`.
+    pub burst_len: usize,
     /// Probability that a frame arrives twice.
     pub dup: f64,
     /// Probability that a frame is held back so that later ones overtake it: by up to `delay`, or 100 µs if that is
@@ -45,6 +49,8 @@ pub struct Impairment {
 
 /// Frames that may wait when `queue` is not given.
 const QUEUE: usize = 1000;
+/// Frames that are lost in a row when `burst_len` is not given.
+const BURST_LEN: usize = 20;
 /// Frames that may be under way when `limit` is not given: 100 ms at 10 Gbit/s in frames of 1,500 octets.
 const LIMIT: usize = 1 << 17;
 /// Octets that may be under way when `limit_bytes` is not given.
@@ -54,6 +60,8 @@ impl Default for Impairment {
     fn default() -> Self {
         Impairment {
             loss: 0.0,
+            burst: 0.0,
+            burst_len: BURST_LEN,
             dup: 0.0,
             reorder: 0.0,
             corrupt: 0.0,
@@ -79,8 +87,8 @@ pub enum ParseError {
     NotAPair(String),
     /// No such key.
     #[error(
-        "unknown key `{0}`; the keys are loss, dup, reorder, corrupt, swap, mark, delay, jitter, rate, queue, ecn, limit, \
-         limit_bytes and seed"
+        "unknown key `{0}`; the keys are loss, burst, burst_len, dup, reorder, corrupt, swap, mark, delay, jitter, rate, \
+         queue, ecn, limit, limit_bytes and seed"
     )]
     UnknownKey(String),
     /// The same key twice.
@@ -117,6 +125,8 @@ impl FromStr for Impairment {
             let bad = |expected| ParseError::BadValue { key: key.into(), value: value.into(), expected };
             match key {
                 "loss" => i.loss = probability(value).map_err(bad)?,
+                "burst" => i.burst = probability(value).map_err(bad)?,
+                "burst_len" => i.burst_len = frames(value).map_err(bad)?,
                 "dup" => i.dup = probability(value).map_err(bad)?,
                 "reorder" => i.reorder = probability(value).map_err(bad)?,
                 "corrupt" => i.corrupt = probability(value).map_err(bad)?,
@@ -214,6 +224,7 @@ impl fmt::Display for Impairment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (key, p) in [
             ("loss", self.loss),
+            ("burst", self.burst),
             ("dup", self.dup),
             ("reorder", self.reorder),
             ("corrupt", self.corrupt),
@@ -235,9 +246,11 @@ impl fmt::Display for Impairment {
                 write!(f, "ecn={n},")?;
             }
         }
-        for (key, limit, usual) in
-            [("limit", self.limit, LIMIT), ("limit_bytes", self.limit_bytes, LIMIT_BYTES)]
-        {
+        for (key, limit, usual) in [
+            ("burst_len", self.burst_len, BURST_LEN),
+            ("limit", self.limit, LIMIT),
+            ("limit_bytes", self.limit_bytes, LIMIT_BYTES),
+        ] {
             if limit != usual {
                 write!(f, "{key}={limit},")?;
             }

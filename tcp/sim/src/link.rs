@@ -54,6 +54,8 @@ pub struct Link<F> {
     /// Last arrival of a frame that was not held back.
     last_arrival: u64,
     pushes: u64,
+    /// Frames still to be lost in a row.
+    burst: usize,
     statistics: Statistics,
 }
 
@@ -101,6 +103,7 @@ impl<F: Frame> Link<F> {
             bytes: 0,
             last_arrival: 0,
             pushes: 0,
+            burst: 0,
             statistics: Statistics::default(),
         }
     }
@@ -142,8 +145,13 @@ impl<F: Frame> Link<F> {
         // In this order whatever becomes of the frame: the last two throw their own dice.
         let Impairment { loss, dup, mark, .. } = self.impairment;
         let (lost, twice, marked) = (roll(&mut rng, loss), roll(&mut rng, dup), roll(&mut rng, mark));
+        if roll(&mut rng, self.impairment.burst) {
+            self.burst = self.burst.max(rng.usize(1..=self.impairment.burst_len.max(1)));
+        }
         let (mut first, mut second) = (rng.fork(), rng);
-        if lost {
+        let in_burst = self.burst > 0;
+        self.burst -= usize::from(in_burst);
+        if lost || in_burst {
             self.statistics.lost += 1;
             return;
         }

@@ -1,9 +1,18 @@
-//! Congestion control: how much may be in flight (RFC 5681, RFC 6582, RFC 6937, RFC 6928, RFC 3465, RFC 9438).
+//! Congestion control: how much may be in flight (RFC 5681, RFC 6582, RFC 6937, RFC 6928, RFC 3465, RFC 9438,
+//! RFC 8257).
 //!
 //! [`Controller`] holds what all algorithms share: the window, slow start, and the shape of every reduction. An
-//! algorithm decides two things: by how much a loss reduces, and how congestion avoidance grows.
+//! algorithm decides two things: by how much a loss or a mark reduces, and how congestion avoidance grows.
+//!
+//! # A window that is not used
+//! Only while the window, and nothing else, limits what is sent does it grow: otherwise it says nothing about the path
+//! (RFC 9438 §5.8). Of a window that was not used at all for a time, half is forgotten for each retransmission timeout
+//! that passed, down to the initial window, and slow start has three quarters of it back soon (RFC 2861 §3.2, as Linux
+//! does it): RFC 5681 §4.1 would forget everything after the first timeout, RFC 7661 nothing for five minutes, after
+//! which a burst of an old window meets a path that nobody knows any more.
 
 mod cubic;
+mod dctcp;
 mod reno;
 #[cfg(test)]
 mod tests;
@@ -11,6 +20,7 @@ mod tests;
 use crate::time::Time;
 use core::time::Duration;
 use cubic::Cubic;
+use dctcp::Dctcp;
 use reno::Reno;
 
 /// Which algorithm a connection uses.
@@ -21,6 +31,8 @@ pub enum Congestion {
     /// CUBIC (RFC 9438).
     #[default]
     Cubic,
+    /// Reduces as much as routers mark (RFC 8257), for networks that mark early and whose hosts all do this. Asks for ECN.
+    Dctcp,
 }
 
 /// Segments of the default initial window (RFC 6928).
@@ -41,6 +53,10 @@ pub struct Ack {
     pub limited: bool,
     /// Smoothed round-trip time, if one was measured.
     pub srtt: Option<Duration>,
+    /// The ACK echoes Congestion Experienced (RFC 3168 §6.1).
+    pub marked: bool,
+    /// Octets outstanding after it.
+    pub flight: u32,
 }
 
 /// What an ACK in fast recovery with SACK tells.
@@ -69,6 +85,7 @@ struct Proportional {
 enum Algorithm {
     Reno(Reno),
     Cubic(Cubic),
+    Dctcp(Dctcp),
 }
 
 /// The congestion state of one connection. Windows are in octets.
@@ -97,6 +114,7 @@ impl Controller {
             algorithm: match congestion {
                 Congestion::Reno => Algorithm::Reno(Reno::default()),
                 Congestion::Cubic => Algorithm::Cubic(Cubic::default()),
+                Congestion::Dctcp => Algorithm::Dctcp(Dctcp::default()),
             },
         };
         c.cwnd = c.initial_window();
@@ -141,9 +159,14 @@ impl Controller {
         if ack.acked == 0 {
             return;
         }
+        if let Algorithm::Dctcp(a) = &mut self.algorithm {
+            a.count(ack.acked, ack.marked, ack.flight);
+        }
+        // Nothing grows because of an ACK that tells of congestion (RFC 3168 §6.1.2).
+        let limited = ack.limited && !ack.marked;
         let mut acked = ack.acked;
         if self.in_slow_start() {
-            if !ack.limited {
+            if !limited {
                 return;
             }
             // One ACK stands for a whole burst, so all that it acknowledges counts, as in a sender that paces (RFC
@@ -158,8 +181,9 @@ impl Controller {
             acked = acked.saturating_sub(growth);
         }
         let growth = match &mut self.algorithm {
-            Algorithm::Reno(a) => a.growth(self.cwnd, self.mss, if ack.limited { acked } else { 0 }),
-            Algorithm::Cubic(a) => a.growth(self.cwnd, self.mss, &Ack { acked, ..*ack }),
+            Algorithm::Reno(a) => a.growth(self.cwnd, self.mss, if limited { acked } else { 0 }),
+            Algorithm::Cubic(a) => a.growth(self.cwnd, self.mss, &Ack { acked, limited, ..*ack }),
+            Algorithm::Dctcp(a) => a.growth(self.cwnd, self.mss, if limited { acked } else { 0 }),
         };
         self.grow(growth);
     }
@@ -178,6 +202,19 @@ impl Controller {
         self.cwnd = self.ssthresh;
     }
 
+    /// Routers marked packets instead of dropping them: once per window both windows are reduced (RFC 3168 §6.1.2,
+    /// RFC 8257 §3.3 step 9).
+    pub fn on_marks(&mut self, flight: u32) {
+        match &mut self.algorithm {
+            Algorithm::Dctcp(a) => {
+                let reduced = a.reduce_by_marks(self.cwnd);
+                self.ssthresh = reduced.clamp(2 * self.mss, MAX_WINDOW);
+            }
+            _ => self.reduce(flight),
+        }
+        self.cwnd = self.cwnd.min(self.ssthresh);
+    }
+
     /// With SACK: recovery begins with `flight` octets that have not been told to have arrived before the ACK that began it.
     pub fn begin_proportional(&mut self, flight: u32) {
         self.proportional = Proportional { start: flight.max(1), delivered: 0, out: 0 };
@@ -193,10 +230,10 @@ impl Controller {
             (share.div_ceil(u64::from(prr.start.max(1))) as u32).saturating_sub(prr.out)
         } else {
             let limit = prr.delivered.saturating_sub(prr.out);
-            let limit = if p.safe { limit.max(p.delivered) + self.mss } else { limit };
+            let limit = if p.safe { limit.max(p.delivered).saturating_add(self.mss) } else { limit };
             limit.min(self.ssthresh - p.pipe)
         };
-        self.cwnd = p.pipe.saturating_add(more).min(MAX_WINDOW);
+        self.cwnd = p.pipe.saturating_add(more).clamp(self.mss, MAX_WINDOW);
     }
 
     /// With SACK: `octets` were sent in recovery.
@@ -257,10 +294,13 @@ impl Controller {
         self.after_timeout = true;
     }
 
-    /// Nothing was sent for `idle`, longer than the RTO: the window restarts no larger than the initial one
-    /// (RFC 5681 §4.1). Call before sending again.
-    pub fn on_idle(&mut self, idle: Duration) {
-        self.cwnd = self.cwnd.min(self.initial_window());
+    /// Nothing was sent for `idle`, longer than `rto`: half of the window is forgotten for each (RFC 2861 §3.2). Call
+    /// before sending again.
+    pub fn on_idle(&mut self, idle: Duration, rto: Duration) {
+        let restart = self.cwnd.min(self.initial_window());
+        self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
+        let times = idle.as_nanos() / rto.as_nanos().max(1);
+        self.cwnd = (self.cwnd >> times.min(31)).max(restart);
         if let Algorithm::Cubic(a) = &mut self.algorithm {
             a.skip(idle);
         }
@@ -272,6 +312,7 @@ impl Controller {
         let reduced = match &mut self.algorithm {
             Algorithm::Reno(a) => a.reduce(flight),
             Algorithm::Cubic(a) => a.reduce(self.cwnd, self.mss, flight),
+            Algorithm::Dctcp(a) => a.reduce(flight),
         };
         self.ssthresh = reduced.clamp(2 * self.mss, MAX_WINDOW);
     }

@@ -2,6 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 const MSS: u32 = 1000;
+const KINDS: [Congestion; 3] = [Congestion::Reno, Congestion::Cubic, Congestion::Dctcp];
 
 fn controller(c: Congestion) -> Controller {
     Controller::new(c, MSS, INITIAL_WINDOW)
@@ -11,7 +12,14 @@ fn controller(c: Congestion) -> Controller {
 fn round(c: &mut Controller, now: Time, rtt: Duration) {
     let segments = c.cwnd() / MSS;
     for i in 0..segments {
-        c.on_ack(&Ack { now: now + rtt * i / segments, acked: MSS, limited: true, srtt: Some(rtt) });
+        c.on_ack(&Ack {
+            now: now + rtt * i / segments,
+            acked: MSS,
+            limited: true,
+            srtt: Some(rtt),
+            marked: false,
+            flight: c.cwnd(),
+        });
     }
 }
 
@@ -32,7 +40,14 @@ fn slow_start_doubles_and_counts_octets() {
         round(&mut c, Time::ZERO, Duration::from_millis(1));
         assert_eq!(c.cwnd(), 20 * MSS);
         // All that an ACK acknowledges counts.
-        c.on_ack(&Ack { now: Time::ZERO, acked: 9 * MSS, limited: true, srtt: None });
+        c.on_ack(&Ack {
+            now: Time::ZERO,
+            acked: 9 * MSS,
+            limited: true,
+            srtt: None,
+            marked: false,
+            flight: 0,
+        });
         assert_eq!(c.cwnd(), 29 * MSS);
     }
 }
@@ -42,14 +57,28 @@ fn an_unused_window_does_not_grow() {
     for kind in [Congestion::Reno, Congestion::Cubic] {
         let mut c = controller(kind);
         for _ in 0..100 {
-            c.on_ack(&Ack { now: Time::ZERO, acked: MSS, limited: false, srtt: None });
+            c.on_ack(&Ack {
+                now: Time::ZERO,
+                acked: MSS,
+                limited: false,
+                srtt: None,
+                marked: false,
+                flight: 0,
+            });
         }
         assert_eq!(c.cwnd(), 10 * MSS);
         c.on_enter_recovery(10 * MSS);
         c.on_recovery_exit(10 * MSS, false);
         let before = c.cwnd();
         for i in 0..1000 {
-            let ack = Ack { now: Time::from_millis(i * 100), acked: MSS, limited: false, srtt: None };
+            let ack = Ack {
+                now: Time::from_millis(i * 100),
+                acked: MSS,
+                limited: false,
+                srtt: None,
+                marked: false,
+                flight: 0,
+            };
             c.on_ack(&ack);
         }
         assert_eq!(c.cwnd(), before);
@@ -107,21 +136,131 @@ fn timeout_restarts_with_one_segment() {
         c.on_rto(MSS, false);
         assert_eq!((c.cwnd(), c.ssthresh()), (MSS, left)); // the threshold is held
         // RFC 3465 §2.3: one segment per ACK in this slow start.
-        c.on_ack(&Ack { now: Time::ZERO, acked: 5 * MSS, limited: true, srtt: None });
+        c.on_ack(&Ack {
+            now: Time::ZERO,
+            acked: 5 * MSS,
+            limited: true,
+            srtt: None,
+            marked: false,
+            flight: 0,
+        });
         assert_eq!(c.cwnd(), 2 * MSS);
     }
 }
 
 #[test]
-fn idle_restarts_from_the_initial_window() {
-    let mut c = controller(Congestion::Cubic);
-    round(&mut c, Time::ZERO, Duration::from_millis(1));
-    c.on_idle(Duration::from_secs(1));
-    assert_eq!(c.cwnd(), 10 * MSS); // RFC 5681 §4.1
-    c.on_enter_recovery(4 * MSS);
-    let small = c.cwnd();
-    c.on_idle(Duration::from_secs(1));
-    assert_eq!(c.cwnd(), small);
+fn an_idle_window_decays() {
+    let rto = Duration::from_millis(200);
+    for kind in KINDS {
+        let mut c = controller(kind);
+        for i in 0..3 {
+            round(&mut c, Time::from_millis(i), Duration::from_millis(1));
+        }
+        assert_eq!(c.cwnd(), 80 * MSS);
+        // RFC 2861 §3.2: half for each timeout, and three quarters are remembered.
+        c.on_idle(Duration::from_millis(450), rto);
+        assert_eq!((c.cwnd(), c.ssthresh()), (20 * MSS, MAX_WINDOW));
+        c.on_enter_recovery(20 * MSS);
+        c.on_recovery_exit(20 * MSS, false);
+        let left = c.cwnd();
+        c.on_idle(Duration::from_secs(10), rto);
+        assert_eq!(c.cwnd(), left.min(10 * MSS));
+        assert!(c.ssthresh() >= left / 4 * 3);
+        c.on_rto(MSS, true);
+        c.on_idle(Duration::from_secs(3600), Duration::ZERO);
+        assert_eq!(c.cwnd(), MSS);
+    }
+}
+
+#[test]
+fn marks_reduce_like_a_loss_but_for_dctcp() {
+    for (kind, left) in [(Congestion::Reno, 20), (Congestion::Cubic, 28), (Congestion::Dctcp, 20)] {
+        let mut c = controller(kind);
+        c.cwnd = 40 * MSS;
+        c.on_marks(40 * MSS);
+        assert_eq!((c.cwnd(), c.ssthresh()), (left * MSS, left * MSS), "{kind:?}");
+        // RFC 3168 §6.1.2: no growth because of an ACK that tells of congestion.
+        let marked =
+            Ack { now: Time::ZERO, acked: 40 * MSS, limited: true, srtt: None, marked: true, flight: 0 };
+        c.on_ack(&marked);
+        assert_eq!(c.cwnd(), left * MSS, "{kind:?}");
+    }
+}
+
+/// RFC 8257 §3.3.
+#[test]
+fn dctcp_follows_the_fraction_of_marks() {
+    let mut c = controller(Congestion::Dctcp);
+    c.cwnd = 100 * MSS;
+    c.ssthresh = 100 * MSS;
+    let window = |c: &mut Controller, marked: u32| {
+        for i in 0..100 {
+            let flight = 100 * MSS;
+            let limited = false;
+            c.on_ack(&Ack { now: Time::ZERO, acked: MSS, limited, srtt: None, marked: i < marked, flight });
+        }
+    };
+    let alpha = |c: &Controller| match &c.algorithm {
+        Algorithm::Dctcp(a) => a.alpha(),
+        other => panic!("{other:?}"),
+    };
+    for _ in 0..200 {
+        window(&mut c, 20);
+    }
+    assert!((180..=220).contains(&alpha(&c)), "{}", alpha(&c));
+    c.on_marks(100 * MSS);
+    assert!((88 * MSS..=92 * MSS).contains(&c.cwnd()), "{}", c.cwnd());
+    for _ in 0..200 {
+        window(&mut c, 0);
+    }
+    assert_eq!(alpha(&c), 0);
+    // A loss halves all the same (§3.5).
+    let before = c.cwnd();
+    c.on_enter_recovery(before);
+    assert_eq!(c.cwnd(), before / 2);
+}
+
+/// RFC 6937 §3: in the course of a round trip the window comes down in proportion to what arrives.
+#[test]
+fn recovery_is_proportional() {
+    let mut c = controller(Congestion::Reno);
+    c.cwnd = 20 * MSS;
+    c.on_enter_recovery(20 * MSS);
+    c.begin_proportional(20 * MSS);
+    assert!(c.nothing_recovered());
+    let (mut pipe, mut sent) = (18 * MSS, 0);
+    for i in 1..=18u32 {
+        c.on_recovery_ack(&Progress { delivered: MSS, pipe, safe: true });
+        let may = (c.cwnd() - pipe) / MSS * MSS;
+        c.on_recovery_sent(may);
+        sent += may;
+        pipe = pipe + may - MSS;
+        assert!(sent <= (1 + i).div_ceil(2) * MSS, "{i}: {sent}");
+    }
+    assert!(pipe.abs_diff(10 * MSS) <= 2 * MSS, "{pipe}");
+    // Much was lost: no burst, one segment more than arrives while it goes well (§3.1).
+    c.begin_proportional(20 * MSS);
+    c.on_recovery_ack(&Progress { delivered: MSS, pipe: 2 * MSS, safe: true });
+    assert_eq!(c.cwnd(), 4 * MSS);
+    c.on_recovery_sent(MSS);
+    c.on_recovery_ack(&Progress { delivered: 0, pipe: 2 * MSS, safe: false });
+    assert_eq!(c.cwnd(), 2 * MSS);
+    c.on_recovery_exit(4 * MSS, false);
+    assert_eq!(c.cwnd(), 10 * MSS);
+}
+
+#[test]
+fn a_mistake_is_undone_without_a_burst() {
+    for kind in KINDS {
+        let mut c = controller(kind);
+        c.cwnd = 40 * MSS;
+        let before = c.clone();
+        c.on_rto(40 * MSS, true);
+        assert_eq!(c.cwnd(), MSS);
+        // RFC 4015 §3.2 (5), (6).
+        c.undo(before, 5 * MSS, 2 * MSS);
+        assert_eq!((c.cwnd(), c.ssthresh()), (7 * MSS, MAX_WINDOW));
+    }
 }
 
 /// Rounds of congestion avoidance after a loss at `segments`; the window in segments at the end of each.
@@ -180,7 +319,7 @@ fn cubic_leaves_idle_time_out() {
         let mut now = Time::ZERO;
         for i in 0..20 {
             if i == 10 && idle > Duration::ZERO {
-                c.on_idle(idle);
+                c.on_idle(idle, Duration::from_millis(200));
                 now += idle;
             }
             round(&mut c, now, rtt);
@@ -202,6 +341,8 @@ enum Event {
     Exit(u32, bool),
     Timeout(u32, bool),
     Idle(u64),
+    Marks(u32),
+    Progress(u32, u32, bool),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -213,28 +354,31 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<(u32, bool)>().prop_map(|(f, b)| Event::Exit(f, b)),
         1 => any::<(u32, bool)>().prop_map(|(f, b)| Event::Timeout(f, b)),
         1 => any::<u64>().prop_map(Event::Idle),
+        1 => any::<u32>().prop_map(Event::Marks),
+        1 => any::<(u32, u32, bool)>().prop_map(|(d, p, s)| Event::Progress(d, p, s)),
     ]
 }
 
 proptest! {
     #[test]
     fn no_event_breaks_the_bounds(
-        cubic in any::<bool>(), mss in any::<u32>(), n in any::<u32>(),
+        kind in 0usize..3, mss in any::<u32>(), n in any::<u32>(),
         events in prop::collection::vec(event(), 0..100),
     ) {
-        let kind = if cubic { Congestion::Cubic } else { Congestion::Reno };
-        let mut c = Controller::new(kind, mss, n);
+        let mut c = Controller::new(KINDS[kind], mss, n);
         for e in events {
             match e {
                 Event::Ack(acked, limited, t) => {
-                    c.on_ack(&Ack { now: Time(t), acked, limited, srtt: Some(Duration::from_nanos(t / 2)) })
+                    c.on_ack(&Ack { now: Time(t), acked, limited, srtt: Some(Duration::from_nanos(t / 2)), marked: t % 3 == 0, flight: acked / 2 })
                 }
                 Event::Recovery(f) => c.on_enter_recovery(f),
                 Event::Inflate(o) => c.inflate(o),
                 Event::Partial(a) => c.on_partial_ack(a),
                 Event::Exit(f, b) => c.on_recovery_exit(f, b),
                 Event::Timeout(f, b) => c.on_rto(f, b),
-                Event::Idle(t) => c.on_idle(Duration::from_nanos(t)),
+                Event::Idle(t) => c.on_idle(Duration::from_nanos(t), Duration::from_millis(1)),
+                Event::Marks(f) => c.on_marks(f),
+                Event::Progress(delivered, pipe, safe) => c.on_recovery_ack(&Progress { delivered, pipe, safe }),
             }
             prop_assert!(c.cwnd() >= c.mss && c.cwnd() <= MAX_WINDOW, "{e:?} {c:?}");
             prop_assert!(c.ssthresh() >= 2 * c.mss);

@@ -25,7 +25,8 @@ impl<B: Buffers> Connection<B> {
         let acked = s.ack - self.snd_una;
         let flight = self.outstanding();
         let idle = acked == 0 && flight > 0 && same_window && s.payload.is_empty() && !s.has(flag::FIN);
-        let facts = Facts { acked, flight, una: self.snd_una, idle };
+        let marked = s.has(flag::ECE) && self.ect != 0;
+        let facts = Facts { acked, flight, una: self.snd_una, idle, marked };
         let mut delivered = Delivered::new(self.cold.recover);
         if acked > 0 {
             self.advance(cx, s, &mut delivered);
@@ -35,6 +36,9 @@ impl<B: Buffers> Connection<B> {
             left = self.repair(cx, s, &facts, delivered);
         } else if acked > 0 {
             self.grow(cx, &facts);
+        }
+        if marked {
+            self.arrive_echo(cx, flight);
         }
         if self.has_work() {
             self.flags.set(Flags::OUTPUT);

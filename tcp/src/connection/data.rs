@@ -21,6 +21,9 @@ impl<B: Buffers> Connection<B> {
             self.flags.set(Flags::ACK);
             return Fate::Keep;
         }
+        if self.ect != 0 {
+            self.note_marks(cx, s);
+        }
         let mut seq = s.seq;
         let mut at = s.payload.clone();
         let end = seq + at.len() as u32;

@@ -4,8 +4,10 @@
 mod ack;
 mod arrive;
 mod data;
+mod marks;
 pub(crate) mod open;
 mod output;
+mod pace;
 mod probe;
 mod queue;
 mod rack;
@@ -14,8 +16,8 @@ mod timers;
 
 use crate::arp::Neighbour;
 use crate::buffers::{Buffers, CloseReason, ConnId};
-use crate::config::{Patience, TcpConfig};
-use crate::congestion::Controller;
+use crate::config::{Ecn, Patience, TcpConfig};
+use crate::congestion::{Congestion, Controller};
 use crate::listen::Embryo;
 use crate::net::Net;
 use crate::reassembly::Reassembly;
@@ -25,7 +27,7 @@ use crate::seq::Seq;
 use crate::table::Key;
 use crate::time::Time;
 use crate::timewait::TimeWait;
-use crate::wire::SynOptions;
+use crate::wire::{SynOptions, ecn};
 use output::Next;
 use probe::Probe;
 use queue::SendQueue;
@@ -177,6 +179,12 @@ pub(crate) struct Connection<B: Buffers> {
     pub mss: u16,
     pub dup_acks: u8,
     pub recovery: Recovery,
+    /// The ECN codepoint that new data is sent with; zero if ECN is not used.
+    pub ect: u8,
+    /// ECE, while the peer is to be told of congestion; otherwise zero.
+    pub echo: u8,
+    /// CWR, if the next new segment is to carry it; otherwise zero.
+    pub reduced: u8,
     /// Retransmission, SYN, loss probe or window probe; `Time::MAX`: none.
     pub rtx_at: Time,
     /// What the timer wheel knows; never later than the earliest deadline.
@@ -202,6 +210,10 @@ pub(crate) struct Cold<B: Buffers> {
     pub rescue: Seq,
     pub rack: Rack,
     pub frto: Frto,
+    /// Until this is acknowledged, further marks belong to a reduction that was made (RFC 3168 §6.1.2).
+    pub marks_until: Seq,
+    /// Each change of marks is echoed exactly (RFC 8257 §3.2).
+    pub exact_echo: bool,
     /// While a reduction of the window may turn out to be a mistake.
     pub undo: Option<Box<Undo>>,
     /// The first unacknowledged segment is to be sent again now.
@@ -230,6 +242,10 @@ pub(crate) struct Cold<B: Buffers> {
     /// When FIN-WAIT-2 ends; `Time::MAX` in other states.
     pub fin_wait_until: Time,
     pub last_sent: Time,
+    /// When the next segment may go if the sender is paced.
+    pub paced_until: Time,
+    /// When a paced sender is called again; `Time::MAX`: not waiting.
+    pub pace_at: Time,
     pub ts_recent_at: Time,
     pub reassembly: Reassembly<B::Frame>,
     /// The sequence number of the peer's FIN, once known.
@@ -311,6 +327,9 @@ impl<B: Buffers> Connection<B> {
             mss: DEFAULT_PEER_MSS,
             dup_acks: 0,
             recovery: Recovery::None,
+            ect: 0,
+            echo: 0,
+            reduced: 0,
             rtx_at: Time::MAX,
             armed: Time::MAX,
             heard: now,
@@ -325,6 +344,8 @@ impl<B: Buffers> Connection<B> {
                 rescue: iss,
                 rack: Rack::new(iss),
                 frto: Frto::Off,
+                marks_until: iss,
+                exact_echo: false,
                 undo: None,
                 resend_first: false,
                 partial_acked: false,
@@ -340,6 +361,8 @@ impl<B: Buffers> Connection<B> {
                 stalled_since: Time::MAX,
                 fin_wait_until: Time::MAX,
                 last_sent: now,
+                paced_until: Time::ZERO,
+                pace_at: Time::MAX,
                 ts_recent_at: now,
                 reassembly: Reassembly::new(held_frames(cfg.recv_window)),
                 peer_fin: None,
@@ -377,6 +400,11 @@ impl<B: Buffers> Connection<B> {
             self.snd_wscale = shift;
             self.rcv_wscale = net.window_scale;
             self.rcv_wnd = cfg.recv_window >> net.window_scale << net.window_scale;
+        }
+        let willing = if self.state == State::SynSent { cfg.offers_ecn() } else { cfg.ecn != Ecn::Off };
+        if peer.ecn && willing {
+            self.ect = ecn::ECT0;
+            self.cold.exact_echo = cfg.congestion == Congestion::Dctcp;
         }
         self.mss = mss;
         self.cold.congestion.set_mss(u32::from(mss));

@@ -2,6 +2,7 @@
 
 use super::{Connection, Cx, Fate, Flags, State};
 use crate::buffers::{Buffers, CloseReason, Handler, Transmit};
+use crate::config::Ecn;
 use crate::net::Net;
 use crate::seq::Seq;
 use crate::wire::{Options, Segment, SynOptions, TcpFields, Timestamps, ecn, flag, put_syn};
@@ -14,6 +15,20 @@ pub(crate) fn syn_options(net: &Net, peer: Option<&SynOptions>) -> SynOptions {
         window_scale: (t.window_scale && peer.is_none_or(|p| p.window_scale.is_some()))
             .then_some(net.window_scale),
         sack_permitted: t.sack && peer.is_none_or(|p| p.sack_permitted),
+        ecn: match peer {
+            None => t.offers_ecn(),
+            Some(p) => p.ecn && t.ecn != Ecn::Off,
+        },
+    }
+}
+
+/// The flags of a SYN, or with `ack` of a SYN-ACK, that offers or accepts ECN (RFC 3168 §6.1.1).
+pub(crate) fn syn_flags(ack: bool, ecn: bool) -> u8 {
+    match (ack, ecn) {
+        (false, false) => flag::SYN,
+        (false, true) => flag::SYN | flag::ECE | flag::CWR,
+        (true, false) => flag::SYN | flag::ACK,
+        (true, true) => flag::SYN | flag::ACK | flag::ECE,
     }
 }
 
@@ -39,10 +54,13 @@ impl<B: Buffers> Connection<B> {
         if crossed {
             offer.sack_permitted &= self.flags.has(Flags::SACK);
             offer.window_scale = offer.window_scale.filter(|_| self.cold.peer_scales);
+            offer.ecn = self.ect != 0;
         }
         let mut options = Options::new();
         put_syn(&mut options, offer, timestamps);
         let again = self.cold.retries > 0;
+        // A path that drops such SYNs must not be lost for that (RFC 3168 §6.1.1.1).
+        offer.ecn &= !again;
         self.cold.last_sent = cx.now;
         let fields = TcpFields {
             dst_mac,
@@ -51,7 +69,7 @@ impl<B: Buffers> Connection<B> {
             local_port: self.key.local_port(),
             seq: self.cold.iss,
             ack: if crossed { self.rcv_nxt } else { Seq(0) },
-            flags: if crossed { flag::SYN | flag::ACK } else { flag::SYN },
+            flags: syn_flags(crossed, offer.ecn),
             ecn: ecn::NOT_ECT,
             window: syn_window(cx.net),
             options: &options,
@@ -85,7 +103,7 @@ impl<B: Buffers> Connection<B> {
         self.rcv_nxt = s.seq + 1;
         self.last_ack_sent = self.rcv_nxt;
         self.cold.peer_scales = s.syn.window_scale.is_some();
-        self.negotiate(&s.syn, s.timestamps.map(|t| t.value), cx.net, cx.now);
+        self.negotiate(&s.syn_options(), s.timestamps.map(|t| t.value), cx.net, cx.now);
         self.snd_wnd = u32::from(s.window);
         self.max_snd_wnd = self.snd_wnd;
         (self.snd_wl1, self.snd_wl2) = (s.seq, s.ack);

@@ -44,7 +44,7 @@ impl<B: Buffers> Connection<B> {
             local_port: self.key.0 as u16,
             seq,
             ack: self.rcv_nxt,
-            flags,
+            flags: flags | self.echo,
             ecn: ecn::NOT_ECT,
             window: self.window_field(),
             options,
@@ -99,7 +99,8 @@ impl<B: Buffers> Connection<B> {
         let Some(dst_mac) = cx.net.arp.resolve(self.cold.neighbour, cx.now) else { return };
         let options = Options::new();
         cx.net.counters.resets_out += 1;
-        let fields = self.fields(dst_mac, self.snd_nxt, flag::RST | flag::ACK, &options);
+        let mut fields = self.fields(dst_mac, self.snd_nxt, 0, &options);
+        fields.flags = flag::RST | flag::ACK;
         cx.net.emit(cx.tx, &fields, &[], false, 0);
     }
 
@@ -134,12 +135,16 @@ impl<B: Buffers> Connection<B> {
         if self.outstanding() == 0 && self.snd_nxt.lt(self.cold.queue.end()) {
             let idle = cx.now - self.cold.last_sent;
             if idle > self.cold.rtt.rto() {
-                self.cold.congestion.on_idle(idle); // RFC 5681 §4.1
+                self.cold.congestion.on_idle(idle, self.cold.rtt.rto()); // RFC 2861
             }
         }
         let mut pipe = self.pipe();
         self.cold.cwnd_limited = false;
+        let paced = cx.net.cfg.tcp.pacing;
         while self.has_work() {
+            if paced && self.must_wait(cx.now, pipe) {
+                return;
+            }
             let Some(dst_mac) = self.ready_to_send(cx) else { return };
             let Some(next) = self.next(cx, pipe) else { return };
             let len = self.send(cx, dst_mac, next);
@@ -148,6 +153,9 @@ impl<B: Buffers> Connection<B> {
             }
             pipe = pipe.saturating_add(len);
             self.sent(cx, Next { len, ..next });
+            if paced {
+                self.pace(cx.now, len);
+            }
         }
     }
 
@@ -182,11 +190,17 @@ impl<B: Buffers> Connection<B> {
             flags |= flag::PSH;
         }
         let options = self.timestamp_option(cx.now);
-        let fields = self.fields(dst_mac, next.seq, flags, &options);
+        let mut fields = self.fields(dst_mac, next.seq, flags, &options);
+        if self.ect != 0 && !next.again {
+            // RFC 3168 §6.1.2, §6.1.5: data that is sent for the first time, and nothing else.
+            fields.ecn = self.ect;
+            fields.flags |= self.reduced;
+        }
         let mss = self.mss;
         let gso_size = if len > u32::from(mss) { self.cold.queue.unit(from).min(mss) } else { 0 };
         cx.net.emit(cx.tx, &fields, &pieces, next.again, gso_size);
         drop(pieces);
+        self.reduced &= if next.again { flag::CWR } else { 0 };
         self.acknowledged();
         len
     }

@@ -48,6 +48,8 @@ pub(super) struct Facts {
     pub una: Seq,
     /// Acknowledges nothing, carries nothing, changes no window, though something is outstanding (RFC 5681 §2).
     pub idle: bool,
+    /// Echoes Congestion Experienced (RFC 3168 §6.1).
+    pub marked: bool,
 }
 
 impl<B: Buffers> Connection<B> {
@@ -101,7 +103,8 @@ impl<B: Buffers> Connection<B> {
     pub(super) fn grow<T>(&mut self, cx: &Cx<'_, T>, f: &Facts) {
         let c = &mut self.cold;
         let limited = c.cwnd_limited || self.recovery == Recovery::Timeout;
-        c.congestion.on_ack(&Ack { now: cx.now, acked: f.acked, limited, srtt: c.rtt.srtt() });
+        let (srtt, marked, flight) = (c.rtt.srtt(), f.marked, self.snd_nxt - self.snd_una);
+        c.congestion.on_ack(&Ack { now: cx.now, acked: f.acked, limited, srtt, marked, flight });
     }
 
     /// Finds losses, begins recovery, and lets go as much as arrived (RFC 8985 §6, RFC 6937).
@@ -181,6 +184,7 @@ impl<B: Buffers> Connection<B> {
         c.resend_first = kind == Recovery::NewReno;
         c.partial_acked = false;
         self.recovery = kind;
+        self.note_reduction();
         self.restart_timer(cx.now);
     }
 

@@ -14,6 +14,7 @@ impl<B: Buffers> Connection<B> {
         let c = &self.cold;
         self.rtx_at
             .min(c.hold_until)
+            .min(c.pace_at)
             .min(c.fin_wait_until)
             .min(self.user_timeout_at(net))
             .min(self.keepalive_at(net))
@@ -69,6 +70,10 @@ impl<B: Buffers> Connection<B> {
                 // Something else stands in the way: the congestion window, or no room.
                 self.cold.hold_until = now + cx.net.cfg.tcp.sws_override;
             }
+        }
+        if self.cold.pace_at <= now {
+            self.cold.pace_at = Time::MAX;
+            self.output(cx);
         }
         if self.keepalive_at(cx.net) <= now
             && let Some(k) = self.keepalive(cx.net)
@@ -143,6 +148,8 @@ impl<B: Buffers> Connection<B> {
             c.undo = None;
         }
         c.congestion.on_rto(flight, first);
+        self.note_reduction();
+        let c = &mut self.cold;
         c.scoreboard.on_timeout(recent);
         c.recover = self.snd_nxt;
         c.resend_first = false;

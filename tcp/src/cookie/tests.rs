@@ -50,7 +50,7 @@ fn options_come_back_and_clocks_do_not_run_ahead() {
     for clock in [0, 1, 30, 31, 32, 63, 64, 1_000_000, u32::MAX] {
         for window_scale in [None, Some(0), Some(7), Some(14)] {
             for sack_permitted in [false, true] {
-                let offered = SynOptions { mss: Some(1460), window_scale, sack_permitted };
+                let offered = SynOptions { mss: Some(1460), window_scale, sack_permitted, ecn: false };
                 let value = timestamp(clock, &offered);
                 assert!(clock.wrapping_sub(value) < 64);
                 assert_eq!(options(value, 1460), offered);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::connection::DEFAULT_PEER_MSS;
-use crate::connection::open::{syn_options, syn_window};
+use crate::connection::open::{syn_flags, syn_options, syn_window};
 use crate::cookie::{self, Cookies};
 use crate::seq::Seq;
 use crate::timewait::Verdict;
@@ -63,7 +63,7 @@ impl<B: Buffers> Stack<B> {
             irs: s.seq,
             ts_offset: self.net.timestamp_offset(key),
             timestamp: s.timestamps.map(|t| t.value),
-            syn: s.syn,
+            syn: s.syn_options(),
             window: s.window,
             mac,
             retries: 0,
@@ -129,6 +129,7 @@ impl<B: Buffers> Stack<B> {
     /// Makes the SYN-ACK one that need not be remembered.
     fn bake_cookie(&mut self, now: Time, e: &mut Embryo) {
         e.cookie = true;
+        e.syn.ecn = false;
         e.iss = self.cookies(e).number(now, e.syn.mss.unwrap_or(DEFAULT_PEER_MSS));
         if e.timestamp.is_none() || !self.net.cfg.tcp.timestamps {
             (e.syn.window_scale, e.syn.sack_permitted) = (None, false);
@@ -367,7 +368,8 @@ fn send_syn_ack<P: Payload>(net: &mut Net, now: Time, e: &Embryo, tx: &mut impl 
         Timestamps { value: value.wrapping_add(e.ts_offset), echo }
     });
     let mut options = Options::new();
-    put_syn(&mut options, syn_options(net, Some(&e.syn)), timestamps);
+    let accepted = syn_options(net, Some(&e.syn));
+    put_syn(&mut options, accepted, timestamps);
     let fields = TcpFields {
         dst_mac: e.mac,
         remote_ip: e.key.remote().ip().to_bits(),
@@ -375,7 +377,7 @@ fn send_syn_ack<P: Payload>(net: &mut Net, now: Time, e: &Embryo, tx: &mut impl 
         local_port: e.key.local_port(),
         seq: e.iss,
         ack: e.irs + 1,
-        flags: flag::SYN | flag::ACK,
+        flags: syn_flags(true, accepted.ecn),
         ecn: ecn::NOT_ECT,
         window: syn_window(net),
         options: &options,

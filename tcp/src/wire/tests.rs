@@ -72,7 +72,7 @@ fn offloaded_checksum_can_be_completed() {
 
 #[test]
 fn options_of_a_syn() {
-    let syn = SynOptions { mss: Some(1460), window_scale: Some(7), sack_permitted: true };
+    let syn = SynOptions { mss: Some(1460), window_scale: Some(7), sack_permitted: true, ecn: false };
     let mut options = Options::new();
     put_syn(&mut options, syn, Some(Timestamps { value: 1, echo: 0 }));
     assert_eq!(options.len() % 4, 0);

@@ -396,7 +396,7 @@ impl World {
 }
 
 /// Seeds of the test that runs most of them.
-pub const MOST_SEEDS: u64 = 300;
+pub const MOST_SEEDS: u64 = 500;
 
 /// The seeds of a randomized test: `default` of them, or as many more as `URNIC_SEEDS` is more than the most.
 pub fn seeds(default: u64) -> Range<u64> {

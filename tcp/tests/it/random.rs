@@ -8,7 +8,7 @@ use smoltcp::wire::ArpOperation;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 use urnic_sim::Impairment;
-use urnic_tcp::{Congestion, StackConfig, Time};
+use urnic_tcp::{Congestion, Ecn, StackConfig, Time};
 
 /// Both octet counts and record sizes of every magnitude.
 fn script(rng: &mut Rng, mtu: usize) -> Script {
@@ -31,13 +31,18 @@ fn impairment(rng: &mut Rng) -> Impairment {
     let rarely = |rng: &mut Rng, most: f64| if rng.u8(..3) == 0 { rng.f64() * most } else { 0.0 };
     Impairment {
         loss: rarely(rng, 0.15),
+        burst: rarely(rng, 0.02),
+        burst_len: rng.usize(1..6),
+        mark: rarely(rng, 0.2),
         dup: rarely(rng, 0.1),
         reorder: rarely(rng, 0.3),
         corrupt: rarely(rng, 0.05),
         delay: rng.u64(..2_000_000) * u64::from(rng.bool()),
         jitter: rng.u64(..500_000) * u64::from(rng.bool()),
         rate: rng.bool().then(|| rng.u64(10_000_000..20_000_000_000)),
-        queue: rng.usize(5..500),
+        // From shallow to bloated.
+        queue: if rng.u8(..4) == 0 { rng.usize(500..20_000) } else { rng.usize(5..500) },
+        ecn: rng.bool().then(|| rng.usize(1..100)),
         seed: rng.u64(..),
         ..Impairment::default()
     }
@@ -45,7 +50,12 @@ fn impairment(rng: &mut Rng) -> Impairment {
 
 fn settings(rng: &mut Rng) -> impl Fn(&mut StackConfig) + use<> {
     let mtu = *rng.choice([576, 700, 1500, 9000, 9000].as_slice()).unwrap_or(&1500);
-    let (sack, timestamps, window_scale, cubic) = (rng.bool(), rng.bool(), rng.bool(), rng.bool());
+    let (sack, timestamps, window_scale) = (rng.bool(), rng.bool(), rng.bool());
+    let congestion = *rng
+        .choice([Congestion::Reno, Congestion::Cubic, Congestion::Dctcp].as_slice())
+        .unwrap_or(&Congestion::Reno);
+    let ecn = *rng.choice([Ecn::Off, Ecn::Accept, Ecn::Offer].as_slice()).unwrap_or(&Ecn::Off);
+    let pacing = rng.u8(..4) == 0;
     let recv_window = 1 << rng.u32(13..23);
     let initial_window = rng.u32(1..=10);
     let rto_min = Duration::from_micros(rng.u64(1000..200_000));
@@ -54,7 +64,9 @@ fn settings(rng: &mut Rng) -> impl Fn(&mut StackConfig) + use<> {
         c.tcp.sack = sack;
         c.tcp.timestamps = timestamps;
         c.tcp.window_scale = window_scale;
-        c.tcp.congestion = if cubic { Congestion::Cubic } else { Congestion::Reno };
+        c.tcp.congestion = congestion;
+        c.tcp.ecn = ecn;
+        c.tcp.pacing = pacing;
         c.tcp.recv_window = recv_window;
         c.tcp.initial_window = initial_window;
         c.tcp.rto_min = rto_min;
@@ -71,6 +83,11 @@ fn world(rng: &mut Rng) -> World {
     // Each end has its own settings.
     let (a, b) = (settings(rng), settings(rng));
     let mut w = World::new(&impairment, vec![Host::new(1, a), Host::new(2, b)]);
+    if rng.u8(..3) == 0 {
+        // The way back is another one.
+        let back = self::impairment(rng);
+        w.net.link_mut(1, 0).expect("exists").set_impairment(&back);
+    }
     // They know each other's address. Otherwise, on a bad network, some would rightly find each other unreachable.
     for (i, host) in w.hosts.iter_mut().enumerate() {
         let (me, other) = (1 + i as u8, 2 - i as u8);
@@ -164,6 +181,31 @@ fn an_outage_is_survived() {
         w.run(Duration::from_secs(rng.u64(1..20)), |_| false);
         for ((a, b), i) in [(0, 1), (1, 0)].into_iter().zip(&before) {
             w.net.link_mut(a, b).expect("exists").set_impairment(i);
+        }
+        w.run_to_end(Duration::from_secs(7200));
+    });
+}
+
+/// Long bursts of losses in the middle of a transfer.
+#[test]
+fn bursts_of_losses_are_repaired() {
+    for_seeds(30, |seed| {
+        let mut rng = Rng::with_seed(seed ^ 0xb0);
+        let mut w = world(&mut rng);
+        w.open(Script::send(600_000), Script::send(300_000));
+        w.run(Duration::from_secs(600), |w| {
+            w.hosts[1].app.sessions.first().is_some_and(|s| s.received > 50_000)
+        });
+        for (a, b) in [(0, 1), (1, 0)] {
+            let link = w.net.link_mut(a, b).expect("exists");
+            let bursts = Impairment { burst: 0.005, burst_len: rng.usize(5..100), ..*link.impairment() };
+            link.set_impairment(&bursts);
+        }
+        w.run(Duration::from_millis(rng.u64(1..3000)), |_| false);
+        for (a, b) in [(0, 1), (1, 0)] {
+            let link = w.net.link_mut(a, b).expect("exists");
+            let quiet = Impairment { burst: 0.0, ..*link.impairment() };
+            link.set_impairment(&quiet);
         }
         w.run_to_end(Duration::from_secs(7200));
     });

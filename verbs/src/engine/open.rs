@@ -11,7 +11,7 @@ use std::sync::Arc;
 use urnic_config::{Choice, Config, CrcKernel, PortSpec};
 use urnic_dataplane::{Arena, Capture, Eal, EalConfig, PortOptions};
 use urnic_sim::Impairment;
-use urnic_tcp::{Congestion, Keepalive, Route, StackConfig, TcpConfig, Time};
+use urnic_tcp::{Congestion, Ecn, Keepalive, Route, StackConfig, TcpConfig, Time};
 
 impl Clock for urnic_dataplane::Clock {
     #[inline]
@@ -137,7 +137,14 @@ fn tcp(config: &Config) -> TcpConfig {
         congestion: match t.congestion {
             urnic_config::Congestion::Reno => Congestion::Reno,
             urnic_config::Congestion::Cubic => Congestion::Cubic,
+            urnic_config::Congestion::Dctcp => Congestion::Dctcp,
         },
+        ecn: match t.ecn {
+            urnic_config::Ecn::Off => Ecn::Off,
+            urnic_config::Ecn::Accept => Ecn::Accept,
+            urnic_config::Ecn::Offer => Ecn::Offer,
+        },
+        pacing: t.pacing,
         keepalive: t.keepalive_idle.map(|idle| Keepalive {
             idle,
             interval: t.keepalive_interval,

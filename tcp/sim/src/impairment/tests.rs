@@ -9,10 +9,12 @@ fn parse(s: &str) -> Result<Impairment, String> {
 fn every_key() {
     let i = parse(
         "loss=0.01,dup=0.001,reorder=1%,delay=50us,jitter=1.5ms,corrupt=1e-4,swap=0.5,rate=10gbit,queue=100,ecn=65,mark=0.2,\
-         limit=10,limit_bytes=64KiB,seed=7",
+         burst=1e-3,burst_len=5,limit=10,limit_bytes=64KiB,seed=7",
     );
     let expected = Impairment {
         loss: 0.01,
+        burst: 0.001,
+        burst_len: 5,
         dup: 0.001,
         reorder: 0.01,
         corrupt: 1e-4,
@@ -38,7 +40,7 @@ fn every_key() {
 #[test]
 fn errors_say_what_is_wrong() {
     for (text, message) in [
-        ("lost=0.1", "unknown key `lost`; the keys are loss, dup,"),
+        ("lost=0.1", "unknown key `lost`; the keys are loss, burst,"),
         ("loss", "`loss` is not of the form key=value"),
         ("loss=2", "`loss=2`: expected a probability from 0 to 1"),
         ("loss=-0.1", "expected a probability"),
@@ -68,9 +70,9 @@ fn errors_say_what_is_wrong() {
 
 proptest! {
     #[test]
-    fn written_and_read_again(p in prop::array::uniform6(0.0..=1.0), t in prop::array::uniform2(0u64..3_600_000_000_000), rate in prop::option::of(1000u64..1_000_000_000_000), queue in 1usize..1000, ecn in prop::option::of(1usize..1000), limit in prop::array::uniform2(1usize..1 << 20), seed: u64) {
+    fn written_and_read_again(p in prop::array::uniform7(0.0..=1.0), t in prop::array::uniform2(0u64..3_600_000_000_000), rate in prop::option::of(1000u64..1_000_000_000_000), queue in 1usize..1000, ecn in prop::option::of(1usize..1000), limit in prop::array::uniform2(1usize..1 << 20), seed: u64) {
         let i = Impairment {
-            loss: p[0], dup: p[1], reorder: p[2], corrupt: p[3], swap: p[4], mark: p[5], delay: t[0], jitter: t[1],
+            loss: p[0], burst: p[6], burst_len: queue, dup: p[1], reorder: p[2], corrupt: p[3], swap: p[4], mark: p[5], delay: t[0], jitter: t[1],
             rate, queue: if rate.is_some() { queue } else { QUEUE }, ecn: rate.and(ecn),
             limit: limit[0], limit_bytes: limit[1], seed,
         };

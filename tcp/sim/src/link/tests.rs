@@ -197,3 +197,25 @@ fn what_is_not_ip_is_never_marked() {
         assert!(!mark_congestion(&mut vec![0xff; n]));
     }
 }
+
+#[test]
+fn bursts_lose_frames_in_a_row() {
+    let mut link = link("burst=0.01,burst_len=10,seed=3");
+    for n in 0..20_000u64 {
+        link.push(n, n.to_be_bytes().to_vec());
+    }
+    let mut expected = 0;
+    let mut longest = 0;
+    let (mut gaps, mut lost) = (0, 0);
+    while let Some(frame) = link.pop(u64::MAX) {
+        let n = u64::from_be_bytes(frame[..8].try_into().expect("eight octets"));
+        gaps += u64::from(n > expected);
+        lost += n - expected;
+        longest = longest.max(n - expected);
+        expected = n + 1;
+    }
+    // One in a hundred begins a burst of 5.5 on average.
+    assert!((140..=220).contains(&gaps), "{gaps}");
+    assert!((4 * gaps..=7 * gaps).contains(&lost), "{lost} in {gaps}");
+    assert!((10..=20).contains(&longest), "{longest}");
+}

@@ -1,0 +1,66 @@
+//! DCTCP (RFC 8257): the window is reduced by as much as the network marks, not by half. Grows as Reno does.
+
+use super::reno::Reno;
+
+/// Fixed point of the fraction: this is one.
+const ONE: u32 = 1 << 10;
+/// g = 1/16 (§3.3 step 6).
+const GAIN_SHIFT: u32 = 4;
+
+/// State of DCTCP.
+#[derive(Clone, Debug)]
+pub(super) struct Dctcp {
+    reno: Reno,
+    /// The moving fraction of octets that were marked, of [`ONE`] (DCTCP.Alpha).
+    alpha: u32,
+    /// Octets of this window until it is over.
+    left: u32,
+    /// Octets ACKed in this window, and of them those whose ACK echoed congestion.
+    acked: u32,
+    marked: u32,
+}
+
+impl Default for Dctcp {
+    fn default() -> Self {
+        // §4.2: as if everything had been marked, so that the first mark counts as a loss does.
+        Dctcp { reno: Reno::default(), alpha: ONE, left: 0, acked: 0, marked: 0 }
+    }
+}
+
+impl Dctcp {
+    /// Counts `acked` octets (§3.3 steps 1 to 8). `flight`: what is outstanding after them.
+    pub(super) fn count(&mut self, acked: u32, marked: bool, flight: u32) {
+        self.acked = self.acked.saturating_add(acked);
+        if marked {
+            self.marked = self.marked.saturating_add(acked);
+        }
+        self.left = self.left.saturating_sub(acked);
+        if self.left > 0 {
+            return;
+        }
+        let fraction = (u64::from(self.marked) * u64::from(ONE) / u64::from(self.acked.max(1))) as u32;
+        self.alpha = self.alpha - self.alpha.div_ceil(1 << GAIN_SHIFT) + (fraction >> GAIN_SHIFT);
+        (self.left, self.acked, self.marked) = (flight.max(1), 0, 0);
+    }
+
+    pub(super) fn growth(&mut self, cwnd: u32, mss: u32, acked: u32) -> u32 {
+        self.reno.growth(cwnd, mss, acked)
+    }
+
+    /// cwnd × (1 - alpha/2) (§3.3 step 9).
+    pub(super) fn reduce_by_marks(&mut self, cwnd: u32) -> u32 {
+        let cut = u64::from(cwnd) * u64::from(self.alpha.min(ONE)) / u64::from(2 * ONE);
+        self.reno.reduce(2 * (cwnd - cut as u32))
+    }
+
+    /// A loss is a loss (§3.5).
+    pub(super) fn reduce(&mut self, flight: u32) -> u32 {
+        self.reno.reduce(flight)
+    }
+
+    /// The fraction of octets that are marked, in thousandths.
+    #[cfg(test)]
+    pub(super) fn alpha(&self) -> u32 {
+        self.alpha * 1000 / ONE
+    }
+}

@@ -1,0 +1,47 @@
+//! Explicit congestion notification: what routers mark is echoed, and answered by sending less (RFC 3168, RFC 8257).
+
+use super::{Connection, Cx, Flags, Recovery};
+use crate::buffers::{Buffers, Transmit};
+use crate::wire::{Segment, ecn, flag};
+
+impl<B: Buffers> Connection<B> {
+    /// Data arrived on a connection with ECN: decides what our ACKs say from now on.
+    pub(super) fn note_marks<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
+        let marked = s.ecn == ecn::CE;
+        if !self.cold.exact_echo {
+            // RFC 3168 §6.1.3: until the sender says that it has reduced its window.
+            if s.has(flag::CWR) {
+                self.echo = 0;
+            }
+            if marked {
+                self.echo = flag::ECE;
+            }
+        } else if marked != (self.echo != 0) {
+            // RFC 8257 §3.2: what came before the change is acknowledged at once, as it was.
+            if self.flags.has(Flags::ACK) && self.last_ack_sent != self.rcv_nxt {
+                self.send_ack(cx);
+            }
+            self.echo = if marked { flag::ECE } else { 0 };
+        }
+    }
+
+    /// An ACK echoes a mark: the window is reduced once per window of data (RFC 3168 §6.1.2).
+    #[cold]
+    pub(super) fn arrive_echo<T>(&mut self, cx: &mut Cx<'_, T>, flight: u32) {
+        cx.net.counters.congestion_echoes_in += 1;
+        if self.recovery != Recovery::None || self.snd_una.le(self.cold.marks_until) {
+            return;
+        }
+        cx.net.counters.congestion_reductions += 1;
+        self.cold.congestion.on_marks(flight);
+        self.note_reduction();
+    }
+
+    /// The window was reduced for whatever reason: the receiver is told, and marks of what is outstanding count no more.
+    pub(super) fn note_reduction(&mut self) {
+        if self.ect != 0 {
+            self.reduced = flag::CWR;
+            self.cold.marks_until = self.snd_nxt;
+        }
+    }
+}
