@@ -96,7 +96,7 @@ struct Node {
 impl Node {
     fn open(config: &Config, address: Ipv4Addr, qps: u32) -> Result<Self, PerfError> {
         let mut config = config.clone();
-        config.ip.address = Some(Cidr { address, prefix: 24 });
+        config.ip.addresses = vec![Cidr { address: address.into(), prefix: 24 }];
         let opened = Device::open(&config).map_err(device("opening the device"))?;
         let pd = opened.alloc_pd();
         Ok(Self {

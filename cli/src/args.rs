@@ -72,12 +72,12 @@ pub struct EngineArgs {
 pub struct NodeArgs {
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// Our address with the length of the network's prefix, such as 10.0.0.1/24
+    /// Our address with the length of the network's prefix, such as 10.0.0.1/24 or fd00::1/64; may be repeated
     #[arg(long, value_name = "ADDR/LEN")]
     pub ip: Vec<String>,
-    /// Router to other networks
+    /// Router to other networks; may be repeated, once for IPv4 and once for IPv6
     #[arg(long, value_name = "ADDR")]
-    pub gateway: Option<String>,
+    pub gateway: Vec<String>,
     /// Port to use: virtio_user:PATH, vhost:PATH, memif:PATH[,role=server], ring:NAME, af_packet:INTERFACE,
     /// af_xdp:INTERFACE, tap:NAME, pci:ADDRESS or vdev:DEVICE
     #[arg(long, value_name = "KIND:ARG")]

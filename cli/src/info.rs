@@ -85,8 +85,8 @@ struct DeviceInfo {
 pub fn run(args: &InfoArgs) -> Result<(), Failure> {
     let settings = Settings::of_node(&args.node);
     let config = settings.load()?;
-    let device = match (&config.port.spec, config.ip.address) {
-        (Some(_), Some(_)) => Some(Device::open(&config)?.attributes()?),
+    let device = match (&config.port.spec, config.ip.addresses.is_empty()) {
+        (Some(_), false) => Some(Device::open(&config)?.attributes()?),
         _ => None,
     };
     let info = Info::new(&config, device.as_ref(), RunInfo::of(&args.node));
@@ -214,7 +214,7 @@ impl DeviceInfo {
             // EUI-64 of the Ethernet address, as RNICs make it.
             node_guid: format!("{:02x}{b:02x}:{c:02x}ff:fe{d:02x}:{e:02x}{f:02x}", a ^ 2),
             mac: Mac(device.mac).to_string(),
-            ip: format!("{}/{}", device.ip, device.prefix_len),
+            ip: device.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
             state: if device.link_up { "active" } else { "down" },
             max_qp: device.max_qp,
             max_qp_wr: device.max_qp_wr,

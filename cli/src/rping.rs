@@ -9,7 +9,7 @@ mod lane;
 mod server;
 pub mod wire;
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -32,7 +32,7 @@ pub fn run(args: &RpingArgs) -> Result<(), Failure> {
 struct Report {
     op: &'static str,
     role: &'static str,
-    peer: SocketAddrV4,
+    peer: SocketAddr,
     /// Bytes of a ping; of a server's pings, the most.
     size: u32,
     /// Pings that made the round.

@@ -37,10 +37,10 @@ impl Settings {
 
     /// The options of a node of its own.
     pub fn of_node(args: &NodeArgs) -> Self {
-        let addresses = args.ip.join(",");
+        let (addresses, gateways) = (args.ip.join(","), args.gateway.join(","));
         Self::of_engine(&args.engine)
             .set("--ip", "ip.ip", (!args.ip.is_empty()).then_some(addresses.as_str()))
-            .set("--gateway", "ip.gateway", args.gateway.as_deref())
+            .set("--gateway", "ip.gateway", (!args.gateway.is_empty()).then_some(gateways.as_str()))
             .set("--port", "port.port", args.port.as_deref())
             .set("--mac", "port.mac", args.mac.as_deref())
     }
@@ -62,8 +62,9 @@ impl Settings {
         }
         let config = self.load_node()?;
         // Whoever sets it, the address is there for whoever asks the environment for nothing else.
-        if let Some(address) = config.ip.address {
-            variables.push(("URNIC_IP", address.to_string().into()));
+        if !config.ip.addresses.is_empty() {
+            let addresses: Vec<_> = config.ip.addresses.iter().map(ToString::to_string).collect();
+            variables.push(("URNIC_IP", addresses.join(",").into()));
         }
         Ok(variables)
     }
@@ -91,7 +92,7 @@ impl Settings {
                     .to_owned(),
             ));
         }
-        if config.ip.address.is_none() {
+        if config.ip.addresses.is_empty() {
             return Err(Failure::Usage(
                 "no IP address is configured; use --ip ADDR/LEN, URNIC_IP, or ip = \"ADDR/LEN\" under [ip] in a \
                  configuration file"

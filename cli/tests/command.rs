@@ -74,7 +74,7 @@ fn bad_settings() {
     refuses(&mut urnic(&["info", "--ip", "10.0.0.1"]), &["option --ip", "no prefix length", "10.0.0.1/24"]);
     refuses(
         &mut urnic(&["info", "--ip", "10.0.0.1/24", "--ip", "10.0.0.2/24"]),
-        &["2 addresses are given, and one is supported"],
+        &["2 IPv4 addresses are given, and one is supported"],
     );
     refuses(&mut urnic(&["info", "--mac", "1:2"]), &["option --mac", "not an Ethernet address"]);
     refuses(
@@ -101,8 +101,8 @@ fn bad_settings() {
         &["no IP address is configured", "--ip ADDR/LEN"],
     );
     refuses(
-        &mut urnic(&["perf", "client", "fd00::1", "--port", "ring:x", "--ip", "10.0.0.1/24"]),
-        &["the server \"fd00::1\"", "write the server's IPv4 address"],
+        &mut urnic(&["perf", "client", "fd00::g", "--port", "ring:x", "--ip", "10.0.0.1/24"]),
+        &["the server \"fd00::g\"", "write the server's address"],
     );
 }
 

@@ -1,7 +1,8 @@
 //! The keys: name, variable of the environment, what is expected, and where the value goes.
 
 use crate::value::{Value, Wrong};
-use crate::{Config, IRD_ORD_MAX, MTU_MAX, MTU_MIN};
+use crate::{Cidr, Config, IRD_ORD_MAX, MTU_MAX, MTU_MIN};
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// A setting that files, the environment and the command line know by the same name.
@@ -46,6 +47,34 @@ fn put<T>(place: &mut T, value: Result<T, Wrong>) -> Result<(), Wrong> {
 /// None if a word says so, otherwise the value.
 fn unless<T>(none: bool, value: impl FnOnce() -> Result<T, Wrong>) -> Result<Option<T>, Wrong> {
     if none { Ok(None) } else { value().map(Some) }
+}
+
+/// Most addresses of a node.
+const MAX_ADDRESSES: usize = 16;
+
+/// At least one address, at most one of IPv4, none twice.
+fn addresses(list: Vec<Cidr>) -> Result<Vec<Cidr>, Wrong> {
+    let v4 = list.iter().filter(|a| a.address.is_ipv4()).count();
+    let twice =
+        |(i, a): (usize, &Cidr)| list[..i].iter().any(|b| b.address == a.address).then_some(a.address);
+    match list.iter().enumerate().find_map(twice) {
+        _ if list.is_empty() => Err("no address is given".to_string()),
+        _ if list.len() > MAX_ADDRESSES => {
+            Err(format!("{} addresses are given, and at most {MAX_ADDRESSES} are supported", list.len()))
+        }
+        _ if v4 > 1 => Err(format!("{v4} IPv4 addresses are given, and one is supported")),
+        Some(address) => Err(format!("{address} is given twice")),
+        None => Ok(list),
+    }
+}
+
+/// At most one of a family.
+fn gateways(list: Vec<IpAddr>) -> Result<Vec<IpAddr>, Wrong> {
+    let v4 = list.iter().filter(|a| a.is_ipv4()).count();
+    if v4 > 1 || list.len() - v4 > 1 {
+        return Err("more than one router is given for IPv4 or for IPv6".to_string());
+    }
+    Ok(list)
 }
 
 /// All keys.
@@ -97,15 +126,17 @@ pub(crate) static KEYS: [Key; 32] = [
         section: "ip",
         name: "ip",
         env: "URNIC_IP",
-        write: "write one address of a host with its prefix length, such as \"10.0.0.1/24\"",
-        set: |c, v| put(&mut c.ip.address, v.cidr().map(Some)),
+        write: "write addresses of a host with their prefix lengths, such as \"10.0.0.1/24\", or \
+                [\"10.0.0.1/24\", \"fd00::1/64\"] in a file and 10.0.0.1/24,fd00::1/64 elsewhere",
+        set: |c, v| put(&mut c.ip.addresses, v.list("an address with a prefix length").and_then(addresses)),
     },
     Key {
         section: "ip",
         name: "gateway",
         env: "URNIC_GATEWAY",
-        write: "write the router's address in our own network, such as \"10.0.0.254\"",
-        set: |c, v| put(&mut c.ip.gateway, v.ipv4().map(Some)),
+        write: "write a router's address in our own network, such as \"10.0.0.254\"; or one for IPv4 and one for IPv6, \
+                listed as addresses are",
+        set: |c, v| put(&mut c.ip.gateways, v.ips().and_then(gateways)),
     },
     Key {
         section: "ip",

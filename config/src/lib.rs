@@ -25,7 +25,7 @@ pub use port::{MemifRole, PortSpec};
 pub use units::bytes;
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -75,10 +75,11 @@ impl Default for PortConfig {
 /// Section `[ip]`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IpConfig {
-    /// Our address and the length of its network's prefix; needed before a device can be opened.
-    pub address: Option<Cidr>,
-    /// Where packets for other networks go.
-    pub gateway: Option<Ipv4Addr>,
+    /// Our addresses and the lengths of their networks' prefixes, the main one first, at most one of IPv4; one is needed
+    /// before a device can be opened.
+    pub addresses: Vec<Cidr>,
+    /// Where packets for other networks go: at most one router for IPv4 and one for IPv6.
+    pub gateways: Vec<IpAddr>,
     /// Where packets for certain other networks go; the longest prefix decides.
     pub routes: Vec<Route>,
 }

@@ -190,24 +190,26 @@ impl Layers {
     fn finish(self) -> Result<Config, ConfigError> {
         let Layers { config, origins } = self;
         let origin = |key: &str| origins.get(key).cloned().unwrap_or(Origin::Default);
-        if let Some(ip) = config.ip.address {
-            let gateway = config.ip.gateway.map(|gateway| ("ip.gateway", gateway));
-            let routes = config.ip.routes.iter().map(|route| ("ip.routes", route.via));
-            let wrong = |router| !ip.contains(router) || router == ip.address;
-            if let Some((key, router)) = gateway.into_iter().chain(routes).find(|(_, router)| wrong(*router))
-            {
-                return Err(ConfigError {
-                    origin: origin(key),
-                    key: Some(key.to_string()),
-                    problem: match router == ip.address {
-                        true => format!("{router} is our own address"),
-                        false => format!("{router} is not in the network of {ip}"),
-                    },
-                    remedy: "write the address of a router in the network of ip.ip, or leave it out; or correct the \
-                             prefix length of ip.ip"
+        let own = &config.ip.addresses;
+        let gateways = config.ip.gateways.iter().map(|router| ("ip.gateway", *router));
+        let routes = config.ip.routes.iter().map(|route| ("ip.routes", route.via));
+        let wrong = |router| !own.iter().any(|ip| ip.contains(router) && router != ip.address);
+        if !own.is_empty()
+            && let Some((key, router)) = gateways.chain(routes).find(|(_, router)| wrong(*router))
+        {
+            let networks: Vec<_> = own.iter().map(ToString::to_string).collect();
+            return Err(ConfigError {
+                origin: origin(key),
+                key: Some(key.to_string()),
+                problem: match own.iter().any(|ip| ip.address == router) {
+                    true => format!("{router} is our own address"),
+                    false => format!("{router} is not in the network of {}", networks.join(" or ")),
+                },
+                remedy:
+                    "write the address of a router in the network of ip.ip, or leave it out; or correct the \
+                         prefix length of ip.ip"
                         .to_string(),
-                });
-            }
+            });
         }
         if let Some(spec) = &config.port.spec
             && config.port.mac == MacSource::Interface
@@ -283,7 +285,7 @@ impl Config {
     pub fn mac(&self) -> Option<Mac> {
         match self.port.mac {
             MacSource::Fixed(mac) => Some(mac),
-            MacSource::Derived => self.ip.address.map(|ip| Mac::for_address(ip.address)),
+            MacSource::Derived => self.ip.addresses.first().map(|ip| Mac::for_address(ip.address)),
             MacSource::Interface => None,
         }
     }

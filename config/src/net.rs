@@ -1,36 +1,51 @@
 //! Network addresses as people write them.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::str::FromStr;
 
-/// An IPv4 address and the length of its network's prefix: `10.0.0.1/24`.
+/// An address and the length of its network's prefix: `10.0.0.1/24`, `fd00::1/64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cidr {
     /// The address of the host.
-    pub address: Ipv4Addr,
-    /// Bits of the network, 1 to 32.
+    pub address: IpAddr,
+    /// Bits of the network, 1 to 32 or 128.
     pub prefix: u8,
 }
 
-impl Cidr {
-    /// The bits of the network, set.
-    fn mask(self) -> u32 {
-        u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0)
+/// The bits of an address, from the highest of 128 on, and how many they are.
+fn bits(address: IpAddr) -> (u128, u8) {
+    match address {
+        IpAddr::V4(a) => (u128::from(a.to_bits()) << 96, 32),
+        IpAddr::V6(a) => (a.to_bits(), 128),
     }
+}
 
+/// All but the first `prefix` bits.
+fn host_bits(prefix: u8) -> u128 {
+    u128::MAX.checked_shr(prefix.into()).unwrap_or(0)
+}
+
+impl Cidr {
     /// Whether `other` is in the same network.
-    pub fn contains(self, other: Ipv4Addr) -> bool {
-        (u32::from(self.address) ^ u32::from(other)) & self.mask() == 0
+    pub fn contains(self, other: IpAddr) -> bool {
+        let ((own, width), (other, other_width)) = (bits(self.address), bits(other));
+        width == other_width && (own ^ other) & !host_bits(self.prefix) == 0
     }
 
     /// Whether a host can have this address: not of the network as a whole, not broadcast, multicast, loopback or
-    /// unspecified.
+    /// unspecified. An IPv6 network's own address belongs to its routers (RFC 4291 §2.6.1).
     fn usable(self) -> bool {
         let a = self.address;
-        let host = u32::from(a) & !self.mask();
-        let edge = self.prefix < 31 && (host == 0 || host == !self.mask());
-        !(edge || a.is_unspecified() || a.is_multicast() || a.is_broadcast() || a.is_loopback())
+        let (own, width) = bits(a);
+        let mask = host_bits(self.prefix) & !host_bits(width);
+        let host = own & mask;
+        let edge = match a {
+            IpAddr::V4(_) => self.prefix < 31 && (host == 0 || host == mask),
+            IpAddr::V6(a) => self.prefix < 127 && host == 0 || a.to_ipv4_mapped().is_some(),
+        };
+        let broadcast = a == IpAddr::from([255; 4]);
+        !(edge || broadcast || a.is_unspecified() || a.is_multicast() || a.is_loopback())
     }
 }
 
@@ -41,15 +56,13 @@ impl FromStr for Cidr {
         let Some((address, prefix)) = text.split_once('/') else {
             return Err(format!("{text:?} has no prefix length"));
         };
-        if address.contains(':') {
-            return Err(format!("{text:?} is an IPv6 address, and only IPv4 is supported"));
-        }
-        let address = address.parse().map_err(|_| format!("{address:?} is not an IPv4 address"))?;
+        let address = address.parse().map_err(|_| format!("{address:?} is not an IP address"))?;
+        let (_, width) = bits(address);
         let prefix = prefix
             .parse()
             .ok()
-            .filter(|p| (1..=32).contains(p))
-            .ok_or_else(|| format!("the prefix length {prefix:?} is not a number from 1 to 32"))?;
+            .filter(|p| (1..=width).contains(p))
+            .ok_or_else(|| format!("the prefix length {prefix:?} is not a number from 1 to {width}"))?;
         let cidr = Cidr { address, prefix };
         if !cidr.usable() {
             return Err(format!("{text:?} cannot be the address of a host"));
@@ -68,11 +81,11 @@ impl fmt::Display for Cidr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Route {
     /// The network's address.
-    pub network: Ipv4Addr,
-    /// Bits of the network, 0 to 32.
+    pub network: IpAddr,
+    /// Bits of the network, 0 to 32 or 128.
     pub prefix: u8,
     /// The router, in our own network.
-    pub via: Ipv4Addr,
+    pub via: IpAddr,
 }
 
 impl FromStr for Route {
@@ -82,13 +95,17 @@ impl FromStr for Route {
         let wrong = || format!("{text:?} is not a route");
         let (network, via) = text.split_once(" via ").ok_or_else(wrong)?;
         let (network, prefix) = network.trim().split_once('/').ok_or_else(wrong)?;
-        let network: Ipv4Addr = network.parse().map_err(|_| wrong())?;
-        let prefix: u8 = prefix.parse().ok().filter(|p| *p <= 32).ok_or_else(wrong)?;
-        let host_bits = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
-        if u32::from(network) & host_bits != 0 {
+        let network: IpAddr = network.parse().map_err(|_| wrong())?;
+        let (own, width) = bits(network);
+        let prefix: u8 = prefix.parse().ok().filter(|p| *p <= width).ok_or_else(wrong)?;
+        if own & host_bits(prefix) != 0 {
             return Err(format!("{text:?} has bits behind its prefix length"));
         }
-        Ok(Route { network, prefix, via: via.trim().parse().map_err(|_| wrong())? })
+        let via: IpAddr = via.trim().parse().map_err(|_| wrong())?;
+        if via.is_ipv4() != network.is_ipv4() {
+            return Err(format!("{text:?} mixes IPv4 and IPv6"));
+        }
+        Ok(Route { network, prefix, via })
     }
 }
 
@@ -103,10 +120,21 @@ impl fmt::Display for Route {
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// The locally administered address that belongs to an IPv4 address when none is set.
-    pub fn for_address(address: Ipv4Addr) -> Mac {
-        let [a, b, c, d] = address.octets();
-        Mac([0x02, 0x75, a, b, c, d])
+    /// The locally administered address that belongs to an IP address when none is set: different ones for hosts of one
+    /// network that differ in the last 32 bits.
+    pub fn for_address(address: IpAddr) -> Mac {
+        match address {
+            IpAddr::V4(ip) => {
+                let [a, b, c, d] = ip.octets();
+                Mac([0x02, 0x75, a, b, c, d])
+            }
+            IpAddr::V6(ip) => {
+                let bits = ip.to_bits();
+                let folded = ((bits >> 96) ^ (bits >> 64) ^ (bits >> 32) ^ bits) as u32;
+                let [a, b, c, d] = folded.to_be_bytes();
+                Mac([0x02, 0x76, a, b, c, d])
+            }
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! A value as it was written, and its conversion to what a key wants.
 
+use crate::Choice;
 use crate::units;
-use crate::{Choice, Cidr};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
@@ -136,24 +136,13 @@ impl Value {
         self.text(wanted).map(str::to_string)
     }
 
-    /// An IPv4 address.
-    pub fn ipv4(&self) -> Result<Ipv4Addr, Wrong> {
-        let wanted = "an IPv4 address";
-        self.text(wanted)?.parse().map_err(|_| self.wrong_type(wanted))
-    }
-
-    /// An address with a prefix length. Several may be listed once the stack has a use for them; now exactly one.
-    pub fn cidr(&self) -> Result<Cidr, Wrong> {
-        let wanted = "an address with a prefix length";
+    /// IP addresses: one, or a list.
+    pub fn ips(&self) -> Result<Vec<IpAddr>, Wrong> {
+        let wanted = "an IP address";
+        let one = |text: &str| text.parse().map_err(|_| format!("{text:?} is not {wanted}"));
         match self {
-            Value::List(list) => match list.as_slice() {
-                [one] => one.parsed(wanted),
-                _ => Err(format!("{} addresses are given, and one is supported", list.len())),
-            },
-            Value::Text(text) if text.contains(',') => {
-                Err(format!("{} addresses are given, and one is supported", text.split(',').count()))
-            }
-            _ => self.parsed(wanted),
+            Value::List(list) => list.iter().map(|item| one(item.text(wanted)?)).collect(),
+            _ => self.text(wanted)?.split(',').filter(|part| !part.is_empty()).map(one).collect(),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::sum;
 use core::fmt;
-use core::net::SocketAddrV4;
+use core::net::SocketAddr;
 use core::ops::Range;
 
 /// The most payload pieces of one frame.
@@ -163,7 +163,7 @@ impl fmt::Display for CloseReason {
 /// call the stack; it notes what it wants to do and does it afterwards.
 pub trait Handler<F> {
     /// A passive open finished. The connection's tag is zero until `Stack::set_tag`.
-    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddrV4);
+    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr);
 
     /// An active (or simultaneous) open finished.
     fn connected(&mut self, conn: ConnId, tag: u64);

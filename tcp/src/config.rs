@@ -1,21 +1,19 @@
 //! Settings of a stack.
 
 use crate::congestion::Congestion;
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use thiserror::Error;
 
-/// Settings of one stack: one port, one IPv4 address.
+/// Settings of one stack: one port and its addresses.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
     /// Our MAC address; unicast, not zero.
     pub mac: [u8; 6],
-    /// Our address; a host address of the prefix.
-    pub ip: Ipv4Addr,
-    /// Length of the on-link prefix, 0 to 32.
-    pub prefix_len: u8,
-    /// Where packets for other prefixes go; without it they are unreachable.
-    pub gateway: Option<Ipv4Addr>,
+    /// Our addresses, the main one first; at most one of IPv4.
+    pub addresses: Vec<Address>,
+    /// Where packets for other prefixes go, at most one router of a family; without it they are unreachable.
+    pub gateways: Vec<IpAddr>,
     /// Where packets for certain other prefixes go; the longest prefix decides.
     pub routes: Vec<Route>,
     /// Largest IP packet, in octets: 576 to 65535.
@@ -28,31 +26,58 @@ pub struct StackConfig {
     pub tcp: TcpConfig,
 }
 
+/// An address of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// A host's address.
+    pub ip: IpAddr,
+    /// Length of the on-link prefix, 0 to 32 or 128.
+    pub prefix_len: u8,
+}
+
+impl Address {
+    /// Whether `ip` is on the link that the address is on.
+    pub fn reaches(&self, ip: IpAddr) -> bool {
+        same_prefix(self.ip, ip, self.prefix_len)
+    }
+}
+
 /// A static route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// An address of the prefix.
-    pub network: Ipv4Addr,
-    /// Its length, 0 to 32.
+    pub network: IpAddr,
+    /// Its length, 0 to 32 or 128.
     pub prefix_len: u8,
     /// The router, a host of our own prefix.
-    pub via: Ipv4Addr,
+    pub via: IpAddr,
 }
 
 impl Route {
-    pub(crate) fn leads_to(&self, ip: Ipv4Addr) -> bool {
-        (self.network.to_bits() ^ ip.to_bits()) & prefix_mask(self.prefix_len) == 0
+    pub(crate) fn leads_to(&self, ip: IpAddr) -> bool {
+        same_prefix(self.network, ip, self.prefix_len)
+    }
+}
+
+/// Whether two addresses are of one family and agree in their first `len` bits.
+pub(crate) fn same_prefix(a: IpAddr, b: IpAddr, len: u8) -> bool {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()) & prefix_mask(len) == 0,
+        (IpAddr::V6(a), IpAddr::V6(b)) => {
+            let host = 128 - u32::from(len.min(128));
+            (a.to_bits() ^ b.to_bits()).checked_shr(host).unwrap_or(0) == 0
+        }
+        _ => false,
     }
 }
 
 impl StackConfig {
     /// Defaults for everything but the addresses and the secret.
-    pub fn new(mac: [u8; 6], ip: Ipv4Addr, prefix_len: u8, seed: u64) -> Self {
+    pub fn new(mac: [u8; 6], ip: impl Into<IpAddr>, prefix_len: u8, seed: u64) -> Self {
         StackConfig {
             mac,
-            ip,
-            prefix_len,
-            gateway: None,
+            addresses: vec![Address { ip: ip.into(), prefix_len }],
+            gateways: Vec::new(),
             routes: Vec::new(),
             mtu: 1500,
             seed,
@@ -61,28 +86,35 @@ impl StackConfig {
         }
     }
 
+    /// The IPv4 address and its prefix length.
+    pub fn ipv4(&self) -> Option<(Ipv4Addr, u8)> {
+        self.addresses.iter().find_map(|a| match a.ip {
+            IpAddr::V4(ip) => Some((ip, a.prefix_len)),
+            IpAddr::V6(_) => None,
+        })
+    }
+
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         if self.mac == [0; 6] || self.mac[0] & 1 != 0 {
             return Err(ConfigError::Mac);
         }
-        if self.prefix_len > 32 {
-            return Err(ConfigError::Prefix(self.prefix_len));
-        }
-        if self.ip.is_unspecified()
-            || self.ip.is_broadcast()
-            || self.ip.is_multicast()
-            || self.ip.is_loopback()
-        {
-            return Err(ConfigError::Address(self.ip));
-        }
-        for route in &self.routes {
-            if route.prefix_len > 32 {
-                return Err(ConfigError::Prefix(route.prefix_len));
+        let prefixes = self.addresses.iter().map(|a| (a.ip, a.prefix_len));
+        for (ip, len) in prefixes.chain(self.routes.iter().map(|r| (r.network, r.prefix_len))) {
+            if len > if ip.is_ipv4() { 32 } else { 128 } {
+                return Err(ConfigError::Prefix(len));
             }
         }
-        for g in self.gateway.into_iter().chain(self.routes.iter().map(|r| r.via)) {
-            let mask = prefix_mask(self.prefix_len);
-            if g == self.ip || g.to_bits() & mask != self.ip.to_bits() & mask {
+        if self.addresses.iter().filter(|a| a.ip.is_ipv4()).count() != 1 {
+            return Err(ConfigError::Addresses);
+        }
+        for &Address { ip, .. } in &self.addresses {
+            let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
+            if ip.is_unspecified() || broadcast || ip.is_multicast() || ip.is_loopback() {
+                return Err(ConfigError::Address(ip));
+            }
+        }
+        for g in self.gateways.iter().copied().chain(self.routes.iter().map(|r| r.via)) {
+            if !self.addresses.iter().any(|a| a.reaches(g) && a.ip != g) {
                 return Err(ConfigError::Gateway(g));
             }
         }
@@ -237,15 +269,18 @@ pub enum ConfigError {
     /// Zero or a group address.
     #[error("the MAC address must be a unicast address")]
     Mac,
-    /// Longer than 32.
-    #[error("prefix length {0} is over 32")]
+    /// Longer than the address.
+    #[error("prefix length {0} is longer than the address")]
     Prefix(u8),
+    /// None, or too many.
+    #[error("a stack has one IPv4 address")]
+    Addresses,
     /// Not a host's address.
     #[error("{0} is not the address of a host")]
-    Address(Ipv4Addr),
+    Address(IpAddr),
     /// Not on our link.
     #[error("gateway {0} is not another host of the local prefix")]
-    Gateway(Ipv4Addr),
+    Gateway(IpAddr),
     /// Too small.
     #[error("MTU {0} is under 576")]
     Mtu(u16),

@@ -7,10 +7,9 @@
 
 use crate::secret::{Purpose, Secret};
 use crate::seq::Seq;
-use crate::table::Key;
 use crate::time::Time;
 use crate::wire::SynOptions;
-use core::net::SocketAddrV4;
+use core::net::SocketAddr;
 use core::time::Duration;
 
 /// How fast a cookie's clock ticks. Cookies of the present tick and the one before are good.
@@ -28,8 +27,8 @@ const SACK: u32 = 1 << 4;
 /// Who a cookie is for.
 pub(crate) struct Cookies<'a> {
     pub secret: &'a Secret,
-    pub local: SocketAddrV4,
-    pub key: Key,
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
     /// The number of the peer's SYN.
     pub irs: Seq,
 }
@@ -37,7 +36,7 @@ pub(crate) struct Cookies<'a> {
 impl Cookies<'_> {
     fn hash(&self, what: u64) -> u32 {
         let extra = u64::from(self.irs.0) << 32 | what;
-        self.secret.of_connection_and(self.local, self.key.remote(), Purpose::SynCookie, extra) as u32
+        self.secret.of_connection_and(self.local, self.remote, Purpose::SynCookie, extra) as u32
     }
 
     fn bake(&self, tick: u64, mss: u32) -> u32 {

@@ -75,7 +75,7 @@ pub use arp::Claim;
 pub use buffers::{
     Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, MAX_PIECES, Payload, Piece, Transmit,
 };
-pub use config::{ConfigError, Ecn, Keepalive, Patience, Route, StackConfig, TcpConfig};
+pub use config::{Address, ConfigError, Ecn, Keepalive, Patience, Route, StackConfig, TcpConfig};
 pub use congestion::Congestion;
 pub use connection::{ConnInfo, State};
 pub use counters::Counters;

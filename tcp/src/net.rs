@@ -11,7 +11,7 @@ use crate::sum;
 use crate::table::Key;
 use crate::time::Time;
 use crate::wire::{HeaderTemplate, Options, Segment, TcpFields, ecn, flag};
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::HashMap;
 
@@ -20,6 +20,9 @@ const STATELESS_REPLIES: u32 = 10_000;
 
 pub(crate) struct Net {
     pub cfg: StackConfig,
+    /// Our IPv4 address and the length of its prefix.
+    pub ip: Ipv4Addr,
+    prefix_len: u8,
     /// The shift that we offer (RFC 7323 §2.2).
     pub window_scale: u8,
     pub counters: Counters,
@@ -45,24 +48,33 @@ impl Net {
         } else {
             0
         };
+        let (ip, prefix_len) = cfg.ipv4().unwrap_or((Ipv4Addr::UNSPECIFIED, 32));
         Net {
+            ip,
+            prefix_len,
             window_scale,
             counters: Counters::default(),
-            arp: Arp::new(cfg.mac, cfg.ip, cfg.tcp.max_neighbours, now),
+            arp: Arp::new(cfg.mac, ip, cfg.tcp.max_neighbours, now),
             secret: Secret::new(cfg.seed),
             waiters: HashMap::new(),
             waiting: 0,
             held: HeldFrames::new(cfg.tcp.max_held_frames),
             pressure: false,
             gso_max: 0,
-            header: HeaderTemplate::new(cfg.mac, cfg.ip.to_bits()),
+            header: HeaderTemplate::new(cfg.mac, ip.to_bits()),
             stateless: Limiter::new(STATELESS_REPLIES, now),
             cfg,
         }
     }
 
-    pub fn local(&self, port: u16) -> SocketAddrV4 {
-        SocketAddrV4::new(self.cfg.ip, port)
+    /// Our end of a connection.
+    pub fn local(&self, key: Key) -> SocketAddr {
+        SocketAddr::new(self.ip.into(), key.local_port())
+    }
+
+    /// The other end.
+    pub fn remote(&self, key: Key) -> SocketAddr {
+        SocketAddr::new(Ipv4Addr::from_bits(key.remote_ip()).into(), key.remote_port())
     }
 
     /// Our MSS option: what one packet carries without any options (RFC 6691).
@@ -71,38 +83,37 @@ impl Net {
     }
 
     /// Where a packet to `ip` goes on our link.
-    pub fn next_hop(&self, ip: Ipv4Addr) -> Option<Ipv4Addr> {
+    pub fn next_hop(&self, ip: IpAddr) -> Option<IpAddr> {
+        let IpAddr::V4(ip) = ip else { return None };
         if ip.is_unspecified() || ip.is_broadcast() || ip.is_multicast() || ip.is_loopback() {
             return None;
         }
-        let mask = prefix_mask(self.cfg.prefix_len);
-        let (ours, theirs) = (self.cfg.ip.to_bits(), ip.to_bits());
+        let mask = prefix_mask(self.prefix_len);
+        let (ours, theirs) = (self.ip.to_bits(), ip.to_bits());
         let on_link = ours & mask == theirs & mask;
-        let routes = self.cfg.routes.iter().filter(|r| r.leads_to(ip));
+        let routes = self.cfg.routes.iter().filter(|r| r.leads_to(ip.into()));
         match routes.max_by_key(|r| r.prefix_len) {
-            Some(route) if !on_link || route.prefix_len > self.cfg.prefix_len => return Some(route.via),
-            _ if !on_link => return self.cfg.gateway,
+            Some(route) if !on_link || route.prefix_len > self.prefix_len => return Some(route.via),
+            _ if !on_link => return self.cfg.gateways.iter().find(|g| g.is_ipv4()).copied(),
             _ => {}
         }
         // The prefix's own address and its broadcast address are no hosts (not so in /31 and /32, RFC 3021).
         let host = theirs & !mask;
-        let no_host = self.cfg.prefix_len < 31 && (host == 0 || host == !mask);
-        (!no_host).then_some(ip)
+        let no_host = self.prefix_len < 31 && (host == 0 || host == !mask);
+        (!no_host).then_some(ip.into())
     }
 
     /// The initial sequence number of a connection (RFC 6528 §3): a secret function of its addresses plus a clock of
     /// 4 µs.
     pub fn initial_sequence(&self, key: Key, now: Time) -> Seq {
-        let f =
-            self.secret.of_connection(self.local(key.local_port()), key.remote(), Purpose::InitialSequence);
+        let f = self.secret.of_connection(self.local(key), self.remote(key), Purpose::InitialSequence);
         Seq((f as u32).wrapping_add((now.as_nanos() / 4_000) as u32))
     }
 
     /// The origin of a connection's timestamps (RFC 7323 §5.4): one per pair of addresses, so that a connection that
     /// follows another from the same ports continues its timestamps.
     pub fn timestamp_offset(&self, key: Key) -> u32 {
-        let local = self.local(key.local_port());
-        self.secret.of_connection(local, key.remote(), Purpose::TimestampOffset) as u32
+        self.secret.of_connection(self.local(key), self.remote(key), Purpose::TimestampOffset) as u32
     }
 
     /// Sends one segment. The caller has seen that there is room.
@@ -130,7 +141,7 @@ impl Net {
             self.counters.retransmitted_segments += 1;
             self.counters.retransmitted_bytes += len as u64;
         }
-        let loopback = fields.remote_ip == self.cfg.ip.to_bits();
+        let loopback = fields.key.remote_ip() == self.ip.to_bits();
         tx.emit(Emit { headers, payload, loopback, retransmit, tcp_checksum_offload: offload, gso_size });
     }
 
@@ -144,6 +155,25 @@ impl Net {
             tcp_checksum_offload: false,
             gso_size: 0,
         });
+    }
+
+    /// Holds the neighbour with address `ip` for a connection. `None`: every place is held by connections.
+    pub fn hold(&mut self, ip: IpAddr) -> Option<Neighbour> {
+        match ip {
+            IpAddr::V4(ip) => self.arp.hold(ip),
+            IpAddr::V6(_) => None,
+        }
+    }
+
+    /// Holds it no longer.
+    pub fn release(&mut self, n: Neighbour) {
+        self.arp.release(n);
+    }
+
+    /// The neighbour's MAC address. `None`: not known yet, it is asked for with the next `flush`.
+    #[inline]
+    pub fn resolve(&mut self, n: Neighbour, now: Time) -> Option<[u8; 6]> {
+        self.arp.resolve(n, now)
     }
 
     /// Remembers that a connection waits for a neighbour. False: too many do, and it must try again by itself.
@@ -176,7 +206,7 @@ impl Net {
         now: Time,
         tx: &mut T,
         mac: [u8; 6],
-        remote_ip: u32,
+        key: Key,
         s: &Segment,
     ) {
         if s.has(flag::RST) || tx.room() == 0 || !self.may_reply(now) {
@@ -190,9 +220,7 @@ impl Net {
         self.counters.resets_out += 1;
         let fields = TcpFields {
             dst_mac: mac,
-            remote_ip,
-            remote_port: s.remote_port,
-            local_port: s.local_port,
+            key,
             seq,
             ack,
             flags,

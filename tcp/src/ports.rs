@@ -1,7 +1,7 @@
 //! Local TCP ports: who owns which.
 
 use crate::secret::Secret;
-use core::net::SocketAddrV4;
+use core::net::SocketAddr;
 use std::collections::{HashMap, HashSet};
 use thiserror::Error;
 
@@ -20,10 +20,10 @@ pub trait PortSpace {
     ///
     /// # Errors
     /// None is free.
-    fn connect(&mut self, remote: SocketAddrV4) -> Result<u16, PortError>;
+    fn connect(&mut self, remote: SocketAddr) -> Result<u16, PortError>;
 
     /// Gives a port back that `connect` answered for `remote`.
-    fn release(&mut self, port: u16, remote: SocketAddrV4);
+    fn release(&mut self, port: u16, remote: SocketAddr);
 }
 
 /// No port.
@@ -45,7 +45,7 @@ const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
 pub struct LocalPorts {
     random: Secret,
     listening: HashSet<u16>,
-    connected: HashSet<(u16, SocketAddrV4)>,
+    connected: HashSet<(u16, SocketAddr)>,
     uses: HashMap<u16, u32>,
 }
 
@@ -88,14 +88,14 @@ impl PortSpace for LocalPorts {
         self.listening.remove(&port);
     }
 
-    fn connect(&mut self, remote: SocketAddrV4) -> Result<u16, PortError> {
+    fn connect(&mut self, remote: SocketAddr) -> Result<u16, PortError> {
         let port = self.choose(|s, p| !s.listening.contains(&p) && !s.connected.contains(&(p, remote)))?;
         self.connected.insert((port, remote));
         *self.uses.entry(port).or_insert(0) += 1;
         Ok(port)
     }
 
-    fn release(&mut self, port: u16, remote: SocketAddrV4) {
+    fn release(&mut self, port: u16, remote: SocketAddr) {
         if !self.connected.remove(&(port, remote)) {
             return;
         }

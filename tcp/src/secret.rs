@@ -1,6 +1,6 @@
 //! Numbers that an attacker cannot guess: initial sequence numbers, ports, timestamp offsets and hash keys.
 
-use core::net::SocketAddrV4;
+use core::net::{IpAddr, SocketAddr};
 
 /// A key and a counter for a keyed pseudo-random function.
 #[derive(Clone, Debug)]
@@ -30,21 +30,35 @@ impl Secret {
     }
 
     /// A number that depends on both ends of a connection and on `purpose`: F() of RFC 6528 §3.
-    pub(crate) fn of_connection(&self, local: SocketAddrV4, remote: SocketAddrV4, purpose: Purpose) -> u64 {
+    pub(crate) fn of_connection(&self, local: SocketAddr, remote: SocketAddr, purpose: Purpose) -> u64 {
         self.of_connection_and(local, remote, purpose, 0)
     }
 
     /// The same, and on another number.
     pub(crate) fn of_connection_and(
         &self,
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
+        local: SocketAddr,
+        remote: SocketAddr,
         purpose: Purpose,
         extra: u64,
     ) -> u64 {
-        let addresses = u64::from(local.ip().to_bits()) << 32 | u64::from(remote.ip().to_bits());
         let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
-        siphash(self.k0, self.k1, &[purpose as u64, addresses, ports, extra])
+        match (local.ip(), remote.ip()) {
+            (IpAddr::V4(l), IpAddr::V4(r)) => {
+                let addresses = u64::from(l.to_bits()) << 32 | u64::from(r.to_bits());
+                siphash(self.k0, self.k1, &[purpose as u64, addresses, ports, extra])
+            }
+            (l, r) => {
+                let bits = |ip: IpAddr| match ip {
+                    IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+                    IpAddr::V6(ip) => ip.to_bits(),
+                };
+                let (l, r) = (bits(l), bits(r));
+                let halves = [(l >> 64) as u64, l as u64, (r >> 64) as u64, r as u64];
+                let [l0, l1, r0, r1] = halves;
+                siphash(self.k0, self.k1, &[purpose as u64, l0, l1, r0, r1, ports, extra])
+            }
+        }
     }
 }
 

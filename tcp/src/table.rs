@@ -1,7 +1,7 @@
 //! Finds a connection by its addresses: an open-addressed table with a keyed hash.
 //!
-//! All connections of a stack share one local address, so remote address, remote port and local port fit one
-//! word. Keys are secret: peers choose addresses and ports, and must not be able to aim them at one bucket.
+//! A stack has one IPv4 address, so remote address, remote port and local port fit one word. Keys are secret: peers
+//! choose addresses and ports, and must not be able to aim them at one bucket.
 
 /// Remote address, remote port and local port, packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -13,10 +13,18 @@ impl Key {
         Key(u64::from(remote_ip) << 32 | u64::from(remote_port) << 16 | u64::from(local_port))
     }
 
-    pub fn remote(self) -> core::net::SocketAddrV4 {
-        core::net::SocketAddrV4::new(((self.0 >> 32) as u32).into(), (self.0 >> 16) as u16)
+    /// The remote address, which `Net::remote` makes readable.
+    #[inline]
+    pub fn remote_ip(self) -> u32 {
+        (self.0 >> 32) as u32
     }
 
+    #[inline]
+    pub fn remote_port(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    #[inline]
     pub fn local_port(self) -> u16 {
         self.0 as u16
     }

@@ -2,7 +2,7 @@
 
 use crate::*;
 use std::collections::{HashMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -80,7 +80,7 @@ impl Transmit<Shared> for Port {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    Accepted(ListenerId, ConnId, SocketAddrV4),
+    Accepted(ListenerId, ConnId, SocketAddr),
     Connected(ConnId, u64),
     Finished(ConnId),
     Closed(ConnId, CloseReason),
@@ -94,7 +94,7 @@ pub struct Recorder {
 }
 
 impl Handler<Vec<u8>> for Recorder {
-    fn accepted(&mut self, l: ListenerId, c: ConnId, peer: SocketAddrV4) {
+    fn accepted(&mut self, l: ListenerId, c: ConnId, peer: SocketAddr) {
         self.events.push(Event::Accepted(l, c, peer));
     }
 
@@ -185,11 +185,11 @@ impl PortSpace for Fixed {
 
     fn unlisten(&mut self, _: u16) {}
 
-    fn connect(&mut self, _: SocketAddrV4) -> Result<u16, PortError> {
+    fn connect(&mut self, _: SocketAddr) -> Result<u16, PortError> {
         Ok(self.0)
     }
 
-    fn release(&mut self, _: u16, _: SocketAddrV4) {}
+    fn release(&mut self, _: u16, _: SocketAddr) {}
 }
 
 pub const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -345,7 +345,7 @@ impl Pair {
 
     /// A connection from A to B, both ends.
     pub fn connect(&mut self) -> (ConnId, ConnId) {
-        let b = self.b.stack.config().ip;
+        let b = self.b.stack.config().ipv4().unwrap().0;
         self.b.stack.listen(PORT, 16).ok();
         let client =
             self.a.stack.connect(self.now, SocketAddrV4::new(b, PORT), 77, &mut self.a.port).unwrap();

@@ -5,6 +5,7 @@ use crate::buffers::Frame;
 use crate::reassembly::{Block, MAX_SACK_BLOCKS};
 use crate::seq::Seq;
 use crate::sum;
+use crate::table::Key;
 use arrayvec::ArrayVec;
 use core::ops::Range;
 
@@ -281,9 +282,8 @@ pub(crate) fn put_syn(o: &mut Options, syn: SynOptions, t: Option<Timestamps>) {
 #[derive(Clone, Debug)]
 pub(crate) struct TcpFields<'a> {
     pub dst_mac: [u8; 6],
-    pub remote_ip: u32,
-    pub remote_port: u16,
-    pub local_port: u16,
+    /// Whose segment it is.
+    pub key: Key,
     pub seq: Seq,
     pub ack: Seq,
     pub flags: u8,
@@ -327,13 +327,15 @@ impl HeaderTemplate {
         let header = TCP + t.options.len().min(40);
         let segment = header + payload_len;
         let total = (IPV4 + segment) as u16;
-        let remote = (t.remote_ip >> 16) + (t.remote_ip & 0xffff);
+        let (remote_ip, remote_port, local_port) =
+            (t.key.remote_ip(), t.key.remote_port(), t.key.local_port());
+        let remote = (remote_ip >> 16) + (remote_ip & 0xffff);
         let ip_sum = sum::fold(u64::from(self.ip_sum + remote + u32::from(total) + u32::from(t.ecn)));
         let offset_flags = (header as u16 / 4) << 12 | u16::from(t.flags);
         let mut tcp_sum = u64::from(self.pseudo_sum + remote) + segment as u64;
         if let Some(payload) = payload_sum {
-            tcp_sum += u64::from(t.remote_port)
-                + u64::from(t.local_port)
+            tcp_sum += u64::from(remote_port)
+                + u64::from(local_port)
                 + (u64::from(t.seq.0 >> 16) + u64::from(t.seq.0 & 0xffff))
                 + (u64::from(t.ack.0 >> 16) + u64::from(t.ack.0 & 0xffff))
                 + u64::from(offset_flags)
@@ -349,9 +351,9 @@ impl HeaderTemplate {
         b[15] = t.ecn;
         b[16..18].copy_from_slice(&total.to_be_bytes());
         b[24..26].copy_from_slice(&(!ip_sum).to_be_bytes());
-        b[30..34].copy_from_slice(&t.remote_ip.to_be_bytes());
-        b[34..36].copy_from_slice(&t.local_port.to_be_bytes());
-        b[36..38].copy_from_slice(&t.remote_port.to_be_bytes());
+        b[30..34].copy_from_slice(&remote_ip.to_be_bytes());
+        b[34..36].copy_from_slice(&local_port.to_be_bytes());
+        b[36..38].copy_from_slice(&remote_port.to_be_bytes());
         b[38..42].copy_from_slice(&t.seq.0.to_be_bytes());
         b[42..46].copy_from_slice(&t.ack.0.to_be_bytes());
         b[46..48].copy_from_slice(&offset_flags.to_be_bytes());

@@ -1,7 +1,7 @@
 //! Connections: listening, connecting, and the events that tell of both.
 
 use std::fmt;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,7 +153,7 @@ pub enum CmEvent {
         /// The queue pair.
         qpn: u32,
         /// The other end.
-        peer: SocketAddrV4,
+        peer: SocketAddr,
         /// What the peer said, at the side that asked for the connection.
         private_data: Vec<u8>,
         /// Reads of the peer that may be outstanding here.
@@ -286,9 +286,9 @@ impl EventChannel {
     /// # Errors
     /// [`Error::Invalid`] for too much private data, [`Error::QpState`] if the queue pair is not idle,
     /// [`Error::NoRoute`], [`Error::Exhausted`].
-    pub fn connect(&self, qp: &Qp, to: SocketAddrV4, param: &ConnParam) -> Result<Connection> {
+    pub fn connect(&self, qp: &Qp, to: impl Into<SocketAddr>, param: &ConnParam) -> Result<Connection> {
         param.check()?;
-        let qpn = qp.qpn();
+        let (qpn, to) = (qp.qpn(), to.into());
         let events = self.queue.clone();
         self.device.shard.control(|engine| engine.connect(qpn, to, param, events))?;
         Ok(Connection { qpn, device: self.device.clone() })
@@ -360,7 +360,7 @@ impl Drop for Listener {
 /// A peer's wish for a connection. Dropping it without an answer rejects it.
 pub struct ConnRequest {
     id: RequestId,
-    peer: SocketAddrV4,
+    peer: SocketAddr,
     private_data: Vec<u8>,
     ird: u16,
     ord: u16,
@@ -371,13 +371,13 @@ pub struct ConnRequest {
 
 impl ConnRequest {
     /// Engine: a request and what it says.
-    pub(crate) fn new(id: RequestId, peer: SocketAddrV4, private_data: Vec<u8>, says: &PeerParams) -> Self {
+    pub(crate) fn new(id: RequestId, peer: SocketAddr, private_data: Vec<u8>, says: &PeerParams) -> Self {
         let (ird, ord) = (says.ird.unwrap_or(0), says.ord.unwrap_or(0));
         Self { id, peer, private_data, ird, ord, peer_to_peer: says.peer_to_peer.is_some(), device: None }
     }
 
     /// Who asks.
-    pub fn peer(&self) -> SocketAddrV4 {
+    pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 

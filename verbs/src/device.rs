@@ -1,11 +1,11 @@
 //! The device.
 
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use urnic_config::{Config, Progress};
+use urnic_config::{Cidr, Config, Progress};
 
 use crate::channel::{ChannelShared, CompChannel};
 use crate::cm::{EventChannel, EventSink};
@@ -120,10 +120,12 @@ impl Drop for Number {
 pub struct DeviceAttr {
     /// Ethernet address.
     pub mac: [u8; 6],
-    /// IPv4 address.
-    pub ip: Ipv4Addr,
+    /// The main IP address.
+    pub ip: IpAddr,
     /// Bits of the network's part of it.
     pub prefix_len: u8,
+    /// All addresses at this moment, the main one first.
+    pub addresses: Vec<Cidr>,
     /// Bytes of an IP packet.
     pub mtu: u16,
     /// Kind of port, as in the configuration.
@@ -224,10 +226,12 @@ impl Device {
     /// [`Error::Forked`].
     pub fn attributes(&self) -> Result<DeviceAttr> {
         let engine = self.shared.shard.control(|engine| Ok(engine.attributes()))?;
+        let main = engine.addresses.first().copied();
         Ok(DeviceAttr {
             mac: engine.mac,
-            ip: engine.ip,
-            prefix_len: engine.prefix_len,
+            ip: main.map_or(IpAddr::from([0; 4]), |a| a.address),
+            prefix_len: main.map_or(0, |a| a.prefix),
+            addresses: engine.addresses,
             mtu: engine.mtu,
             port: engine.port,
             link_up: engine.link_up,

@@ -69,7 +69,7 @@ pub enum Error {
         "no route to {0}: it is not in our network, and no gateway leads to it; check the prefix length of ip, or set \
          gateway or routes"
     )]
-    NoRoute(std::net::Ipv4Addr),
+    NoRoute(std::net::IpAddr),
     /// The device was opened by the parent process and cannot be used after fork.
     #[error("the device belongs to the parent process; open it anew after exec")]
     Forked,

@@ -2,12 +2,12 @@
 //! the QP at the other end of the connection if a receive is posted.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use urnic_config::Progress;
+use urnic_config::{Cidr, Progress};
 use urnic_iwarp::Role;
 use urnic_iwarp::startup::{Negotiated, PeerParams};
 
@@ -230,7 +230,7 @@ impl EngineOps for FakeEngine {
     fn connect(
         &mut self,
         qpn: u32,
-        to: SocketAddrV4,
+        to: SocketAddr,
         param: &ConnParam,
         events: Arc<EventQueue>,
     ) -> Result<()> {
@@ -266,7 +266,7 @@ impl EngineOps for FakeEngine {
             qp.shared.set_state(QpState::Rts);
             let event = CmEvent::Established {
                 qpn: own,
-                peer: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1),
+                peer: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 1),
                 private_data: param.private_data.clone(),
                 ird: param.ird,
                 ord: param.ord,
@@ -321,8 +321,7 @@ impl EngineOps for FakeEngine {
     fn attributes(&self) -> EngineAttr {
         EngineAttr {
             mac: [2, 0, 0, 0, 0, 1],
-            ip: Ipv4Addr::LOCALHOST,
-            prefix_len: 8,
+            addresses: vec![Cidr { address: Ipv4Addr::LOCALHOST.into(), prefix: 8 }],
             mtu: 1500,
             port: "fake".into(),
             link_up: true,

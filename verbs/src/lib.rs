@@ -46,7 +46,7 @@ pub use memory::{Access, Mr, Mw, MwBind, MwKind, Rereg};
 pub use pd::Pd;
 pub use qp::{Qp, QpAttr, QpConnection, QpInit, QpState, TerminateInfo};
 pub use srq::{Srq, SrqAttr, SrqInit};
-pub use urnic_config::RtrChoice;
+pub use urnic_config::{Cidr, RtrChoice};
 pub use urnic_iwarp::Rtr;
 pub use urnic_tcp::{Keepalive, Patience};
 pub use wc::{Wc, WcFlags, WcOpcode, WcStatus};

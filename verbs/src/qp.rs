@@ -1,7 +1,7 @@
 //! Queue pairs.
 
 use std::fmt;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -163,7 +163,7 @@ pub struct QpAttr {
 #[non_exhaustive]
 pub struct QpConnection {
     /// The other end.
-    pub peer: SocketAddrV4,
+    pub peer: SocketAddr,
     /// Reads of the peer that may be outstanding here.
     pub ird: u16,
     /// Reads that may be outstanding at the peer.

@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use urnic_config::Progress;
+use urnic_config::{Cidr, Progress};
 pub use urnic_config::{CrcKernel, RtrChoice};
 pub use urnic_sim::{Impairment, Network, SimClock};
 use urnic_tcp::StackConfig;
@@ -287,8 +287,7 @@ impl Node {
         options.exceptions.iter().filter(|(i, _)| *i == index).for_each(|(_, change)| change(&mut mpa));
         let attributes = EngineAttr {
             mac: Simulation::mac(index),
-            ip,
-            prefix_len: 24,
+            addresses: vec![Cidr { address: ip.into(), prefix: 24 }],
             mtu: options.mtu,
             port: "simulation".to_owned(),
             link_up: true,

@@ -34,7 +34,7 @@ impl Node {
     fn open(link: &str, ip: Ipv4Addr, capture: Option<&Path>) -> Self {
         let mut config = Config::default();
         config.port.spec = Some(format!("ring:{link}").parse().expect("a port"));
-        config.ip.address = Some(Cidr { address: ip, prefix: 24 });
+        config.ip.addresses = vec![Cidr { address: ip.into(), prefix: 24 }];
         config.port.capture = capture.map(Path::to_owned);
         let device = Device::open(&config).expect("the device opens");
         let pd = device.alloc_pd();

@@ -190,7 +190,10 @@ fn a_start_up_frame_may_come_octet_by_octet() {
         until(&mut simulation, "acknowledged", || raw.borrow().stack.unacked(conn) == 0);
     }
     let CmEvent::ConnectRequest(request) = end.event(&mut simulation) else { panic!("no request") };
-    assert_eq!((request.private_data(), request.peer().ip()), (&b"slowly"[..], &Simulation::address(1)));
+    assert_eq!(
+        (request.private_data(), request.peer().ip()),
+        (&b"slowly"[..], std::net::IpAddr::from(Simulation::address(1)))
+    );
     let param = ConnParam { private_data: b"yes".to_vec(), ..ConnParam::default() };
     request.accept(&end.qp, &param).unwrap();
     until(&mut simulation, "reply", || raw.borrow().heard(conn).len() == 20 + 4 + 3);

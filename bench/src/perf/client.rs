@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    net::SocketAddrV4,
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -37,7 +37,7 @@ const SLOTS_TOTAL: u64 = 16 << 20;
 /// data was wrong.
 pub fn run_client(
     config: &Config,
-    server: SocketAddrV4,
+    server: SocketAddr,
     options: &PerfOptions,
     bar: bool,
 ) -> Result<PerfReport, PerfError> {
@@ -115,7 +115,7 @@ pub(super) fn plan(options: &PerfOptions, progress: Progress) -> Result<Session,
 }
 
 /// Opens the session. A server that is not there yet gets some time to appear.
-fn connect_control(end: &mut End, config: &Config, server: SocketAddrV4) -> Result<Connection, PerfError> {
+fn connect_control(end: &mut End, config: &Config, server: SocketAddr) -> Result<Connection, PerfError> {
     let hello = Hello::Session { version: VERSION, session: end.session.clone() };
     let deadline = Instant::now() + SERVER_APPEARS;
     loop {
@@ -153,7 +153,7 @@ fn refused(private_data: &[u8]) -> PerfError {
 }
 
 /// Connects all lanes, several at a time.
-fn connect_lanes(end: &mut End, config: &Config, server: SocketAddrV4) -> Result<(), PerfError> {
+fn connect_lanes(end: &mut End, config: &Config, server: SocketAddr) -> Result<(), PerfError> {
     let lanes = end.session.lanes;
     let mut waiting = HashMap::new();
     let mut connected: Vec<Option<Lane>> = (0..lanes).map(|_| None).collect();
@@ -198,7 +198,7 @@ fn connect_lanes(end: &mut End, config: &Config, server: SocketAddrV4) -> Result
 fn measure(
     end: &mut End,
     config: &Config,
-    server: SocketAddrV4,
+    server: SocketAddr,
     options: &PerfOptions,
     bar: bool,
 ) -> Result<PerfReport, PerfError> {

@@ -1,6 +1,6 @@
 //! Why a measurement failed.
 
-use std::{io, net::SocketAddrV4, process::ExitStatus};
+use std::{io, net::SocketAddr, process::ExitStatus};
 
 use urnic::{PostError, WcStatus};
 
@@ -36,7 +36,7 @@ pub enum PerfError {
     )]
     Connect {
         /// Where to.
-        server: SocketAddrV4,
+        server: SocketAddr,
         /// Why not.
         reason: String,
     },

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{Ipv4Addr, SocketAddr},
     path::Path,
     str::FromStr,
     thread,
@@ -100,7 +100,7 @@ impl End {
             // One file; the client's end sees the same frames.
             config.port.capture = None;
         }
-        config.ip.address = Some(Cidr { address: self.ip(), prefix: 24 });
+        config.ip.addresses = vec![Cidr { address: self.ip().into(), prefix: 24 }];
         config.engine.cores = self.core(whole).into_iter().collect();
         if config.memory.mb.is_none() {
             let messages = plan(options, config.engine.progress)?.region_len() >> 20;
@@ -124,7 +124,7 @@ impl End {
             Self::Server => run_server(&config, DEFAULT_PORT, core),
             Self::Client => {
                 let options = PerfOptions { core, ..options.clone() };
-                run_client(&config, SocketAddrV4::new(SERVER_IP, DEFAULT_PORT), &options, bar)
+                run_client(&config, SocketAddr::new(SERVER_IP.into(), DEFAULT_PORT), &options, bar)
             }
         }
     }

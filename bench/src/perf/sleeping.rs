@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{Ipv4Addr, SocketAddr},
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -88,7 +88,7 @@ fn end_config(whole: &Config, dir: &Path, end: End) -> Result<Config, PerfError>
         End::Client => (port.peer(), CLIENT_IP),
     };
     config.port.spec = Some(spec);
-    config.ip.address = Some(Cidr { address, prefix: 24 });
+    config.ip.addresses = vec![Cidr { address: address.into(), prefix: 24 }];
     Ok(config)
 }
 
@@ -148,7 +148,7 @@ fn measure(config: &Config, dir: &Path) -> Result<SleepReport, PerfError> {
     let config = end_config(config, dir, End::Client)?;
     let device = Device::open(&config).doing("opening the device")?;
     let events = device.create_event_channel().doing("creating an event channel")?;
-    let server = SocketAddrV4::new(SERVER_IP, PORT);
+    let server = SocketAddr::new(SERVER_IP.into(), PORT);
     let deadline = Instant::now() + PATIENCE;
     let (made, target) = loop {
         let made = make(&device)?;

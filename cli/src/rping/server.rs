@@ -1,7 +1,7 @@
 //! The end that echoes.
 
 use std::collections::HashMap;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -36,16 +36,17 @@ pub fn run(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
 /// `-a` of a server can only name the node's own address.
 fn check_address(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
     let Some(host) = &args.address else { return Ok(()) };
-    let own = config.ip.address.map(|cidr| cidr.address);
-    let named = *crate::host::resolve(host, DEFAULT_PORT)?.ip();
-    if named.is_unspecified() || Some(named) == own {
+    let own = &config.ip.addresses;
+    let named = crate::host::resolve(host, DEFAULT_PORT)?.ip();
+    if named.is_unspecified() || own.iter().any(|own| own.address == named) {
         return Ok(());
     }
-    let own = own.map(|own| own.to_string()).unwrap_or_default();
+    let own: Vec<_> = own.iter().map(|own| own.address.to_string()).collect();
+    let own = own.join(", ");
     Err(Failure::Usage(format!("-a {host}: this node's address is {own}; leave -a out, or change --ip")))
 }
 
-type Done = (SocketAddrV4, Result<Report, Failure>);
+type Done = (SocketAddr, Result<Report, Failure>);
 
 /// One client.
 fn serve_one(
@@ -143,7 +144,7 @@ fn attend(event: CmEvent, lanes: &mut Waiting, args: &RpingArgs, done: &Sender<D
 fn echo(
     mut lane: Lane,
     pd: &urnic::Pd,
-    peer: SocketAddrV4,
+    peer: SocketAddr,
     validate: bool,
     verbose: bool,
 ) -> Result<Report, Failure> {

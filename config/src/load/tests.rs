@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Choice, Congestion, CrcKernel, Ecn, Hugepages, MacSource, PortSpec, Progress, Route, RtrChoice};
 use std::io::Write;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 const DOCUMENTED: &str = include_str!("../../../docs/urnic.toml");
@@ -132,8 +132,8 @@ fn every_key_reaches_its_field() {
     assert_eq!(c.port.spec, Some("memif:/p/m.sock,role=server".parse::<PortSpec>().unwrap()));
     assert_eq!((c.port.mtu, c.port.mac), (9000, MacSource::Fixed(Mac([2, 0, 0, 0, 0, 7]))));
     assert_eq!(c.port.fault.as_deref(), Some("loss=0.01"));
-    assert_eq!(c.ip.address, Some("10.0.0.7/8".parse().unwrap()));
-    assert_eq!(c.ip.gateway, Some(Ipv4Addr::new(10, 1, 1, 1)));
+    assert_eq!(c.ip.addresses, ["10.0.0.7/8".parse().unwrap()]);
+    assert_eq!(c.ip.gateways, [IpAddr::from([10, 1, 1, 1])]);
     assert_eq!((c.engine.cores, c.engine.progress), (vec![1, 0], Progress::Inline));
     assert_eq!(c.engine.crc_kernel, CrcKernel::Sse42);
     assert_eq!((c.tcp.rto_min, c.tcp.recv_window), (Duration::from_millis(5), 100_000));
@@ -341,8 +341,8 @@ fn derived_values() {
     assert_eq!(c.memory_mb(), 256);
     c.memory.mb = Some(64);
     assert_eq!(c.memory_mb(), 64);
-    c.ip.address = Some("10.0.0.1/24".parse().unwrap());
-    assert_eq!(c.mac(), Some(Mac::for_address(Ipv4Addr::new(10, 0, 0, 1))));
+    c.ip.addresses = vec!["10.0.0.1/24".parse().unwrap()];
+    assert_eq!(c.mac(), Some(Mac::for_address(IpAddr::from([10, 0, 0, 1]))));
     c.port.mac = MacSource::Fixed(Mac([2; 6]));
     assert_eq!(c.mac(), Some(Mac([2; 6])));
 }

@@ -76,15 +76,12 @@ fn cores() {
 
 #[test]
 fn addresses() {
-    let one = "10.0.0.1/24".parse();
-    assert_eq!(text("10.0.0.1/24").cidr(), one);
-    assert_eq!(Value::List(vec![string("10.0.0.1/24")]).cidr(), one);
-    let two = Value::List(vec![string("10.0.0.1/24"), string("10.0.1.1/24")]);
-    assert_eq!(two.cidr().unwrap_err(), "2 addresses are given, and one is supported");
-    assert_eq!(
-        text("10.0.0.1/24,10.0.1.1/24").cidr().unwrap_err(),
-        "2 addresses are given, and one is supported"
-    );
-    assert_eq!(Value::Int(10).cidr().unwrap_err(), "the number 10 is not an address with a prefix length");
-    assert_eq!(string("host").ipv4().unwrap_err(), "the string \"host\" is not an IPv4 address");
+    let cidrs = |v: Value| v.list::<crate::Cidr>("an address with a prefix length");
+    let (v4, v6) = ("10.0.0.1/24".parse().unwrap(), "fd00::1/64".parse().unwrap());
+    assert_eq!(cidrs(text("10.0.0.1/24")).unwrap(), [v4]);
+    assert_eq!(cidrs(text("10.0.0.1/24,fd00::1/64")).unwrap(), [v4, v6]);
+    assert_eq!(cidrs(Value::List(vec![string("10.0.0.1/24"), string("fd00::1/64")])).unwrap(), [v4, v6]);
+    assert_eq!(cidrs(Value::Int(10)).unwrap_err(), "the number 10 is not an address with a prefix length");
+    assert_eq!(text("fd00::1,10.0.0.1").ips().unwrap().len(), 2);
+    assert_eq!(string("host").ips().unwrap_err(), "\"host\" is not an IP address");
 }

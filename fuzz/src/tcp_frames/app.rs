@@ -3,7 +3,7 @@
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, TcpPacket};
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 use urnic_tcp::{
@@ -164,7 +164,7 @@ impl App {
 }
 
 impl Handler<Bytes> for App {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddrV4) {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) {
         self.opened(conn);
         self.of(conn).established = true;
     }

@@ -64,9 +64,7 @@ impl<B: Buffers> Connection<B> {
         self.cold.last_sent = cx.now;
         let fields = TcpFields {
             dst_mac,
-            remote_ip: self.key.remote().ip().to_bits(),
-            remote_port: self.key.remote().port(),
-            local_port: self.key.local_port(),
+            key: self.key,
             seq: self.cold.iss,
             ack: if crossed { self.rcv_nxt } else { Seq(0) },
             flags: syn_flags(crossed, offer.ecn),

@@ -29,7 +29,7 @@ impl<B: Buffers> Connection<B> {
             self.flags.set(Flags::OUTPUT);
             return None;
         }
-        let mac = cx.net.arp.resolve(self.cold.neighbour, cx.now);
+        let mac = cx.net.resolve(self.cold.neighbour, cx.now);
         if mac.is_none() && !self.cold.waits_for_neighbour {
             self.cold.waits_for_neighbour = cx.net.wait(self.cold.neighbour, cx.id);
         }
@@ -39,9 +39,7 @@ impl<B: Buffers> Connection<B> {
     fn fields<'a>(&self, dst_mac: [u8; 6], seq: Seq, flags: u8, options: &'a Options) -> TcpFields<'a> {
         TcpFields {
             dst_mac,
-            remote_ip: (self.key.0 >> 32) as u32,
-            remote_port: (self.key.0 >> 16) as u16,
-            local_port: self.key.0 as u16,
+            key: self.key,
             seq,
             ack: self.rcv_nxt,
             flags: flags | self.echo,
@@ -96,7 +94,7 @@ impl<B: Buffers> Connection<B> {
         if self.state == State::SynSent || cx.tx.room() == 0 {
             return;
         }
-        let Some(dst_mac) = cx.net.arp.resolve(self.cold.neighbour, cx.now) else { return };
+        let Some(dst_mac) = cx.net.resolve(self.cold.neighbour, cx.now) else { return };
         let options = Options::new();
         cx.net.counters.resets_out += 1;
         let mut fields = self.fields(dst_mac, self.snd_nxt, 0, &options);
@@ -106,9 +104,8 @@ impl<B: Buffers> Connection<B> {
 
     /// RFC 9293 §3.10.7.3 first, §3.10.7.4 fifth: an ACK of something never sent during the handshake.
     pub(super) fn reset_for<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
-        let remote_ip = (self.key.0 >> 32) as u32;
-        if let Some(mac) = cx.net.arp.resolve(self.cold.neighbour, cx.now) {
-            cx.net.reset(cx.now, cx.tx, mac, remote_ip, s);
+        if let Some(mac) = cx.net.resolve(self.cold.neighbour, cx.now) {
+            cx.net.reset(cx.now, cx.tx, mac, self.key, s);
         }
     }
 

@@ -1,8 +1,8 @@
 use super::*;
 
 fn cookies(secret: &Secret, irs: u32) -> Cookies<'_> {
-    let local = SocketAddrV4::new([10, 0, 0, 1].into(), 80);
-    Cookies { secret, local, key: Key::new(0x0a00_0002, 1234, 80), irs: Seq(irs) }
+    let (local, remote) = (([10, 0, 0, 1], 80).into(), ([10, 0, 0, 2], 1234).into());
+    Cookies { secret, local, remote, irs: Seq(irs) }
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn a_cookie_is_of_one_connection_and_one_time() {
     let other = Secret::new(2);
     assert_eq!(cookies(&other, 7).check(now, number), None);
     let mut elsewhere = cookies(&secret, 7);
-    elsewhere.key = Key::new(0x0a00_0002, 1235, 80);
+    elsewhere.remote.set_port(1235);
     assert_eq!(elsewhere.check(now, number), None);
     for (later, good) in
         [(0, true), (63, true), (64, true), (127, true), (128, false), (192, false), (256, false)]

@@ -1,7 +1,7 @@
 use super::*;
 
-fn peer(port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new([10, 0, 0, 2].into(), port)
+fn peer(port: u16) -> SocketAddr {
+    SocketAddr::new([10, 0, 0, 2].into(), port)
 }
 
 #[test]

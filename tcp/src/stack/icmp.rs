@@ -74,7 +74,7 @@ impl<B: Buffers> Stack<B> {
         let mut packet = Ipv4Packet::new_unchecked(ethernet.payload_mut());
         let sums = ChecksumCapabilities::default();
         Ipv4Repr {
-            src_addr: self.net.cfg.ip,
+            src_addr: self.net.ip,
             dst_addr: Ipv4Addr::from_bits(ip.src),
             next_header: IpProtocol::Icmp,
             payload_len: len,
@@ -83,14 +83,14 @@ impl<B: Buffers> Stack<B> {
         .emit(&mut packet, &sums);
         reply.emit(&mut Icmpv4Packet::new_unchecked(packet.payload_mut()), &sums);
         self.net.counters.echo_replies += 1;
-        let loopback = ip.src == self.net.cfg.ip.to_bits();
+        let loopback = ip.src == self.net.ip.to_bits();
         self.net.emit_frame(tx, &self.scratch, loopback);
     }
 
     /// The connection whose segment an error quotes. Believed only if it quotes octets that are in flight (RFC 5927
     /// §4.1).
     fn quoted(&mut self, q: &Quote) -> Option<&mut Connection<B>> {
-        if q.src != self.net.cfg.ip.to_bits() {
+        if q.src != self.net.ip.to_bits() {
             return None;
         }
         let Some(Place::Connection(index)) = self.table.get(q.key).map(Place::unpack) else { return None };

@@ -18,7 +18,7 @@ use crate::time::Time;
 use crate::timer::TimerWheel;
 use crate::timewait::TimeWait;
 use crate::wire::{self, Ip, PROTO_ICMP, PROTO_TCP, Refused, Segment, TYPE_ARP, TYPE_IPV4, flag};
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::{HashMap, VecDeque};
 use thiserror::Error;
 
@@ -81,10 +81,10 @@ impl Place {
 pub enum ConnectError {
     /// No host has this address, or the port is zero.
     #[error("{0} is not the address of a host's port")]
-    Address(SocketAddrV4),
+    Address(SocketAddr),
     /// It is on another network and there is no gateway.
     #[error("no route to {0}")]
-    Unreachable(Ipv4Addr),
+    Unreachable(IpAddr),
     /// All local ports are taken.
     #[error("no free local port")]
     NoPort,
@@ -174,7 +174,7 @@ impl<B: Buffers> Stack<B> {
             }
         };
         // Broadcasts and groups are nothing to TCP or echo (RFC 1122 §3.2.2.6, §4.2.3.10).
-        if ip.dst != self.net.cfg.ip.to_bits() || frame.bytes().starts_with(&[0xff; 6]) {
+        if ip.dst != self.net.ip.to_bits() || frame.bytes().starts_with(&[0xff; 6]) {
             self.net.counters.not_for_us += 1;
             return;
         }
@@ -353,23 +353,24 @@ impl<B: Buffers> Stack<B> {
     pub fn connect(
         &mut self,
         now: Time,
-        remote: SocketAddrV4,
+        remote: impl Into<SocketAddr>,
         tag: u64,
         tx: &mut impl Transmit<B::Payload>,
     ) -> Result<ConnId, ConnectError> {
-        let ip = *remote.ip();
+        let remote = remote.into();
+        let IpAddr::V4(ip) = remote.ip() else { return Err(ConnectError::Unreachable(remote.ip())) };
         if remote.port() == 0 || ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() {
             return Err(ConnectError::Address(remote));
         }
         if self.connections.len() >= self.net.cfg.tcp.max_connections as usize {
             return Err(ConnectError::TooMany);
         }
-        let hop = self.net.next_hop(ip).ok_or(ConnectError::Unreachable(ip))?;
+        let hop = self.net.next_hop(ip.into()).ok_or(ConnectError::Unreachable(ip.into()))?;
         let port = self.ports.connect(remote).map_err(|e| match e {
             PortError::InUse | PortError::Exhausted => ConnectError::NoPort,
         })?;
         let key = Key::new(ip.to_bits(), remote.port(), port);
-        let neighbour = if self.table.get(key).is_some() { None } else { self.net.arp.hold(hop) };
+        let neighbour = if self.table.get(key).is_some() { None } else { self.net.hold(hop) };
         let Some(neighbour) = neighbour else {
             self.ports.release(port, remote);
             return Err(ConnectError::TooMany);
@@ -491,13 +492,13 @@ impl<B: Buffers> Stack<B> {
     }
 
     /// Our end of a connection.
-    pub fn local_addr(&self, conn: ConnId) -> Option<SocketAddrV4> {
-        self.get(conn).map(|c| self.net.local(c.key.local_port()))
+    pub fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        self.get(conn).map(|c| self.net.local(c.key))
     }
 
     /// The other end.
-    pub fn peer_addr(&self, conn: ConnId) -> Option<SocketAddrV4> {
-        self.get(conn).map(|c| c.key.remote())
+    pub fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        self.get(conn).map(|c| self.net.remote(c.key))
     }
 
     /// A connection's figures.
@@ -610,7 +611,7 @@ impl<B: Buffers> Stack<B> {
     fn remove(&mut self, index: u32) -> Option<u64> {
         let c = self.take_out(index)?;
         if c.cold.owns_port {
-            self.ports.release(c.key.local_port(), c.key.remote());
+            self.ports.release(c.key.local_port(), self.net.remote(c.key));
         }
         Some(c.tag)
     }
@@ -619,7 +620,7 @@ impl<B: Buffers> Stack<B> {
         let c = self.connections.remove(index)?;
         self.table.remove(c.key);
         self.wheel.cancel(index);
-        self.net.arp.release(c.cold.neighbour);
+        self.net.release(c.cold.neighbour);
         self.net.held.changed(index, c.cold.reassembly.len(), 0);
         Some(c)
     }

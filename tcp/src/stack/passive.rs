@@ -92,7 +92,7 @@ impl<B: Buffers> Stack<B> {
         tx: &mut impl Transmit<B::Payload>,
     ) {
         if let Some(mac) = source_mac(frame) {
-            self.net.reset(now, tx, mac, key.remote().ip().to_bits(), s);
+            self.net.reset(now, tx, mac, key, s);
         }
     }
 
@@ -122,8 +122,8 @@ impl<B: Buffers> Stack<B> {
     }
 
     fn cookies(&self, e: &Embryo) -> Cookies<'_> {
-        let local = self.net.local(e.key.local_port());
-        Cookies { secret: &self.net.secret, local, key: e.key, irs: e.irs }
+        let (local, remote) = (self.net.local(e.key), self.net.remote(e.key));
+        Cookies { secret: &self.net.secret, local, remote, irs: e.irs }
     }
 
     /// Makes the SYN-ACK one that need not be remembered.
@@ -237,9 +237,9 @@ impl<B: Buffers> Stack<B> {
         h: &mut impl Handler<B::Frame>,
         tx: &mut impl Transmit<B::Payload>,
     ) {
-        let peer = e.key.remote();
-        let Some(hop) = self.net.next_hop(*peer.ip()) else { return };
-        let Some(neighbour) = self.net.arp.hold(hop) else { return };
+        let peer = self.net.remote(e.key);
+        let Some(hop) = self.net.next_hop(peer.ip()) else { return };
+        let Some(neighbour) = self.net.hold(hop) else { return };
         let birth = Birth { key: e.key, iss: e.iss, ts_offset: e.ts_offset, neighbour, owns_port: false };
         let mut c = Connection::new(birth, &self.net.cfg.tcp, now);
         c.accept(e, &self.net, now);
@@ -304,7 +304,7 @@ impl<B: Buffers> Stack<B> {
         let Some(t) = self.timewaits.remove(index) else { return };
         self.table.remove(t.key);
         if t.owns_port {
-            self.ports.release(t.key.local_port(), t.key.remote());
+            self.ports.release(t.key.local_port(), self.net.remote(t.key));
         }
     }
 
@@ -342,9 +342,7 @@ impl<B: Buffers> Stack<B> {
         }
         let fields = TcpFields {
             dst_mac,
-            remote_ip: t.key.remote().ip().to_bits(),
-            remote_port: t.key.remote().port(),
-            local_port: t.key.local_port(),
+            key: t.key,
             seq: t.snd_nxt,
             ack: t.rcv_nxt,
             flags: flag::ACK,
@@ -372,9 +370,7 @@ fn send_syn_ack<P: Payload>(net: &mut Net, now: Time, e: &Embryo, tx: &mut impl 
     put_syn(&mut options, accepted, timestamps);
     let fields = TcpFields {
         dst_mac: e.mac,
-        remote_ip: e.key.remote().ip().to_bits(),
-        remote_port: e.key.remote().port(),
-        local_port: e.key.local_port(),
+        key: e.key,
         seq: e.iss,
         ack: e.irs + 1,
         flags: syn_flags(true, accepted.ecn),

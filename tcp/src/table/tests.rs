@@ -4,7 +4,7 @@ use std::collections::HashMap;
 #[test]
 fn keys_pack_and_unpack() {
     let k = Key::new(0x0a00_0001, 4791, 7471);
-    assert_eq!(k.remote(), "10.0.0.1:4791".parse().unwrap());
+    assert_eq!((k.remote_ip(), k.remote_port()), (0x0a00_0001, 4791));
     assert_eq!(k.local_port(), 7471);
 }
 

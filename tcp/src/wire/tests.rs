@@ -6,9 +6,7 @@ use smoltcp::wire::{EthernetFrame, Ipv4Packet, TcpPacket, TcpRepr};
 fn fields(options: &[u8]) -> TcpFields<'_> {
     TcpFields {
         dst_mac: [2, 0, 0, 0, 0, 2],
-        remote_ip: 0x0a00_0002,
-        remote_port: 7471,
-        local_port: 50_000,
+        key: Key::new(0x0a00_0002, 7471, 50_000),
         seq: Seq(0xfedc_ba98),
         ack: Seq(0x8765_4321),
         flags: flag::ACK | flag::PSH,

@@ -1,7 +1,7 @@
 //! Two or more stacks on a simulated network, and applications that check every byte.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -152,7 +152,7 @@ impl App {
 }
 
 impl Handler<Bytes> for App {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, peer: SocketAddrV4) {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, peer: SocketAddr) {
         // Both sides derive the identities from the active opener's address.
         let who = u64::from(peer.port());
         let script = self.on_accept.clone().unwrap_or(Script::silent());

@@ -8,7 +8,7 @@ use urnic_tcp::{Congestion, Keepalive, StackConfig, Time};
 /// A stack with the settings of a script.
 pub fn world(script: &Script, start: Time) -> Result<World, Fault> {
     let mut cfg = StackConfig::new([2, 0, 10, 0, 0, 1], US, 24, 1);
-    cfg.gateway = Some(GATEWAY);
+    cfg.gateways = vec![GATEWAY.into()];
     let mut around = Vec::new();
     for (line, key, value) in &script.config {
         match set(&mut cfg, key, value) {
@@ -88,8 +88,8 @@ fn set(cfg: &mut StackConfig, key: &str, value: &str) -> Result<bool, String> {
     match key {
         "mtu" => cfg.mtu = int(value)?,
         "seed" => cfg.seed = int(value)?,
-        "prefix" => cfg.prefix_len = int(value)?,
-        "gateway" => cfg.gateway = if on(value)? { Some(GATEWAY) } else { None },
+        "prefix" => cfg.addresses[0].prefix_len = int(value)?,
+        "gateway" => cfg.gateways = if on(value)? { vec![GATEWAY.into()] } else { Vec::new() },
         "rto_min" => t.rto_min = time(value)?,
         "rto_initial" => t.rto_initial = time(value)?,
         "rto_max" => t.rto_max = time(value)?,

@@ -2,7 +2,7 @@
 
 use crate::packet::{self, Arp, Origin, Packet, RST, SYN, Segment};
 use std::collections::{HashMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -113,7 +113,8 @@ pub struct Events {
 }
 
 impl Handler<Received> for Events {
-    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddrV4) {
+    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) {
+        let SocketAddr::V4(peer) = peer else { panic!("an IPv6 peer") };
         self.sessions.entry(conn).or_default().accepted = true;
         self.accepted.push((listener, conn, peer));
     }

@@ -2,12 +2,12 @@
 //! kept until the process ends.
 
 use std::io::IsTerminal;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tracing_subscriber::EnvFilter;
 use urnic::{Device, DeviceAttr, EventChannel};
-use urnic_config::{Config, Progress, RtrChoice, Sources};
+use urnic_config::{Cidr, Config, Mac, Progress, RtrChoice, Sources};
 
 use crate::call::{Errno, errno_of};
 
@@ -32,8 +32,24 @@ impl Rnic {
         self.device.attributes().map_err(|e| errno_of(&e))
     }
 
-    pub fn ip(&self) -> Ipv4Addr {
-        self.attributes.ip
+    /// The address of ours that packets to `to` come from; none if there is no way to it.
+    pub fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
+        let own = self.now().ok()?.addresses;
+        let of_family = |a: &&Cidr| a.address.is_ipv4() == to.is_ipv4();
+        let near = own.iter().find(|a| a.address == to).or_else(|| own.iter().find(|a| a.contains(to)));
+        let ip = &self.config.ip;
+        let routed = ip.gateways.iter().any(|router| router.is_ipv4() == to.is_ipv4())
+            || ip
+                .routes
+                .iter()
+                .any(|route| Cidr { address: route.network, prefix: route.prefix }.contains(to));
+        let far = || own.iter().find(of_family).filter(|_| routed);
+        near.or_else(far).map(|a| a.address)
+    }
+
+    /// Whether an address is ours.
+    pub fn has(&self, address: IpAddr) -> bool {
+        self.now().is_ok_and(|now| now.addresses.iter().any(|a| a.address == address))
     }
 }
 
@@ -53,7 +69,7 @@ pub fn config() -> Option<&'static Config> {
 
 fn load() -> Result<Config, String> {
     let mut config = Config::load(&Sources::process()).map_err(|e| e.to_string())?;
-    if config.port.spec.is_none() || config.ip.address.is_none() {
+    if config.port.spec.is_none() || config.ip.addresses.is_empty() {
         return Err("no device: set URNIC_PORT and URNIC_IP, or start the program by `urnic run`".to_owned());
     }
     // Programs sleep on descriptors, so somebody else has to drive the engine.
@@ -105,10 +121,8 @@ fn log() {
 /// The EUI-64 of the Ethernet address, as RNICs make their node's GUID, in memory order. Known before the device is open:
 /// where the address is the interface's own, one derived from the IP address serves.
 pub fn guid(config: &Config) -> [u8; 8] {
-    let derived = || {
-        let ip = config.ip.address.map_or([0; 4], |a| a.address.octets());
-        [2, 0, ip[0], ip[1], ip[2], ip[3]]
-    };
+    let derived =
+        || config.ip.addresses.first().map_or([2, 0, 0, 0, 0, 0], |a| Mac::for_address(a.address).0);
     let [a, b, c, d, e, f] = config.mac().map_or_else(derived, |mac| mac.0);
     [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::port::{Port, Wire};
 use crate::qp::QpState;
 use crate::shard::{ListenId, RequestId};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use urnic_config::RtrChoice;
@@ -56,7 +56,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
     }
 
     /// A TCP connection has come in on a listening port.
-    pub(super) fn admit(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddrV4) {
+    pub(super) fn admit(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) {
         let Some((slot, l)) = self
             .listeners
             .iter_mut()
@@ -88,7 +88,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
     pub(super) fn add_endpoint(
         &mut self,
         conn: Option<ConnId>,
-        peer: SocketAddrV4,
+        peer: SocketAddr,
         events: Arc<EventQueue>,
         phase: Phase,
     ) -> u32 {
@@ -407,7 +407,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
     pub(super) fn start_connect(
         &mut self,
         qpn: u32,
-        to: SocketAddrV4,
+        to: SocketAddr,
         param: &ConnParam,
         events: Arc<EventQueue>,
     ) -> Result<(), Error> {
@@ -435,7 +435,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         if let Err(error) = self.open_connection(index) {
             self.core.endpoints.remove(index);
             return Err(match error {
-                urnic_tcp::ConnectError::Unreachable(_) => Error::NoRoute(*to.ip()),
+                urnic_tcp::ConnectError::Unreachable(_) => Error::NoRoute(to.ip()),
                 urnic_tcp::ConnectError::Address(_) => {
                     Error::Invalid("the address is not that of a host's port")
                 }

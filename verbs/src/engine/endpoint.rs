@@ -1,7 +1,7 @@
 //! An endpoint: one TCP connection on its way through MPA start-up, RDMA mode and teardown.
 
 use crate::cm::EventQueue;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use urnic_iwarp::Chunk;
 use urnic_iwarp::startup::{Initiator, Responder, RtrKinds};
@@ -13,7 +13,7 @@ pub(super) struct Endpoint {
     pub(super) generation: u32,
     /// The connection; `None` before the stack has given an id.
     pub(super) conn: Option<ConnId>,
-    pub(super) peer: SocketAddrV4,
+    pub(super) peer: SocketAddr,
     pub(super) events: Arc<EventQueue>,
     /// The listening port whose waiting room this connection sits in.
     pub(super) listener: Option<u32>,

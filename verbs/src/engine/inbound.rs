@@ -9,7 +9,7 @@ use crate::memory::{Access, MrFault, MrTable};
 use crate::qp::QpShared;
 use crate::sabotage::{Rule, broken};
 use crate::wc::{Wc, WcFlags, WcOpcode};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use urnic_iwarp::{
     AccessFault, AtomicFault, CannotInvalidate, Delivery, ReadFault, RecvFault, Sink, TaggedFault, TaggedOp,
     Terminate,
@@ -247,7 +247,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
 }
 
 impl<F: urnic_tcp::Frame> Handler<F> for Core<F> {
-    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddrV4) {
+    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) {
         self.admit(listener, conn, peer);
     }
 

@@ -34,7 +34,7 @@ use endpoint::{Endpoint, Farewell, Phase};
 use qp::QpCore;
 use slab::Slab;
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
@@ -277,7 +277,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
     }
 
     fn address_conflict(&self, [a, b, c, d, e, f]: [u8; 6]) -> Error {
-        let ip = self.attributes.ip;
+        let ip = self.attributes.main();
         Error::Open(format!(
             "address conflict: the host {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} has the address {ip} already; \
              choose another one"
@@ -292,7 +292,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             tracing::warn!(
                 "{}: segments arrive whose checksum the sender has left to its interface, which has not filled it; they \
                  are dropped: run `ethtool -K INTERFACE tx off` at the sender",
-                self.attributes.ip
+                self.attributes.main()
             );
         }
         let seen = self.stack.counters().arp_conflicts;
@@ -543,7 +543,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     fn connect(
         &mut self,
         qpn: u32,
-        to: SocketAddrV4,
+        to: SocketAddr,
         param: &ConnParam,
         events: Arc<EventQueue>,
     ) -> Result<(), Error> {

@@ -6,12 +6,12 @@ use crate::memory::Allocate;
 use crate::port::dpdk::DpdkPort;
 use crate::shard::{Doorbells, EngineAttr, EngineOps};
 use nix::ifaddrs::InterfaceAddress;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use urnic_config::{Choice, Config, CrcKernel, PortSpec};
 use urnic_dataplane::{Arena, Capture, Eal, EalConfig, PortOptions};
 use urnic_sim::Impairment;
-use urnic_tcp::{Congestion, Ecn, Keepalive, Route, StackConfig, TcpConfig, Time};
+use urnic_tcp::{Address, Congestion, Ecn, Keepalive, Route, StackConfig, TcpConfig, Time};
 
 impl Clock for urnic_dataplane::Clock {
     #[inline]
@@ -26,7 +26,7 @@ pub(crate) fn open(
     doorbells: Arc<Doorbells>,
 ) -> Result<(Box<dyn EngineOps>, Arc<dyn Allocate>)> {
     let spec = config.port.spec.as_ref().ok_or(Error::Invalid("no port: set [port] port, or --port"))?;
-    let address = config.ip.address.ok_or(Error::Invalid("no IP address: set [ip] ip, or --ip"))?;
+    let main = config.ip.addresses.first().ok_or(Error::Invalid("no IP address: set [ip] ip, or --ip"))?;
     let fault = match &config.port.fault {
         Some(text) => {
             let parsed = text.parse::<Impairment>();
@@ -38,7 +38,7 @@ pub(crate) fn open(
     let failed = |e: &dyn std::fmt::Display| Error::Open(e.to_string());
 
     if spec.interface().is_some() {
-        not_of_the_kernel(address.address)?;
+        config.ip.addresses.iter().try_for_each(|a| not_of_the_kernel(a.address))?;
     }
     let hugepages = match config.memory.hugepages {
         urnic_config::Hugepages::Auto => urnic_dataplane::Hugepages::Auto,
@@ -65,7 +65,13 @@ pub(crate) fn open(
         })?,
     };
     let stack = StackConfig {
-        gateway: config.ip.gateway,
+        addresses: config
+            .ip
+            .addresses
+            .iter()
+            .map(|a| Address { ip: a.address, prefix_len: a.prefix })
+            .collect(),
+        gateways: config.ip.gateways.clone(),
         routes: config
             .ip
             .routes
@@ -74,7 +80,7 @@ pub(crate) fn open(
             .collect(),
         mtu: config.port.mtu,
         tcp: tcp(config),
-        ..StackConfig::new(mac, address.address, address.prefix, secret()?)
+        ..StackConfig::new(mac, main.address, main.prefix, secret()?)
     };
     let mpa = MpaConfig {
         rev: config.mpa.rev,
@@ -87,8 +93,7 @@ pub(crate) fn open(
     };
     let attributes = EngineAttr {
         mac,
-        ip: address.address,
-        prefix_len: address.prefix,
+        addresses: config.ip.addresses.clone(),
         mtu: config.port.mtu,
         port: spec.kind().to_owned(),
         link_up: false,
@@ -112,10 +117,13 @@ pub(crate) fn open(
 const SHOWN: &str = "urnic0";
 
 /// Refuses an address that the kernel has on an interface: both would answer for it.
-fn not_of_the_kernel(ip: Ipv4Addr) -> Result<()> {
+fn not_of_the_kernel(ip: IpAddr) -> Result<()> {
     let has = |i: &InterfaceAddress| {
-        let address = i.address.as_ref().and_then(|a| a.as_sockaddr_in());
-        i.interface_name != SHOWN && address.is_some_and(|a| a.ip() == ip)
+        let address = i.address.as_ref().and_then(|a| match ip {
+            IpAddr::V4(_) => a.as_sockaddr_in().map(|a| IpAddr::from(a.ip())),
+            IpAddr::V6(_) => a.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())),
+        });
+        i.interface_name != SHOWN && address == Some(ip)
     };
     match nix::ifaddrs::getifaddrs().into_iter().flatten().find(has) {
         Some(InterfaceAddress { interface_name: name, .. }) => Err(Error::Open(format!(

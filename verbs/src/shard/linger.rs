@@ -98,7 +98,7 @@ fn report(shards: &[&Shard]) {
             let attributes = shard.lock().attributes();
             let counted = attributes.counters.iter().filter(|(_, n)| *n > 0);
             let counted: Vec<_> = counted.map(|(name, n)| format!("{name} {n}")).collect();
-            tracing::debug!("{}: {}", attributes.ip, counted.join(", "));
+            tracing::debug!("{}: {}", attributes.main(), counted.join(", "));
         }
     }
 }

@@ -1,9 +1,10 @@
 //! What the shard and the control verbs need of an engine.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use urnic_config::Cidr;
 use urnic_tcp::Patience;
 
 use crate::cm::{ConnParam, EventQueue};
@@ -35,8 +36,8 @@ pub(crate) type DeviceClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EngineAttr {
     pub(crate) mac: [u8; 6],
-    pub(crate) ip: Ipv4Addr,
-    pub(crate) prefix_len: u8,
+    /// The main one first.
+    pub(crate) addresses: Vec<Cidr>,
     /// Bytes of an IP packet.
     pub(crate) mtu: u16,
     /// Kind of port, as in the configuration.
@@ -47,6 +48,13 @@ pub(crate) struct EngineAttr {
     pub(crate) ord: u16,
     /// Names and values, in the order to show them.
     pub(crate) counters: Vec<(&'static str, u64)>,
+}
+
+impl EngineAttr {
+    /// The main address.
+    pub(crate) fn main(&self) -> IpAddr {
+        self.addresses.first().map_or(IpAddr::from([0; 4]), |a| a.address)
+    }
 }
 
 /// An engine, used by the holder of its shard's lock.
@@ -83,13 +91,8 @@ pub(crate) trait EngineOps: Send {
     /// Stops listening; requests without an answer are rejected.
     fn unlisten(&mut self, id: ListenId);
     /// Starts to connect an idle QP; the outcome is an event.
-    fn connect(
-        &mut self,
-        qpn: u32,
-        to: SocketAddrV4,
-        param: &ConnParam,
-        events: Arc<EventQueue>,
-    ) -> Result<()>;
+    fn connect(&mut self, qpn: u32, to: SocketAddr, param: &ConnParam, events: Arc<EventQueue>)
+    -> Result<()>;
     /// Accepts a request with an idle QP; an event follows when the connection stands.
     fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<()>;
     /// Refuses a request.

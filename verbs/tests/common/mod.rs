@@ -5,7 +5,7 @@ pub mod memory;
 pub mod pages;
 pub mod raw;
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 use urnic::simulation::{Options, Simulation};
 use urnic::*;
@@ -110,8 +110,8 @@ pub fn create_qp(pd: &Pd, cq: &Cq) -> Qp {
     pd.create_qp(&init).unwrap()
 }
 
-pub fn address(node: usize) -> SocketAddrV4 {
-    SocketAddrV4::new(Simulation::address(node), PORT)
+pub fn address(node: usize) -> SocketAddr {
+    SocketAddr::new(Simulation::address(node).into(), PORT)
 }
 
 /// Connects `client`, on whatever device, to `server` on device 0, which listens meanwhile.

@@ -3,7 +3,7 @@
 use super::{End, LIMIT, address};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -70,7 +70,7 @@ pub struct Seen {
 }
 
 impl Handler<Octets> for Seen {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddrV4) {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) {
         self.accepted.push(conn);
     }
 
@@ -150,7 +150,7 @@ pub fn finished(raw: &Rc<RefCell<Raw>>, conn: ConnId) -> bool {
 }
 
 impl Raw {
-    pub fn connect(&mut self, to: SocketAddrV4) -> ConnId {
+    pub fn connect(&mut self, to: SocketAddr) -> ConnId {
         self.stack.connect(self.now, to, 1, &mut self.out).unwrap()
     }
 

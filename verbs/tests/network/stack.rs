@@ -1,6 +1,6 @@
 //! The engine's TCP on a port, without RDMA: in a child process.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Range;
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
@@ -125,7 +125,7 @@ struct Seen {
 }
 
 impl Handler<Received> for Seen {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddrV4) {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) {
         (self.conn, self.content) = (Some(conn), Some(Content::new(1)));
     }
 
@@ -155,7 +155,7 @@ pub fn run() {
     let port = Port::open(&eal, &spec, &PortOptions { mtu, ..PortOptions::default() }).expect("the port");
     let mut wire = Wire { port, queue: TxQueue::new() };
     let clock = Clock::calibrate();
-    let config = StackConfig { mtu, ..StackConfig::new(Mac::for_address(ours).0, ours, 24, 99) };
+    let config = StackConfig { mtu, ..StackConfig::new(Mac::for_address(ours.into()).0, ours, 24, 99) };
     let ports = Box::new(LocalPorts::new(7));
     let mut stack = Stack::<Plain>::new(config, ports, Time(clock.now())).expect("a stack");
     stack.listen(SERVER_PORT, 4).expect("a listener");

@@ -180,7 +180,7 @@ pub fn both_ends_of_a_ring() {
     log_warnings();
     let open = |ip| {
         let mut config = config();
-        config.ip.address = Some(format!("{ip}/24").parse().unwrap());
+        config.ip.addresses = vec![format!("{ip}/24").parse().unwrap()];
         Device::open(&config)
     };
     let (server, client) = (open(SERVER).unwrap(), open(CLIENT).unwrap());

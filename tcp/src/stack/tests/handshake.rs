@@ -27,7 +27,7 @@ fn three_ways() {
 fn options_take_two() {
     for bits in 0..8u8 {
         let mut p = Pair::new(|c| {
-            if c.ip == B {
+            if c.addresses[0].ip == B {
                 c.tcp.sack = bits & 1 != 0;
                 c.tcp.timestamps = bits & 2 != 0;
                 c.tcp.window_scale = bits & 4 != 0;
@@ -48,7 +48,10 @@ fn options_take_two() {
 #[test]
 fn a_closed_port_refuses() {
     let mut p = Pair::new(|_| {});
-    let c = p.a.stack.connect(p.now, "10.0.0.2:9".parse().unwrap(), 5, &mut p.a.port).unwrap();
+    let c =
+        p.a.stack
+            .connect(p.now, "10.0.0.2:9".parse::<std::net::SocketAddr>().unwrap(), 5, &mut p.a.port)
+            .unwrap();
     p.settle();
     assert_eq!(p.a.closed(c), Some(CloseReason::Refused));
     assert_eq!(p.a.stack.info(c), None);
@@ -58,7 +61,10 @@ fn a_closed_port_refuses() {
 #[test]
 fn an_absent_host_is_unreachable() {
     let mut p = Pair::new(|_| {});
-    let c = p.a.stack.connect(p.now, "10.0.0.9:9".parse().unwrap(), 5, &mut p.a.port).unwrap();
+    let c =
+        p.a.stack
+            .connect(p.now, "10.0.0.9:9".parse::<std::net::SocketAddr>().unwrap(), 5, &mut p.a.port)
+            .unwrap();
     p.run(Duration::from_secs(4));
     assert_eq!(p.a.closed(c), Some(CloseReason::Unreachable));
     assert_eq!(p.a.stack.counters().arp_requests_out, 3);
@@ -68,7 +74,10 @@ fn an_absent_host_is_unreachable() {
 fn a_silent_host_times_out() {
     let mut p = Pair::new(|c| c.tcp.syn_retries = 2);
     p.connect();
-    let c = p.a.stack.connect(p.now, "10.0.0.2:9".parse().unwrap(), 5, &mut p.a.port).unwrap();
+    let c =
+        p.a.stack
+            .connect(p.now, "10.0.0.2:9".parse::<std::net::SocketAddr>().unwrap(), 5, &mut p.a.port)
+            .unwrap();
     let mut syns = 0;
     p.run_with(Duration::from_secs(8), |_, s| {
         syns += usize::from(View::of(&s.bytes).is_some());
@@ -84,7 +93,7 @@ fn any_frame_may_be_lost() {
     for lost in 0..6 {
         let mut p = Pair::new(|_| {});
         p.b.stack.listen(PORT, 16).unwrap();
-        let to = "10.0.0.2:7471".parse().unwrap();
+        let to: std::net::SocketAddr = "10.0.0.2:7471".parse().unwrap();
         let c = p.a.stack.connect(p.now, to, 77, &mut p.a.port).unwrap();
         let mut n = 0;
         p.run_with(Duration::from_secs(9), |_, _| {

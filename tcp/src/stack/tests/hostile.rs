@@ -83,20 +83,18 @@ impl Trusted {
 fn syn_flood() {
     let mut p = Pair::new(|c| {
         c.tcp.max_syn_backlog = 64;
-        c.prefix_len = 8;
+        c.addresses[0].prefix_len = 8;
     });
     p.b.stack.listen(PORT, 32).unwrap();
     for i in 0..5000u32 {
         let src = std::net::Ipv4Addr::from(0x0a01_0000 + i);
         let mut node = Node::new(config(src));
         let mut b = config(B);
-        b.prefix_len = 8;
+        b.addresses[0].prefix_len = 8;
         let mut template = crate::wire::HeaderTemplate::new(node.stack.config().mac, src.to_bits());
         let fields = crate::wire::TcpFields {
             dst_mac: b.mac,
-            remote_ip: B.to_bits(),
-            remote_port: PORT,
-            local_port: 999,
+            key: crate::table::Key::new(B.to_bits(), PORT, 999),
             seq: Seq(i),
             ack: Seq(0),
             flags: 2,

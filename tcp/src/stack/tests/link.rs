@@ -19,8 +19,8 @@ fn icmp(from: &StackConfig, to: &StackConfig, repr: &Icmpv4Repr<'_>) -> Vec<u8> 
     e.set_ethertype(EthernetProtocol::Ipv4);
     let mut ip = Ipv4Packet::new_unchecked(e.payload_mut());
     Ipv4Repr {
-        src_addr: from.ip,
-        dst_addr: to.ip,
+        src_addr: from.ipv4().unwrap().0,
+        dst_addr: to.ipv4().unwrap().0,
         next_header: IpProtocol::Icmp,
         payload_len: repr.buffer_len(),
         hop_limit: 64,
@@ -129,10 +129,10 @@ fn routes() {
     let far = SocketAddrV4::new(Ipv4Addr::new(192, 168, 1, 1), 80);
     let mut p = Pair::new(|_| {});
     let refused = p.a.stack.connect(p.now, far, 0, &mut p.a.port);
-    assert_eq!(refused, Err(ConnectError::Unreachable(*far.ip())));
+    assert_eq!(refused, Err(ConnectError::Unreachable((*far.ip()).into())));
     let mut p = Pair::new(|c| {
-        if c.ip == A {
-            c.gateway = Some(B);
+        if c.addresses[0].ip == A {
+            c.gateways = vec![B.into()];
         }
     });
     p.connect();
@@ -141,9 +141,10 @@ fn routes() {
     assert_eq!((&f[..6], &f[30..34]), (&config(B).mac[..], &far.ip().octets()[..]));
     // Static routes: the longest prefix decides, and may lead away from our own network or the gateway.
     let via = |n| Ipv4Addr::new(10, 0, 0, n);
-    let route = |network: [u8; 4], prefix_len, n| Route { network: network.into(), prefix_len, via: via(n) };
+    let route =
+        |network: [u8; 4], prefix_len, n| Route { network: network.into(), prefix_len, via: via(n).into() };
     let routed = StackConfig {
-        gateway: Some(via(9)),
+        gateways: vec![via(9).into()],
         routes: vec![
             route([192, 168, 0, 0], 16, 3),
             route([192, 168, 1, 0], 24, 4),
@@ -159,13 +160,16 @@ fn routes() {
         ([10, 0, 0, 78], 78),
         ([172, 16, 0, 1], 9),
     ] {
-        assert_eq!(net.next_hop(to.into()), Some(via(hop)), "{to:?}");
+        assert_eq!(net.next_hop(std::net::IpAddr::from(to)), Some(via(hop).into()), "{to:?}");
     }
-    let elsewhere = Route { via: Ipv4Addr::new(10, 9, 0, 1), ..routed.routes[0] };
+    let elsewhere = Route { via: Ipv4Addr::new(10, 9, 0, 1).into(), ..routed.routes[0] };
     let wrong = StackConfig { routes: vec![elsewhere], ..config(A) };
     assert_eq!(wrong.check(), Err(ConfigError::Gateway(elsewhere.via)));
     for bad in ["10.0.0.255:1", "10.0.0.0:1", "255.255.255.255:1", "224.0.0.1:1", "10.0.0.2:0", "0.0.0.0:1"] {
-        assert!(p.a.stack.connect(p.now, bad.parse().unwrap(), 0, &mut p.a.port).is_err(), "{bad}");
+        assert!(
+            p.a.stack.connect(p.now, bad.parse::<std::net::SocketAddr>().unwrap(), 0, &mut p.a.port).is_err(),
+            "{bad}"
+        );
     }
 }
 

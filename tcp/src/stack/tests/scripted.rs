@@ -65,9 +65,7 @@ impl Script {
     pub fn frame(&mut self, seq: u32, ack: u32, flags: u8, data: &[u8], options: &[u8]) -> Vec<u8> {
         let fields = TcpFields {
             dst_mac: self.a.stack.config().mac,
-            remote_ip: A.to_bits(),
-            remote_port: PORT,
-            local_port: self.port,
+            key: crate::table::Key::new(A.to_bits(), PORT, self.port),
             seq: Seq(seq),
             ack: Seq(ack),
             flags,

@@ -2,7 +2,7 @@
 //! addresses of interfaces, and the kernel does not know ours.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -11,29 +11,54 @@ use crate::engine::file_of;
 /// The name of the interface that stands for the device.
 const NAME: &CStr = c"urnic0";
 
-/// The entry that is put before those of the kernel.
+/// An entry that is put before those of the kernel.
 #[repr(C)]
 struct Entry {
     base: libc::ifaddrs,
-    address: libc::sockaddr_in,
-    mask: libc::sockaddr_in,
-    broadcast: libc::sockaddr_in,
+    address: libc::sockaddr_storage,
+    mask: libc::sockaddr_storage,
+    broadcast: libc::sockaddr_storage,
 }
 
-/// The device's address, as `urnic run` sets it.
-fn address() -> Option<(Ipv4Addr, u8)> {
-    let text = std::env::var("URNIC_IP").ok()?;
-    let (ip, prefix) = text.split_once('/')?;
-    Some((ip.parse().ok()?, prefix.parse().ok().filter(|p| *p <= 32)?))
+/// The device's addresses, as `urnic run` sets them.
+fn addresses() -> Vec<(IpAddr, u8)> {
+    let text = std::env::var("URNIC_IP").unwrap_or_default();
+    let one = |text: &str| {
+        let (ip, prefix) = text.split_once('/')?;
+        let ip: IpAddr = ip.parse().ok()?;
+        let width = if ip.is_ipv4() { 32 } else { 128 };
+        Some((ip, prefix.parse().ok().filter(|p| *p <= width)?))
+    };
+    text.split(',').filter_map(one).collect()
 }
 
-fn sockaddr(ip: u32) -> libc::sockaddr_in {
-    libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: 0,
-        sin_addr: libc::in_addr { s_addr: ip.to_be() },
-        sin_zero: [0; 8],
+fn sockaddr(ip: IpAddr) -> libc::sockaddr_storage {
+    // SAFETY: zeros are values of all members.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    match ip {
+        IpAddr::V4(ip) => {
+            let sin = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: 0,
+                sin_addr: libc::in_addr { s_addr: u32::from(ip).to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the storage is larger, and aligned for all kinds.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(sin) };
+        }
+        IpAddr::V6(ip) => {
+            let sin6 = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: 0,
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr { s6_addr: ip.octets() },
+                sin6_scope_id: 0,
+            };
+            // SAFETY: as above.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(sin6) };
+        }
     }
+    storage
 }
 
 /// The next definition of a function, behind ours.
@@ -84,39 +109,56 @@ pub unsafe extern "C" fn our_getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int 
     unsafe {
         let real: GetIfAddrs = std::mem::transmute(real);
         let answer = real(list);
-        if answer == 0
-            && let Some((ip, prefix)) = address()
-        {
-            *list = Box::into_raw(entry(ip.into(), prefix, *list)).cast();
+        if answer == 0 {
+            for (ip, prefix) in addresses().into_iter().rev() {
+                *list = Box::into_raw(entry(ip, prefix, *list)).cast();
+            }
         }
         answer
     }
 }
 
-fn entry(ip: u32, prefix: u8, next: *mut libc::ifaddrs) -> Box<Entry> {
-    let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+fn entry(ip: IpAddr, prefix: u8, next: *mut libc::ifaddrs) -> Box<Entry> {
+    let (mask, broadcast) = match ip {
+        IpAddr::V4(ip) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+            (IpAddr::V4(mask.into()), Some(IpAddr::V4((u32::from(ip) | !mask).into())))
+        }
+        IpAddr::V6(_) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+            (IpAddr::V6(mask.into()), None)
+        }
+    };
     // SAFETY: null pointers and zeros are values of all members.
     let base: libc::ifaddrs = unsafe { std::mem::zeroed() };
-    let (address, broadcast, mask) = (sockaddr(ip), sockaddr(ip | !mask), sockaddr(mask));
-    let mut entry = Box::new(Entry { base, address, mask, broadcast });
+    let address = sockaddr(ip);
+    let mut entry = Box::new(Entry {
+        base,
+        address,
+        mask: sockaddr(mask),
+        broadcast: broadcast.map_or(address, sockaddr),
+    });
     entry.base.ifa_next = next;
     entry.base.ifa_name = NAME.as_ptr().cast_mut();
     entry.base.ifa_flags =
         (libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_BROADCAST | libc::IFF_MULTICAST) as u32;
     entry.base.ifa_addr = (&raw mut entry.address).cast();
     entry.base.ifa_netmask = (&raw mut entry.mask).cast();
-    entry.base.ifa_ifu = (&raw mut entry.broadcast).cast();
+    if broadcast.is_some() {
+        entry.base.ifa_ifu = (&raw mut entry.broadcast).cast();
+    }
     entry
 }
 
 pub unsafe extern "C" fn our_freeifaddrs(list: *mut libc::ifaddrs) {
     let real = next(c"freeifaddrs", &FREEIFADDRS);
-    // SAFETY: null or a list of `getifaddrs`, which begins with our entry if it has one.
+    // SAFETY: null or a list of `getifaddrs`, which begins with our entries if it has any.
     unsafe {
         let mut rest = list;
-        if !list.is_null() && ptr::eq((*list).ifa_name, NAME.as_ptr()) {
-            rest = (*list).ifa_next;
-            drop(Box::from_raw(list.cast::<Entry>()));
+        while !rest.is_null() && ptr::eq((*rest).ifa_name, NAME.as_ptr()) {
+            let ours = rest.cast::<Entry>();
+            rest = (*rest).ifa_next;
+            drop(Box::from_raw(ours));
         }
         if !real.is_null() {
             let real: FreeIfAddrs = std::mem::transmute(real);

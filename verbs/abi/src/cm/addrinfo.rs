@@ -4,12 +4,24 @@ use std::ffi::{c_char, c_int};
 
 use crate::call::{Errno, last_errno, number, quiet, set_errno};
 use crate::ffi::*;
+use crate::rnic::config;
+
+/// The family that the device's addresses are of.
+fn family() -> c_int {
+    let own = config().map_or(&[][..], |config| &config.ip.addresses);
+    let (v4, v6) = (own.iter().any(|a| a.address.is_ipv4()), own.iter().any(|a| a.address.is_ipv6()));
+    match (v4, v6) {
+        (true, true) => libc::AF_UNSPEC,
+        (_, true) => libc::AF_INET6,
+        _ => libc::AF_INET,
+    }
+}
 
 /// The socket's view of what is asked for.
 fn wishes(hints: Option<&rdma_addrinfo>) -> libc::addrinfo {
     // SAFETY: null pointers and zeros are values of all members.
     let mut ai: libc::addrinfo = unsafe { std::mem::zeroed() };
-    ai.ai_family = libc::AF_INET;
+    ai.ai_family = family();
     ai.ai_socktype = libc::SOCK_STREAM;
     if let Some(hints) = hints {
         if hints.ai_flags & RAI_FAMILY != 0 {

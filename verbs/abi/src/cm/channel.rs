@@ -1,7 +1,6 @@
 //! Event channels, and the events as the program sees them.
 
 use std::ffi::{c_int, c_void};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::hub::{Pending, What, hub};
@@ -154,8 +153,10 @@ unsafe fn child(
     unsafe {
         Id::settle(id)?;
         let route = &mut (*id).base.route;
-        place(&mut route.dst_addr, &sockaddr(SocketAddr::V4(request.peer())));
-        place(&mut route.src_addr, &sockaddr((rnic.ip(), port).into()));
+        let peer = request.peer();
+        let own = rnic.source_for(peer.ip()).unwrap_or(rnic.attributes.ip);
+        place(&mut route.dst_addr, &sockaddr(peer));
+        place(&mut route.src_addr, &sockaddr((own, port).into()));
         let mut state = (*id).state();
         state.wishes = wishes;
         state.request = Some(request);

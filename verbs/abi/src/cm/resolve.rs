@@ -1,36 +1,31 @@
 //! Addresses: which are ours, and which can be reached.
 
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::hub::hub;
 use super::id::{Id, complete, id_of};
 use crate::call::{Errno, zero};
 use crate::ffi::*;
-use crate::rnic::{Rnic, rnic};
+use crate::rnic::rnic;
 
-/// An address as C writes it, in host form. IPv6 addresses count as far as they stand for IPv4 ones.
+/// An address as C writes it, in host form. An IPv6 address that stands for an IPv4 one is that.
 ///
 /// # Safety
 /// Null, or a socket address as long as its family says.
-pub unsafe fn address(addr: *const libc::sockaddr) -> Result<SocketAddrV4, Errno> {
+pub unsafe fn address(addr: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         match i32::from(crate::call::deref(addr)?.sa_family) {
             libc::AF_INET => {
                 let sin = &*addr.cast::<libc::sockaddr_in>();
                 let ip = Ipv4Addr::from(u32::from_be(sin.sin_addr.s_addr));
-                Ok(SocketAddrV4::new(ip, u16::from_be(sin.sin_port)))
+                Ok(SocketAddr::new(ip.into(), u16::from_be(sin.sin_port)))
             }
             libc::AF_INET6 => {
                 let sin6 = &*addr.cast::<libc::sockaddr_in6>();
-                let ip = std::net::Ipv6Addr::from(sin6.sin6_addr.s6_addr);
-                let ip = match ip.to_ipv4_mapped() {
-                    Some(ip) => ip,
-                    None if ip.is_unspecified() => Ipv4Addr::UNSPECIFIED,
-                    None => return Err(libc::EADDRNOTAVAIL),
-                };
-                Ok(SocketAddrV4::new(ip, u16::from_be(sin6.sin6_port)))
+                let ip = Ipv6Addr::from(sin6.sin6_addr.s6_addr);
+                Ok(SocketAddr::new(ip.to_canonical(), u16::from_be(sin6.sin6_port)))
             }
             _ => Err(libc::EAFNOSUPPORT),
         }
@@ -41,15 +36,29 @@ pub unsafe fn address(addr: *const libc::sockaddr) -> Result<SocketAddrV4, Errno
 pub fn sockaddr(addr: SocketAddr) -> libc::sockaddr_storage {
     // SAFETY: zeros are values of all members.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let IpAddr::V4(ip) = addr.ip().to_canonical() else { return storage };
-    let sin = libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: addr.port().to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from(ip).to_be() },
-        sin_zero: [0; 8],
-    };
-    // SAFETY: the storage is larger, and aligned for all kinds.
-    unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(sin) };
+    match addr.ip().to_canonical() {
+        IpAddr::V4(ip) => {
+            let sin = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: addr.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(ip).to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the storage is larger, and aligned for all kinds.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(sin) };
+        }
+        IpAddr::V6(ip) => {
+            let sin6 = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: addr.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr { s6_addr: ip.octets() },
+                sin6_scope_id: 0,
+            };
+            // SAFETY: as above.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(sin6) };
+        }
+    }
     storage
 }
 
@@ -58,25 +67,13 @@ pub fn place(at: &mut libc::sockaddr_storage, addr: &libc::sockaddr_storage) {
     *at = *addr;
 }
 
-/// Whether packets for an address find a way.
-fn reachable(rnic: &Rnic, to: Ipv4Addr) -> bool {
-    let within = |network: Ipv4Addr, prefix: u8| {
-        let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
-        (u32::from(network) ^ u32::from(to)) & mask == 0
-    };
-    let ip = &rnic.config.ip;
-    within(rnic.ip(), rnic.attributes.prefix_len)
-        || ip.gateway.is_some()
-        || ip.routes.iter().any(|route| within(route.network, route.prefix))
-}
-
 /// Binds to an address: the device's own, or any.
-fn bind(id: *mut rdma_cm_id, to: SocketAddrV4) -> Result<(), Errno> {
+fn bind(id: *mut rdma_cm_id, to: SocketAddr) -> Result<(), Errno> {
     let rnic = rnic()?;
     // SAFETY: null or an identifier.
     let this = unsafe { id_of(id) }?;
     let any = to.ip().is_unspecified();
-    if !any && *to.ip() != rnic.ip() {
+    if !any && !rnic.has(to.ip()) {
         return Err(libc::EADDRNOTAVAIL);
     }
     let (bound, reuse) = {
@@ -90,7 +87,7 @@ fn bind(id: *mut rdma_cm_id, to: SocketAddrV4) -> Result<(), Errno> {
     this.state().port = Some(port);
     // SAFETY: an identifier that nobody else uses during this call, as the program promises.
     unsafe {
-        place(&mut (*id).route.src_addr, &sockaddr((*to.ip(), port).into()));
+        place(&mut (*id).route.src_addr, &sockaddr((to.ip(), port).into()));
         // Listeners on any address have no device.
         if !any {
             Id::settle(id.cast())?;
@@ -105,7 +102,7 @@ pub fn bind_to_any(id: *mut rdma_cm_id) -> Result<(), Errno> {
     if unsafe { id_of(id) }?.state().port.is_some() {
         return Ok(());
     }
-    bind(id, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))
+    bind(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
 }
 
 #[unsafe(no_mangle)]
@@ -121,20 +118,18 @@ fn resolve(id: *mut rdma_cm_id, src: *const libc::sockaddr, dst: *const libc::so
     // SAFETY: null or the program's address.
     let to = unsafe { address(dst) }?;
     // As for sockets, "any" is this host.
-    let to = if to.ip().is_unspecified() { SocketAddrV4::new(rnic.ip(), to.port()) } else { to };
+    let to = if to.ip().is_unspecified() { SocketAddr::new(rnic.attributes.ip, to.port()) } else { to };
     if !src.is_null() && this.state().port.is_none() {
         // SAFETY: the program's address.
         bind(id, unsafe { address(src) }?)?;
     }
-    if !reachable(rnic, *to.ip()) {
-        return Err(libc::ENETUNREACH);
-    }
+    let own = rnic.source_for(to.ip()).ok_or(libc::ENETUNREACH)?;
     let port = this.state().port.unwrap_or(0);
     // SAFETY: an identifier that nobody else uses during this call, as the program promises.
     unsafe {
         Id::settle(id.cast())?;
-        place(&mut (*id).route.src_addr, &sockaddr((rnic.ip(), port).into()));
-        place(&mut (*id).route.dst_addr, &sockaddr(to.into()));
+        place(&mut (*id).route.src_addr, &sockaddr((own, port).into()));
+        place(&mut (*id).route.dst_addr, &sockaddr(to));
     }
     this.tell(RDMA_CM_EVENT_ADDR_RESOLVED);
     Ok(())

@@ -1,6 +1,7 @@
 //! What the device and its port say of themselves.
 
 use std::ffi::{c_int, c_void};
+use std::net::IpAddr;
 
 use urnic_config::PortSpec;
 
@@ -139,7 +140,7 @@ pub unsafe extern "C" fn query_port(
             state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
             max_mtu: 5,
             active_mtu: mtu,
-            gid_tbl_len: 1,
+            gid_tbl_len: c_int::try_from(now.addresses.len()).unwrap_or(1),
             max_msg_sz: u32::MAX,
             pkey_tbl_len: 1,
             active_width: 2, // 4x
@@ -171,9 +172,13 @@ pub unsafe extern "C" fn query_rt_values(_context: *mut ibv_context, values: *mu
     })
 }
 
-/// The address as IPv6 writes an IPv4 address.
-fn gid(context: &Context) -> ibv_gid {
-    ibv_gid { raw: context.rnic.ip().to_ipv6_mapped().octets() }
+/// The table's entries: the addresses, those of IPv4 as IPv6 writes them.
+fn gids(context: &Context) -> Result<Vec<ibv_gid>, Errno> {
+    let of = |address: &urnic::Cidr| match address.address {
+        IpAddr::V4(ip) => ibv_gid { raw: ip.to_ipv6_mapped().octets() },
+        IpAddr::V6(ip) => ibv_gid { raw: ip.octets() },
+    };
+    Ok(context.rnic.now()?.addresses.iter().map(of).collect())
 }
 
 #[unsafe(no_mangle)]
@@ -186,18 +191,27 @@ unsafe extern "C" fn ibv_query_gid(
     number(|| {
         // SAFETY: null or an open context.
         let context = unsafe { context_of(context) }?;
-        if port != PORT || index != 0 || to.is_null() {
+        let index = usize::try_from(index).map_err(|_| libc::EINVAL)?;
+        if port != PORT || to.is_null() {
             return Err(libc::EINVAL);
         }
+        let gid = gids(context)?.into_iter().nth(index).ok_or(libc::EINVAL)?;
         // SAFETY: the program's place for the answer.
-        unsafe { to.write(gid(context)) };
+        unsafe { to.write(gid) };
         Ok(0)
     })
 }
 
-fn gid_entry(context: &Context) -> ibv_gid_entry {
+fn gid_entries(context: &Context) -> Result<Vec<ibv_gid_entry>, Errno> {
     // A type that means an IP address, as the kernel says of iWARP devices too.
-    ibv_gid_entry { gid: gid(context), gid_index: 0, port_num: PORT.into(), gid_type: 0, ndev_ifindex: 0 }
+    let entry = |(i, gid)| ibv_gid_entry {
+        gid,
+        gid_index: i as u32,
+        port_num: PORT.into(),
+        gid_type: 0,
+        ndev_ifindex: 0,
+    };
+    Ok(gids(context)?.into_iter().enumerate().map(entry).collect())
 }
 
 #[unsafe(no_mangle)]
@@ -215,10 +229,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
         if port != u32::from(PORT) || entry.is_null() || flags != 0 || size == 0 {
             return Err(libc::EINVAL);
         }
-        if index != 0 {
-            return Err(libc::ENODATA);
-        }
-        let answer = gid_entry(context);
+        let answer = gid_entries(context)?.into_iter().nth(index as usize).ok_or(libc::ENODATA)?;
         // SAFETY: the program says that it has `size` bytes for the answer.
         unsafe { copy_out((&raw const answer).cast(), size_of_val(&answer), entry.cast(), size) };
         Ok(())
@@ -234,18 +245,24 @@ unsafe extern "C" fn _ibv_query_gid_table(
     size: usize,
 ) -> isize {
     // The errno with its sign turned, as the header says.
+    let mut written = 0;
     let answer = status(|| {
         // SAFETY: null or an open context.
         let context = unsafe { context_of(context) }?;
         if flags != 0 || entries.is_null() || max == 0 || size == 0 {
             return Err(libc::EINVAL);
         }
-        let answer = gid_entry(context);
-        // SAFETY: the program says that it has at least one entry of `size` bytes.
-        unsafe { copy_out((&raw const answer).cast(), size_of_val(&answer), entries.cast(), size) };
+        for answer in gid_entries(context)?.iter().take(max) {
+            // SAFETY: the program says that it has `max` entries of `size` bytes.
+            unsafe {
+                let to = entries.cast::<u8>().add(written as usize * size);
+                copy_out(std::ptr::from_ref(answer).cast(), size_of_val(answer), to.cast(), size);
+            }
+            written += 1;
+        }
         Ok(())
     });
-    if answer == 0 { 1 } else { -(answer as isize) }
+    if answer == 0 { written } else { -(answer as isize) }
 }
 
 /// Not in the headers, but `ibv_devinfo` asks: no RoCE of any version.
@@ -257,7 +274,9 @@ unsafe extern "C" fn ibv_query_gid_type(
     kind: *mut c_int,
 ) -> c_int {
     number(|| {
-        if context.is_null() || port != PORT || index != 0 || kind.is_null() {
+        // SAFETY: null or an open context.
+        let gids = gids(unsafe { context_of(context) }?)?;
+        if port != PORT || index as usize >= gids.len() || kind.is_null() {
             return Err(libc::EINVAL);
         }
         // SAFETY: the program's place for the answer.
