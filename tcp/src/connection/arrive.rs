@@ -130,9 +130,10 @@ impl<B: Buffers> Connection<B> {
         if s.has(flag::RST) {
             return;
         }
-        if s.len() == 0 || s.has(flag::SYN) {
+        let beyond = s.seq.ge(self.rcv_nxt + self.rcv_wnd);
+        if s.len() == 0 || s.has(flag::SYN) || beyond {
             // Keep-alives and window probes want an answer; two ends that disagree must not exchange them for ever.
-            // A SYN is challenged wherever it lies (RFC 5961 §4.2).
+            // A SYN is challenged wherever it lies (RFC 5961 §4.2). Beyond the window no honest peer sends.
             self.challenge(cx);
             return;
         }

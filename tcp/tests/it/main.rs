@@ -9,6 +9,7 @@ mod peer;
 mod acks;
 mod attacks;
 mod closing;
+mod floods;
 mod random;
 #[cfg(feature = "sabotage")]
 mod sabotage;
