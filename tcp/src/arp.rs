@@ -14,6 +14,10 @@ use std::net::Ipv4Addr;
 const REACHABLE: Duration = Duration::from_secs(60);
 /// Between requests (RFC 1122 §2.3.2.1: at most one per second).
 const RETRY: Duration = Duration::from_secs(1);
+/// How long the owner of an address has to object when another host claims it.
+const OBJECTION: Duration = Duration::from_millis(200);
+/// Places that a host which asks for us may look at for one of its own.
+const GLANCES: usize = 8;
 /// Requests without an answer before the neighbour counts as absent.
 const TRIES: u8 = 3;
 /// How often an address is probed for before it is used, and the time after each probe. RFC 5227 §1.1 has seconds, for
@@ -54,6 +58,12 @@ struct Entry {
     mac: [u8; 6],
     state: State,
     tries: u8,
+    /// Another host says that the address is its own.
+    claimant: Option<[u8; 6]>,
+    /// When the owner of `mac` was heard last.
+    confirmed: Time,
+    /// A request for it waits to be sent.
+    asked: bool,
     /// Connections that hold it.
     holders: u32,
     /// Someone sent through it since it was last confirmed.
@@ -87,6 +97,8 @@ pub(crate) struct Arp {
     entries: Vec<Option<Entry>>,
     index: HashMap<Ipv4Addr, u16>,
     limit: usize,
+    /// Where the search for a place goes on.
+    hand: usize,
     wheel: TimerWheel,
     /// Neighbours to send a request for.
     requests: Vec<Neighbour>,
@@ -111,6 +123,7 @@ impl Arp {
             entries: Vec::new(),
             index: HashMap::new(),
             limit: limit.clamp(1, u32::from(u16::MAX) - 1) as usize,
+            hand: 0,
             wheel: TimerWheel::new(now),
             requests: Vec::new(),
             claim: Claim::Held,
@@ -191,7 +204,7 @@ impl Arp {
         if ip == self.ip {
             return Some(Neighbour::OWN);
         }
-        let n = self.find_or_create(ip)?;
+        let n = self.find_or_create(ip, self.limit)?;
         self.entry_mut(n)?.holders += 1;
         Some(n)
     }
@@ -223,7 +236,9 @@ impl Arp {
         }
     }
 
-    fn find_or_create(&mut self, ip: Ipv4Addr) -> Option<Neighbour> {
+    /// The neighbour's place, or one of the next `glances` that no connection holds; one without an address if there is
+    /// such.
+    fn find_or_create(&mut self, ip: Ipv4Addr, glances: usize) -> Option<Neighbour> {
         if let Some(&i) = self.index.get(&ip) {
             return Some(Neighbour(i));
         }
@@ -231,16 +246,31 @@ impl Arp {
             self.entries.push(None);
             self.entries.len() - 1
         } else {
-            // A place that no connection holds; one without an address if there is such.
-            let free = |e: &Option<Entry>| e.as_ref().is_none_or(|e| e.holders == 0);
-            let idle = |e: &Option<Entry>| {
-                free(e) && e.as_ref().is_none_or(|e| matches!(e.state, State::Incomplete | State::Absent))
+            let from = self.hand;
+            let next = (0..glances.min(self.limit)).map(|i| (from + i) % self.limit);
+            let free =
+                |i: &usize| self.entries.get(*i).is_some_and(|e| e.as_ref().is_none_or(|e| e.holders == 0));
+            let idle = |i: &usize| {
+                let e = self.entries.get(*i).and_then(Option::as_ref);
+                free(i) && e.is_none_or(|e| matches!(e.state, State::Incomplete | State::Absent))
             };
-            self.entries.iter().position(idle).or_else(|| self.entries.iter().position(free))?
+            let found = next.clone().find(idle).or_else(|| next.clone().find(free));
+            self.hand = (found.unwrap_or(from + glances) + 1) % self.limit;
+            found?
         };
         let n = Neighbour(i as u16);
         self.remove(n);
-        let entry = Entry { ip, mac: [0; 6], state: State::Absent, tries: 0, holders: 0, used: false };
+        let entry = Entry {
+            ip,
+            mac: [0; 6],
+            state: State::Absent,
+            tries: 0,
+            claimant: None,
+            confirmed: Time::ZERO,
+            asked: false,
+            holders: 0,
+            used: false,
+        };
         *self.entries.get_mut(i)? = Some(entry);
         self.index.insert(ip, n.0);
         Some(n)
@@ -254,7 +284,10 @@ impl Arp {
     }
 
     fn ask(&mut self, n: Neighbour, now: Time) {
-        if !self.requests.contains(&n) {
+        if let Some(e) = self.entry_mut(n)
+            && !e.asked
+        {
+            e.asked = true;
             self.requests.push(n);
         }
         self.wheel.schedule(u32::from(n.0), now + RETRY);
@@ -296,7 +329,7 @@ impl Arp {
         // RFC 826: known senders are updated always, new ones are remembered if they talk to us.
         let n = match known {
             Some(n) => Some(n),
-            None if asked && !ip.is_unspecified() => self.find_or_create(ip),
+            None if asked && !ip.is_unspecified() => self.find_or_create(ip, GLANCES),
             None => None,
         };
         let resolved = n.and_then(|n| self.confirm(n, mac.0, now));
@@ -306,10 +339,35 @@ impl Arp {
         (resolved, reply)
     }
 
+    /// A host says that it is neighbour `n`. Who is known and in use is asked first whether that is so, and not more often
+    /// than once a second: nobody takes over the address of a host that is there to object.
     fn confirm(&mut self, n: Neighbour, mac: [u8; 6], now: Time) -> Option<Resolved> {
+        let e = self.entry_mut(n)?;
+        let in_use = e.holders > 0 || e.used;
+        if mac != e.mac && in_use {
+            match e.state {
+                State::Reachable if now < e.confirmed + RETRY => return None,
+                State::Reachable => {
+                    (e.state, e.tries, e.claimant) = (State::Probing, 1, Some(mac));
+                    self.ask(n, now);
+                    self.wheel.schedule(u32::from(n.0), now + OBJECTION);
+                    return None;
+                }
+                State::Probing if e.tries <= 1 => {
+                    e.claimant = Some(mac);
+                    return None;
+                }
+                _ => {}
+            }
+        }
+        self.learn(n, mac, now)
+    }
+
+    fn learn(&mut self, n: Neighbour, mac: [u8; 6], now: Time) -> Option<Resolved> {
         let e = self.entry_mut(n)?;
         let waiting = matches!(e.state, State::Incomplete | State::Absent);
         (e.mac, e.state, e.tries, e.used) = (mac, State::Reachable, 0, false);
+        (e.claimant, e.confirmed) = (None, now);
         self.wheel.schedule(u32::from(n.0), now + REACHABLE);
         waiting.then_some(Resolved::Found(n))
     }
@@ -318,6 +376,11 @@ impl Arp {
     pub fn advance(&mut self, now: Time) -> Option<Option<Resolved>> {
         let n = Neighbour(self.wheel.poll(now)? as u16);
         let Some(e) = self.entry_mut(n) else { return Some(None) };
+        if let Some(mac) = e.claimant {
+            // The one that we knew does not object.
+            self.learn(n, mac, now);
+            return Some(None);
+        }
         match e.state {
             State::Reachable if e.holders == 0 && !e.used => {
                 self.remove(n);
@@ -361,7 +424,8 @@ impl Arp {
         }
         loop {
             let n = self.requests.pop()?;
-            let Some(e) = self.entry(n) else { continue };
+            let Some(e) = self.entry_mut(n) else { continue };
+            e.asked = false;
             // RFC 1122 §2.3.2.1 (2): a known neighbour is asked directly, at first: its address may have changed, or
             // never have been right.
             let directly = e.state == State::Probing && e.tries <= 1;

@@ -38,7 +38,7 @@
 //!
 //! # What it does not do
 //! Fragments are refused (RFC 1122 asks hosts to reassemble), urgent data is ordinary data, data on a SYN waits for its
-//! retransmission. Security considerations: RFC 5961, RFC 6528, RFC 6056, RFC 5927, RFC 1337; keyed hash; the backlog,
+//! retransmission. Security considerations: RFC 5961, RFC 4987, RFC 6528, RFC 6056, RFC 5927, RFC 1337; keyed hash; the backlog,
 //! out-of-order data, neighbours and stateless replies are bounded.
 #![forbid(unsafe_code)]
 

@@ -249,3 +249,27 @@ fn nothing_keeps_ticking_afterwards() {
     let idle = w.next().is_none_or(|t| t > w.now + Duration::from_secs(10));
     assert!(idle, "wakes at {:?}, {:?}", w.next(), w.now);
 }
+
+/// RFC 9293 §3.6.1, MAY-2 (1): the addresses of a connection that sent much in little time are used again: our numbers
+/// begin above all that it had, although the clock of initial numbers has hardly moved.
+#[test]
+fn numbers_begin_above_those_of_the_connection_before() {
+    let mut b =
+        Bench::listening(|c| c.tcp.timestamps = false, Script { close_first: true, ..Script::send(400_000) });
+    let (mut c, _) = b.open(Seg { seq: 1000, mss: Some(1460), ..Seg::default() });
+    let mut sent = b.send(&c.seg());
+    let last = loop {
+        let end = sent.last().expect("more");
+        if end.fin {
+            break end.seq.wrapping_add(end.data.len() as u32 + 1);
+        }
+        c.una = end.seq.wrapping_add(end.data.len() as u32);
+        sent = b.send(&c.seg());
+    };
+    c.una = last;
+    b.send(&Seg { fin: true, ..c.seg() });
+    assert_eq!(b.host.stack.census(), (0, 0, 1));
+    let (_, synack) = b.open(Seg { seq: c.nxt.wrapping_add(100_000), mss: Some(1460), ..Seg::default() });
+    let ahead = synack.seq.wrapping_sub(last);
+    assert!((1..1 << 20).contains(&ahead), "{ahead} ahead of the old connection");
+}

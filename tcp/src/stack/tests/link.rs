@@ -88,7 +88,7 @@ fn unreachable_is_hard_only_for_a_syn() {
     }
 }
 
-/// A neighbour whose MAC address changes is followed with the next frame.
+/// A neighbour whose MAC address changes is followed, once it does not answer where it was.
 #[test]
 fn a_moved_neighbour_is_followed() {
     let mut p = Pair::new(|_| {});
@@ -98,8 +98,9 @@ fn a_moved_neighbour_is_followed() {
     let mut b = Node::new(moved);
     b.stack.connect(p.now, SocketAddrV4::new(A, 1), 0, &mut b.port).unwrap();
     b.flush(p.now);
+    p.now += Duration::from_secs(2);
     p.a.receive(p.now, b.port.frames.pop_front().unwrap().bytes);
-    p.a.port.frames.clear();
+    p.run_with(Duration::from_millis(250), |_, _| Act::Drop);
     p.a.stack.send(c, Shared::new(b"x")).unwrap();
     p.a.stack.output(p.now, c, &mut p.a.port);
     assert_eq!(p.a.port.frames[0].bytes[..6], [2, 9, 9, 9, 9, 9]);
