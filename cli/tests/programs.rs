@@ -1,91 +1,20 @@
 //! Programs for libibverbs and librdmacm, as the distribution ships them, under `urnic run`: both ends are processes that
 //! a virtio/vhost link joins.
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+mod stock;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use std::path::Path;
+use std::process::Command;
 
-/// How long a program may take, in seconds. A bound, not a measurement: the machine may be busy.
-const PATIENCE: &str = "120";
-
-/// The right to run programs: two of them poll, and the machine may have two cores.
-fn alone() -> MutexGuard<'static, ()> {
-    static LOCK: Mutex<()> = Mutex::new(());
-    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A program, below the command `timeout`; ended if the test fails before it ends.
-struct Running(Option<Child>);
-
-impl Running {
-    fn output(mut self) -> Output {
-        self.0.take().expect("runs").wait_with_output().expect("its output")
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            // `timeout` hands this on; it could not hand on SIGKILL.
-            let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
-            let _ = child.wait();
-        }
-    }
-}
-
-/// `urnic`, with the libraries to preload beside it: those are no dependencies of this test, so they are built here.
-fn urnic() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let urnic = PathBuf::from(env!("CARGO_BIN_EXE_urnic"));
-        let profile = urnic.parent().expect("a folder");
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "urnic-abi", "--package", "urnic-shim", "--target-dir"]);
-        build.arg(profile.parent().expect("the target folder"));
-        if profile.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo runs").success(), "the libraries are built");
-        urnic
-    })
-}
-
-/// One end of a link.
-struct Node {
-    ip: &'static str,
-    port: String,
-}
-
-impl Node {
-    fn run(&self, program: &str, logs: bool) -> Running {
-        let mut command = Command::new("timeout");
-        command.args(["--signal=KILL", PATIENCE]).arg(urnic());
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_"))
-        {
-            command.env_remove(name);
-        }
-        if logs {
-            command.env("URNIC_LOG", "urnic_verbs=debug");
-        }
-        command.env("URNIC_HUGEPAGES", "off");
-        command.args(["run", "--ip", self.ip, "--port", &self.port, "--"]).args(program.split_whitespace());
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        Running(Some(child.expect("urnic runs")))
-    }
-}
+use stock::{Node, alone, text, urnic};
 
 /// The two ends of a link in a folder.
 fn link(folder: &Path) -> (Node, Node) {
-    let node = |ip, kind| Node { ip, port: format!("{kind}:{}/link.sock", folder.display()) };
-    (node("10.4.0.1/24", "vhost"), node("10.4.0.2/24", "virtio_user"))
-}
-
-fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    let node = |ip: &str, kind| {
+        let port = format!("{kind}:{}/link.sock", folder.display());
+        Node { ip: ip.into(), port, namespace: None }
+    };
+    (node("10.4.0.1", "vhost"), node("10.4.0.2", "virtio_user"))
 }
 
 /// Starts a server, and runs the client when it listens. Both have to succeed. Answers what both printed.
@@ -93,31 +22,15 @@ fn pair(server: &str, client: &str) -> (String, String) {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let (left, right) = link(folder.path());
-    let mut running = left.run(server, true);
-    // Debug logs tell when it listens; they go to standard error, which is read to the end lest the program waits.
-    let errors = running.0.as_mut().and_then(|child| child.stderr.take()).expect("piped");
-    let mut lines = BufReader::new(errors).lines().map_while(Result::ok);
-    let mut log: Vec<String> = Vec::new();
-    let listens =
-        lines.by_ref().inspect(|line| log.push(line.clone())).any(|line| line.contains("listening"));
-    assert!(listens, "{server} does not listen: {log:?}");
-    let rest = std::thread::spawn(move || lines.collect::<Vec<_>>().join("\n"));
-    let client_output = right.run(client, false).output();
-    let client_text = text(&client_output);
-    assert!(client_output.status.success(), "{client}: {client_text}");
-    let output = running.output();
-    let server_text = text(&output) + &rest.join().expect("its errors");
-    assert!(output.status.success(), "{server}: {server_text}");
-    (server_text, client_text)
+    stock::pair(&left, &right, server, client)
 }
 
 /// The same arguments for both, and the address for the client.
 fn perftest(arguments: &str) {
-    let (_, text) = pair(arguments, &format!("{arguments} 10.4.0.1"));
-    let is_number = |word: &str| word.parse::<f64>().is_ok_and(|n| n >= 0.0);
-    let is_result =
-        |line: &str| line.split_whitespace().count() >= 4 && line.split_whitespace().all(is_number);
-    assert!(text.lines().any(is_result), "{arguments}: no result in {text}");
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (left, right) = link(folder.path());
+    stock::perftest(&left, &right, arguments);
 }
 
 #[test]

@@ -33,6 +33,12 @@ impl Namespace {
         command("ip", &[&["-n", &self.name][..], args].concat());
     }
 
+    /// What `ip netns` knows it by.
+    #[allow(dead_code)] // every test binary uses a part
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// A program inside.
     #[allow(dead_code)] // every test binary uses a part
     pub fn program(&self, program: &str) -> Command {

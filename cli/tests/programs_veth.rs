@@ -1,0 +1,154 @@
+//! Stock programs under `urnic run` on network interfaces (af_packet): between two network namespaces, and through
+//! a Linux bridge.
+
+#[path = "../../verbs/tests/network/netns.rs"]
+mod netns;
+mod stock;
+
+use std::process::Command;
+
+use netns::{Namespace, Veth};
+use nix::sys::signal::Signal;
+use stock::{Node, alone, pair, perftest};
+
+const SERVER: &str = "10.4.1.1";
+const CLIENT: &str = "10.4.1.2";
+
+/// A program's end of a cable.
+fn node(namespace: &Namespace, ip: &str, interface: &str) -> Node {
+    Node { ip: ip.into(), port: format!("af_packet:{interface}"), namespace: Some(namespace.name().into()) }
+}
+
+/// Both ends of a cable; they go with it.
+struct Cable {
+    left: Node,
+    right: Node,
+    _veth: Veth,
+}
+
+impl Cable {
+    fn new() -> Self {
+        let veth = Veth::new(1500);
+        Self { left: node(&veth.a, SERVER, "va"), right: node(&veth.b, CLIENT, "vb"), _veth: veth }
+    }
+
+    fn pair(&self, server: &str, client: &str) -> (String, String) {
+        pair(&self.left, &self.right, server, client)
+    }
+}
+
+/// As many rounds, every byte checked, and no complaint.
+#[track_caller]
+fn pinged(printed: &str, rounds: usize) {
+    assert_eq!(printed.matches("rdma-ping-").count(), rounds, "{printed}");
+    assert!(!printed.contains("mismatch"), "{printed}");
+}
+
+#[test]
+#[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
+fn needs_root_rping_over_af_packet() {
+    let _alone = alone();
+    let cable = Cable::new();
+    let (server, client) = cable.pair("rping -s -v -V -C 20", &format!("rping -c -v -V -C 20 -a {SERVER}"));
+    pinged(&server, 20);
+    pinged(&client, 20);
+    cable.pair("rping -s -V -C 5 -S 60000", &format!("rping -c -V -C 5 -S 60000 -a {SERVER}"));
+}
+
+/// A server that stays, and clients that come one after the other.
+#[test]
+#[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
+fn needs_root_rping_clients_in_turn_over_af_packet() {
+    let _alone = alone();
+    let cable = Cable::new();
+    let server = cable.left.serve("rping -s -P -v -V");
+    for _ in 0..50 {
+        pinged(&cable.right.succeeds(&format!("rping -c -v -V -C 3 -a {SERVER}")), 3);
+    }
+    server.signal(Signal::SIGTERM);
+    pinged(&server.output().1, 150);
+}
+
+#[test]
+#[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
+fn needs_root_endpoints_over_af_packet() {
+    let _alone = alone();
+    let cable = Cable::new();
+    for (server, client) in [("rdma_server", "rdma_client"), ("rdma_xserver", "rdma_xclient")] {
+        let (server, client) = cable.pair(server, &format!("{client} -s {SERVER}"));
+        assert!(server.contains("end 0"), "{server}");
+        assert!(client.contains("end 0"), "{client}");
+    }
+}
+
+#[test]
+#[ignore = "needs root, for network namespaces, and the package perftest"]
+fn needs_root_perftest_over_af_packet() {
+    let _alone = alone();
+    let cable = Cable::new();
+    for op in ["write", "read", "send"] {
+        perftest(&cable.left, &cable.right, &format!("ib_{op}_lat -R -n 100"));
+        perftest(&cable.left, &cable.right, &format!("ib_{op}_bw -R -n 100 -s 4096"));
+    }
+}
+
+#[test]
+#[ignore = "needs root, for network namespaces, and the package fio"]
+fn needs_root_fio_over_af_packet() {
+    let _alone = alone();
+    let cable = Cable::new();
+    for verb in ["write", "read"] {
+        let common = "--ioengine=rdma --port=7777 --bs=16k --size=1m";
+        let (_, client) = cable.pair(
+            &format!("fio --name=r {common} --rw=read --iodepth=16"),
+            &format!(
+                "fio --name=s {common} --hostname={SERVER} --verb={verb} --rw=write --iodepth=4 --iodepth_batch_complete=1"
+            ),
+        );
+        assert!(client.contains("err= 0"), "{verb}: {client}");
+    }
+}
+
+/// One server and eight clients, each a process with a network interface and an engine of its own.
+#[test]
+#[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
+fn needs_root_rping_through_a_bridge() {
+    const CLIENTS: usize = 8;
+    let _alone = alone();
+    let bridge = Namespace::new("bridge");
+    bridge.ip(&["link", "add", "br0", "type", "bridge"]);
+    bridge.ip(&["link", "set", "br0", "up"]);
+    let namespaces: Vec<_> = (0..=CLIENTS)
+        .map(|i| {
+            let (end, plug) = (Namespace::new("end"), format!("p{i}"));
+            bridge.ip(&["link", "add", &plug, "type", "veth", "peer", "name", "v", "netns", end.name()]);
+            bridge.ip(&["link", "set", &plug, "master", "br0", "up"]);
+            end.ip(&["link", "set", "v", "up"]);
+            for (namespace, link) in [(&bridge, plug.as_str()), (&end, "v")] {
+                let mut tool: Command = namespace.program("ethtool");
+                assert!(
+                    tool.args(["-K", link, "tx", "off"]).output().expect("ethtool runs").status.success()
+                );
+            }
+            end
+        })
+        .collect();
+    let nodes: Vec<_> =
+        namespaces.iter().enumerate().map(|(i, end)| node(end, &format!("10.4.2.{}", i + 1), "v")).collect();
+    let (server, clients) = nodes.split_first().expect("nine nodes");
+    let serving = server.serve("rping -s -P -S 1000");
+    // One after the other: two requests in an instant are too much for rping, which then serves one of them twice.
+    let running: Vec<_> = clients
+        .iter()
+        .map(|client| client.talk(&format!("rping -c -v -V -S 1000 -a {}", server.ip)))
+        .collect();
+    // All are there now, and each goes on.
+    let all = running.iter().all(|client| client.goes_on(100));
+    for client in &running {
+        client.running().signal(Signal::SIGTERM);
+    }
+    let said: Vec<_> = running.into_iter().map(|client| stock::text(&client.output())).collect();
+    serving.signal(Signal::SIGTERM);
+    let served = serving.output().1;
+    assert!(all && said.iter().all(String::is_empty), "{said:?}\nthe server: {served}");
+}

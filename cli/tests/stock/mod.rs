@@ -1,0 +1,206 @@
+//! Stock programs under `urnic run`: what the tests on different links share.
+
+#![allow(dead_code)] // every test binary uses a part
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// How long a program may take. A bound, not a measurement: the machine may be busy.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The right to run programs: two of them poll, and the machine may have two cores.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `urnic`, with the libraries to preload beside it: those are no dependencies of the tests, so they are built here.
+pub fn urnic() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let urnic = PathBuf::from(env!("CARGO_BIN_EXE_urnic"));
+        let profile = urnic.parent().expect("a folder");
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "urnic-abi", "--package", "urnic-shim", "--target-dir"]);
+        build.arg(profile.parent().expect("the target folder"));
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo runs").success(), "the libraries are built");
+        urnic
+    })
+}
+
+/// A program, below the command `timeout`; ended if the test fails before it ends.
+pub struct Running(Option<Child>);
+
+impl Running {
+    pub fn output(mut self) -> Output {
+        self.0.take().expect("runs").wait_with_output().expect("its output")
+    }
+
+    /// Sends it a signal that `timeout` hands on: not SIGKILL.
+    pub fn signal(&self, signal: Signal) {
+        if let Some(child) = &self.0 {
+            let _ = kill(Pid::from_raw(child.id() as i32), signal);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGTERM);
+        if let Some(mut child) = self.0.take() {
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A program that listens.
+pub struct Server {
+    running: Running,
+    /// Reads its standard error, lest it waits for a reader.
+    errors: JoinHandle<String>,
+}
+
+impl Server {
+    pub fn signal(&self, signal: Signal) {
+        self.running.signal(signal);
+    }
+
+    /// How it ends, and what it printed.
+    pub fn output(self) -> (ExitStatus, String) {
+        let output = self.running.output();
+        let printed = text(&output) + &self.errors.join().expect("its errors");
+        (output.status, printed)
+    }
+}
+
+/// A program that prints lines for as long as it runs.
+pub struct Talking {
+    running: Running,
+    /// One for each line.
+    lines: Receiver<()>,
+}
+
+impl Talking {
+    pub fn running(&self) -> &Running {
+        &self.running
+    }
+
+    /// Waits until it has printed as many lines from now on. False: it ends before.
+    pub fn goes_on(&self, lines: usize) -> bool {
+        while self.lines.try_recv().is_ok() {}
+        (0..lines).all(|_| self.lines.recv_timeout(PATIENCE).is_ok())
+    }
+
+    /// How it ends, and what it said on standard error.
+    pub fn output(self) -> Output {
+        self.running.output()
+    }
+}
+
+/// One end of a link: what a program runs with.
+pub struct Node {
+    pub ip: String,
+    pub port: String,
+    /// The network namespace to run in.
+    pub namespace: Option<String>,
+}
+
+impl Node {
+    pub fn run(&self, program: &str, logs: bool) -> Running {
+        let mut command = match &self.namespace {
+            None => Command::new("timeout"),
+            Some(name) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", name, "timeout"]);
+                command
+            }
+        };
+        command.args(["--signal=KILL", &PATIENCE.as_secs().to_string()]).arg(urnic());
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_"))
+        {
+            command.env_remove(name);
+        }
+        if logs {
+            command.env("URNIC_LOG", "urnic_verbs=debug");
+        }
+        command.env("URNIC_HUGEPAGES", "off");
+        let address = format!("{}/24", self.ip);
+        command.args(["run", "--ip", &address, "--port", &self.port, "--"]).args(program.split_whitespace());
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        Running(Some(child.expect("urnic runs")))
+    }
+
+    /// Starts a program; answers when it listens.
+    pub fn serve(&self, program: &str) -> Server {
+        let mut running = self.run(program, true);
+        // Debug logs tell when it listens.
+        let errors = running.0.as_mut().and_then(|child| child.stderr.take()).expect("piped");
+        let mut lines = BufReader::new(errors).lines().map_while(Result::ok);
+        let mut log: Vec<String> = Vec::new();
+        let listens =
+            lines.by_ref().inspect(|line| log.push(line.clone())).any(|line| line.contains("listening"));
+        assert!(listens, "{program} does not listen: {log:?}");
+        let errors = thread::spawn(move || lines.collect::<Vec<_>>().join("\n"));
+        Server { running, errors }
+    }
+
+    /// Starts a program that prints lines on and on; answers when it has printed the first.
+    pub fn talk(&self, program: &str) -> Talking {
+        let mut running = self.run(program, false);
+        let lines = running.0.as_mut().and_then(|child| child.stdout.take()).expect("piped");
+        let (told, lines_seen) = mpsc::channel();
+        thread::spawn(move || {
+            // To the end, lest it waits for a reader.
+            for _ in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
+                let _ = told.send(());
+            }
+        });
+        let talking = Talking { running, lines: lines_seen };
+        if talking.lines.recv_timeout(PATIENCE).is_err() {
+            panic!("{program} prints nothing: {}", text(&talking.output()));
+        }
+        talking
+    }
+
+    /// Runs a program, which has to succeed. Answers what it printed.
+    pub fn succeeds(&self, program: &str) -> String {
+        let output = self.run(program, false).output();
+        let printed = text(&output);
+        assert!(output.status.success(), "{program}: {printed}");
+        printed
+    }
+}
+
+pub fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Starts a server on the left, and runs the client on the right when it listens. Both have to succeed. Answers what
+/// both printed.
+pub fn pair(left: &Node, right: &Node, server: &str, client: &str) -> (String, String) {
+    let serving = left.serve(server);
+    let client = right.succeeds(client);
+    let (status, printed) = serving.output();
+    assert!(status.success(), "{server}: {printed}");
+    (printed, client)
+}
+
+/// Runs a program of perftest on both ends, with the same arguments.
+pub fn perftest(left: &Node, right: &Node, arguments: &str) {
+    let (_, printed) = pair(left, right, arguments, &format!("{arguments} {}", left.ip));
+    let is_number = |word: &str| word.parse::<f64>().is_ok_and(|n| n >= 0.0);
+    let is_result =
+        |line: &str| line.split_whitespace().count() >= 4 && line.split_whitespace().all(is_number);
+    assert!(printed.lines().any(is_result), "{arguments}: no result in {printed}");
+}
