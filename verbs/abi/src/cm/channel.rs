@@ -174,20 +174,34 @@ pub unsafe extern "C" fn rdma_get_cm_event(
         crate::call::set_errno(libc::EINVAL);
         return -1;
     }
+    let mut blocks = false;
     // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
     unsafe {
         loop {
             let fd = descriptor(channel);
-            if fd < 0 || read_count(fd) < 0 {
+            if fd < 0 {
+                break;
+            }
+            blocks = libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK == 0;
+            if read_count(fd) == 0 {
+                match take(channel, event) {
+                    0 => continue,
+                    1 => return 0,
+                    _ => {}
+                }
+            }
+            if crate::call::last_errno() != libc::EBADF {
                 return -1;
             }
-            match take(channel, event) {
-                0 => {}
-                1 => return 0,
-                _ => return -1,
-            }
+            break;
+        }
+        // Another thread has destroyed the channel. Whoever was waiting there by then goes on to wait, as with a kernel:
+        // rping takes anything else for an error, while its main thread is on the way out.
+        if blocks {
+            libc::pause();
         }
     }
+    -1
 }
 
 #[unsafe(no_mangle)]
