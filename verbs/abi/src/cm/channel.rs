@@ -40,9 +40,14 @@ unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 }
 
 /// Identifiers keep working with their events; a thread that waits in the channel goes on to wait, as with a kernel.
+/// One that is on its way back there is given time: rping's main thread destroys the channel as soon as the other has
+/// acknowledged the last event, and the program fails if that one finds no channel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     quiet(|| {
+        if let Ok(inbox) = inbox(channel) {
+            inbox.see_reader_back();
+        }
         if hub().remove_channel(channel as usize).is_some() {
             // SAFETY: made by `Box::into_raw`, and registered until now.
             drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
@@ -61,7 +66,11 @@ struct Event {
 
 /// The channel's descriptor, or -1 and errno.
 unsafe extern "C" fn descriptor(channel: *mut rdma_event_channel) -> c_int {
-    number(|| Ok(inbox(channel)?.fd()))
+    number(|| {
+        let inbox = inbox(channel)?;
+        inbox.reader_is_back();
+        Ok(inbox.fd())
+    })
 }
 
 /// The event that was counted: 1, 0 if it is gone, or -1 and errno.
