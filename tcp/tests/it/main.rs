@@ -13,6 +13,7 @@ mod floods;
 mod random;
 #[cfg(feature = "sabotage")]
 mod sabotage;
+mod scale;
 mod smoltcp_peer;
 mod throughput;
 mod windows;
