@@ -1,6 +1,6 @@
 //! Whole stacks over a simulated network, in virtual time.
 //!
-//! `URNIC_SEEDS=n` runs the random connections over n seeds instead of 300, and the other randomized tests over
+//! `URNIC_SEEDS=n` runs the random connections over n seeds instead of 500, and the other randomized tests over
 //! proportionally more.
 
 mod harness;
@@ -10,10 +10,12 @@ mod acks;
 mod attacks;
 mod closing;
 mod floods;
+mod goodput;
 mod random;
 #[cfg(feature = "sabotage")]
 mod sabotage;
 mod scale;
+mod sharing;
 mod smoltcp_peer;
 mod throughput;
 mod windows;
