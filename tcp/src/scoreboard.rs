@@ -371,13 +371,6 @@ impl Scoreboard {
         self.lost_from = self.una;
     }
 
-    /// The last octets that are in flight, as far as one knows, and were sent once only.
-    pub fn last_in_flight(&self) -> Option<Range<Seq>> {
-        let i = self.runs.iter().rposition(|r| r.fate == Fate::Sent)?;
-        let run = self.runs.get(i).filter(|r| !r.again)?;
-        Some(self.start(i)..run.end)
-    }
-
     /// Nothing was lost after all, it was only late.
     pub fn revive_lost(&mut self) {
         for run in self.runs.iter_mut().filter(|r| r.fate == Fate::Lost) {

@@ -247,13 +247,14 @@ impl Controller {
     }
 
     /// The reduction was a mistake; `before` is what was before it (RFC 4015 §3.2). The window grows back in slow start from
-    /// what is in flight, `pipe`, so that no burst follows.
+    /// what is in flight, `pipe`, or the initial window if that is more, so that no burst follows.
     pub fn undo(&mut self, before: Controller, pipe: u32, acked: u32) {
         let (now, mss) = (self.cwnd, self.mss);
         *self = before;
         self.mss = mss;
         let before = self.cwnd;
-        let gentle = pipe.saturating_add(acked.min(self.initial_window())).max(self.mss);
+        let initial = self.initial_window();
+        let gentle = pipe.saturating_add(acked.min(initial)).max(initial);
         self.ssthresh = self.ssthresh.max(before);
         self.cwnd = before.min(gentle.max(now));
     }
@@ -292,6 +293,12 @@ impl Controller {
         }
         self.cwnd = self.mss;
         self.after_timeout = true;
+    }
+
+    /// F-RTO has found that the timeout was right (RFC 5682 §2.1 (3a)): the two new segments that it sent do not keep the
+    /// first retransmission back.
+    pub fn after_genuine_timeout(&mut self) {
+        self.cwnd = self.cwnd.max(3 * self.mss);
     }
 
     /// Nothing was sent for `idle`, longer than `rto`: half of the window is forgotten for each (RFC 2861 §3.2). Call

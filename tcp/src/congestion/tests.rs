@@ -258,8 +258,11 @@ fn a_mistake_is_undone_without_a_burst() {
         c.on_rto(40 * MSS, true);
         assert_eq!(c.cwnd(), MSS);
         // RFC 4015 §3.2 (5), (6).
-        c.undo(before, 5 * MSS, 2 * MSS);
-        assert_eq!((c.cwnd(), c.ssthresh()), (7 * MSS, MAX_WINDOW));
+        let mut again = c.clone();
+        c.undo(before.clone(), 15 * MSS, 2 * MSS);
+        assert_eq!((c.cwnd(), c.ssthresh()), (17 * MSS, MAX_WINDOW));
+        again.undo(before, MSS, 2 * MSS);
+        assert_eq!(again.cwnd(), 10 * MSS);
     }
 }
 

@@ -27,12 +27,13 @@ impl<B: Buffers> Connection<B> {
         let idle = acked == 0 && flight > 0 && same_window && s.payload.is_empty() && !s.has(flag::FIN);
         let marked = s.has(flag::ECE) && self.ect != 0;
         let facts = Facts { acked, flight, una: self.snd_una, idle, marked };
+        let unquiet = idle || self.is_unquiet(s);
         let mut delivered = Delivered::new(self.cold.recover);
         if acked > 0 {
             self.advance(cx, s, &mut delivered);
         }
         let mut left = false;
-        if idle || self.is_unquiet(s) {
+        if unquiet {
             left = self.repair(cx, s, &facts, delivered);
         } else if acked > 0 {
             self.grow(cx, &facts);

@@ -206,8 +206,6 @@ pub(crate) struct Cold<B: Buffers> {
     pub sampled: bool,
     /// Recovery ends when this is acknowledged; also the NewReno variable of RFC 6582.
     pub recover: Seq,
-    /// A rescue retransmission waits until SND.UNA is above this (RFC 6675 §4, RescueRxt).
-    pub rescue: Seq,
     pub rack: Rack,
     pub frto: Frto,
     /// Until this is acknowledged, further marks belong to a reduction that was made (RFC 3168 §6.1.2).
@@ -341,7 +339,6 @@ impl<B: Buffers> Connection<B> {
                 sample_at: iss,
                 sampled: true,
                 recover: iss,
-                rescue: iss,
                 rack: Rack::new(iss),
                 frto: Frto::Off,
                 marks_until: iss,

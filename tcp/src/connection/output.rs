@@ -252,9 +252,7 @@ impl<B: Buffers> Connection<B> {
         };
         // What is sent for the first time, and orderly, may go in trains of segments where the link takes them.
         let train = if self.recovery == Recovery::None { cwnd.saturating_sub(pipe) } else { 0 };
-        let Some(new) = self.new_segment(cx, train) else {
-            return if self.recovery == Recovery::Sack { self.rescue(pipe, cwnd) } else { None };
-        };
+        let new = self.new_segment(cx, train)?;
         let allowed = pipe.saturating_add(new.len) <= cwnd.saturating_add(limited) || pipe == 0;
         self.cold.cwnd_limited = !allowed;
         (allowed || new.len == 0).then_some(new)
@@ -280,19 +278,6 @@ impl<B: Buffers> Connection<B> {
         let first = self.recovery == Recovery::Sack && self.cold.congestion.nothing_recovered();
         let fits = pipe.saturating_add(next.len) <= cwnd || pipe == 0 || first;
         fits.then_some(next)
-    }
-
-    /// Everything that is lost was sent again, and there is nothing new: once per recovery, and not before it made
-    /// progress, the end of what is outstanding goes again, in case it is lost, too (RFC 6675 §4, NextSeg (4)).
-    fn rescue(&mut self, pipe: u32, cwnd: u32) -> Option<Next> {
-        if self.snd_una.le(self.cold.rescue) || pipe.saturating_add(u32::from(self.mss)) > cwnd {
-            return None;
-        }
-        let range = self.cold.scoreboard.last_in_flight()?;
-        self.cold.rescue = self.cold.recover;
-        let mss = u32::from(self.mss);
-        let len = (range.end - range.start).min(self.cold.last_len.clamp(1, mss));
-        Some(self.again(range.end - len, len))
     }
 
     /// The next new segment, or as many as one frame takes in at most `train` octets, that the peer's window lets go,

@@ -70,18 +70,22 @@ impl<B: Buffers> Connection<B> {
         self.cold.probe = Some(Probe { end: self.snd_nxt, again: next.again });
     }
 
-    /// An ACK came while a probe was out (RFC 8985 §7.4). `twice`: it reports octets that arrived twice.
-    pub(super) fn probe_answered<T>(&mut self, cx: &mut Cx<'_, T>, acked: u32, sacked: u32, twice: bool) {
-        let Some(probe) = self.cold.probe else { return };
-        let reached = self.snd_una.ge(probe.end);
-        if sacked > 0 || acked > 0 || twice {
+    /// An ACK came while a probe was out (RFC 8985 §7.4). `twice`: it reports octets that arrived twice. `idle`: it
+    /// acknowledges and carries nothing.
+    pub(super) fn probe_answered<T>(&mut self, cx: &mut Cx<'_, T>, twice: bool, idle: bool) {
+        let Some(probe) = self.cold.probe.filter(|p| self.snd_una.ge(p.end)) else { return };
+        if !probe.again || twice || idle && self.snd_una == probe.end {
+            // It was new data, or both it and what it repeated arrived.
             self.cold.probe = None;
-        }
-        // The probe itself repaired a loss, unless the peer says that it had the octets.
-        if probe.again && reached && acked > 0 && !twice && self.recovery == Recovery::None {
+        } else if self.snd_una.gt(probe.end) {
+            // It repaired a loss.
+            self.cold.probe = None;
             cx.net.counters.loss_probe_recoveries += 1;
-            self.cold.congestion.on_enter_recovery(acked);
-            self.cold.congestion.on_recovery_exit(self.outstanding(), false);
+            if self.recovery == Recovery::None {
+                self.cold.congestion.on_enter_recovery(self.outstanding());
+                self.cold.congestion.on_recovery_exit(self.outstanding(), false);
+                self.note_reduction();
+            }
         }
     }
 }

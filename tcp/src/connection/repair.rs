@@ -66,7 +66,7 @@ impl<B: Buffers> Connection<B> {
                 self.arrive_dsack(cx, &block);
             }
             self.rack_update(cx.now, &d, f.una);
-            self.probe_answered(cx, f.acked, d.sacked, twice.is_some());
+            self.probe_answered(cx, twice.is_some(), f.idle && s.sack.is_empty());
         }
         let duplicate = if by_sack { d.sacked > 0 } else { f.idle };
         if duplicate {
@@ -180,7 +180,7 @@ impl<B: Buffers> Connection<B> {
         let c = &mut self.cold;
         c.congestion.on_enter_recovery(flight);
         c.recover = self.snd_nxt;
-        c.rescue = self.snd_una;
+        c.probe = None;
         c.resend_first = kind == Recovery::NewReno;
         c.partial_acked = false;
         self.recovery = kind;
@@ -282,7 +282,11 @@ impl<B: Buffers> Connection<B> {
             // Step 2a.
             Frto::Retransmitted if f.acked > 0 || duplicate => Frto::Off,
             // Step 3a: they arrived, and what is missing did not.
-            Frto::NewData if duplicate || d.sacked > 0 || complete => Frto::Off,
+            Frto::NewData if duplicate || d.sacked > 0 => {
+                self.cold.congestion.after_genuine_timeout();
+                Frto::Off
+            }
+            Frto::NewData if complete => Frto::Off,
             other => other,
         };
         if f.acked > 0 {

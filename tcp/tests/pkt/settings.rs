@@ -3,7 +3,7 @@
 use crate::script::{Fault, Script, duration, fault, number};
 use crate::world::{GATEWAY, US, World};
 use std::time::Duration;
-use urnic_tcp::{Congestion, Keepalive, StackConfig, Time};
+use urnic_tcp::{Congestion, Ecn, Keepalive, StackConfig, Time};
 
 /// A stack with the settings of a script.
 pub fn world(script: &Script, start: Time) -> Result<World, Fault> {
@@ -102,9 +102,19 @@ fn set(cfg: &mut StackConfig, key: &str, value: &str) -> Result<bool, String> {
             t.congestion = match value {
                 "reno" => Congestion::Reno,
                 "cubic" => Congestion::Cubic,
+                "dctcp" => Congestion::Dctcp,
                 _ => return Err("no congestion control that is known".into()),
             }
         }
+        "ecn" => {
+            t.ecn = match value {
+                "off" => Ecn::Off,
+                "accept" => Ecn::Accept,
+                "offer" => Ecn::Offer,
+                _ => return Err("neither off nor accept nor offer".into()),
+            }
+        }
+        "pacing" => t.pacing = on(value)?,
         "initial_window" => t.initial_window = int(value)?,
         "keepalive" => t.keepalive = keepalive(value)?,
         "user_timeout" => t.user_timeout = optional_time(value)?,
