@@ -71,6 +71,7 @@ fn tail_loss() {
         assert_eq!((k.loss_probes, k.rto_recoveries), if sack { (1, 0) } else { (0, 1) });
         // The loss that the probe repaired counts, once more than the probe is acknowledged (RFC 8985 §7.4).
         p.transfer(c, s, &pattern(1448), 1448, Duration::from_secs(2), |_, _| Act::Pass);
+        p.settle();
         assert!(p.a.stack.info(c).unwrap().ssthresh < 1 << 20);
     }
 }
