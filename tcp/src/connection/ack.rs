@@ -12,9 +12,13 @@ use crate::wire::{Segment, flag};
 impl<B: Buffers> Connection<B> {
     /// Takes an ACK that is not beyond SND.NXT.
     pub(super) fn arrive_ack<T>(&mut self, cx: &mut Cx<'_, T>, h: &mut impl Handler<B::Frame>, s: &Segment) {
-        self.cold.probes = 0;
+        self.probes = 0;
         if s.ack.lt(self.snd_una) {
             return; // old news; its window is, too
+        }
+        if self.is_no_news(s) {
+            (self.snd_wl1, self.snd_wl2) = (s.seq, s.ack);
+            return;
         }
         let right_edge = self.snd_una + self.snd_wnd;
         let window = u32::from(s.window) << self.snd_wscale;
@@ -49,6 +53,18 @@ impl<B: Buffers> Connection<B> {
         if data > 0 || (room_grew && self.may_send()) {
             h.acked(cx.id, self.tag, u64::from(data));
         }
+    }
+
+    /// It came with data, or to keep alive, and says nothing that was not known: what receivers of much get.
+    #[inline]
+    fn is_no_news(&self, s: &Segment) -> bool {
+        s.ack == self.snd_una
+            && self.snd_una == self.snd_nxt
+            && self.snd_wl1.le(s.seq)
+            && u32::from(s.window) << self.snd_wscale == self.snd_wnd
+            && s.sack.is_empty()
+            && !s.has(flag::ECE)
+            && self.recovery == Recovery::None
     }
 
     /// Something is missing, or was thought to be.

@@ -1,6 +1,6 @@
 //! A segment arrives (RFC 9293 §3.10.7.4, RFC 5961, RFC 7323 §5).
 
-use super::{Connection, Cx, Fate, Flags, State};
+use super::{Connection, Cx, Fate, Flags, State, coarse};
 use crate::buffers::{Buffers, CloseReason, Handler, Transmit};
 use crate::sabotage::{Rule, broken};
 use crate::seq::Seq;
@@ -8,7 +8,8 @@ use crate::wire::{Segment, flag};
 use core::time::Duration;
 
 /// TS.Recent of a connection idle for longer says nothing (RFC 7323 §5.5).
-const TS_RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
+/// In units of 2^30 ns.
+const TS_RECENT_LIFETIME: u32 = ((24 * 24 * 3600 * 1_000_000_000u64) >> 30) as u32;
 /// Challenge ACKs per connection in `CHALLENGE_INTERVAL` (RFC 5961 §7).
 const CHALLENGES: u8 = 10;
 const CHALLENGE_INTERVAL: Duration = Duration::from_secs(1);
@@ -53,7 +54,7 @@ impl<B: Buffers> Connection<B> {
             && self.flags.has(Flags::TIMESTAMPS)
         {
             self.ts_recent = t.value;
-            self.cold.ts_recent_at = cx.now;
+            self.ts_recent_at = coarse(cx.now);
         }
         // RFC 5961 §5: an ACK from before the largest window, or of what was never sent.
         if s.ack.lt(self.snd_una - self.max_snd_wnd) || s.ack.gt(self.snd_nxt) {
@@ -95,7 +96,7 @@ impl<B: Buffers> Connection<B> {
         if Seq(t.value).ge(Seq(self.ts_recent)) {
             return true;
         }
-        if cx.now - self.cold.ts_recent_at > TS_RECENT_LIFETIME {
+        if coarse(cx.now).wrapping_sub(self.ts_recent_at) > TS_RECENT_LIFETIME {
             self.ts_recent = t.value;
             return true;
         }
@@ -140,6 +141,7 @@ impl<B: Buffers> Connection<B> {
         cx.net.counters.duplicate += 1;
         if self.flags.has(Flags::SACK) && !s.payload.is_empty() && (s.seq + s.len()).le(self.rcv_nxt) {
             let end = s.seq + s.payload.len() as u32;
+            self.reports = true;
             self.cold.reassembly.note_duplicate(crate::reassembly::Block::new(s.seq, end));
         }
         self.send_ack(cx);
@@ -185,6 +187,7 @@ impl<B: Buffers> Connection<B> {
             State::FinWait1 => {
                 self.state = State::FinWait2;
                 self.cold.fin_wait_until = cx.now + cx.net.cfg.tcp.fin_wait;
+                self.timed = true;
                 None
             }
             State::Closing => Some(Fate::TimeWait),

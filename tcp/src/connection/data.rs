@@ -28,10 +28,8 @@ impl<B: Buffers> Connection<B> {
         let mut at = s.payload.clone();
         let end = seq + at.len() as u32;
         // Behind the window, or behind a FIN that is known.
-        let limit = match self.cold.peer_fin {
-            Some(fin) if self.flags.has(Flags::HOLES) => fin,
-            _ => self.rcv_nxt + self.rcv_wnd,
-        };
+        let fin = if self.flags.has(Flags::HOLES) { self.cold.peer_fin } else { None };
+        let limit = fin.unwrap_or(self.rcv_nxt + self.rcv_wnd);
         if end.gt(limit) {
             at.end -= (end - limit).min(at.len() as u32) as usize;
         } else if s.has(flag::FIN) && self.cold.peer_fin.is_none() {
@@ -40,6 +38,7 @@ impl<B: Buffers> Connection<B> {
         if seq.lt(self.rcv_nxt) && !broken(Rule::OverlapOnce) {
             let known = self.rcv_nxt.since(seq).min(at.len() as u32);
             if known > 0 && self.flags.has(Flags::SACK) {
+                self.reports = true;
                 self.cold.reassembly.note_duplicate(Block::new(seq, seq + known));
             }
             at.start += known as usize;
@@ -56,7 +55,7 @@ impl<B: Buffers> Connection<B> {
         if !at.is_empty() {
             self.deliver(cx, h, frame, at);
         }
-        if !self.flags.has(Flags::HOLES) && self.cold.peer_fin.is_none() {
+        if !self.flags.has(Flags::HOLES) && !s.has(flag::FIN) {
             // The usual case: acknowledged once per burst, or with the next data that we send.
             self.flags.set(Flags::ACK);
             return Fate::Keep;
@@ -102,6 +101,7 @@ impl<B: Buffers> Connection<B> {
         if !self.cold.reassembly.is_empty() || self.cold.peer_fin.is_some() {
             self.flags.set(Flags::HOLES);
         }
+        self.reports = true;
         self.send_ack(cx);
     }
 

@@ -185,6 +185,17 @@ pub(crate) struct Connection<B: Buffers> {
     pub echo: u8,
     /// CWR, if the next new segment is to carry it; otherwise zero.
     pub reduced: u8,
+    pub neighbour: Neighbour,
+    /// Keep-alive probes since the peer was heard.
+    pub probes: u8,
+    /// It waits for the neighbour's address.
+    pub waits_for_neighbour: bool,
+    /// The next ACK may have something to say in a SACK option.
+    pub reports: bool,
+    /// The cold part may have a deadline, or patience of its own.
+    pub timed: bool,
+    /// When TS.Recent was set, in units of 2^30 ns.
+    pub ts_recent_at: u32,
     /// Retransmission, SYN, loss probe or window probe; `Time::MAX`: none.
     pub rtx_at: Time,
     /// What the timer wheel knows; never later than the earliest deadline.
@@ -231,8 +242,6 @@ pub(crate) struct Cold<B: Buffers> {
     pub retries: u8,
     /// Window probes are being sent instead of data.
     pub persist: bool,
-    /// Keep-alive probes since the peer was heard.
-    pub probes: u8,
     /// When a held segment is sent although the window does not fit it; `Time::MAX`: none is held.
     pub hold_until: Time,
     /// Since when something has been outstanding without any being acknowledged; `Time::MAX`: nothing is.
@@ -244,7 +253,6 @@ pub(crate) struct Cold<B: Buffers> {
     pub paced_until: Time,
     /// When a paced sender is called again; `Time::MAX`: not waiting.
     pub pace_at: Time,
-    pub ts_recent_at: Time,
     pub reassembly: Reassembly<B::Frame>,
     /// The sequence number of the peer's FIN, once known.
     pub peer_fin: Option<Seq>,
@@ -253,9 +261,6 @@ pub(crate) struct Cold<B: Buffers> {
     pub iss: Seq,
     /// The peer's SYN had the window scale option.
     pub peer_scales: bool,
-    pub neighbour: Neighbour,
-    /// It waits for the neighbour's address.
-    pub waits_for_neighbour: bool,
     /// The port came from `PortSpace::connect`.
     pub owns_port: bool,
     /// An ICMP error said that the peer cannot be reached; the reason if it stays silent (RFC 5461).
@@ -263,6 +268,11 @@ pub(crate) struct Cold<B: Buffers> {
     pub retransmits: u64,
     /// Its own instead of the configured ones.
     pub patience: Option<Box<Patience>>,
+}
+
+/// A time in units of 2^30 ns, for what need not be exact.
+pub(crate) fn coarse(t: Time) -> u32 {
+    (t.as_nanos() >> 30) as u32
 }
 
 /// How a connection begins.
@@ -328,6 +338,12 @@ impl<B: Buffers> Connection<B> {
             ect: 0,
             echo: 0,
             reduced: 0,
+            neighbour,
+            probes: 0,
+            waits_for_neighbour: false,
+            reports: false,
+            timed: false,
+            ts_recent_at: coarse(now),
             rtx_at: Time::MAX,
             armed: Time::MAX,
             heard: now,
@@ -353,22 +369,18 @@ impl<B: Buffers> Connection<B> {
                 last_len: 0,
                 retries: 0,
                 persist: false,
-                probes: 0,
                 hold_until: Time::MAX,
                 stalled_since: Time::MAX,
                 fin_wait_until: Time::MAX,
                 last_sent: now,
                 paced_until: Time::ZERO,
                 pace_at: Time::MAX,
-                ts_recent_at: now,
                 reassembly: Reassembly::new(held_frames(cfg.recv_window)),
                 peer_fin: None,
                 challenge_window: Time::ZERO,
                 challenges: 0,
                 iss,
                 peer_scales: false,
-                neighbour,
-                waits_for_neighbour: false,
                 owns_port,
                 soft_error: false,
                 retransmits: 0,
@@ -385,7 +397,7 @@ impl<B: Buffers> Connection<B> {
             && let Some(value) = timestamp
         {
             self.flags.set(Flags::TIMESTAMPS);
-            (self.ts_recent, self.cold.ts_recent_at) = (value, now);
+            (self.ts_recent, self.ts_recent_at) = (value, coarse(now));
             mss -= TIMESTAMPS_LEN;
         }
         if cfg.sack && peer.sack_permitted {
@@ -490,11 +502,6 @@ impl<B: Buffers> Connection<B> {
         ConnId { index, generation: self.generation }
     }
 
-    #[inline]
-    pub fn waits_for_neighbour(&self) -> bool {
-        self.cold.waits_for_neighbour
-    }
-
     /// Octets sent and not acknowledged, with SYN and FIN.
     #[inline]
     pub fn outstanding(&self) -> u32 {
@@ -550,6 +557,9 @@ impl<B: Buffers> Connection<B> {
             return false;
         }
         self.cold.queue.push(payload, len);
+        if !matches!(self.state, State::SynSent | State::SynReceived) {
+            self.flags.set(Flags::OUTPUT);
+        }
         true
     }
 

@@ -29,9 +29,9 @@ impl<B: Buffers> Connection<B> {
             self.flags.set(Flags::OUTPUT);
             return None;
         }
-        let mac = cx.net.resolve(self.cold.neighbour, cx.now);
-        if mac.is_none() && !self.cold.waits_for_neighbour {
-            self.cold.waits_for_neighbour = cx.net.wait(self.cold.neighbour, cx.id);
+        let mac = cx.net.resolve(self.neighbour, cx.now);
+        if mac.is_none() && !self.waits_for_neighbour {
+            self.waits_for_neighbour = cx.net.wait(self.neighbour, cx.id);
         }
         mac
     }
@@ -75,9 +75,10 @@ impl<B: Buffers> Connection<B> {
         self.flags.set(Flags::ACK);
         let Some(dst_mac) = self.ready_to_send(cx) else { return };
         let mut options = self.timestamp_option(cx.now);
-        if self.flags.has(Flags::SACK) && self.cold.reassembly.has_sack() {
+        if self.reports && self.flags.has(Flags::SACK) && self.cold.reassembly.has_sack() {
             let room = (options.remaining_capacity() - 4) / 8;
             put_sack(&mut options, &self.cold.reassembly.sack_blocks(room));
+            self.reports = self.cold.reassembly.has_sack();
         }
         cx.net.emit(cx.tx, &self.fields(dst_mac, seq, flag::ACK, &options), &[], false, 0);
         cx.net.counters.acks_out += 1;
@@ -94,7 +95,7 @@ impl<B: Buffers> Connection<B> {
         if self.state == State::SynSent || cx.tx.room() == 0 {
             return;
         }
-        let Some(dst_mac) = cx.net.resolve(self.cold.neighbour, cx.now) else { return };
+        let Some(dst_mac) = cx.net.resolve(self.neighbour, cx.now) else { return };
         let options = Options::new();
         cx.net.counters.resets_out += 1;
         let mut fields = self.fields(dst_mac, self.snd_nxt, 0, &options);
@@ -104,8 +105,18 @@ impl<B: Buffers> Connection<B> {
 
     /// RFC 9293 §3.10.7.3 first, §3.10.7.4 fifth: an ACK of something never sent during the handshake.
     pub(super) fn reset_for<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
-        if let Some(mac) = cx.net.resolve(self.cold.neighbour, cx.now) {
+        if let Some(mac) = cx.net.resolve(self.neighbour, cx.now) {
             cx.net.reset(cx.now, cx.tx, mac, self.key, s);
+        }
+    }
+
+    /// At the end of a pass: what is due, or only an ACK, which does not ask the cold part.
+    #[inline]
+    pub(crate) fn flush<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
+        if self.flags.has(Flags::OUTPUT) || matches!(self.state, State::SynSent | State::SynReceived) {
+            self.output(cx);
+        } else if self.flags.has(Flags::ACK) {
+            self.send_ack(cx);
         }
     }
 
@@ -312,6 +323,7 @@ impl<B: Buffers> Connection<B> {
         }
         if self.cold.hold_until == Time::MAX {
             self.cold.hold_until = cx.now + cx.net.cfg.tcp.sws_override;
+            self.timed = true;
         } else if self.cold.hold_until <= cx.now {
             cx.net.counters.sws_overrides += 1;
             return segment(usable);

@@ -27,6 +27,7 @@ impl<B: Buffers> Connection<B> {
             return false;
         }
         c.pace_at = c.paced_until - QUANTUM;
+        self.timed = true;
         // It is the window that sets the pace.
         c.cwnd_limited = pipe >= c.congestion.cwnd() / 2;
         true

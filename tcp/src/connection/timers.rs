@@ -20,6 +20,23 @@ impl<B: Buffers> Connection<B> {
             .min(self.keepalive_at(net))
     }
 
+    /// The same, or earlier; from the hot part alone where nothing is in flight.
+    #[inline]
+    pub fn next_deadline(&self, net: &Net) -> Time {
+        if self.timed || self.outstanding() > 0 {
+            return self.deadline(net);
+        }
+        match net.cfg.tcp.keepalive {
+            Some(k) => self.rtx_at.min(self.keepalive_after(&k)),
+            None => self.rtx_at,
+        }
+    }
+
+    #[inline]
+    fn keepalive_after(&self, k: &Keepalive) -> Time {
+        self.heard + k.idle + k.interval * u32::from(self.probes)
+    }
+
     fn user_timeout_at(&self, net: &Net) -> Time {
         let t = self.cold.patience.as_ref().map_or(net.cfg.tcp.user_timeout, |p| p.user_timeout);
         match t {
@@ -36,9 +53,7 @@ impl<B: Buffers> Connection<B> {
     /// window is shut, they come in addition to window probes, which become rare.
     fn keepalive_at(&self, net: &Net) -> Time {
         match self.keepalive(net) {
-            Some(k) if self.outstanding() == 0 => {
-                self.heard + k.idle + k.interval * u32::from(self.cold.probes)
-            }
+            Some(k) if self.outstanding() == 0 => self.keepalive_after(&k),
             _ => Time::MAX,
         }
     }
@@ -78,13 +93,16 @@ impl<B: Buffers> Connection<B> {
         if self.keepalive_at(cx.net) <= now
             && let Some(k) = self.keepalive(cx.net)
         {
-            if self.cold.probes >= k.count {
+            if self.probes >= k.count {
                 return self.give_up(cx);
             }
-            self.cold.probes += 1;
+            self.probes += 1;
             cx.net.counters.keepalive_probes += 1;
             self.send_probe(cx);
         }
+        let c = &self.cold;
+        let none = [c.hold_until, c.pace_at, c.fin_wait_until].iter().all(|t| *t == Time::MAX);
+        self.timed = !none || c.patience.is_some();
         if self.outstanding() == 0 {
             self.cold.queue.shrink();
             self.cold.scoreboard.shrink();

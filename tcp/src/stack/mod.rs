@@ -297,7 +297,7 @@ impl<B: Buffers> Stack<B> {
             let Some(c) = self.connections.get_mut(index) else { continue };
             let id = c.id(index);
             c.flags.clear(Flags::LISTED);
-            c.output(&mut Cx { now, net: &mut self.net, tx, id });
+            c.flush(&mut Cx { now, net: &mut self.net, tx, id });
             self.note(id.index);
         }
     }
@@ -404,6 +404,7 @@ impl<B: Buffers> Stack<B> {
     pub fn set_patience(&mut self, conn: ConnId, patience: Option<Patience>) {
         if let Some(c) = self.get_mut(conn) {
             c.cold.patience = patience.map(Box::new);
+            c.timed = true;
             self.note(conn.index);
         }
     }
@@ -554,11 +555,11 @@ impl<B: Buffers> Stack<B> {
     fn note(&mut self, index: u32) {
         let Some(c) = self.connections.get_mut(index) else { return };
         let owes = c.flags.has(Flags::OUTPUT) || c.flags.has(Flags::ACK);
-        if owes && !c.waits_for_neighbour() && !c.flags.has(Flags::LISTED) {
+        if owes && !c.waits_for_neighbour && !c.flags.has(Flags::LISTED) {
             c.flags.set(Flags::LISTED);
             self.work.push_back(index);
         }
-        let deadline = c.deadline(&self.net);
+        let deadline = c.next_deadline(&self.net);
         if deadline < c.armed {
             c.armed = deadline;
             self.wheel.schedule(index, deadline);
@@ -620,7 +621,7 @@ impl<B: Buffers> Stack<B> {
         let c = self.connections.remove(index)?;
         self.table.remove(c.key);
         self.wheel.cancel(index);
-        self.net.release(c.cold.neighbour);
+        self.net.release(c.neighbour);
         self.net.held.changed(index, c.cold.reassembly.len(), 0);
         Some(c)
     }
@@ -637,7 +638,7 @@ impl<B: Buffers> Stack<B> {
 
     fn wake_connection(&mut self, now: Time, id: ConnId, found: bool, h: &mut impl Handler<B::Frame>) {
         let Some(c) = self.get_mut(id) else { return };
-        c.cold.waits_for_neighbour = false;
+        c.waits_for_neighbour = false;
         let mut fate = Fate::Keep;
         if found {
             c.flags.set(Flags::OUTPUT);
