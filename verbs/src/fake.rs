@@ -149,7 +149,7 @@ impl EngineOps for FakeEngine {
         while let Some(qpn) = self.doorbells.pop() {
             worked = true;
             if let Some(qp) = self.qps.get(&qpn) {
-                qp.shared.answer_doorbell();
+                qp.shared.bell.answer();
                 self.ready.push_back(qpn);
             }
         }

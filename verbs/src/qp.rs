@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cq::{Cq, CqShared};
@@ -12,6 +12,7 @@ use crate::events::{AsyncQueue, Object};
 use crate::pd::{Pd, Scopes};
 use crate::queue::{Payload, RecvQueue, SendQueue};
 use crate::sabotage::{Rule, broken};
+use crate::shard::Bell;
 use crate::srq::{Srq, SrqShared};
 use crate::wr::{RecvWr, SendWr};
 
@@ -96,8 +97,7 @@ pub(crate) struct QpShared {
     pub(crate) send_cq: Arc<CqShared>,
     pub(crate) recv_cq: Arc<CqShared>,
     pub(crate) state: AtomicU8,
-    /// The QP's number is in the shard's doorbells, or about to be.
-    pub(crate) scheduled: AtomicBool,
+    pub(crate) bell: Bell,
     /// Every send request is reported.
     pub(crate) signal_all: bool,
     pub(crate) terminate: Mutex<Option<TerminateInfo>>,
@@ -113,12 +113,6 @@ impl QpShared {
     pub(crate) fn set_state(&self, state: QpState) {
         self.state.store(state as u8, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-    }
-
-    /// Engine: takes back the doorbell; to be called before looking at the queues. A post that the look then
-    /// misses rings again.
-    pub(crate) fn answer_doorbell(&self) {
-        self.scheduled.swap(false, Ordering::AcqRel);
     }
 
     /// Engine: a new life begins.
@@ -225,7 +219,7 @@ impl Qp {
             send_cq: init.send_cq.shared.clone(),
             recv_cq: init.recv_cq.shared.clone(),
             state: AtomicU8::new(QpState::Idle as u8),
-            scheduled: AtomicBool::new(false),
+            bell: Bell::default(),
             signal_all: init.signal_all,
             terminate: Mutex::new(None),
             events: device.events.clone(),
@@ -413,14 +407,10 @@ impl Qp {
     fn ring(&self) {
         let shard = &self.pd.shared.device.shard;
         // Who has rung already waits for a pass.
-        if !self.shared.scheduled.load(Ordering::Relaxed)
-            && !broken(Rule::Doorbell)
-            && shard.kick(self.shared.qpn)
-        {
+        if !self.shared.bell.is_ringing() && !broken(Rule::Doorbell) && shard.kick(self.shared.qpn) {
             return;
         }
-        // The swap also orders the posted entry before the engine's look.
-        if !self.shared.scheduled.swap(true, Ordering::AcqRel) && !broken(Rule::Doorbell) {
+        if self.shared.bell.ring() && !broken(Rule::Doorbell) {
             shard.ring(self.shared.qpn);
         }
     }

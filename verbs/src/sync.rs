@@ -1,10 +1,48 @@
 //! Small synchronization tools.
 
-use std::cell::UnsafeCell;
-use std::hint;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+
+pub(crate) use primitives::{Cell, atomic, hint, thread};
+
+use atomic::{AtomicBool, Ordering};
+
+/// What locks, rings and doorbells are made of.
+#[cfg(not(feature = "loom"))]
+mod primitives {
+    pub(crate) use std::sync::atomic;
+    pub(crate) use std::{hint, thread};
+
+    /// [`UnsafeCell`](std::cell::UnsafeCell), with the interface that a model checker can watch.
+    #[derive(Debug, Default)]
+    #[repr(transparent)]
+    pub(crate) struct Cell<T>(std::cell::UnsafeCell<T>);
+
+    impl<T> Cell<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(std::cell::UnsafeCell::new(value))
+        }
+
+        /// For reading.
+        #[inline(always)]
+        pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+            f(self.0.get())
+        }
+
+        /// For writing.
+        #[inline(always)]
+        pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+            f(self.0.get())
+        }
+    }
+}
+
+/// The same for loom, which runs a test under every order that the memory model allows.
+#[cfg(feature = "loom")]
+mod primitives {
+    pub(crate) use loom::cell::UnsafeCell as Cell;
+    pub(crate) use loom::sync::atomic;
+    pub(crate) use loom::{hint, thread};
+}
 
 /// Spins before a waiter gives its core away.
 const SPINS: u32 = 64;
@@ -26,15 +64,15 @@ impl<T> Deref for Line<T> {
 #[derive(Debug, Default)]
 pub(crate) struct SpinLock<T> {
     held: AtomicBool,
-    value: UnsafeCell<T>,
+    value: Cell<T>,
 }
 
 // SAFETY: the lock gives one thread at a time access to the value.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
-    pub(crate) const fn new(value: T) -> Self {
-        Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    pub(crate) fn new(value: T) -> Self {
+        Self { held: AtomicBool::new(false), value: Cell::new(value) }
     }
 
     pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
@@ -69,14 +107,14 @@ impl<T> Deref for SpinGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: this guard holds the lock.
-        unsafe { &*self.lock.value.get() }
+        self.lock.value.with(|value| unsafe { &*value })
     }
 }
 
 impl<T> DerefMut for SpinGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: this guard holds the lock and is borrowed mutably.
-        unsafe { &mut *self.lock.value.get() }
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
     }
 }
 
@@ -86,5 +124,7 @@ impl<T> Drop for SpinGuard<'_, T> {
     }
 }
 
+#[cfg(all(test, feature = "loom"))]
+mod models;
 #[cfg(test)]
 mod tests;

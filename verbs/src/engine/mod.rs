@@ -174,7 +174,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
     fn doorbell(&mut self, qpn: u32) {
         let Some(index) = self.index_of(qpn) else { return };
         let Some(qp) = self.qps.get_mut(index) else { return };
-        qp.shared.answer_doorbell();
+        qp.shared.bell.answer();
         match qp.endpoint {
             _ if qp.is_over() => qp.flush(None, crate::wc::WcStatus::Flushed),
             Some(endpoint) => self.schedule(endpoint),

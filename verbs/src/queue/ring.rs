@@ -1,10 +1,9 @@
 //! The ring itself.
 
-use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::sync::Line;
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Cell, Line};
 
 /// A bounded ring of `T` with wrapping 32-bit entry numbers.
 ///
@@ -28,7 +27,7 @@ pub(crate) fn capacity_for(entries: u32) -> u32 {
 
 struct Slot<T> {
     sequence: AtomicU32,
-    entry: UnsafeCell<MaybeUninit<T>>,
+    entry: Cell<MaybeUninit<T>>,
 }
 
 // SAFETY: a slot's entry is accessed by the producer while its sequence says free and by the consumer
@@ -43,12 +42,12 @@ impl<T: Copy> Ring<T> {
     }
 
     /// The same, with `first` as the number of the first entry.
-    pub(super) fn starting_at(entries: u32, first: u32) -> Self {
+    pub(crate) fn starting_at(entries: u32, first: u32) -> Self {
         let capacity = capacity_for(entries);
         let slots = (0..capacity)
             .map(|i| Slot {
                 sequence: AtomicU32::new(first.wrapping_add(i.wrapping_sub(first) & (capacity - 1))),
-                entry: UnsafeCell::new(MaybeUninit::uninit()),
+                entry: Cell::new(MaybeUninit::uninit()),
             })
             .collect();
         Self { slots, released: Line(AtomicU32::new(first)) }
@@ -78,7 +77,7 @@ impl<T: Copy> Ring<T> {
             return false;
         }
         // SAFETY: the sequence says that the slot is the producer's.
-        unsafe { (*slot.entry.get()).write(entry) };
+        slot.entry.with_mut(|place| unsafe { (*place).write(entry) });
         slot.sequence.store(index.wrapping_add(1), Ordering::Release);
         true
     }
@@ -91,7 +90,7 @@ impl<T: Copy> Ring<T> {
             return None;
         }
         // SAFETY: published, so it is initialized, and the producer leaves it alone until release.
-        Some(unsafe { (*slot.entry.get()).assume_init_ref() })
+        Some(slot.entry.with(|place| unsafe { (*place).assume_init_ref() }))
     }
 
     /// Consumer: all entries up to and including `index` are free again. Entries not published yet, and

@@ -1,15 +1,39 @@
 //! Which QPs have new work.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use crate::sync::Line;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// What a slot holds that nobody has rung at.
 const FREE: u32 = u32::MAX;
 /// What it holds instead of the number of a QP that is gone.
 const FORGOTTEN: u32 = u32::MAX - 1;
 
-/// The numbers of QPs with work, each at most once (see `QpShared::scheduled`), so there is room for all. Any thread
+/// Whether a QP's number is among the doorbells, or about to be.
+#[derive(Default)]
+pub(crate) struct Bell(AtomicBool);
+
+impl Bell {
+    /// Whether it has rung and was not answered. Only a hint: it says nothing about what was posted.
+    #[inline]
+    pub(crate) fn is_ringing(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Poster: whether the QP's number is to be entered. The swap also orders the posted entry before the engine's look.
+    #[inline]
+    pub(crate) fn ring(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+
+    /// Engine: takes the ring back; to be called before looking at the queues. A post that the look then misses
+    /// rings again.
+    #[inline]
+    pub(crate) fn answer(&self) {
+        self.0.swap(false, Ordering::AcqRel);
+    }
+}
+
+/// The numbers of QPs with work, each at most once (see [`Bell`]), so there is room for all. Any thread
 /// rings; only the holder of the engine lock takes numbers out.
 pub(crate) struct Doorbells {
     /// A power of two of them; ring `i` goes to slot `i mod len`.
@@ -46,7 +70,7 @@ impl Doorbells {
         self.taken.load(Ordering::Relaxed) == self.rung.load(Ordering::Acquire)
     }
 
-    /// Engine: the next QP with work. `QpShared::answer_doorbell` comes next, then the look at its queues.
+    /// Engine: the next QP with work. [`Bell::answer`] comes next, then the look at its queues.
     #[inline]
     pub(crate) fn pop(&self) -> Option<u32> {
         while !self.is_empty() {

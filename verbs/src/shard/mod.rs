@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub(crate) use doorbell::Doorbells;
+pub(crate) use doorbell::{Bell, Doorbells};
 pub(crate) use linger::{forked, linger_at_exit};
 pub(crate) use ops::{DeviceClock, EngineAttr, EngineOps, ListenId, RequestId, Ties};
 
