@@ -39,7 +39,7 @@ mod primitives {
 /// The same for loom, which runs a test under every order that the memory model allows.
 #[cfg(feature = "loom")]
 mod primitives {
-    pub(crate) use loom::cell::UnsafeCell as Cell;
+    pub(crate) type Cell<T> = loom::cell::UnsafeCell<T>;
     pub(crate) use loom::sync::atomic;
     pub(crate) use loom::{hint, thread};
 }

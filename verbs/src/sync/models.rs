@@ -58,7 +58,7 @@ fn a_ring_hands_over_each_entry_once() {
         let posted = producer.join().unwrap();
         assert!((2..=4).contains(&posted), "a ring of two takes two");
         let mut taken = consumer.join().unwrap();
-        for _ in taken..=posted {
+        for _ in 0..=posted {
             taken = take(&ring, taken);
         }
         assert_eq!(taken, posted);
