@@ -20,6 +20,9 @@ pub struct Counters {
     pub bytes_out: u64,
     pub retransmitted_segments: u64,
     pub retransmitted_bytes: u64,
+    /// Of the segments that were sent again, those in fast recovery and those after a timeout.
+    pub fast_retransmissions: u64,
+    pub timeout_retransmissions: u64,
     pub acks_out: u64,
     pub resets_out: u64,
     pub tx_full: u64,
@@ -51,7 +54,11 @@ pub struct Counters {
     pub challenge_acks: u64,
     pub limited: u64,
     // Loss.
+    /// Fast recoveries, and of them those with SACK.
     pub fast_recoveries: u64,
+    pub sack_recoveries: u64,
+    /// Times that a retransmission was found lost.
+    pub lost_retransmissions: u64,
     pub rto_recoveries: u64,
     pub loss_probes: u64,
     /// Losses that a loss probe repaired.
@@ -59,6 +66,8 @@ pub struct Counters {
     /// ACKs with SACK blocks, and of them those that report a duplicate.
     pub sacks_in: u64,
     pub dsacks_in: u64,
+    /// ACKs of ours that report a duplicate.
+    pub dsacks_out: u64,
     pub sack_reneging: u64,
     /// Reductions of the window that were undone: after a timeout by F-RTO, because of DSACK, and by timestamps after a
     /// timeout and in fast recovery.
@@ -77,4 +86,53 @@ pub struct Counters {
     pub arp_conflicts: u64,
     pub echo_replies: u64,
     pub unreachables_in: u64,
+}
+
+impl Counters {
+    /// The counters that Linux has, too, under the names that `nstat` gives them; what is no segment or packet there is
+    /// none here.
+    pub fn nstat(&self) -> [(&'static str, u64); 40] {
+        [
+            ("TcpActiveOpens", self.active_opens),
+            ("TcpPassiveOpens", self.passive_opens),
+            ("TcpEstabResets", self.resets_in),
+            ("TcpInSegs", self.segments_in),
+            ("TcpOutSegs", self.segments_out),
+            ("TcpRetransSegs", self.retransmitted_segments),
+            ("TcpOutRsts", self.resets_out),
+            ("TcpInCsumErrors", self.bad_tcp_checksum),
+            ("TcpExtSyncookiesSent", self.syn_cookies_out),
+            ("TcpExtSyncookiesRecv", self.syn_cookies_in),
+            ("TcpExtSyncookiesFailed", self.syn_cookies_failed),
+            ("TcpExtPAWSEstab", self.paws_dropped),
+            ("TcpExtListenDrops", self.syn_backlog_full),
+            ("TcpExtTCPRenoRecovery", self.fast_recoveries - self.sack_recoveries),
+            ("TcpExtTCPSackRecovery", self.sack_recoveries),
+            ("TcpExtTCPSACKReneging", self.sack_reneging),
+            ("TcpExtTCPFullUndo", self.full_undos),
+            ("TcpExtTCPDSACKUndo", self.dsack_undos),
+            ("TcpExtTCPLossUndo", self.loss_undos),
+            ("TcpExtTCPLostRetransmit", self.lost_retransmissions),
+            ("TcpExtTCPFastRetrans", self.fast_retransmissions),
+            ("TcpExtTCPSlowStartRetrans", self.timeout_retransmissions),
+            ("TcpExtTCPTimeouts", self.rto_recoveries),
+            ("TcpExtTCPLossProbes", self.loss_probes),
+            ("TcpExtTCPLossProbeRecovery", self.loss_probe_recoveries),
+            ("TcpExtTCPSpuriousRTOs", self.spurious_timeouts),
+            ("TcpExtTCPDSACKOldSent", self.dsacks_out),
+            ("TcpExtTCPDSACKRecv", self.dsacks_in),
+            ("TcpExtTCPAbortOnTimeout", self.timeouts),
+            ("TcpExtTCPOFOQueue", self.out_of_order),
+            ("TcpExtTCPOFODrop", self.out_of_order_dropped),
+            ("TcpExtTCPChallengeACK", self.challenge_acks),
+            ("TcpExtTCPWinProbe", self.window_probes),
+            ("TcpExtTCPKeepAlive", self.keepalive_probes),
+            ("IpExtInCEPkts", self.congestion_marks_in),
+            ("IpInHdrErrors", self.malformed),
+            ("IpInUnknownProtos", self.unknown_protocol),
+            ("IpExtInCsumErrors", self.bad_ip_checksum),
+            ("IcmpInDestUnreachs", self.unreachables_in),
+            ("IcmpOutEchoReps", self.echo_replies),
+        ]
+    }
 }

@@ -77,7 +77,7 @@ pub use buffers::{
 };
 pub use config::{Address, ConfigError, Ecn, Keepalive, Patience, Route, StackConfig, TcpConfig};
 pub use congestion::Congestion;
-pub use connection::{ConnInfo, State};
+pub use connection::{ConnInfo, RecoveryState, State};
 pub use counters::Counters;
 pub use listen::ListenError;
 pub use ports::{LocalPorts, PortError, PortSpace};

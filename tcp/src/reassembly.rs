@@ -209,6 +209,11 @@ impl<F: Frame> Reassembly<F> {
         self.duplicate = Some(block);
     }
 
+    /// A duplicate is to be reported.
+    pub fn has_duplicate(&self) -> bool {
+        self.duplicate.is_some()
+    }
+
     /// There is something to report in a SACK option.
     pub fn has_sack(&self) -> bool {
         self.holes.is_some() || self.duplicate.is_some()

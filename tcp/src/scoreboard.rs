@@ -129,6 +129,17 @@ pub struct Yardstick {
     pub now: Time,
 }
 
+/// What RACK found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Octets that count as lost in addition.
+    pub lost: u32,
+    /// Runs among them that had been sent again before.
+    pub again: u32,
+    /// When what is still given time would be lost.
+    pub due: Option<Time>,
+}
+
 /// The scoreboard of one connection: a few words while nothing is outstanding.
 #[derive(Clone, Debug)]
 pub struct Scoreboard {
@@ -325,10 +336,9 @@ impl Scoreboard {
         }
     }
 
-    /// What was sent long enough before the yardstick, and has not arrived, is lost (RFC 8985 §6.2 step 5). Answers how
-    /// many octets more that makes, and when what is still given time would be lost.
-    pub fn detect_lost(&mut self, y: &Yardstick) -> (u32, Option<Time>) {
-        let (mut newly, mut due) = (0, None);
+    /// What was sent long enough before the yardstick, and has not arrived, is lost (RFC 8985 §6.2 step 5).
+    pub fn detect_lost(&mut self, y: &Yardstick) -> Found {
+        let mut found = Found::default();
         let mut start = self.una;
         for run in &mut self.runs {
             let from = core::mem::replace(&mut start, run.end);
@@ -344,17 +354,18 @@ impl Scoreboard {
             }
             let deadline = run.at + y.patience;
             if deadline > y.now {
-                due = due.max(Some(deadline));
+                found.due = found.due.max(Some(deadline));
                 continue;
             }
-            if self.lost + newly == 0 || from.lt(self.lost_from) {
+            if self.lost + found.lost == 0 || from.lt(self.lost_from) {
                 self.lost_from = from;
             }
-            newly += run.end.since(from);
+            found.lost += run.end.since(from);
+            found.again += u32::from(run.again);
             run.fate = Fate::Lost;
         }
-        self.lost += newly;
-        (newly, due)
+        self.lost += found.lost;
+        found
     }
 
     /// The retransmission timer expired: what is not SACKed counts as lost, except what was sent after `recent`; the

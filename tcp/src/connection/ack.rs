@@ -98,7 +98,7 @@ impl<B: Buffers> Connection<B> {
 
     /// SND.UNA moves.
     fn advance<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment, delivered: &mut Delivered) {
-        self.snd_una = s.ack;
+        let una = core::mem::replace(&mut self.snd_una, s.ack);
         self.dup_acks = 0;
         self.cold.scoreboard.acknowledge(s.ack, delivered);
         if let Some(newest) = delivered.newest {
@@ -106,6 +106,7 @@ impl<B: Buffers> Connection<B> {
         }
         let c = &mut self.cold;
         c.queue.acknowledge(s.ack);
+        c.delivered += u64::from(s.ack - una);
         c.retries = 0;
         c.soft_error = false;
         if self.snd_una == self.snd_nxt {

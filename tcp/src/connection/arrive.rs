@@ -185,7 +185,7 @@ impl<B: Buffers> Connection<B> {
         }
         match self.state {
             State::FinWait1 => {
-                self.state = State::FinWait2;
+                self.enter(State::FinWait2, cx.net);
                 self.cold.fin_wait_until = cx.now + cx.net.cfg.tcp.fin_wait;
                 self.timed = true;
                 None

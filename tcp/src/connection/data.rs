@@ -73,6 +73,7 @@ impl<B: Buffers> Connection<B> {
     ) {
         self.rcv_nxt += at.len() as u32;
         cx.net.counters.bytes_in += at.len() as u64;
+        self.cold.received += at.len() as u64;
         h.data(cx.id, self.tag, frame, at);
     }
 
@@ -146,8 +147,8 @@ impl<B: Buffers> Connection<B> {
         }
         h.finished(cx.id, self.tag);
         match self.state {
-            State::Established => self.state = State::CloseWait,
-            State::FinWait1 => self.state = State::Closing,
+            State::Established => self.enter(State::CloseWait, cx.net),
+            State::FinWait1 => self.enter(State::Closing, cx.net),
             State::FinWait2 => {
                 self.send_ack(cx);
                 return Fate::TimeWait;

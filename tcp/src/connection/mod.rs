@@ -4,6 +4,7 @@
 mod ack;
 mod arrive;
 mod data;
+mod info;
 mod marks;
 pub(crate) mod open;
 mod output;
@@ -28,6 +29,7 @@ use crate::table::Key;
 use crate::time::Time;
 use crate::timewait::TimeWait;
 use crate::wire::{SynOptions, ecn};
+pub use info::{ConnInfo, RecoveryState};
 use output::Next;
 use probe::Probe;
 use queue::SendQueue;
@@ -266,6 +268,9 @@ pub(crate) struct Cold<B: Buffers> {
     /// An ICMP error said that the peer cannot be reached; the reason if it stays silent (RFC 5461).
     pub soft_error: bool,
     pub retransmits: u64,
+    /// Octets of sequence space that the peer acknowledged, and octets of data that it sent.
+    pub delivered: u64,
+    pub received: u64,
     /// Its own instead of the configured ones.
     pub patience: Option<Box<Patience>>,
 }
@@ -282,31 +287,6 @@ pub(crate) struct Birth {
     pub ts_offset: u32,
     pub neighbour: Neighbour,
     pub owns_port: bool,
-}
-
-/// A connection's figures, for people and tests.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ConnInfo {
-    /// Its state.
-    pub state: State,
-    /// Smoothed round-trip time, once measured.
-    pub srtt: Option<core::time::Duration>,
-    /// Retransmission timeout.
-    pub rto: core::time::Duration,
-    /// Congestion window, octets.
-    pub cwnd: u32,
-    /// Slow start threshold, octets.
-    pub ssthresh: u32,
-    /// The peer's window, octets.
-    pub snd_wnd: u32,
-    /// Octets sent and not acknowledged.
-    pub in_flight: u32,
-    /// Segments sent again.
-    pub retransmits: u64,
-    /// SACK was negotiated.
-    pub sack: bool,
-    /// Timestamps were negotiated.
-    pub timestamps: bool,
 }
 
 impl<B: Buffers> Connection<B> {
@@ -384,6 +364,8 @@ impl<B: Buffers> Connection<B> {
                 owns_port,
                 soft_error: false,
                 retransmits: 0,
+                delivered: 0,
+                received: 0,
                 patience: None,
             }),
         }
@@ -421,7 +403,7 @@ impl<B: Buffers> Connection<B> {
 
     /// A passive open is complete: what the half-open connection knew becomes this one's.
     pub fn accept(&mut self, e: &Embryo, net: &Net, now: Time) {
-        self.state = State::Established;
+        self.enter(State::Established, net);
         self.rcv_nxt = e.irs + 1;
         self.last_ack_sent = self.rcv_nxt;
         self.cold.peer_scales = e.syn.window_scale.is_some();
@@ -450,13 +432,13 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// The user has no more to send: a FIN follows what is queued (RFC 9293 §3.10.4).
-    pub fn close(&mut self) {
+    pub fn close(&mut self, net: &Net) {
         self.flags.set(Flags::CLOSE);
-        self.state = match self.state {
-            State::Established => State::FinWait1,
-            State::CloseWait => State::LastAck,
-            other => other,
-        };
+        match self.state {
+            State::Established => self.enter(State::FinWait1, net),
+            State::CloseWait => self.enter(State::LastAck, net),
+            _ => {}
+        }
     }
 
     /// What remains of a connection that is closed in both directions.
@@ -561,22 +543,6 @@ impl<B: Buffers> Connection<B> {
             self.flags.set(Flags::OUTPUT);
         }
         true
-    }
-
-    pub fn info(&self) -> ConnInfo {
-        let c = &self.cold;
-        ConnInfo {
-            state: self.state,
-            srtt: c.rtt.srtt(),
-            rto: c.rtt.rto(),
-            cwnd: c.congestion.cwnd(),
-            ssthresh: c.congestion.ssthresh(),
-            snd_wnd: self.snd_wnd,
-            in_flight: self.outstanding(),
-            retransmits: c.retransmits,
-            sack: self.flags.has(Flags::SACK),
-            timestamps: self.flags.has(Flags::TIMESTAMPS),
-        }
     }
 }
 

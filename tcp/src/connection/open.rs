@@ -110,7 +110,7 @@ impl<B: Buffers> Connection<B> {
             self.flags.set(Flags::ACK);
             h.connected(cx.id, self.tag);
         } else {
-            self.state = State::SynReceived;
+            self.enter(State::SynReceived, cx.net);
             self.cold.retries = 0;
             self.send_syn(cx);
         }
@@ -120,7 +120,7 @@ impl<B: Buffers> Connection<B> {
     /// Our SYN is acknowledged.
     pub(super) fn establish<T>(&mut self, cx: &mut Cx<'_, T>, ack: Seq) {
         let closing = self.flags.has(Flags::CLOSE);
-        self.state = if closing { State::FinWait1 } else { State::Established };
+        self.enter(if closing { State::FinWait1 } else { State::Established }, cx.net);
         if self.cold.retries > 0 {
             self.cold.rtt.syn_was_lost();
             self.cold.congestion.on_syn_lost();

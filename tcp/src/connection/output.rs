@@ -77,6 +77,7 @@ impl<B: Buffers> Connection<B> {
         let mut options = self.timestamp_option(cx.now);
         if self.reports && self.flags.has(Flags::SACK) && self.cold.reassembly.has_sack() {
             let room = (options.remaining_capacity() - 4) / 8;
+            cx.net.counters.dsacks_out += u64::from(self.cold.reassembly.has_duplicate());
             put_sack(&mut options, &self.cold.reassembly.sack_blocks(room));
             self.reports = self.cold.reassembly.has_sack();
         }
@@ -225,6 +226,11 @@ impl<B: Buffers> Connection<B> {
         let end = end + u32::from(next.fin);
         if next.again {
             c.retransmits += 1;
+            match self.recovery {
+                Recovery::None => {}
+                Recovery::Timeout => cx.net.counters.timeout_retransmissions += 1,
+                Recovery::Sack | Recovery::NewReno => cx.net.counters.fast_retransmissions += 1,
+            }
             c.scoreboard.sent_again(next.seq..end, cx.now);
             self.count_for_undo(end - next.seq);
         } else {

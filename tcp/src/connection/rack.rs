@@ -2,7 +2,7 @@
 
 use super::{Connection, Cx, Due, Flags, Recovery};
 use crate::buffers::{Buffers, Transmit};
-use crate::scoreboard::{DUP_THRESH, Delivered, Sent, Yardstick};
+use crate::scoreboard::{DUP_THRESH, Delivered, Found, Sent, Yardstick};
 use crate::seq::Seq;
 use crate::time::Time;
 use core::time::Duration;
@@ -103,22 +103,24 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Step 5: finds what is lost, and sets the timer for what may be. Octets that are lost in addition.
-    pub(super) fn detect_lost(&mut self, now: Time) -> u32 {
+    pub(super) fn detect_lost<T>(&mut self, cx: &mut Cx<'_, T>) -> u32 {
+        let now = cx.now;
         let patience = self.rack_patience();
         let c = &mut self.cold;
         let yardstick = Yardstick { latest: c.rack.latest, patience, now };
-        let (newly, due) = c.scoreboard.detect_lost(&yardstick);
+        let Found { lost, again, due } = c.scoreboard.detect_lost(&yardstick);
+        cx.net.counters.lost_retransmissions += u64::from(again);
         match due {
             Some(at) if at < c.rto_at => (self.rtx_at, c.due) = (at, Due::Reordering),
             _ if c.due == Due::Reordering => (self.rtx_at, c.due) = (c.rto_at, Due::Timeout),
             _ => {}
         }
-        newly
+        lost
     }
 
     /// The reordering window is over (step 5).
     pub(super) fn on_reordering_timer<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
-        let lost = self.detect_lost(cx.now);
+        let lost = self.detect_lost(cx);
         if lost > 0 {
             self.reduce_if_lost(cx, self.outstanding(), 0, false);
             self.output(cx);

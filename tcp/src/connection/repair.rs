@@ -113,7 +113,7 @@ impl<B: Buffers> Connection<B> {
             return;
         }
         let newly_lost = if self.cold.scoreboard.sacked() > 0 || self.recovery != Recovery::None {
-            self.detect_lost(cx.now)
+            self.detect_lost(cx)
         } else {
             0
         };
@@ -176,6 +176,7 @@ impl<B: Buffers> Connection<B> {
 
     fn enter_fast_recovery<T>(&mut self, cx: &mut Cx<'_, T>, kind: Recovery, flight: u32) {
         cx.net.counters.fast_recoveries += 1;
+        cx.net.counters.sack_recoveries += u64::from(kind == Recovery::Sack);
         self.prepare_undo(cx);
         let c = &mut self.cold;
         c.congestion.on_enter_recovery(flight);

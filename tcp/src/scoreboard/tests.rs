@@ -28,6 +28,11 @@ fn yardstick(sent: u64, end: u32, patience: u64, now: u64) -> Yardstick {
     Yardstick { latest, patience: Duration::from_millis(patience), now: at(now) }
 }
 
+fn found(s: &mut Scoreboard, y: &Yardstick) -> (u32, Option<Time>) {
+    let found = s.detect_lost(y);
+    (found.lost, found.due)
+}
+
 #[test]
 fn a_burst_is_one_run() {
     let mut s = Scoreboard::new(Seq(0));
@@ -58,10 +63,10 @@ fn three_ranges_or_more_than_two_segments_mean_loss() {
 fn what_was_sent_before_what_arrived_is_lost_in_time() {
     let mut s = with(&[(1300, 1400)]);
     // 1300..1400 was sent at 4 ms and took 10 ms; 2 ms of reordering are tolerated.
-    let (lost, due) = s.detect_lost(&yardstick(4, 1400, 12, 14));
+    let (lost, due) = found(&mut s, &yardstick(4, 1400, 12, 14));
     assert_eq!((lost, due), (200, Some(at(15)))); // sent at 1 and 2 ms; the one of 3 ms has 1 ms left
     assert_eq!(s.next_lost(), Some(Seq(1000)..Seq(1200)));
-    let (lost, due) = s.detect_lost(&yardstick(4, 1400, 12, 15));
+    let (lost, due) = found(&mut s, &yardstick(4, 1400, 12, 15));
     assert_eq!((lost, due, s.lost()), (100, None, 300));
     s.sent_again(Seq(1000)..Seq(1100), at(15));
     assert_eq!((s.lost(), s.next_lost()), (200, Some(Seq(1100)..Seq(1300))));
@@ -72,7 +77,7 @@ fn what_was_sent_before_what_arrived_is_lost_in_time() {
     let mut d = Delivered::new(Seq(0));
     s.sack(&[block(3000, 3100)], &mut d);
     assert_eq!(d.newest, Some(Sent { at: at(26), end: Seq(3100), again: false }));
-    let (lost, _) = s.detect_lost(&yardstick(26, 3100, 10, 36));
+    let (lost, _) = found(&mut s, &yardstick(26, 3100, 10, 36));
     assert_eq!(lost, 300 + 1600);
 }
 
@@ -81,7 +86,7 @@ fn sent_at_the_same_time_order_decides() {
     let mut s = Scoreboard::new(Seq(0));
     s.sent(Seq(1000), at(1));
     s.sack(&[block(400, 500)], &mut Delivered::new(Seq(0)));
-    let (lost, due) = s.detect_lost(&yardstick(1, 500, 1, 2));
+    let (lost, due) = found(&mut s, &yardstick(1, 500, 1, 2));
     assert_eq!((lost, due), (400, None));
     assert_eq!(s.next_lost(), Some(Seq(0)..Seq(400)));
 }
@@ -233,7 +238,7 @@ proptest! {
                         patience: Duration::from_millis(patience),
                         now,
                     };
-                    let (lost, due) = s.detect_lost(&y);
+                    let (lost, due) = found(&mut s, &y);
                     let before = m.count(Fate::Lost);
                     let mut latest = None;
                     // Octets of a run count with the run's end.

@@ -466,10 +466,12 @@ impl<B: Buffers> Stack<B> {
             self.end(conn, CloseReason::Aborted);
             return;
         }
-        if !c.flags.has(Flags::CLOSE) {
-            c.close();
-        }
-        self.with(now, conn, tx, |c, cx| c.output(cx));
+        self.with(now, conn, tx, |c, cx| {
+            if !c.flags.has(Flags::CLOSE) {
+                c.close(cx.net);
+            }
+            c.output(cx);
+        });
     }
 
     /// Ends a connection at once, with a RST. `advance` reports it.
@@ -504,7 +506,12 @@ impl<B: Buffers> Stack<B> {
 
     /// A connection's figures.
     pub fn info(&self, conn: ConnId) -> Option<ConnInfo> {
-        self.get(conn).map(Connection::info)
+        self.get(conn).map(|c| c.info(self.net.cfg.tcp.pacing))
+    }
+
+    /// All connections, without those half open and in TIME-WAIT.
+    pub fn connections(&self) -> impl Iterator<Item = ConnId> {
+        (0..self.connections.places()).filter_map(|i| self.connections.get(i).map(|c| c.id(i)))
     }
 
     /// What the stack has seen and done.
@@ -619,6 +626,7 @@ impl<B: Buffers> Stack<B> {
 
     fn take_out(&mut self, index: u32) -> Option<Connection<B>> {
         let c = self.connections.remove(index)?;
+        c.leave(&self.net);
         self.table.remove(c.key);
         self.wheel.cancel(index);
         self.net.release(c.neighbour);

@@ -632,6 +632,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
             ("malformed", c.malformed),
             ("arp_conflicts", c.arp_conflicts),
         ]);
+        attributes.counters.extend(c.nstat());
         attributes
     }
 }

@@ -126,3 +126,34 @@ fn the_queue_is_bounded() {
     assert_eq!(p.a.stack.send(c, r), Err(SendError::Full));
     assert_eq!(p.a.stack.unacked(c), queued);
 }
+
+/// What `info` and `nstat` say agrees with what happened.
+#[test]
+fn figures_of_a_connection() {
+    let mut p = Pair::new(|c| c.tcp.ecn = Ecn::Offer);
+    let (c, s) = p.connect();
+    let mut n = 0;
+    p.transfer(c, s, &pattern(100_000), 1448, Duration::from_secs(1), |side, f| {
+        n += usize::from(side == Side::A && View::of(&f.bytes).is_some_and(|v| !v.payload.is_empty()));
+        if n == 20 { Act::Drop } else { Act::Pass }
+    });
+    p.settle();
+    let (a, b) = (p.a.stack.info(c).unwrap(), p.b.stack.info(s).unwrap());
+    assert_eq!((a.delivered, a.received, b.delivered, b.received), (100_000, 0, 0, 100_000));
+    assert_eq!((a.state, a.recovery, a.retries), (State::Established, RecoveryState::Open, 0));
+    assert_eq!((a.sacked, a.lost, a.in_flight, a.not_sent), (0, 0, 0, 0));
+    assert!(a.retransmits > 0 && a.ecn && b.ecn && a.sack && a.timestamps);
+    assert!(a.srtt.is_some_and(|t| t >= a.min_rtt) && a.min_rtt > Duration::ZERO);
+    assert_eq!((a.snd_mss, a.pacing_rate), (1448, None));
+    assert_eq!(p.a.stack.connections().collect::<Vec<_>>(), [c]);
+    let nstat = p.a.stack.counters().nstat();
+    let value = |name| nstat.iter().find(|(n, _)| *n == name).map(|(_, v)| *v);
+    assert_eq!(value("TcpRetransSegs"), Some(a.retransmits));
+    assert_eq!(value("TcpActiveOpens"), Some(1));
+    assert_eq!(value("TcpExtTCPSackRecovery"), Some(1));
+    assert_eq!(value("TcpExtTCPFastRetrans"), Some(a.retransmits));
+    let mut names: Vec<&str> = nstat.iter().map(|(n, _)| *n).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), nstat.len(), "a name twice");
+}

@@ -1,0 +1,139 @@
+//! What a connection tells of itself, and events where its state changes.
+
+use super::{Connection, Flags, Recovery, State};
+use crate::buffers::Buffers;
+use crate::net::Net;
+use core::time::Duration;
+
+/// A connection's figures, for people and tests, with the meaning of Linux's `tcp_info` where that has them (named in
+/// brackets). Amounts are octets, not segments.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ConnInfo {
+    /// Its state [tcpi_state].
+    pub state: State,
+    /// How losses are being repaired [tcpi_ca_state].
+    pub recovery: RecoveryState,
+    /// Smoothed round-trip time, once measured [tcpi_rtt].
+    pub srtt: Option<Duration>,
+    /// Its variation [tcpi_rttvar].
+    pub rttvar: Duration,
+    /// The least of late, zero before the first measurement [tcpi_min_rtt].
+    pub min_rtt: Duration,
+    /// Retransmission timeout, backed off [tcpi_rto].
+    pub rto: Duration,
+    /// Timeouts in a row [tcpi_retransmits, tcpi_backoff].
+    pub retries: u8,
+    /// Unanswered probes [tcpi_probes].
+    pub probes: u8,
+    /// Octets that a segment carries [tcpi_snd_mss].
+    pub snd_mss: u16,
+    /// Congestion window [tcpi_snd_cwnd].
+    pub cwnd: u32,
+    /// Slow start threshold [tcpi_snd_ssthresh].
+    pub ssthresh: u32,
+    /// The peer's window [tcpi_snd_wnd].
+    pub snd_wnd: u32,
+    /// Our window [tcpi_rcv_wnd].
+    pub rcv_wnd: u32,
+    /// The peer's window scale and ours [tcpi_snd_wscale, tcpi_rcv_wscale].
+    pub wscale: (u8, u8),
+    /// Sent and not acknowledged [tcpi_unacked].
+    pub in_flight: u32,
+    /// Of that, what the peer has said it holds [tcpi_sacked].
+    pub sacked: u32,
+    /// And what counts as lost and was not sent again yet [tcpi_lost].
+    pub lost: u32,
+    /// Queued and never sent [tcpi_notsent_bytes].
+    pub not_sent: u32,
+    /// Acknowledged by the peer since the connection began [tcpi_bytes_acked].
+    pub delivered: u64,
+    /// Received in order [tcpi_bytes_received].
+    pub received: u64,
+    /// Segments sent again [tcpi_total_retrans].
+    pub retransmits: u64,
+    /// Reordering was seen, and is allowed for [tcpi_reordering, tcpi_reord_seen].
+    pub reordering: bool,
+    /// Octets per second at which segments leave, if the sender is paced [tcpi_pacing_rate].
+    pub pacing_rate: Option<u64>,
+    /// SACK was negotiated [TCPI_OPT_SACK].
+    pub sack: bool,
+    /// Timestamps were negotiated [TCPI_OPT_TIMESTAMPS].
+    pub timestamps: bool,
+    /// ECN was negotiated [TCPI_OPT_ECN].
+    pub ecn: bool,
+}
+
+/// How a connection repairs losses, as Linux distinguishes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecoveryState {
+    /// Nothing is missing.
+    Open,
+    /// Something is late.
+    Disorder,
+    /// Fast recovery.
+    Recovery,
+    /// After a timeout.
+    Loss,
+}
+
+impl<B: Buffers> Connection<B> {
+    pub fn info(&self, paced: bool) -> ConnInfo {
+        let c = &self.cold;
+        ConnInfo {
+            state: self.state,
+            recovery: match self.recovery {
+                Recovery::None if c.scoreboard.is_disturbed() || self.dup_acks > 0 => RecoveryState::Disorder,
+                Recovery::None => RecoveryState::Open,
+                Recovery::Sack | Recovery::NewReno => RecoveryState::Recovery,
+                Recovery::Timeout => RecoveryState::Loss,
+            },
+            srtt: c.rtt.srtt(),
+            rttvar: c.rtt.rttvar(),
+            min_rtt: c.rtt.min_rtt(),
+            rto: c.rtt.rto(),
+            retries: c.retries,
+            probes: c.probes,
+            snd_mss: self.mss,
+            cwnd: c.congestion.cwnd(),
+            ssthresh: c.congestion.ssthresh(),
+            snd_wnd: self.snd_wnd,
+            rcv_wnd: self.rcv_wnd,
+            wscale: (self.snd_wscale, self.rcv_wscale),
+            in_flight: self.outstanding(),
+            sacked: c.scoreboard.sacked(),
+            lost: c.scoreboard.lost(),
+            not_sent: c.queue.end().since(self.snd_nxt),
+            delivered: c.delivered,
+            received: c.received,
+            retransmits: c.retransmits,
+            reordering: c.rack.reordering,
+            pacing_rate: if paced { self.pacing_rate() } else { None },
+            sack: self.flags.has(Flags::SACK),
+            timestamps: self.flags.has(Flags::TIMESTAMPS),
+            ecn: self.ect != 0,
+        }
+    }
+
+    /// The connection is gone, or only its addresses remain, in TIME-WAIT: an event for who listens.
+    pub fn leave(&self, net: &Net) {
+        tracing::debug!(
+            target: "urnic_tcp::state",
+            local_port = self.key.local_port(),
+            remote = %net.remote(self.key),
+            from = ?self.state,
+            to = "gone",
+        );
+    }
+
+    /// The state changes: an event for who listens.
+    pub(super) fn enter(&mut self, state: State, net: &Net) {
+        tracing::debug!(
+            target: "urnic_tcp::state",
+            local_port = self.key.local_port(),
+            remote = %net.remote(self.key),
+            from = ?self.state,
+            to = ?state,
+        );
+        self.state = state;
+    }
+}
