@@ -73,7 +73,7 @@ impl<B: Buffers> Connection<B> {
     ) {
         self.rcv_nxt += at.len() as u32;
         cx.net.counters.bytes_in += at.len() as u64;
-        self.cold.received += at.len() as u64;
+        self.received += at.len() as u64;
         h.data(cx.id, self.tag, frame, at);
     }
 

@@ -204,6 +204,8 @@ pub(crate) struct Connection<B: Buffers> {
     pub armed: Time,
     /// When the last segment arrived.
     pub heard: Time,
+    /// Octets of data that were received in order.
+    pub received: u64,
     pub cold: Box<Cold<B>>,
 }
 
@@ -268,9 +270,8 @@ pub(crate) struct Cold<B: Buffers> {
     /// An ICMP error said that the peer cannot be reached; the reason if it stays silent (RFC 5461).
     pub soft_error: bool,
     pub retransmits: u64,
-    /// Octets of sequence space that the peer acknowledged, and octets of data that it sent.
+    /// Octets of sequence space that the peer acknowledged.
     pub delivered: u64,
-    pub received: u64,
     /// Its own instead of the configured ones.
     pub patience: Option<Box<Patience>>,
 }
@@ -327,6 +328,7 @@ impl<B: Buffers> Connection<B> {
             rtx_at: Time::MAX,
             armed: Time::MAX,
             heard: now,
+            received: 0,
             cold: Box::new(Cold {
                 queue: SendQueue::new(iss + 1),
                 congestion: Controller::new(cfg.congestion, u32::from(DEFAULT_PEER_MSS), cfg.initial_window),
@@ -365,7 +367,6 @@ impl<B: Buffers> Connection<B> {
                 soft_error: false,
                 retransmits: 0,
                 delivered: 0,
-                received: 0,
                 patience: None,
             }),
         }

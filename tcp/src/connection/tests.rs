@@ -48,6 +48,7 @@ fn hot_part_is_two_cache_lines() {
         offset_of!(C, rtx_at),
         offset_of!(C, armed),
         offset_of!(C, heard),
+        offset_of!(C, received),
         offset_of!(C, cold),
     ];
     assert!(second.iter().all(|at| (64..128).contains(at)), "{second:?}");
