@@ -38,7 +38,26 @@ pub(crate) struct Neighbour(u16);
 
 impl Neighbour {
     /// This host itself.
-    pub const OWN: Neighbour = Neighbour(u16::MAX);
+    pub const OWN: Neighbour = Neighbour(0x7fff);
+    /// As many as there can be of one family.
+    pub const MOST: u16 = 0x7fff;
+    const V6: u16 = 0x8000;
+
+    /// One of IPv6, which `Inet6` knows.
+    pub fn v6(index: u16) -> Self {
+        Neighbour(index | Self::V6)
+    }
+
+    #[inline]
+    pub fn is_v6(self) -> bool {
+        self.0 & Self::V6 != 0
+    }
+
+    /// Its number in its family.
+    #[inline]
+    pub fn index(self) -> u16 {
+        self.0 & !Self::V6
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +141,7 @@ impl Arp {
             ip,
             entries: Vec::new(),
             index: HashMap::new(),
-            limit: limit.clamp(1, u32::from(u16::MAX) - 1) as usize,
+            limit: limit.clamp(1, u32::from(Neighbour::MOST)) as usize,
             hand: 0,
             wheel: TimerWheel::new(now),
             requests: Vec::new(),

@@ -1,9 +1,13 @@
 //! Settings of a stack.
 
 use crate::congestion::Congestion;
+use crate::ipv6::{MIN_MTU, is_link_local, is_no_host};
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use thiserror::Error;
+
+/// Addresses of a stack, at most.
+pub const MAX_ADDRESSES: usize = 16;
 
 /// Settings of one stack: one port and its addresses.
 #[derive(Clone, Debug)]
@@ -12,6 +16,11 @@ pub struct StackConfig {
     pub mac: [u8; 6],
     /// Our addresses, the main one first; at most one of IPv4.
     pub addresses: Vec<Address>,
+    /// The VLAN that all frames belong to and are tagged with (IEEE 802.1Q), 1 to 4094. `None`: frames have no tag.
+    pub vlan: Option<u16>,
+    /// Take addresses, prefixes and routers that routers of the link advertise (RFC 4862), besides those given here.
+    /// Without any IPv6 address and this IPv6 is off.
+    pub autoconf: bool,
     /// Where packets for other prefixes go, at most one router of a family; without it they are unreachable.
     pub gateways: Vec<IpAddr>,
     /// Where packets for certain other prefixes go; the longest prefix decides.
@@ -77,6 +86,8 @@ impl StackConfig {
         StackConfig {
             mac,
             addresses: vec![Address { ip: ip.into(), prefix_len }],
+            vlan: None,
+            autoconf: false,
             gateways: Vec::new(),
             routes: Vec::new(),
             mtu: 1500,
@@ -94,6 +105,10 @@ impl StackConfig {
         })
     }
 
+    fn has_ipv6(&self) -> bool {
+        self.autoconf || self.addresses.iter().any(|a| a.ip.is_ipv6())
+    }
+
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         if self.mac == [0; 6] || self.mac[0] & 1 != 0 {
             return Err(ConfigError::Mac);
@@ -104,21 +119,32 @@ impl StackConfig {
                 return Err(ConfigError::Prefix(len));
             }
         }
-        if self.addresses.iter().filter(|a| a.ip.is_ipv4()).count() != 1 {
+        let v4 = self.addresses.iter().filter(|a| a.ip.is_ipv4()).count();
+        if v4 > 1 || self.addresses.len() > MAX_ADDRESSES || self.addresses.is_empty() && !self.autoconf {
             return Err(ConfigError::Addresses);
         }
+        if self.vlan.is_some_and(|vlan| !(1..=4094).contains(&vlan)) {
+            return Err(ConfigError::Vlan);
+        }
         for &Address { ip, .. } in &self.addresses {
-            let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
-            if ip.is_unspecified() || broadcast || ip.is_multicast() || ip.is_loopback() {
+            let no_host = match ip {
+                IpAddr::V4(ip) => {
+                    ip.octets()[0] == 0 || ip.is_broadcast() || ip.is_multicast() || ip.is_loopback()
+                }
+                IpAddr::V6(ip) => is_no_host(ip),
+            };
+            if no_host {
                 return Err(ConfigError::Address(ip));
             }
         }
         for g in self.gateways.iter().copied().chain(self.routes.iter().map(|r| r.via)) {
-            if !self.addresses.iter().any(|a| a.reaches(g) && a.ip != g) {
+            let near = |ip| self.addresses.iter().any(|a| a.reaches(ip) && a.ip != ip);
+            let link_local = matches!(g, IpAddr::V6(g) if is_link_local(g) && self.has_ipv6());
+            if !near(g) && !link_local {
                 return Err(ConfigError::Gateway(g));
             }
         }
-        if self.mtu < 576 {
+        if self.mtu < if self.has_ipv6() { MIN_MTU } else { 576 } {
             return Err(ConfigError::Mtu(self.mtu));
         }
         let t = &self.tcp;
@@ -273,8 +299,11 @@ pub enum ConfigError {
     #[error("prefix length {0} is longer than the address")]
     Prefix(u8),
     /// None, or too many.
-    #[error("a stack has one IPv4 address")]
+    #[error("a stack has at least one address, at most one of IPv4, and at most {MAX_ADDRESSES} in all")]
     Addresses,
+    /// Out of range.
+    #[error("the VLAN must be between 1 and 4094")]
+    Vlan,
     /// Not a host's address.
     #[error("{0} is not the address of a host")]
     Address(IpAddr),
@@ -282,7 +311,7 @@ pub enum ConfigError {
     #[error("gateway {0} is not another host of the local prefix")]
     Gateway(IpAddr),
     /// Too small.
-    #[error("MTU {0} is under 576")]
+    #[error("MTU {0} is under 576, or under 1280 with IPv6")]
     Mtu(u16),
     /// Out of range.
     #[error("receive window {0} is not between 4096 and 2^30")]

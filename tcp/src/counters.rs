@@ -14,6 +14,8 @@ pub struct Counters {
     pub unfilled_tcp_checksum: u64,
     pub fragments: u64,
     pub unknown_protocol: u64,
+    /// Frames without the tag of our VLAN, or with another.
+    pub other_vlan: u64,
     pub no_connection: u64,
     // Frames out.
     pub segments_out: u64,
@@ -82,10 +84,18 @@ pub struct Counters {
     pub arp_requests_out: u64,
     pub arp_replies_out: u64,
     pub arp_failures: u64,
+    /// Messages of IPv6's neighbour, router and listener discovery.
+    pub nd_in: u64,
+    pub nd_out: u64,
+    /// Packets in which another host uses an IPv6 address of ours.
+    pub nd_conflicts: u64,
     /// ARP packets in which another host claims our address.
     pub arp_conflicts: u64,
     pub echo_replies: u64,
     pub unreachables_in: u64,
+    pub icmp_errors_out: u64,
+    /// Messages that made the packets to a destination smaller.
+    pub path_mtu_reductions: u64,
 }
 
 impl Counters {

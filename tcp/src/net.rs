@@ -3,30 +3,39 @@
 use crate::arp::{Arp, Neighbour};
 use crate::buffers::{ConnId, Emit, Payload, Piece, Transmit};
 use crate::config::{StackConfig, prefix_mask};
+use crate::connection::ip_tcp;
 use crate::counters::Counters;
 use crate::held::HeldFrames;
+use crate::nd::Inet6;
+use crate::paths::{Path, Paths};
+use crate::pmtu::PathMtus;
 use crate::secret::{Purpose, Secret};
 use crate::seq::Seq;
 use crate::sum;
 use crate::table::Key;
 use crate::time::Time;
-use crate::wire::{HeaderTemplate, Options, Segment, TcpFields, ecn, flag};
+use crate::wire::{HeaderTemplate, HeaderTemplate6, Options, Segment, TYPE_TAG, TcpFields, ecn, flag};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::HashMap;
 
 /// Replies per second that need no connection: RST, echo, TIME-WAIT.
 const STATELESS_REPLIES: u32 = 10_000;
+/// ICMP errors per second (RFC 4443 §2.4 f).
+const ICMP_ERRORS: u32 = 100;
 
 pub(crate) struct Net {
     pub cfg: StackConfig,
-    /// Our IPv4 address and the length of its prefix.
+    /// Our IPv4 address and the length of its prefix; unspecified if there is none.
     pub ip: Ipv4Addr,
     prefix_len: u8,
     /// The shift that we offer (RFC 7323 §2.2).
     pub window_scale: u8,
     pub counters: Counters,
     pub arp: Arp,
+    pub inet6: Inet6,
+    pub paths: Paths,
+    pub pmtus: PathMtus,
     pub secret: Secret,
     /// Connections that are told when a neighbour's address becomes known, and how many there are. Those that ended
     /// meanwhile leave with the neighbour's answer; see `wait` for the bound.
@@ -38,7 +47,9 @@ pub(crate) struct Net {
     /// Octets of payload that the link takes in one frame as several segments; zero if it does not.
     pub gso_max: u32,
     header: HeaderTemplate,
+    header6: HeaderTemplate6,
     stateless: Limiter,
+    errors: Limiter,
 }
 
 impl Net {
@@ -48,6 +59,7 @@ impl Net {
         } else {
             0
         };
+        let mut secret = Secret::new(cfg.seed);
         let (ip, prefix_len) = cfg.ipv4().unwrap_or((Ipv4Addr::UNSPECIFIED, 32));
         Net {
             ip,
@@ -55,37 +67,93 @@ impl Net {
             window_scale,
             counters: Counters::default(),
             arp: Arp::new(cfg.mac, ip, cfg.tcp.max_neighbours, now),
-            secret: Secret::new(cfg.seed),
+            inet6: Inet6::new(&cfg, now),
+            paths: Paths::new(secret.random(), secret.random()),
+            pmtus: PathMtus::new(),
+            secret,
             waiters: HashMap::new(),
             waiting: 0,
             held: HeldFrames::new(cfg.tcp.max_held_frames),
             pressure: false,
             gso_max: 0,
-            header: HeaderTemplate::new(cfg.mac, ip.to_bits()),
+            header: HeaderTemplate::new(cfg.mac, cfg.vlan, ip.to_bits()),
+            header6: HeaderTemplate6::new(cfg.mac, cfg.vlan),
             stateless: Limiter::new(STATELESS_REPLIES, now),
+            errors: Limiter::new(ICMP_ERRORS, now),
             cfg,
         }
     }
 
     /// Our end of a connection.
     pub fn local(&self, key: Key) -> SocketAddr {
-        SocketAddr::new(self.ip.into(), key.local_port())
+        let ip = match self.path(key) {
+            Some(path) => path.local.into(),
+            None => self.ip.into(),
+        };
+        SocketAddr::new(ip, key.local_port())
     }
 
     /// The other end.
     pub fn remote(&self, key: Key) -> SocketAddr {
-        SocketAddr::new(Ipv4Addr::from_bits(key.remote_ip()).into(), key.remote_port())
+        let ip = match self.path(key) {
+            Some(path) => path.remote.into(),
+            None => Ipv4Addr::from_bits(key.remote_ip()).into(),
+        };
+        SocketAddr::new(ip, key.remote_port())
+    }
+
+    /// The addresses of a key of IPv6.
+    #[inline]
+    fn path(&self, key: Key) -> Option<&Path> {
+        if key.is_v6() { self.paths.get(key.remote_ip()) } else { None }
+    }
+
+    /// The largest packet of our link.
+    fn link_mtu(&self, key: Key) -> u16 {
+        if key.is_v6() { self.inet6.mtu } else { self.cfg.mtu }
+    }
+
+    /// A router has said, and it is believed, that no larger packets get to the other end.
+    pub fn path_shrank(&mut self, key: Key, mtu: u16, now: Time) {
+        if mtu < self.path_mtu(key, now) {
+            self.counters.path_mtu_reductions += 1;
+            self.pmtus.set(self.remote(key).ip(), mtu, now);
+        }
+    }
+
+    /// The largest packet to the other end, as far as known.
+    pub fn path_mtu(&self, key: Key, now: Time) -> u16 {
+        let link = self.link_mtu(key);
+        self.pmtus.get(self.remote(key).ip(), now).map_or(link, |known| known.min(link))
     }
 
     /// Our MSS option: what one packet carries without any options (RFC 6691).
-    pub fn our_mss(&self) -> u16 {
-        self.cfg.mtu - crate::connection::IP_TCP
+    pub fn our_mss(&self, key: Key) -> u16 {
+        self.link_mtu(key) - ip_tcp(key)
+    }
+
+    /// A key has come into use: some table has it.
+    pub fn key_used(&mut self, key: Key) {
+        if key.is_v6() {
+            self.paths.hold(key.remote_ip());
+        }
+    }
+
+    /// It is in use no longer.
+    pub fn key_unused(&mut self, key: Key) {
+        if key.is_v6() {
+            self.paths.release(key.remote_ip());
+        }
     }
 
     /// Where a packet to `ip` goes on our link.
-    pub fn next_hop(&self, ip: IpAddr) -> Option<IpAddr> {
-        let IpAddr::V4(ip) = ip else { return None };
-        if ip.is_unspecified() || ip.is_broadcast() || ip.is_multicast() || ip.is_loopback() {
+    pub fn next_hop(&self, ip: IpAddr, now: Time) -> Option<IpAddr> {
+        let ip = match ip {
+            IpAddr::V4(ip) if !self.ip.is_unspecified() => ip,
+            IpAddr::V4(_) => return None,
+            IpAddr::V6(ip) => return self.inet6.next_hop(ip, now).map(IpAddr::V6),
+        };
+        if ip.octets()[0] == 0 || ip.is_broadcast() || ip.is_multicast() || ip.is_loopback() {
             return None;
         }
         let mask = prefix_mask(self.prefix_len);
@@ -134,21 +202,28 @@ impl Net {
             };
             payload.iter().fold((0, 0), add).0
         });
-        let headers = self.header.write(fields, len, payload_sum);
+        let (headers, loopback) = if fields.key.is_v6() {
+            let Some(path) = self.paths.get(fields.key.remote_ip()) else { return };
+            (self.header6.write(fields, path, self.inet6.hop_limit, len, payload_sum), path.own)
+        } else {
+            (self.header.write(fields, len, payload_sum), fields.key.remote_ip() == self.ip.to_bits())
+        };
         self.counters.segments_out += 1;
         self.counters.bytes_out += len as u64;
         if retransmit {
             self.counters.retransmitted_segments += 1;
             self.counters.retransmitted_bytes += len as u64;
         }
-        let loopback = fields.key.remote_ip() == self.ip.to_bits();
         tx.emit(Emit { headers, payload, loopback, retransmit, tcp_checksum_offload: offload, gso_size });
     }
 
-    /// Sends a frame that is complete.
+    /// Sends a frame that is complete but for the tag of our VLAN.
     pub fn emit_frame<P: Payload, T: Transmit<P>>(&mut self, tx: &mut T, frame: &[u8], loopback: bool) {
+        let tagged = self.cfg.vlan.zip(frame.split_at_checked(12)).map(|(vlan, (addresses, rest))| {
+            [addresses, &TYPE_TAG.to_be_bytes(), &vlan.to_be_bytes(), rest].concat()
+        });
         tx.emit(Emit {
-            headers: frame,
+            headers: tagged.as_deref().unwrap_or(frame),
             payload: &[],
             loopback,
             retransmit: false,
@@ -158,22 +233,22 @@ impl Net {
     }
 
     /// Holds the neighbour with address `ip` for a connection. `None`: every place is held by connections.
-    pub fn hold(&mut self, ip: IpAddr) -> Option<Neighbour> {
+    pub fn hold(&mut self, ip: IpAddr, now: Time) -> Option<Neighbour> {
         match ip {
             IpAddr::V4(ip) => self.arp.hold(ip),
-            IpAddr::V6(_) => None,
+            IpAddr::V6(ip) => self.inet6.hold(ip, now),
         }
     }
 
     /// Holds it no longer.
     pub fn release(&mut self, n: Neighbour) {
-        self.arp.release(n);
+        if n.is_v6() { self.inet6.release(n) } else { self.arp.release(n) }
     }
 
     /// The neighbour's MAC address. `None`: not known yet, it is asked for with the next `flush`.
     #[inline]
     pub fn resolve(&mut self, n: Neighbour, now: Time) -> Option<[u8; 6]> {
-        self.arp.resolve(n, now)
+        if n.is_v6() { self.inet6.resolve(n, now) } else { self.arp.resolve(n, now) }
     }
 
     /// Remembers that a connection waits for a neighbour. False: too many do, and it must try again by itself.
@@ -196,6 +271,13 @@ impl Net {
     /// One more reply that no connection is accountable for.
     pub fn may_reply(&mut self, now: Time) -> bool {
         let may = self.stateless.take(now);
+        self.counters.limited += u64::from(!may);
+        may
+    }
+
+    /// One more message about a packet that is not as it should be.
+    pub fn may_complain(&mut self, now: Time) -> bool {
+        let may = self.errors.take(now);
         self.counters.limited += u64::from(!may);
         may
     }

@@ -1,7 +1,8 @@
 //! Finds a connection by its addresses: an open-addressed table with a keyed hash.
 //!
-//! A stack has one IPv4 address, so remote address, remote port and local port fit one word. Keys are secret: peers
-//! choose addresses and ports, and must not be able to aim them at one bucket.
+//! A stack has one IPv4 address, so remote address, remote port and local port fit one word; for IPv6 a number stands for
+//! both addresses ([`crate::paths`]). The hash's keys are secret: peers choose addresses and ports, and must not be able
+//! to aim them at one bucket.
 
 /// Remote address, remote port and local port, packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,6 +12,18 @@ impl Key {
     #[inline]
     pub fn new(remote_ip: u32, remote_port: u16, local_port: u16) -> Self {
         Key(u64::from(remote_ip) << 32 | u64::from(remote_port) << 16 | u64::from(local_port))
+    }
+
+    /// A key of IPv6: `path` is the number of the addresses.
+    #[inline]
+    pub fn v6(path: u32, remote_port: u16, local_port: u16) -> Self {
+        Key::new(path, remote_port, local_port)
+    }
+
+    /// Whether `remote_ip` is a number of addresses of IPv6: those are of `0.0.0.0/8`, where no host is.
+    #[inline]
+    pub fn is_v6(self) -> bool {
+        self.0 >> 56 == 0
     }
 
     /// The remote address, which `Net::remote` makes readable.
@@ -30,30 +43,48 @@ impl Key {
     }
 }
 
+/// What a table can find.
+pub(crate) trait Hashed: Copy + PartialEq {
+    /// Something for vacant places.
+    const NONE: Self;
+
+    /// The key in one word; where it is longer, a hash of it that depends on both secrets.
+    fn word(self, k0: u64, k1: u64) -> u64;
+}
+
+impl Hashed for Key {
+    const NONE: Self = Key(0);
+
+    #[inline]
+    fn word(self, _: u64, _: u64) -> u64 {
+        self.0
+    }
+}
+
 const EMPTY: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
-struct Entry {
-    key: Key,
+struct Entry<K> {
+    key: K,
     value: u32,
 }
 
-/// A map from [`Key`] to `u32` (never `u32::MAX`) with linear probing, at most half full.
-pub(crate) struct Table {
-    entries: Box<[Entry]>,
+/// A map from a key to `u32` (never `u32::MAX`) with linear probing, at most half full.
+pub(crate) struct Table<K = Key> {
+    entries: Box<[Entry<K>]>,
     len: usize,
     k0: u64,
     k1: u64,
 }
 
-impl Table {
+impl<K: Hashed> Table<K> {
     pub fn new(k0: u64, k1: u64) -> Self {
         Table { entries: vacant(64), len: 0, k0, k1: k1 | 1 }
     }
 
     #[inline]
-    fn bucket(&self, key: Key) -> usize {
-        let wide = u128::from(key.0 ^ self.k0) * u128::from(self.k1);
+    fn bucket(&self, key: K) -> usize {
+        let wide = u128::from(key.word(self.k0, self.k1) ^ self.k0) * u128::from(self.k1);
         let folded = (wide as u64) ^ ((wide >> 64) as u64);
         let wide = u128::from(folded ^ self.k1) * u128::from(self.k0 | 1);
         ((wide as u64) ^ ((wide >> 64) as u64)) as usize & (self.entries.len() - 1)
@@ -66,7 +97,7 @@ impl Table {
 
     /// Where `key` is, or the vacant place where it would go.
     #[inline]
-    fn find(&self, key: Key) -> usize {
+    fn find(&self, key: K) -> usize {
         let mut i = self.bucket(key);
         loop {
             let e = &self.entries[i];
@@ -78,13 +109,13 @@ impl Table {
     }
 
     #[inline]
-    pub fn get(&self, key: Key) -> Option<u32> {
+    pub fn get(&self, key: K) -> Option<u32> {
         let v = self.entries[self.find(key)].value;
         (v != EMPTY).then_some(v)
     }
 
     /// Adds or replaces.
-    pub fn insert(&mut self, key: Key, value: u32) {
+    pub fn insert(&mut self, key: K, value: u32) {
         debug_assert_ne!(value, EMPTY);
         if (self.len + 1) * 2 > self.entries.len() {
             self.grow();
@@ -95,7 +126,7 @@ impl Table {
     }
 
     /// Removes `key`; later entries of its run move up, so lookups never meet a gap.
-    pub fn remove(&mut self, key: Key) -> Option<u32> {
+    pub fn remove(&mut self, key: K) -> Option<u32> {
         let mut hole = self.find(key);
         let value = self.entries[hole].value;
         if value == EMPTY {
@@ -126,8 +157,8 @@ impl Table {
     }
 }
 
-fn vacant(n: usize) -> Box<[Entry]> {
-    vec![Entry { key: Key(0), value: EMPTY }; n].into_boxed_slice()
+fn vacant<K: Hashed>(n: usize) -> Box<[Entry<K>]> {
+    vec![Entry { key: K::NONE, value: EMPTY }; n].into_boxed_slice()
 }
 
 #[cfg(test)]

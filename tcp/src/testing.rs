@@ -2,7 +2,7 @@
 
 use crate::*;
 use std::collections::{HashMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -201,6 +201,28 @@ pub fn config(ip: Ipv4Addr) -> StackConfig {
     StackConfig::new([2, 0, o[0], o[1], o[2], o[3]], ip, 24, 0x5eed + u64::from(o[3]))
 }
 
+/// Where the IP addresses of a segment are, and the segment itself; with or without a tag, of either family.
+pub fn ends(frame: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
+    let at = if frame.get(12..14)? == [0x81, 0] { 18 } else { 14 };
+    let word = |i: usize| usize::from(u16::from_be_bytes([frame[i], frame[i + 1]]));
+    match (word(at - 2), frame[at + 9], frame[at + 6]) {
+        (0x0800, 6, _) => Some((at + 12..at + 20, at + 20..at + word(at + 2))),
+        (0x86dd, _, 6) => Some((at + 8..at + 40, at + 40..at + 40 + word(at + 4))),
+        _ => None,
+    }
+}
+
+/// The IPv6 address of the host that has an IPv4 address.
+pub fn v6(ip: Ipv4Addr) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(ip.octets()[3]))
+}
+
+/// Gives a host an IPv6 address instead of its IPv4 one.
+pub fn only_v6(c: &mut StackConfig) {
+    let ip = v6(c.ipv4().unwrap().0);
+    c.addresses = vec![Address { ip: ip.into(), prefix_len: 64 }];
+}
+
 /// A view of an emitted TCP segment.
 #[derive(Clone, Debug)]
 pub struct View {
@@ -214,11 +236,7 @@ pub struct View {
 
 impl View {
     pub fn of(frame: &[u8]) -> Option<View> {
-        if frame.get(12..14)? != [8, 0] || frame[23] != 6 {
-            return None;
-        }
-        let total = 14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]));
-        let t = &frame[34..total];
+        let t = &frame[ends(frame)?.1];
         let header = usize::from(t[12] >> 4) * 4;
         let word = |i: usize| u32::from_be_bytes(t[i..i + 4].try_into().unwrap());
         Some(View {
@@ -345,10 +363,9 @@ impl Pair {
 
     /// A connection from A to B, both ends.
     pub fn connect(&mut self) -> (ConnId, ConnId) {
-        let b = self.b.stack.config().ipv4().unwrap().0;
+        let b = self.b.stack.config().addresses[0].ip;
         self.b.stack.listen(PORT, 16).ok();
-        let client =
-            self.a.stack.connect(self.now, SocketAddrV4::new(b, PORT), 77, &mut self.a.port).unwrap();
+        let client = self.a.stack.connect(self.now, SocketAddr::new(b, PORT), 77, &mut self.a.port).unwrap();
         self.settle();
         assert!(self.a.seen.events.contains(&Event::Connected(client, 77)), "{:?}", self.a.seen.events);
         (client, self.b.accepted().expect("accepted"))
@@ -423,18 +440,15 @@ impl Pair {
 
 /// What holds for every frame that a stack sends.
 fn check(sent: &Sent, cfg: &StackConfig) {
-    assert!(sent.bytes.len() <= 14 + usize::from(cfg.mtu), "longer than the MTU");
+    assert!(
+        sent.bytes.len() <= 14 + 4 * usize::from(cfg.vlan.is_some()) + usize::from(cfg.mtu),
+        "longer than the MTU"
+    );
     if let Some(v) = View::of(&sent.bytes) {
         assert!(v.payload.is_empty() || !v.has_sack(), "SACK blocks on a data segment");
-        let mut checked = sent.bytes.clone();
-        checked.drain(..34);
-        let pseudo = sum::pseudo_header_v4(
-            sent.bytes[26..30].try_into().unwrap(),
-            sent.bytes[30..34].try_into().unwrap(),
-            6,
-            checked.len(),
-        );
-        assert_eq!(sum::add(pseudo, sum::sum(&checked)), 0xffff, "bad checksum");
+        let (addresses, segment) = ends(&sent.bytes).unwrap();
+        let pseudo = sum::fold(u64::from(sum::sum(&sent.bytes[addresses])) + 6 + segment.len() as u64);
+        assert_eq!(sum::add(pseudo, sum::sum(&sent.bytes[segment])), 0xffff, "bad checksum");
     }
 }
 

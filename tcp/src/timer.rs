@@ -15,6 +15,8 @@ mod tests;
 
 /// log2 of a tick in nanoseconds.
 const TICK_SHIFT: u32 = 14;
+/// How long a tick is.
+pub(crate) const TICK: core::time::Duration = core::time::Duration::from_nanos(1 << TICK_SHIFT);
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 /// (64 - TICK_SHIFT) bits in steps of SLOT_BITS, rounded up.

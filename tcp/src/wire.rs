@@ -15,11 +15,15 @@ pub(crate) const ETHERNET: usize = 14;
 pub(crate) const IPV4: usize = 20;
 /// Length of a TCP header without options.
 pub(crate) const TCP: usize = 20;
-/// The longest header that is written: Ethernet, IPv4, TCP with 40 octets of options.
-pub(crate) const HEADER_MAX: usize = ETHERNET + IPV4 + TCP + 40;
+/// Length of a VLAN tag (IEEE 802.1Q), which stands before the EtherType.
+pub(crate) const TAG: usize = 4;
 
 /// EtherType of IPv4 (RFC 894).
 pub(crate) const TYPE_IPV4: u16 = 0x0800;
+/// EtherType of IPv6 (RFC 2464).
+pub(crate) const TYPE_IPV6: u16 = 0x86dd;
+/// EtherType of a VLAN tag (IEEE 802.1Q).
+pub(crate) const TYPE_TAG: u16 = 0x8100;
 /// EtherType of ARP (RFC 826).
 pub(crate) const TYPE_ARP: u16 = 0x0806;
 
@@ -45,6 +49,8 @@ pub(crate) mod ecn {
     pub const NOT_ECT: u8 = 0;
     pub const ECT0: u8 = 2;
     pub const CE: u8 = 3;
+    /// Its bits.
+    pub const MASK: u8 = 3;
 }
 
 /// Why a frame is not processed.
@@ -71,6 +77,11 @@ pub(crate) fn ether_type(frame: &[u8]) -> Option<u16> {
     be16(frame, 12)
 }
 
+/// The VLAN and the EtherType behind a tag.
+pub(crate) fn tagged(frame: &[u8]) -> Option<(u16, u16)> {
+    Some((be16(frame, ETHERNET)? & 0x0fff, be16(frame, ETHERNET + 2)?))
+}
+
 /// What an IPv4 header says.
 #[derive(Clone, Debug)]
 pub(crate) struct Ip {
@@ -83,17 +94,17 @@ pub(crate) struct Ip {
     pub payload: Range<usize>,
 }
 
-/// Reads the IPv4 header of an Ethernet frame (RFC 791, RFC 1122 §3.2.1). Octets behind the packet are Ethernet's padding.
+/// Reads the IPv4 header at `at` of an Ethernet frame (RFC 791, RFC 1122 §3.2.1). Octets behind the packet are Ethernet's padding.
 #[inline]
-pub(crate) fn parse_ipv4(frame: &impl Frame) -> Result<Ip, Refused> {
-    let h = frame.bytes().get(ETHERNET..).ok_or(Refused::Malformed)?;
+pub(crate) fn parse_ipv4(frame: &impl Frame, at: usize) -> Result<Ip, Refused> {
+    let h = frame.bytes().get(at..).ok_or(Refused::Malformed)?;
     let first: &[u8; IPV4] = h.first_chunk().ok_or(Refused::Malformed)?;
     let header = usize::from(first[0] & 0x0f) * 4;
     let total = usize::from(u16::from_be_bytes([first[2], first[3]]));
     if first[0] >> 4 != 4 || header < IPV4 || total < header || total > h.len() {
         return Err(Refused::Malformed);
     }
-    if !frame.checksum_trusted() && frame.sum(ETHERNET..ETHERNET + header) != 0xffff {
+    if !frame.checksum_trusted() && frame.sum(at..at + header) != 0xffff {
         return Err(Refused::BadChecksum);
     }
     // More fragments, or a fragment offset.
@@ -105,7 +116,7 @@ pub(crate) fn parse_ipv4(frame: &impl Frame) -> Result<Ip, Refused> {
         dst: u32::from_be_bytes([first[16], first[17], first[18], first[19]]),
         protocol: first[9],
         ecn: first[1] & 3,
-        payload: ETHERNET + header..ETHERNET + total,
+        payload: at + header..at + total,
     })
 }
 
@@ -164,18 +175,33 @@ impl Segment {
     }
 }
 
-/// Reads a TCP segment and checks its checksum (RFC 9293 §3.1), unless `trusted`.
+impl Ip {
+    /// The sum of the pseudo-header of a TCP segment of `len` octets.
+    #[inline]
+    pub fn pseudo_sum(&self, len: usize) -> u16 {
+        sum::pseudo_header_v4(self.src.to_be_bytes(), self.dst.to_be_bytes(), PROTO_TCP, len)
+    }
+}
+
+/// Reads the TCP segment at `place` of a frame and checks its checksum (RFC 9293 §3.1), unless `trusted`. `pseudo_sum`
+/// answers the sum of the pseudo-header of a segment of so many octets, and `ecn` is the packet's codepoint.
 #[inline]
-pub(crate) fn parse_tcp(frame: &impl Frame, ip: &Ip, trusted: bool) -> Result<Segment, Refused> {
-    let h = frame.bytes().get(ip.payload.clone()).ok_or(Refused::Malformed)?;
+pub(crate) fn parse_tcp(
+    frame: &impl Frame,
+    place: &Range<usize>,
+    pseudo_sum: impl FnOnce(usize) -> u16,
+    ecn: u8,
+    trusted: bool,
+) -> Result<Segment, Refused> {
+    let h = frame.bytes().get(place.clone()).ok_or(Refused::Malformed)?;
     let first: &[u8; TCP] = h.first_chunk().ok_or(Refused::Malformed)?;
     let header = usize::from(first[12] >> 4) * 4;
     let options = h.get(TCP..header).ok_or(Refused::Malformed)?;
-    if !trusted && !frame.checksum_trusted() {
-        let pseudo = sum::pseudo_header_v4(ip.src.to_be_bytes(), ip.dst.to_be_bytes(), PROTO_TCP, h.len());
-        if sum::add(pseudo, frame.sum(ip.payload.clone())) != 0xffff {
-            return Err(Refused::BadChecksum);
-        }
+    if !trusted
+        && !frame.checksum_trusted()
+        && sum::add(pseudo_sum(h.len()), frame.sum(place.clone())) != 0xffff
+    {
+        return Err(Refused::BadChecksum);
     }
     let mut segment = Segment {
         remote_port: u16::from_be_bytes([first[0], first[1]]),
@@ -183,12 +209,12 @@ pub(crate) fn parse_tcp(frame: &impl Frame, ip: &Ip, trusted: bool) -> Result<Se
         seq: Seq(u32::from_be_bytes([first[4], first[5], first[6], first[7]])),
         ack: Seq(u32::from_be_bytes([first[8], first[9], first[10], first[11]])),
         flags: first[13],
-        ecn: ip.ecn,
+        ecn,
         window: u16::from_be_bytes([first[14], first[15]]),
         timestamps: None,
         syn: SynOptions::default(),
         sack: ArrayVec::new(),
-        payload: ip.payload.start + header..ip.payload.end,
+        payload: place.start + header..place.end,
     };
     // The usual case: timestamps alone, as RFC 7323 appendix A lays them out.
     match options {
@@ -200,9 +226,13 @@ pub(crate) fn parse_tcp(frame: &impl Frame, ip: &Ip, trusted: bool) -> Result<Se
 }
 
 /// Whether a segment's checksum field holds the sum of the pseudo-header only, as hosts leave it to their interfaces.
-pub(crate) fn is_unfilled(frame: &impl Frame, ip: &Ip) -> bool {
-    let segment = frame.bytes().get(ip.payload.clone()).unwrap_or(&[]);
-    let pseudo = sum::pseudo_header_v4(ip.src.to_be_bytes(), ip.dst.to_be_bytes(), PROTO_TCP, segment.len());
+pub(crate) fn is_unfilled(
+    frame: &impl Frame,
+    place: &Range<usize>,
+    pseudo_sum: impl FnOnce(usize) -> u16,
+) -> bool {
+    let segment = frame.bytes().get(place.clone()).unwrap_or(&[]);
+    let pseudo = pseudo_sum(segment.len());
     segment.get(16..18).is_some_and(|field| field == pseudo.to_be_bytes())
 }
 
@@ -293,80 +323,9 @@ pub(crate) struct TcpFields<'a> {
     pub options: &'a [u8],
 }
 
-/// A header buffer whose constant fields stay in place from frame to frame.
-pub(crate) struct HeaderTemplate {
-    bytes: [u8; HEADER_MAX],
-    /// Sum of the constant part of the IPv4 header.
-    ip_sum: u32,
-    /// Sum of our address and the protocol number, for the pseudo-header.
-    pseudo_sum: u32,
-}
+mod template;
 
-impl HeaderTemplate {
-    pub fn new(mac: [u8; 6], ip: u32) -> Self {
-        let mut bytes = [0; HEADER_MAX];
-        bytes[6..12].copy_from_slice(&mac);
-        bytes[12..14].copy_from_slice(&TYPE_IPV4.to_be_bytes());
-        bytes[14] = 0x45;
-        bytes[20] = 0x40; // don't fragment: the identification may then be anything (RFC 6864 §4.1)
-        bytes[22] = 64; // time to live
-        bytes[23] = PROTO_TCP;
-        bytes[26..30].copy_from_slice(&ip.to_be_bytes());
-        let address = (ip >> 16) + (ip & 0xffff);
-        HeaderTemplate {
-            bytes,
-            ip_sum: u32::from(sum::sum(&bytes[14..34])),
-            pseudo_sum: address + u32::from(PROTO_TCP),
-        }
-    }
-
-    /// Writes the headers of a segment with `payload_len` octets of data whose sum is `payload_sum`; with `None` the
-    /// checksum is left to the port.
-    #[inline]
-    pub fn write(&mut self, t: &TcpFields<'_>, payload_len: usize, payload_sum: Option<u16>) -> &[u8] {
-        let header = TCP + t.options.len().min(40);
-        let segment = header + payload_len;
-        let total = (IPV4 + segment) as u16;
-        let (remote_ip, remote_port, local_port) =
-            (t.key.remote_ip(), t.key.remote_port(), t.key.local_port());
-        let remote = (remote_ip >> 16) + (remote_ip & 0xffff);
-        let ip_sum = sum::fold(u64::from(self.ip_sum + remote + u32::from(total) + u32::from(t.ecn)));
-        let offset_flags = (header as u16 / 4) << 12 | u16::from(t.flags);
-        let mut tcp_sum = u64::from(self.pseudo_sum + remote) + segment as u64;
-        if let Some(payload) = payload_sum {
-            tcp_sum += u64::from(remote_port)
-                + u64::from(local_port)
-                + (u64::from(t.seq.0 >> 16) + u64::from(t.seq.0 & 0xffff))
-                + (u64::from(t.ack.0 >> 16) + u64::from(t.ack.0 & 0xffff))
-                + u64::from(offset_flags)
-                + u64::from(t.window)
-                + u64::from(sum::sum(t.options))
-                + u64::from(payload);
-        }
-        let tcp_sum = sum::fold(tcp_sum);
-        let checksum = if payload_sum.is_some() { !tcp_sum } else { tcp_sum };
-
-        let b = &mut self.bytes;
-        b[0..6].copy_from_slice(&t.dst_mac);
-        b[15] = t.ecn;
-        b[16..18].copy_from_slice(&total.to_be_bytes());
-        b[24..26].copy_from_slice(&(!ip_sum).to_be_bytes());
-        b[30..34].copy_from_slice(&remote_ip.to_be_bytes());
-        b[34..36].copy_from_slice(&local_port.to_be_bytes());
-        b[36..38].copy_from_slice(&remote_port.to_be_bytes());
-        b[38..42].copy_from_slice(&t.seq.0.to_be_bytes());
-        b[42..46].copy_from_slice(&t.ack.0.to_be_bytes());
-        b[46..48].copy_from_slice(&offset_flags.to_be_bytes());
-        b[48..50].copy_from_slice(&t.window.to_be_bytes());
-        b[50..52].copy_from_slice(&checksum.to_be_bytes());
-        // Mostly timestamps: a copy of known length.
-        match <&[u8; 12]>::try_from(t.options) {
-            Ok(timestamps) => b[54..66].copy_from_slice(timestamps),
-            Err(_) => b[54..].iter_mut().zip(t.options).for_each(|(to, from)| *to = *from),
-        }
-        self.bytes.get(..ETHERNET + IPV4 + header).unwrap_or(&self.bytes)
-    }
-}
+pub(crate) use template::{HeaderTemplate, HeaderTemplate6};
 
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,7 @@ use crate::arp::Neighbour;
 use crate::buffers::{Buffers, CloseReason, ConnId};
 use crate::config::{Ecn, Patience, TcpConfig};
 use crate::congestion::{Congestion, Controller};
+use crate::ipv6::MIN_MTU;
 use crate::listen::Embryo;
 use crate::net::Net;
 use crate::reassembly::Reassembly;
@@ -47,8 +48,12 @@ const MAX_RECORDS: usize = 1 << 16;
 const MIN_PEER_MSS: u16 = 88;
 /// The peer's MSS if it does not say (RFC 9293 §3.7.1).
 pub(crate) const DEFAULT_PEER_MSS: u16 = 536;
-/// Octets of IPv4 and TCP headers without options.
-pub(crate) const IP_TCP: u16 = 40;
+const DEFAULT_PEER_MSS_V6: u16 = 1220;
+/// Octets of IP and TCP headers without options or extensions.
+pub(crate) fn ip_tcp(key: Key) -> u16 {
+    if key.is_v6() { 60 } else { 40 }
+}
+
 /// Octets that the timestamps option takes in every segment.
 const TIMESTAMPS_LEN: u16 = 12;
 
@@ -375,7 +380,9 @@ impl<B: Buffers> Connection<B> {
     /// Fixes what the two SYNs agreed on (RFC 9293 §3.7.1, RFC 7323, RFC 2018). `timestamp` is the peer's.
     pub fn negotiate(&mut self, peer: &SynOptions, timestamp: Option<u32>, net: &Net, now: Time) {
         let cfg = &net.cfg.tcp;
-        let mut mss = peer.mss.unwrap_or(DEFAULT_PEER_MSS).max(MIN_PEER_MSS).min(net.cfg.mtu - IP_TCP);
+        let ours = net.path_mtu(self.key, now) - ip_tcp(self.key);
+        let unsaid = if self.key.is_v6() { DEFAULT_PEER_MSS_V6 } else { DEFAULT_PEER_MSS };
+        let mut mss = peer.mss.unwrap_or(unsaid).max(MIN_PEER_MSS).min(ours);
         if cfg.timestamps
             && let Some(value) = timestamp
         {
@@ -468,10 +475,11 @@ impl<B: Buffers> Connection<B> {
         dropped
     }
 
-    /// A router needs smaller packets (RFC 1191). Below 576 octets nobody is believed.
+    /// The path carries smaller packets only (RFC 1191, RFC 8201). Below 576 octets, and 1280 of IPv6, nobody is believed.
     pub fn lower_mtu(&mut self, mtu: u16) {
         let options = if self.flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
-        let mss = mtu.max(576) - IP_TCP - options;
+        let least = if self.key.is_v6() { MIN_MTU } else { 576 };
+        let mss = mtu.max(least) - ip_tcp(self.key) - options;
         if mss < self.mss && !matches!(self.state, State::SynSent | State::SynReceived) {
             self.mss = mss;
             self.cold.resend_first = true;

@@ -5,13 +5,14 @@ use crate::buffers::{Buffers, CloseReason, Handler, Transmit};
 use crate::config::Ecn;
 use crate::net::Net;
 use crate::seq::Seq;
+use crate::table::Key;
 use crate::wire::{Options, Segment, SynOptions, TcpFields, Timestamps, ecn, flag, put_syn};
 
 /// What we offer in a SYN, or answer to a peer that offered `peer` in its own.
-pub(crate) fn syn_options(net: &Net, peer: Option<&SynOptions>) -> SynOptions {
+pub(crate) fn syn_options(net: &Net, key: Key, peer: Option<&SynOptions>) -> SynOptions {
     let t = &net.cfg.tcp;
     SynOptions {
-        mss: Some(net.our_mss()),
+        mss: Some(net.our_mss(key)),
         window_scale: (t.window_scale && peer.is_none_or(|p| p.window_scale.is_some()))
             .then_some(net.window_scale),
         sack_permitted: t.sack && peer.is_none_or(|p| p.sack_permitted),
@@ -50,7 +51,7 @@ impl<B: Buffers> Connection<B> {
             value: self.timestamp(cx.now),
             echo: if crossed { self.ts_recent } else { 0 },
         });
-        let mut offer = syn_options(cx.net, None);
+        let mut offer = syn_options(cx.net, self.key, None);
         if crossed {
             offer.sack_permitted &= self.flags.has(Flags::SACK);
             offer.window_scale = offer.window_scale.filter(|_| self.cold.peer_scales);

@@ -107,7 +107,10 @@ impl<B: Buffers> Stack<B> {
         let opening = c.state == State::SynSent;
         let mut fate = Fate::Keep;
         match Icmpv4DstUnreachable::from(q.code) {
-            Icmpv4DstUnreachable::FragRequired => c.lower_mtu(q.mtu),
+            Icmpv4DstUnreachable::FragRequired => {
+                c.lower_mtu(q.mtu);
+                self.net.path_shrank(q.key, q.mtu.max(576), now);
+            }
             Icmpv4DstUnreachable::PortUnreachable | Icmpv4DstUnreachable::ProtoUnreachable if opening => {
                 fate = Fate::Closed(CloseReason::Refused);
             }

@@ -1,13 +1,16 @@
 //! The stack: frames in, connections found, timers run, frames out.
 
 mod icmp;
+mod icmp6;
+mod ipv6;
 mod passive;
 
 use crate::arp::{Claim, Resolved};
 use crate::buffers::{Buffers, CloseReason, ConnId, Frame, Handler, ListenerId, Payload, Transmit};
-use crate::config::{ConfigError, Patience, StackConfig};
+use crate::config::{Address, ConfigError, Patience, StackConfig};
 use crate::connection::{Birth, ConnInfo, Connection, Cx, Fate, Flags, State};
 use crate::counters::Counters;
+use crate::ipv6::is_no_host;
 use crate::listen::{Embryo, ListenError, Listener};
 use crate::net::Net;
 use crate::ports::{PortError, PortSpace};
@@ -17,7 +20,9 @@ use crate::table::{Key, Table};
 use crate::time::Time;
 use crate::timer::TimerWheel;
 use crate::timewait::TimeWait;
-use crate::wire::{self, Ip, PROTO_ICMP, PROTO_TCP, Refused, Segment, TYPE_ARP, TYPE_IPV4, flag};
+use crate::wire::{
+    self, Ip, PROTO_ICMP, PROTO_TCP, Refused, Segment, TYPE_ARP, TYPE_IPV4, TYPE_IPV6, TYPE_TAG, flag,
+};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::{HashMap, VecDeque};
 use thiserror::Error;
@@ -54,6 +59,9 @@ enum Place {
     Embryo(u32),
     TimeWait(u32),
 }
+
+/// Stands for the EtherType of a frame of another VLAN; a length to Ethernet.
+const OTHER_VLAN: u16 = 0;
 
 const INDEX: u32 = (1 << 30) - 1;
 
@@ -144,13 +152,33 @@ impl<B: Buffers> Stack<B> {
     ) {
         self.net.counters.frames_in += 1;
         let bytes = frame.bytes();
-        let for_us = bytes.starts_with(&self.net.cfg.mac) || bytes.starts_with(&[0xff; 6]);
-        match wire::ether_type(bytes) {
+        let for_us = bytes.starts_with(&self.net.cfg.mac)
+            || bytes.starts_with(&[0xff; 6])
+            || self.net.inet6.hears_frames_to(bytes);
+        let (kind, at) = match wire::ether_type(bytes) {
+            Some(TYPE_TAG) => self.untag(bytes),
+            kind if self.net.cfg.vlan.is_none() => (kind, wire::ETHERNET),
+            _ => (Some(OTHER_VLAN), wire::ETHERNET),
+        };
+        match kind {
             _ if !for_us => self.net.counters.not_for_us += 1,
-            Some(TYPE_IPV4) => self.receive_ipv4(now, frame, h, tx),
-            Some(TYPE_ARP) => self.receive_arp(now, bytes, h, tx),
+            Some(TYPE_IPV4) => self.receive_ipv4(now, frame, at, h, tx),
+            Some(TYPE_IPV6) => self.receive_ipv6(now, frame, at, h, tx),
+            Some(TYPE_ARP) => self.receive_arp(now, bytes.get(at - wire::ETHERNET..).unwrap_or(&[]), h, tx),
+            Some(OTHER_VLAN) => self.net.counters.other_vlan += 1,
             Some(_) => self.net.counters.unknown_protocol += 1,
             None => self.net.counters.malformed += 1,
+        }
+    }
+
+    /// What a frame with a tag carries, and where. A tag of VLAN zero is none but for its priority (IEEE 802.1Q), so
+    /// stacks without a VLAN take it.
+    fn untag(&self, frame: &[u8]) -> (Option<u16>, usize) {
+        let at = wire::ETHERNET + wire::TAG;
+        match wire::tagged(frame) {
+            Some((vlan, kind)) if vlan == self.net.cfg.vlan.unwrap_or(0) => (Some(kind), at),
+            Some(_) => (Some(OTHER_VLAN), at),
+            None => (None, at),
         }
     }
 
@@ -158,10 +186,11 @@ impl<B: Buffers> Stack<B> {
         &mut self,
         now: Time,
         frame: B::Frame,
+        at: usize,
         h: &mut impl Handler<B::Frame>,
         tx: &mut impl Transmit<B::Payload>,
     ) {
-        let ip = match wire::parse_ipv4(&frame) {
+        let ip = match wire::parse_ipv4(&frame, at) {
             Ok(ip) => ip,
             Err(refused) => {
                 let c = &mut self.net.counters;
@@ -174,12 +203,13 @@ impl<B: Buffers> Stack<B> {
             }
         };
         // Broadcasts and groups are nothing to TCP or echo (RFC 1122 §3.2.2.6, §4.2.3.10).
-        if ip.dst != self.net.ip.to_bits() || frame.bytes().starts_with(&[0xff; 6]) {
+        let group = frame.bytes().first().is_none_or(|b| b & 1 != 0);
+        if ip.dst != self.net.ip.to_bits() || ip.dst == 0 || group {
             self.net.counters.not_for_us += 1;
             return;
         }
         let source = Ipv4Addr::from_bits(ip.src);
-        if source.is_unspecified() || source.is_broadcast() || source.is_multicast() || source.is_loopback() {
+        if source.octets()[0] == 0 || source.is_broadcast() || source.is_multicast() || source.is_loopback() {
             self.net.counters.malformed += 1;
             return;
         }
@@ -198,26 +228,45 @@ impl<B: Buffers> Stack<B> {
         h: &mut impl Handler<B::Frame>,
         tx: &mut impl Transmit<B::Payload>,
     ) {
-        let segment = match wire::parse_tcp(&frame, ip, broken(Rule::Checksum)) {
+        let pseudo = |len| ip.pseudo_sum(len);
+        let segment = match wire::parse_tcp(&frame, &ip.payload, pseudo, ip.ecn, broken(Rule::Checksum)) {
             Ok(s) => s,
-            Err(Refused::BadChecksum) => {
-                self.net.counters.bad_tcp_checksum += 1;
-                self.net.counters.unfilled_tcp_checksum += u64::from(wire::is_unfilled(&frame, ip));
-                return;
-            }
-            Err(_) => {
-                self.net.counters.malformed += 1;
-                return;
+            Err(refused) => {
+                return self.refuse_segment(refused, wire::is_unfilled(&frame, &ip.payload, pseudo));
             }
         };
+        let key = Key::new(ip.src, segment.remote_port, segment.local_port);
+        self.dispatch(now, key, &segment, frame, h, tx);
+    }
+
+    /// Counts a segment that cannot be used.
+    fn refuse_segment(&mut self, refused: Refused, unfilled: bool) {
+        if refused == Refused::BadChecksum {
+            self.net.counters.bad_tcp_checksum += 1;
+            self.net.counters.unfilled_tcp_checksum += u64::from(unfilled);
+        } else {
+            self.net.counters.malformed += 1;
+        }
+    }
+
+    /// Gives a segment to whatever has its addresses.
+    #[inline]
+    fn dispatch(
+        &mut self,
+        now: Time,
+        key: Key,
+        segment: &Segment,
+        frame: B::Frame,
+        h: &mut impl Handler<B::Frame>,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
         self.net.counters.segments_in += 1;
         self.net.counters.congestion_marks_in += u64::from(segment.ecn == wire::ecn::CE);
-        let key = Key::new(ip.src, segment.remote_port, segment.local_port);
         match self.table.get(key).map(Place::unpack) {
-            Some(Place::Connection(i)) => self.arrive(now, i, &segment, frame, h, tx),
-            Some(Place::Embryo(i)) => self.arrive_embryo(now, i, &segment, frame, h, tx),
-            Some(Place::TimeWait(i)) => self.arrive_timewait(now, i, &segment, frame, h, tx),
-            None => self.arrive_new(now, (key, None), &segment, frame, h, tx),
+            Some(Place::Connection(i)) => self.arrive(now, i, segment, frame, h, tx),
+            Some(Place::Embryo(i)) => self.arrive_embryo(now, i, segment, frame, h, tx),
+            Some(Place::TimeWait(i)) => self.arrive_timewait(now, i, segment, frame, h, tx),
+            None => self.arrive_new(now, (key, None), segment, frame, h, tx),
         }
     }
 
@@ -282,6 +331,7 @@ impl<B: Buffers> Stack<B> {
                 self.wake_waiters(now, resolved, h);
             }
         }
+        self.advance_inet6(now, h);
     }
 
     /// Sends what accumulated during a pass: ARP requests, ACKs for in-order data, and what waited for room.
@@ -292,6 +342,7 @@ impl<B: Buffers> Stack<B> {
                 self.net.emit_frame(tx, &request, false);
             }
         }
+        self.flush_inet6(tx);
         for _ in 0..self.work.len() {
             let Some(index) = self.work.pop_front() else { break };
             let Some(c) = self.connections.get_mut(index) else { continue };
@@ -305,24 +356,45 @@ impl<B: Buffers> Stack<B> {
     /// The link has come up: nobody need wait for the next try of what was lost while it was down.
     pub fn link_came_up(&mut self, now: Time) {
         self.net.arp.link_came_up(now);
+        self.net.inet6.link_came_up(now);
     }
 
-    /// Asks the network whether another host has our address, and announces it if not (RFC 5227): within 0.2 s
-    /// [`claim`](Self::claim) tells. To be called when the link is up, before the address is used.
+    /// Asks the network whether another host has our addresses, and announces them if not (RFC 5227, RFC 4862 §5.4):
+    /// within 0.2 s [`claim`](Self::claim) tells. To be called when the link is up, before the addresses are used.
     pub fn claim_address(&mut self, now: Time) {
-        self.net.arp.claim_address(now);
-        // At once: `advance` may have been called in this tick already.
-        self.net.arp.advance_claim(now);
+        if !self.net.ip.is_unspecified() {
+            self.net.arp.claim_address(now);
+            // At once: `advance` may have been called in this tick already.
+            self.net.arp.advance_claim(now);
+        }
+        self.net.inet6.claim_addresses(now);
+        self.net.inet6.advance(now);
     }
 
-    /// Whether our address is ours.
+    /// Whether our addresses are ours.
     pub fn claim(&self) -> Claim {
-        self.net.arp.claim()
+        match (self.net.arp.claim(), self.net.inet6.claim()) {
+            (Claim::Held, other)
+            | (other @ Claim::Conflict(_), _)
+            | (other @ Claim::Probing, Claim::Held) => other,
+            (Claim::Probing, other) => other,
+        }
     }
 
-    /// The last other host that used our address.
+    /// The last other host that used an address of ours.
     pub fn rival(&self) -> Option<[u8; 6]> {
-        self.net.arp.conflicts().1
+        self.net.arp.conflicts().1.or(self.net.inet6.conflicts().1)
+    }
+
+    /// Our addresses that can be used at this moment, the main one first.
+    pub fn addresses(&self) -> Vec<Address> {
+        let v4 = self.net.cfg.addresses.iter().filter(|a| a.ip.is_ipv4()).copied();
+        let v6: Vec<Address> = self.net.inet6.addresses().collect();
+        if self.net.cfg.addresses.first().is_some_and(|a| a.ip.is_ipv6()) {
+            v6.into_iter().chain(v4).collect()
+        } else {
+            v4.chain(v6).collect()
+        }
     }
 
     /// When `advance` has something to do.
@@ -334,6 +406,7 @@ impl<B: Buffers> Stack<B> {
             self.wheel.next_deadline(),
             self.embryo_wheel.next_deadline(),
             self.net.arp.next_deadline(),
+            self.net.inet6.next_deadline(),
             self.next_timewait(),
         ];
         timers.into_iter().flatten().min()
@@ -341,7 +414,7 @@ impl<B: Buffers> Stack<B> {
 
     /// `flush` has something to do: after a pass, because the port was full.
     pub fn wants_flush(&self) -> bool {
-        !self.work.is_empty() || self.net.arp.has_requests()
+        !self.work.is_empty() || self.net.arp.has_requests() || self.net.inet6.has_frames()
     }
 
     // ---- connections ----
@@ -358,19 +431,28 @@ impl<B: Buffers> Stack<B> {
         tx: &mut impl Transmit<B::Payload>,
     ) -> Result<ConnId, ConnectError> {
         let remote = remote.into();
-        let IpAddr::V4(ip) = remote.ip() else { return Err(ConnectError::Unreachable(remote.ip())) };
-        if remote.port() == 0 || ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() {
+        let ip = remote.ip().to_canonical();
+        let no_host = match ip {
+            IpAddr::V4(ip) => ip.octets()[0] == 0 || ip.is_multicast() || ip.is_broadcast(),
+            IpAddr::V6(ip) => is_no_host(ip),
+        };
+        if remote.port() == 0 || no_host {
             return Err(ConnectError::Address(remote));
         }
+        let remote = SocketAddr::new(ip, remote.port());
         if self.connections.len() >= self.net.cfg.tcp.max_connections as usize {
             return Err(ConnectError::TooMany);
         }
-        let hop = self.net.next_hop(ip.into()).ok_or(ConnectError::Unreachable(ip.into()))?;
+        let hop = self.net.next_hop(ip, now).ok_or(ConnectError::Unreachable(ip))?;
+        let whole = match ip {
+            IpAddr::V4(ip) => ip.to_bits(),
+            IpAddr::V6(ip) => self.path_to(ip)?,
+        };
         let port = self.ports.connect(remote).map_err(|e| match e {
             PortError::InUse | PortError::Exhausted => ConnectError::NoPort,
         })?;
-        let key = Key::new(ip.to_bits(), remote.port(), port);
-        let neighbour = if self.table.get(key).is_some() { None } else { self.net.hold(hop) };
+        let key = Key::new(whole, remote.port(), port);
+        let neighbour = if self.table.get(key).is_some() { None } else { self.net.hold(hop, now) };
         let Some(neighbour) = neighbour else {
             self.ports.release(port, remote);
             return Err(ConnectError::TooMany);
@@ -595,6 +677,19 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
+    /// Puts something under its addresses.
+    fn enter(&mut self, key: Key, place: Place) {
+        self.net.key_used(key);
+        self.table.insert(key, place.pack());
+    }
+
+    /// Takes it out.
+    fn leave(&mut self, key: Key) {
+        if self.table.remove(key).is_some() {
+            self.net.key_unused(key);
+        }
+    }
+
     /// Adds a connection under its addresses.
     fn adopt(&mut self, c: Connection<B>) -> ConnId {
         let key = c.key;
@@ -603,7 +698,7 @@ impl<B: Buffers> Stack<B> {
         if let Some(c) = self.connections.get_mut(index) {
             c.generation = generation;
         }
-        self.table.insert(key, Place::Connection(index).pack());
+        self.enter(key, Place::Connection(index));
         ConnId { index, generation }
     }
 
@@ -627,7 +722,7 @@ impl<B: Buffers> Stack<B> {
     fn take_out(&mut self, index: u32) -> Option<Connection<B>> {
         let c = self.connections.remove(index)?;
         c.leave(&self.net);
-        self.table.remove(c.key);
+        self.leave(c.key);
         self.wheel.cancel(index);
         self.net.release(c.neighbour);
         self.net.held.changed(index, c.cold.reassembly.len(), 0);

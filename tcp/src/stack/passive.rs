@@ -117,7 +117,7 @@ impl<B: Buffers> Stack<B> {
         l.half_open += 1;
         let key = e.key;
         let index = self.embryos.insert(e);
-        self.table.insert(key, Place::Embryo(index).pack());
+        self.enter(key, Place::Embryo(index));
         self.repeat_syn_ack(now, index, tx);
     }
 
@@ -156,7 +156,7 @@ impl<B: Buffers> Stack<B> {
 
     fn drop_embryo(&mut self, index: u32) -> Option<Embryo> {
         let e = self.embryos.remove(index)?;
-        self.table.remove(e.key);
+        self.leave(e.key);
         self.embryo_wheel.cancel(index);
         if let Some(l) = self.listeners.get_mut(&e.listener.port)
             && l.generation == e.listener.generation
@@ -238,8 +238,8 @@ impl<B: Buffers> Stack<B> {
         tx: &mut impl Transmit<B::Payload>,
     ) {
         let peer = self.net.remote(e.key);
-        let Some(hop) = self.net.next_hop(peer.ip()) else { return };
-        let Some(neighbour) = self.net.hold(hop) else { return };
+        let Some(hop) = self.net.next_hop(peer.ip(), now) else { return };
+        let Some(neighbour) = self.net.hold(hop, now) else { return };
         let birth = Birth { key: e.key, iss: e.iss, ts_offset: e.ts_offset, neighbour, owns_port: false };
         let mut c = Connection::new(birth, &self.net.cfg.tcp, now);
         c.accept(e, &self.net, now);
@@ -295,14 +295,14 @@ impl<B: Buffers> Stack<B> {
         }
         let (key, until) = (t.key, t.until);
         let index = self.timewaits.insert(t);
-        self.table.insert(key, Place::TimeWait(index).pack());
+        self.enter(key, Place::TimeWait(index));
         let generation = self.timewaits.generation(index).unwrap_or(0);
         self.timewait_order.push_back((index, generation, until));
     }
 
     fn end_timewait(&mut self, index: u32) {
         let Some(t) = self.timewaits.remove(index) else { return };
-        self.table.remove(t.key);
+        self.leave(t.key);
         if t.owns_port {
             self.ports.release(t.key.local_port(), self.net.remote(t.key));
         }
@@ -366,7 +366,7 @@ fn send_syn_ack<P: Payload>(net: &mut Net, now: Time, e: &Embryo, tx: &mut impl 
         Timestamps { value: value.wrapping_add(e.ts_offset), echo }
     });
     let mut options = Options::new();
-    let accepted = syn_options(net, Some(&e.syn));
+    let accepted = syn_options(net, e.key, Some(&e.syn));
     put_syn(&mut options, accepted, timestamps);
     let fields = TcpFields {
         dst_mac: e.mac,

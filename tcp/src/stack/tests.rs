@@ -3,6 +3,7 @@
 mod close;
 mod handshake;
 mod hostile;
+mod ipv6;
 mod link;
 mod loss;
 mod memory;

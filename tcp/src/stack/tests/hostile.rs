@@ -91,7 +91,7 @@ fn syn_flood() {
         let mut node = Node::new(config(src));
         let mut b = config(B);
         b.addresses[0].prefix_len = 8;
-        let mut template = crate::wire::HeaderTemplate::new(node.stack.config().mac, src.to_bits());
+        let mut template = crate::wire::HeaderTemplate::new(node.stack.config().mac, None, src.to_bits());
         let fields = crate::wire::TcpFields {
             dst_mac: b.mac,
             key: crate::table::Key::new(B.to_bits(), PORT, 999),

@@ -161,7 +161,7 @@ fn routes() {
         ([10, 0, 0, 78], 78),
         ([172, 16, 0, 1], 9),
     ] {
-        assert_eq!(net.next_hop(std::net::IpAddr::from(to)), Some(via(hop).into()), "{to:?}");
+        assert_eq!(net.next_hop(std::net::IpAddr::from(to), Time::ZERO), Some(via(hop).into()), "{to:?}");
     }
     let elsewhere = Route { via: Ipv4Addr::new(10, 9, 0, 1).into(), ..routed.routes[0] };
     let wrong = StackConfig { routes: vec![elsewhere], ..config(A) };

@@ -35,7 +35,7 @@ impl Script {
             a: Node::new(cfg),
             conn: ConnId { index: 0, generation: 0 },
             now: Time::from_secs(1),
-            header: HeaderTemplate::new(b.mac, B.to_bits()),
+            header: HeaderTemplate::new(b.mac, None, B.to_bits()),
             port: 40_000,
             seq: 1000,
             ack: 0,

@@ -1,0 +1,201 @@
+//! IPv6 headers that arrive: the fixed one, and extension headers as far as a host has to look at them (RFC 8200).
+//!
+//! Nothing is taken apart further than needed: routing headers are refused unless they are used up, so type 0 never
+//! routes (RFC 5095); fragments are refused unless they are whole (RFC 6946); and a packet has eight extension headers at
+//! most.
+
+use crate::buffers::Frame;
+use crate::wire::ecn;
+use core::net::Ipv6Addr;
+use core::ops::Range;
+
+/// Length of the fixed header.
+pub(crate) const HEADER: usize = 40;
+/// The smallest MTU of a link (RFC 8200 §5).
+pub(crate) const MIN_MTU: u16 = 1280;
+/// Extension headers of a packet, at most.
+const MAX_EXTENSIONS: usize = 8;
+
+/// Next header values (IANA).
+pub(crate) mod next {
+    pub const HOP_BY_HOP: u8 = 0;
+    pub const TCP: u8 = 6;
+    pub const ROUTING: u8 = 43;
+    pub const FRAGMENT: u8 = 44;
+    pub const ICMP: u8 = 58;
+    pub const NONE: u8 = 59;
+    pub const DESTINATION: u8 = 60;
+    pub const UDP: u8 = 17;
+}
+
+/// What the headers of a packet say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ip6 {
+    pub src: Ipv6Addr,
+    pub dst: Ipv6Addr,
+    pub hop_limit: u8,
+    /// The ECN codepoint (RFC 3168 §5).
+    pub ecn: u8,
+    /// What the payload is.
+    pub protocol: u8,
+    /// Where the octet is that says so, counted from the packet's start.
+    pub named_at: usize,
+    /// The payload's place in the frame.
+    pub payload: Range<usize>,
+    /// The packet's place in the frame.
+    pub packet: Range<usize>,
+}
+
+/// Why a packet is not processed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused6 {
+    /// It makes no sense.
+    Malformed,
+    /// A fragment; the first one of its packet.
+    Fragment { first: bool },
+    /// The sender is told of a parameter problem (RFC 4443 §3.4).
+    Problem {
+        /// What kind of.
+        code: u8,
+        /// Where, counted from the packet's start.
+        at: usize,
+        /// Also if the packet was for a group.
+        even_group: bool,
+    },
+    /// Nothing is to be done.
+    Ignore,
+}
+
+/// Codes of parameter problems (RFC 4443 §3.4).
+pub(crate) mod problem {
+    pub const FIELD: u8 = 0;
+    pub const NEXT_HEADER: u8 = 1;
+    pub const OPTION: u8 = 2;
+}
+
+/// Reads the fixed header of the packet at `at` of a frame, without its extensions. Octets behind the packet are
+/// Ethernet's padding.
+#[inline]
+pub(crate) fn parse(frame: &impl Frame, at: usize) -> Option<Ip6> {
+    let h = frame.bytes().get(at..)?;
+    let first: &[u8; HEADER] = h.first_chunk()?;
+    let end = at + HEADER + usize::from(u16::from_be_bytes([first[4], first[5]]));
+    if first[0] >> 4 != 6 || end > frame.bytes().len() {
+        return None;
+    }
+    Some(Ip6 {
+        src: Ipv6Addr::from(*first[8..24].first_chunk::<16>()?),
+        dst: Ipv6Addr::from(*first[24..40].first_chunk::<16>()?),
+        hop_limit: first[7],
+        ecn: (first[1] >> 4) & ecn::MASK,
+        protocol: first[6],
+        named_at: 6,
+        payload: at + HEADER..end,
+        packet: at..end,
+    })
+}
+
+/// Goes through the extension headers, if there are any.
+pub(crate) fn skip_extensions(frame: &[u8], ip: &mut Ip6) -> Result<(), Refused6> {
+    let start = ip.packet.start;
+    for n in 0..=MAX_EXTENSIONS {
+        let extension = match ip.protocol {
+            next::HOP_BY_HOP if n > 0 => {
+                // Only straight behind the fixed header (RFC 8200 §4.1).
+                return Err(problem_at(problem::NEXT_HEADER, ip.named_at));
+            }
+            next::HOP_BY_HOP | next::DESTINATION | next::ROUTING | next::FRAGMENT => ip.protocol,
+            next::NONE => return Err(Refused6::Ignore),
+            _ => return Ok(()),
+        };
+        if n == MAX_EXTENSIONS {
+            return Err(Refused6::Malformed);
+        }
+        let rest = frame.get(ip.payload.clone()).unwrap_or(&[]);
+        let &[following, octets, b2, b3, ..] = rest else { return Err(Refused6::Malformed) };
+        let here = ip.payload.start - start;
+        let len = if extension == next::FRAGMENT { 8 } else { (usize::from(octets) + 1) * 8 };
+        let Some(body) = rest.get(..len) else { return Err(Refused6::Malformed) };
+        match extension {
+            // Offset or more to come; neither is an atomic fragment, a packet like others (RFC 6946).
+            next::FRAGMENT => {
+                let field = u16::from_be_bytes([b2, b3]);
+                if field & 0xfff9 != 0 {
+                    return Err(Refused6::Fragment { first: field & 0xfff8 == 0 });
+                }
+            }
+            // With segments left we would have to forward it (RFC 8200 §4.4, RFC 5095).
+            next::ROUTING if b3 != 0 => return Err(problem_at(problem::FIELD, here + 2)),
+            next::ROUTING => {}
+            _ => options(body.get(2..).unwrap_or(&[]), here + 2)?,
+        }
+        (ip.protocol, ip.named_at) = (following, here);
+        ip.payload.start += len;
+    }
+    Ok(())
+}
+
+fn problem_at(code: u8, at: usize) -> Refused6 {
+    Refused6::Problem { code, at, even_group: false }
+}
+
+/// Options of a hop-by-hop or destination options header (RFC 8200 §4.2). We know padding and router alerts, which mean
+/// nothing to hosts.
+fn options(mut rest: &[u8], mut at: usize) -> Result<(), Refused6> {
+    const PAD1: u8 = 0;
+    const PAD_N: u8 = 1;
+    const ROUTER_ALERT: u8 = 5;
+    loop {
+        let step = match *rest {
+            [] => return Ok(()),
+            [PAD1, ..] => 1,
+            [kind, len, ..] => {
+                // The two highest bits say what to do with an option that one does not know.
+                match kind {
+                    PAD_N | ROUTER_ALERT => {}
+                    _ if kind >> 6 == 0 => {}
+                    _ if kind >> 6 == 1 => return Err(Refused6::Ignore),
+                    _ => {
+                        let even_group = kind >> 6 == 2;
+                        return Err(Refused6::Problem { code: problem::OPTION, at, even_group });
+                    }
+                }
+                2 + usize::from(len)
+            }
+            _ => return Err(Refused6::Malformed),
+        };
+        let Some(behind) = rest.get(step..) else { return Err(Refused6::Malformed) };
+        (rest, at) = (behind, at + step);
+    }
+}
+
+/// Not a unicast address that a packet can come from or go to on a network: unspecified, loopback, a group's, or one of
+/// IPv4 in disguise.
+pub(crate) fn is_no_host(ip: Ipv6Addr) -> bool {
+    ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.to_ipv4_mapped().is_some()
+}
+
+/// Meaningful on its own link only.
+pub(crate) fn is_link_local(ip: Ipv6Addr) -> bool {
+    ip.segments()[0] & 0xffc0 == 0xfe80
+}
+
+/// All nodes of a link.
+pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// All routers of a link.
+pub(crate) const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+
+/// The group in which a host is that has an address (RFC 4291 §2.7.1).
+pub(crate) fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
+    let base = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0);
+    Ipv6Addr::from_bits(base.to_bits() | ip.to_bits() & 0xff_ffff)
+}
+
+/// The Ethernet address of a group (RFC 2464 §7).
+pub(crate) fn group_mac(group: Ipv6Addr) -> [u8; 6] {
+    let [.., a, b, c, d] = group.octets();
+    [0x33, 0x33, a, b, c, d]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,303 @@
+//! The neighbour cache and neighbour unreachability detection (RFC 4861 §5, §7.2, §7.3).
+//!
+//! As with ARP a connection holds its neighbour by index, the cache is bounded, and neighbours that no connection holds
+//! make room for others. Nobody enters the cache by an advertisement; by a solicitation only who asks for us.
+
+use crate::arp::{Neighbour, Resolved};
+use crate::time::Time;
+use crate::timer::TimerWheel;
+use core::net::Ipv6Addr;
+use core::time::Duration;
+use std::collections::HashMap;
+
+/// BaseReachableTime, DELAY_FIRST_PROBE_TIME and RetransTimer (RFC 4861 §10).
+pub(super) const REACHABLE: Duration = Duration::from_secs(30);
+const DELAY: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_secs(1);
+/// MAX_MULTICAST_SOLICIT and MAX_UNICAST_SOLICIT.
+const TRIES: u8 = 3;
+/// Places that are looked at for one that a message may take: a flood must not make us search.
+const GLANCES: usize = 8;
+/// How long a neighbour is remembered that nobody uses.
+const FORGET: Duration = Duration::from_secs(600);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Asking; no address known.
+    Incomplete,
+    /// It answered, or TCP made progress through it, a short while ago.
+    Reachable,
+    /// Its address is known, and used until somebody sends.
+    Stale,
+    /// Somebody has sent; TCP may yet tell that it is there.
+    Delay,
+    /// It is asked whether it is there.
+    Probe,
+    /// Nobody answered; asks again when someone wants to send.
+    Absent,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub ip: Ipv6Addr,
+    pub mac: [u8; 6],
+    pub state: State,
+    pub router: bool,
+    tries: u8,
+    /// Connections that hold it.
+    holders: u32,
+    /// When it was last known to be there.
+    confirmed: Time,
+}
+
+/// A solicitation to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ask {
+    pub target: Ipv6Addr,
+    /// To this station only, which has been its; otherwise to the group.
+    pub directly: Option<[u8; 6]>,
+}
+
+pub(super) struct Cache {
+    entries: Vec<Option<Entry>>,
+    index: HashMap<Ipv6Addr, u16>,
+    limit: usize,
+    /// Where the next place is looked for when all are taken.
+    hand: usize,
+    wheel: TimerWheel,
+    pub asks: Vec<Ask>,
+    /// How long an answer counts: ReachableTime.
+    pub reachable: Duration,
+}
+
+/// What an advertisement says of a neighbour (RFC 4861 §7.2.5).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Advert {
+    pub mac: Option<[u8; 6]>,
+    pub router: bool,
+    pub solicited: bool,
+    pub override_: bool,
+}
+
+impl Cache {
+    pub fn new(limit: u32, now: Time) -> Self {
+        Cache {
+            entries: Vec::new(),
+            index: HashMap::new(),
+            limit: limit.clamp(1, u32::from(Neighbour::MOST)) as usize,
+            hand: 0,
+            wheel: TimerWheel::new(now),
+            asks: Vec::new(),
+            reachable: REACHABLE,
+        }
+    }
+
+    pub fn find(&self, ip: Ipv6Addr) -> Option<&Entry> {
+        self.at(*self.index.get(&ip)?)
+    }
+
+    fn at(&self, i: u16) -> Option<&Entry> {
+        self.entries.get(usize::from(i))?.as_ref()
+    }
+
+    fn at_mut(&mut self, i: u16) -> Option<&mut Entry> {
+        self.entries.get_mut(usize::from(i))?.as_mut()
+    }
+
+    pub fn hold(&mut self, ip: Ipv6Addr, now: Time) -> Option<Neighbour> {
+        let i = self.find_or_create(ip, self.limit, now)?;
+        self.at_mut(i)?.holders += 1;
+        Some(Neighbour::v6(i))
+    }
+
+    pub fn release(&mut self, n: Neighbour) {
+        if let Some(e) = self.at_mut(n.index()) {
+            e.holders = e.holders.saturating_sub(1);
+        }
+    }
+
+    /// The neighbour's address, if it is known; use starts the watch over it.
+    #[inline]
+    pub fn resolve(&mut self, n: Neighbour, now: Time) -> Option<[u8; 6]> {
+        let i = n.index();
+        let e = self.entries.get_mut(usize::from(i))?.as_mut()?;
+        match e.state {
+            State::Reachable | State::Delay | State::Probe => Some(e.mac),
+            State::Stale => {
+                e.state = State::Delay;
+                let mac = e.mac;
+                self.wheel.schedule(u32::from(i), now + DELAY);
+                Some(mac)
+            }
+            State::Incomplete => None,
+            State::Absent => {
+                (e.state, e.tries) = (State::Incomplete, 1);
+                self.ask(i, now);
+                None
+            }
+        }
+    }
+
+    /// TCP makes progress through it: so it is there (RFC 4861 §7.3.1).
+    #[inline]
+    pub fn confirm(&mut self, n: Neighbour, now: Time) {
+        let (i, reachable) = (n.index(), self.reachable);
+        let Some(e) = self.at_mut(i) else { return };
+        match e.state {
+            // The timer looks at this when it comes up.
+            State::Reachable => e.confirmed = now,
+            State::Stale | State::Delay | State::Probe => {
+                (e.state, e.confirmed) = (State::Reachable, now);
+                self.wheel.schedule(u32::from(i), now + reachable);
+            }
+            State::Incomplete | State::Absent => {}
+        }
+    }
+
+    fn find_or_create(&mut self, ip: Ipv6Addr, glances: usize, now: Time) -> Option<u16> {
+        if let Some(&i) = self.index.get(&ip) {
+            return Some(i);
+        }
+        let i = if self.entries.len() < self.limit {
+            self.entries.push(None);
+            self.entries.len() - 1
+        } else {
+            // One of the next places that no connection holds; one without an address if there is such.
+            let from = self.hand;
+            let next = (0..glances.min(self.limit)).map(|i| (from + i) % self.limit);
+            let entry = |i: &usize| self.entries.get(*i).and_then(Option::as_ref);
+            let free = |i: &usize| entry(i).is_none_or(|e| e.holders == 0);
+            let idle = |i: &usize| {
+                free(i) && entry(i).is_none_or(|e| matches!(e.state, State::Incomplete | State::Absent))
+            };
+            let found = next.clone().find(idle).or_else(|| next.clone().find(free));
+            self.hand = (found.unwrap_or(from + glances) + 1) % self.limit;
+            found?
+        } as u16;
+        self.remove(i);
+        let entry = Entry {
+            ip,
+            mac: [0; 6],
+            state: State::Absent,
+            router: false,
+            tries: 0,
+            holders: 0,
+            confirmed: now,
+        };
+        *self.entries.get_mut(usize::from(i))? = Some(entry);
+        self.index.insert(ip, i);
+        Some(i)
+    }
+
+    fn remove(&mut self, i: u16) {
+        if let Some(old) = self.entries.get_mut(usize::from(i)).and_then(Option::take) {
+            self.index.remove(&old.ip);
+            self.wheel.cancel(u32::from(i));
+        }
+    }
+
+    fn ask(&mut self, i: u16, now: Time) {
+        self.wheel.schedule(u32::from(i), now + RETRY);
+        let Some(e) = self.at(i) else { return };
+        let ask = Ask { target: e.ip, directly: (e.state == State::Probe).then_some(e.mac) };
+        if !self.asks.contains(&ask) {
+            self.asks.push(ask);
+        }
+    }
+
+    /// Somebody asks for us, or a router tells of itself, and says where it is (RFC 4861 §7.2.3, §6.3.4): worth
+    /// remembering, not worth believing that it can be reached.
+    pub fn learn(&mut self, ip: Ipv6Addr, mac: [u8; 6], router: bool, now: Time) -> Option<Resolved> {
+        let i = self.find_or_create(ip, GLANCES, now)?;
+        let e = self.at_mut(i)?;
+        e.router |= router;
+        let waiting = matches!(e.state, State::Incomplete | State::Absent);
+        if waiting || e.mac != mac {
+            (e.mac, e.state, e.tries) = (mac, State::Stale, 0);
+            self.wheel.schedule(u32::from(i), now + FORGET);
+        }
+        waiting.then_some(Resolved::Found(Neighbour::v6(i)))
+    }
+
+    /// Takes what a neighbour says of itself (RFC 4861 §7.2.5). Who is not in the cache does not enter it.
+    pub fn advertised(&mut self, ip: Ipv6Addr, a: Advert, now: Time) -> Option<Resolved> {
+        let i = *self.index.get(&ip)?;
+        let reachable = self.reachable;
+        let e = self.at_mut(i)?;
+        let n = Neighbour::v6(i);
+        let other = a.mac.is_some_and(|mac| mac != e.mac);
+        let waiting = matches!(e.state, State::Incomplete | State::Absent);
+        if waiting {
+            e.mac = a.mac?;
+        } else if other && !a.override_ {
+            // It may be another's word: the address that we have is doubted, not replaced.
+            if e.state == State::Reachable {
+                e.state = State::Stale;
+                self.wheel.schedule(u32::from(i), now + FORGET);
+            }
+            return None;
+        } else if let Some(mac) = a.mac {
+            e.mac = mac;
+        }
+        e.router = a.router;
+        if a.solicited {
+            (e.state, e.tries, e.confirmed) = (State::Reachable, 0, now);
+            self.wheel.schedule(u32::from(i), now + reachable);
+        } else if waiting || other {
+            (e.state, e.tries) = (State::Stale, 0);
+            self.wheel.schedule(u32::from(i), now + FORGET);
+        }
+        waiting.then_some(Resolved::Found(n))
+    }
+
+    /// Works off one timer that is due; call until `None`.
+    pub fn advance(&mut self, now: Time) -> Option<Option<Resolved>> {
+        let i = self.wheel.poll(now)? as u16;
+        let reachable = self.reachable;
+        let Some(e) = self.at_mut(i) else { return Some(None) };
+        match e.state {
+            State::Reachable if e.confirmed + reachable > now => {
+                let until = e.confirmed + reachable;
+                self.wheel.schedule(u32::from(i), until);
+                return Some(None);
+            }
+            State::Reachable => {
+                e.state = State::Stale;
+                self.wheel.schedule(u32::from(i), now + FORGET);
+                return Some(None);
+            }
+            State::Stale => {
+                if e.holders == 0 {
+                    self.remove(i);
+                }
+                return Some(None);
+            }
+            State::Delay => (e.state, e.tries) = (State::Probe, 1),
+            State::Incomplete | State::Probe if e.tries < TRIES => e.tries += 1,
+            // Where it was there is nobody now: perhaps it has another address (RFC 4861 §7.3.3).
+            State::Incomplete | State::Probe => {
+                e.state = State::Absent;
+                if e.holders == 0 {
+                    self.remove(i);
+                }
+                return Some(Some(Resolved::Absent(Neighbour::v6(i))));
+            }
+            State::Absent => return Some(None),
+        }
+        self.ask(i, now);
+        Some(None)
+    }
+
+    /// The link has come up: what was asked before did not leave.
+    pub fn link_came_up(&mut self, now: Time) {
+        for i in 0..self.entries.len() as u16 {
+            if self.at(i).is_some_and(|e| e.state == State::Incomplete) {
+                self.ask(i, now);
+            }
+        }
+    }
+
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.wheel.next_deadline()
+    }
+}

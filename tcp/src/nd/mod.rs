@@ -1,0 +1,430 @@
+//! IPv6 on the link: our addresses and whether they are ours, neighbours, routers, and the groups that we listen to
+//! (RFC 4861, RFC 4862, RFC 3810).
+//!
+//! Like everything here it does no I/O: messages go in, frames to send wait in a bounded queue, and there is one next
+//! deadline. Redirects are ignored: a host that believes them can be led astray by anybody on its link.
+
+mod addresses;
+mod cache;
+pub(crate) mod message;
+mod router;
+
+use crate::arp::{Claim, Neighbour, Resolved};
+use crate::config::{Address, Route, StackConfig, same_prefix};
+use crate::ipv6::{self, is_link_local, is_no_host};
+use crate::secret::Secret;
+use crate::time::Time;
+use addresses::Own;
+use cache::{Advert, Cache};
+use core::net::{IpAddr, Ipv6Addr};
+use core::time::Duration;
+use message::{Envelope, advert, kind, option};
+use router::{Prefix, Router};
+use std::collections::VecDeque;
+
+/// Frames that wait to be sent, at most: the next solicitation or report makes good what found no place.
+const MAX_WAITING: usize = 64;
+/// Between the two reports of groups that we have joined (RFC 3810 §9.11).
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// An address is defended once in this time.
+const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A message of neighbour or listener discovery that has arrived, its checksum right.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival<'a> {
+    pub src: Ipv6Addr,
+    pub dst: Ipv6Addr,
+    pub hop_limit: u8,
+    pub message: &'a [u8],
+}
+
+/// IPv6 of a stack.
+pub(crate) struct Inet6 {
+    mac: [u8; 6],
+    /// Without it there is no IPv6: no addresses, and nothing is sent or taken.
+    enabled: bool,
+    autoconf: bool,
+    own: Vec<Own>,
+    cache: Cache,
+    gateway: Option<Ipv6Addr>,
+    routes: Vec<Route>,
+    prefixes: Vec<Prefix>,
+    routers: Vec<Router>,
+    /// Largest packet on this link: ours, or what a router says.
+    pub mtu: u16,
+    link_mtu: u16,
+    pub hop_limit: u8,
+    /// The network is asked whether somebody has our addresses before they are used.
+    asks_first: bool,
+    /// Router solicitations that are still to be sent, and when.
+    solicitations: u8,
+    solicit_at: Time,
+    /// Reports of our groups that are still to be sent, and when.
+    reports: u8,
+    report_at: Time,
+    /// Nothing but a timer of an address or a router is due before this.
+    review_at: Time,
+    /// When `advance` was called last.
+    reached: Time,
+    secret: Secret,
+    out: VecDeque<Vec<u8>>,
+    conflict: Option<[u8; 6]>,
+    conflicts: u64,
+    rival: Option<[u8; 6]>,
+    defended: Option<Time>,
+}
+
+impl Inet6 {
+    pub fn new(cfg: &StackConfig, now: Time) -> Self {
+        let v6 = |ip: &IpAddr| match ip {
+            IpAddr::V6(ip) => Some(*ip),
+            IpAddr::V4(_) => None,
+        };
+        let fixed = |a: &Address| v6(&a.ip).map(|ip| Own::fixed(ip, a.prefix_len));
+        let mut own: Vec<Own> = cfg.addresses.iter().filter_map(fixed).collect();
+        let enabled = !own.is_empty() || cfg.autoconf;
+        if enabled && !own.iter().any(|a| is_link_local(a.ip)) {
+            own.push(Own::fixed(addresses::link_local(cfg.mac), 64));
+        }
+        let mut inet = Inet6 {
+            mac: cfg.mac,
+            enabled,
+            autoconf: cfg.autoconf,
+            own,
+            cache: Cache::new(cfg.tcp.max_neighbours, now),
+            gateway: cfg.gateways.iter().find_map(v6),
+            routes: cfg.routes.iter().filter(|r| r.network.is_ipv6()).copied().collect(),
+            prefixes: Vec::new(),
+            routers: Vec::new(),
+            mtu: cfg.mtu,
+            link_mtu: cfg.mtu,
+            hop_limit: 64,
+            asks_first: false,
+            solicitations: 0,
+            solicit_at: Time::MAX,
+            reports: 0,
+            report_at: Time::MAX,
+            review_at: Time::MAX,
+            reached: now,
+            secret: Secret::new(cfg.seed ^ 0x6e64_6973_6331),
+            out: VecDeque::new(),
+            conflict: None,
+            conflicts: 0,
+            rival: None,
+            defended: None,
+        };
+        if enabled {
+            inet.joined(now);
+            inet.ask_for_routers(now);
+        }
+        inet
+    }
+
+    /// Our addresses that can be used, and their prefixes' lengths.
+    pub fn addresses(&self) -> impl Iterator<Item = Address> {
+        let usable = self.own.iter().filter(|a| a.is_usable());
+        usable.map(|a| Address { ip: a.ip.into(), prefix_len: a.prefix_len })
+    }
+
+    /// Whether packets to `ip` are for us.
+    #[inline]
+    pub fn is_own(&self, ip: Ipv6Addr) -> bool {
+        self.own.iter().any(|a| a.ip == ip && a.is_usable())
+    }
+
+    /// Whether we want an address, and do not know yet whether it is ours.
+    pub fn is_tentative(&self, ip: Ipv6Addr) -> bool {
+        self.own.iter().any(|a| a.ip == ip && a.is_tentative())
+    }
+
+    /// Whether we are in a group.
+    pub fn hears(&self, group: Ipv6Addr) -> bool {
+        group == ipv6::ALL_NODES || self.own.iter().any(|a| ipv6::solicited_node(a.ip) == group)
+    }
+
+    /// Whether frames to a group's Ethernet address concern us.
+    pub fn hears_frames_to(&self, mac: &[u8]) -> bool {
+        mac.starts_with(&[0x33, 0x33])
+            && (mac.starts_with(&ipv6::group_mac(ipv6::ALL_NODES))
+                || self.own.iter().any(|a| mac.starts_with(&ipv6::group_mac(ipv6::solicited_node(a.ip)))))
+    }
+
+    /// The address of ours that packets to `dst` come from (RFC 6724 §5, as far as it concerns one interface).
+    pub fn source_for(&self, dst: Ipv6Addr) -> Option<Ipv6Addr> {
+        if self.is_own(dst) {
+            return Some(dst);
+        }
+        let scope = is_link_local(dst);
+        let usable = self.own.iter().filter(|a| a.is_usable() && is_link_local(a.ip) == scope);
+        let rank = |a: &&Own| (!a.is_deprecated(), (a.ip.to_bits() ^ dst.to_bits()).leading_zeros());
+        // Of equals the first.
+        usable.rev().max_by_key(rank).map(|a| a.ip)
+    }
+
+    /// Where a packet to `dst` goes on our link (RFC 4861 §5.2).
+    pub fn next_hop(&self, dst: Ipv6Addr, now: Time) -> Option<Ipv6Addr> {
+        if !self.enabled || is_no_host(dst) {
+            return None;
+        }
+        if is_link_local(dst) {
+            return Some(dst);
+        }
+        // A prefix on the link, or a route; the longest decides, the link where they are equal.
+        let ip = IpAddr::V6(dst);
+        let fixed = self.own.iter().filter(|a| a.is_fixed() && same_prefix(a.ip.into(), ip, a.prefix_len));
+        let learned = self.prefixes.iter().filter(|p| p.until > now && p.has(dst));
+        let on_link = fixed.map(|a| a.prefix_len).chain(learned.map(|p| p.len)).max();
+        let route = self.routes.iter().filter(|r| r.leads_to(ip)).max_by_key(|r| r.prefix_len);
+        match (on_link, route) {
+            (Some(len), Some(r)) if r.prefix_len > len => via(r),
+            (Some(_), _) => Some(dst),
+            (None, Some(r)) => via(r),
+            (None, None) => self.gateway.or_else(|| self.default_router(now)),
+        }
+    }
+
+    pub fn hold(&mut self, ip: Ipv6Addr, now: Time) -> Option<Neighbour> {
+        if self.is_own(ip) { Some(Neighbour::OWN) } else { self.cache.hold(ip, now) }
+    }
+
+    pub fn release(&mut self, n: Neighbour) {
+        self.cache.release(n);
+    }
+
+    #[inline]
+    pub fn resolve(&mut self, n: Neighbour, now: Time) -> Option<[u8; 6]> {
+        self.cache.resolve(n, now)
+    }
+
+    /// TCP makes progress through a neighbour.
+    #[inline]
+    pub fn confirm(&mut self, n: Neighbour, now: Time) {
+        self.cache.confirm(n, now);
+    }
+
+    /// Takes a message of neighbour or listener discovery. `src_mac` is where its frame came from.
+    pub fn receive(&mut self, now: Time, a: &Arrival<'_>) -> Option<Resolved> {
+        let (kind, code) = match *a.message {
+            [kind, code, _, _, _, _, _, _, ..] => (kind, code),
+            _ => return None,
+        };
+        if kind == kind::LISTENER_QUERY {
+            self.receive_query(now, a);
+            return None;
+        }
+        // RFC 4861 §6.1 and §7.1: what has crossed a router is none of it.
+        if a.hop_limit != message::HOP_LIMIT || code != 0 {
+            return None;
+        }
+        match kind {
+            kind::NEIGHBOUR_SOLICITATION => self.receive_solicitation(now, a),
+            kind::NEIGHBOUR_ADVERTISEMENT => self.receive_advertisement(now, a),
+            kind::ROUTER_ADVERTISEMENT if self.autoconf => self.receive_router(now, a),
+            _ => None,
+        }
+    }
+
+    /// RFC 4861 §7.2.3, RFC 4862 §5.4.3.
+    fn receive_solicitation(&mut self, now: Time, a: &Arrival<'_>) -> Option<Resolved> {
+        let target = message::address_at(a.message, 8)?;
+        let options = message::options(a.message.get(24..)?)?;
+        let mac = message::mac_in(&options, option::SOURCE);
+        let nonce = options.iter().find(|(k, _)| *k == option::NONCE).map(|(_, body)| *body);
+        if target.is_multicast() {
+            return None;
+        }
+        if a.src.is_unspecified() {
+            // Somebody asks whether the address is free.
+            let to_group = a.dst == ipv6::solicited_node(target);
+            if mac.is_some() || !to_group {
+                return None;
+            }
+            let i = self.own.iter().position(|o| o.ip == target)?;
+            if self.own[i].is_tentative() {
+                // RFC 7527: our own question may come back to us.
+                if !self.own[i].asked_with(nonce.unwrap_or(&[])) {
+                    self.contested(i, None, now);
+                }
+            } else if self.own[i].is_usable() {
+                self.advertise(target, ipv6::ALL_NODES, None, advert::OVERRIDE);
+            }
+            return None;
+        }
+        if !self.is_own(target) || is_no_host(a.src) || self.is_own(a.src) {
+            return None;
+        }
+        // Only hosts of this link ask, and only those are remembered.
+        let near = is_link_local(a.src) || self.next_hop(a.src, now) == Some(a.src);
+        let resolved = match mac {
+            Some(mac) if near => self.cache.learn(a.src, mac, false, now),
+            _ => None,
+        };
+        let to = mac.or_else(|| self.cache.find(a.src).map(|e| e.mac))?;
+        self.advertise(target, a.src, Some(to), advert::SOLICITED | advert::OVERRIDE);
+        resolved
+    }
+
+    /// RFC 4861 §7.2.5.
+    fn receive_advertisement(&mut self, now: Time, a: &Arrival<'_>) -> Option<Resolved> {
+        let flags = *a.message.get(4)?;
+        let target = message::address_at(a.message, 8)?;
+        let options = message::options(a.message.get(24..)?)?;
+        let mac = message::mac_in(&options, option::TARGET);
+        let solicited = flags & advert::SOLICITED != 0;
+        if target.is_multicast() || solicited && a.dst.is_multicast() {
+            return None;
+        }
+        if let Some(i) = self.own.iter().position(|o| o.ip == target) {
+            // RFC 4862 §5.4.4. What says to come from our own station is an echo of what we have said.
+            if mac != Some(self.mac) || self.own[i].is_tentative() {
+                self.contested(i, mac, now);
+            }
+            return None;
+        }
+        let router = flags & advert::ROUTER != 0;
+        let override_ = flags & advert::OVERRIDE != 0;
+        let resolved = self.cache.advertised(target, Advert { mac, router, solicited, override_ }, now);
+        if !router {
+            // It is a router no longer (RFC 4861 §7.2.5).
+            self.routers.retain(|r| r.ip != target);
+        }
+        resolved
+    }
+
+    /// Tells `to` (or everybody) where an address of ours is.
+    fn advertise(&mut self, target: Ipv6Addr, to: Ipv6Addr, mac: Option<[u8; 6]>, flags: u8) {
+        let e = Envelope {
+            dst_mac: mac.unwrap_or(ipv6::group_mac(to)),
+            src_mac: self.mac,
+            src: target,
+            dst: to,
+            hop_limit: message::HOP_LIMIT,
+        };
+        self.queue(message::advertisement(&e, target, flags));
+    }
+
+    fn queue(&mut self, frame: Vec<u8>) {
+        if self.out.len() < MAX_WAITING {
+            self.out.push_back(frame);
+        }
+    }
+
+    /// Somebody asks which groups have members (RFC 3810 §5.1): all are told of within the time that it gives.
+    fn receive_query(&mut self, now: Time, a: &Arrival<'_>) {
+        let &[_, _, _, _, m0, m1, ..] = a.message else { return };
+        if a.hop_limit != 1 || !is_link_local(a.src) || a.message.len() < 24 || !self.enabled {
+            return;
+        }
+        let code = u32::from(u16::from_be_bytes([m0, m1]));
+        // From 32768 on it is a floating-point number; so long a time serves nobody.
+        let within = Duration::from_millis(u64::from(self.secret.below(code.clamp(1, 10_000))));
+        if self.reports == 0 {
+            self.reports = 1;
+        }
+        self.report_at = self.report_at.min(now + within);
+    }
+
+    /// Groups have been joined: tells so twice.
+    fn joined(&mut self, now: Time) {
+        (self.reports, self.report_at) = (2, now);
+    }
+
+    fn report(&mut self, now: Time) {
+        let mut groups: Vec<Ipv6Addr> =
+            self.own.iter().filter(|a| !a.is_duplicate()).map(|a| ipv6::solicited_node(a.ip)).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        // Before there is an address of this link nobody is named (RFC 3590).
+        let link_local = self.own.iter().find(|a| a.is_usable() && is_link_local(a.ip));
+        let src = link_local.map_or(Ipv6Addr::UNSPECIFIED, |a| a.ip);
+        self.queue(message::listener_report(self.mac, src, &groups, self.reports > 1));
+        self.reports = self.reports.saturating_sub(1);
+        self.report_at = if self.reports > 0 { now + REPORT_INTERVAL } else { Time::MAX };
+    }
+
+    /// Takes the steps that are due. Call `advance_neighbours`, too.
+    pub fn advance(&mut self, now: Time) {
+        if !self.enabled {
+            return;
+        }
+        self.reached = now;
+        if self.report_at <= now {
+            self.report(now);
+        }
+        if self.solicit_at <= now {
+            self.solicit_routers(now);
+        }
+        if self.review_at <= now {
+            self.review(now);
+        }
+    }
+
+    /// Works off one timer of a neighbour; call until `None`.
+    pub fn advance_neighbours(&mut self, now: Time) -> Option<Option<Resolved>> {
+        let step = self.cache.advance(now)?;
+        if let Some(Resolved::Absent(_)) = step {
+            self.routers_changed();
+        }
+        Some(step)
+    }
+
+    pub fn link_came_up(&mut self, now: Time) {
+        self.cache.link_came_up(now);
+        if self.enabled {
+            self.joined(now);
+            self.ask_for_routers(now);
+        }
+    }
+
+    pub fn next_deadline(&self) -> Option<Time> {
+        if !self.enabled {
+            return None;
+        }
+        let own = self.report_at.min(self.solicit_at).min(self.review_at);
+        // A tick later: what is due at once may have become so in a tick that has been seen to.
+        let own =
+            (own < Time::MAX).then(|| crate::timer::round_up(own.max(self.reached) + crate::timer::TICK));
+        self.cache.next_deadline().into_iter().chain(own).min()
+    }
+
+    #[inline]
+    pub fn has_frames(&self) -> bool {
+        !self.out.is_empty() || !self.cache.asks.is_empty()
+    }
+
+    /// The next frame to send.
+    pub fn next_frame(&mut self) -> Option<Vec<u8>> {
+        if let Some(frame) = self.out.pop_front() {
+            return Some(frame);
+        }
+        while let Some(ask) = self.cache.asks.pop() {
+            // From an address that the neighbour can answer to; that we have none yet is possible.
+            let source = self.source_for(ask.target).or_else(|| self.source_for(addresses::ANY_LINK_LOCAL));
+            if let Some(src) = source {
+                return Some(message::solicitation(self.mac, src, ask.target, ask.directly));
+            }
+        }
+        None
+    }
+
+    /// Whether our addresses are ours.
+    pub fn claim(&self) -> Claim {
+        match self.conflict {
+            Some(mac) => Claim::Conflict(mac),
+            None if self.own.iter().any(Own::is_tentative) => Claim::Probing,
+            None => Claim::Held,
+        }
+    }
+
+    /// How many packets said that another host uses an address of ours, and the last such host.
+    pub fn conflicts(&self) -> (u64, Option<[u8; 6]>) {
+        (self.conflicts, self.rival)
+    }
+}
+
+fn via(r: &Route) -> Option<Ipv6Addr> {
+    match r.via {
+        IpAddr::V6(ip) => Some(ip),
+        IpAddr::V4(_) => None,
+    }
+}

@@ -1,0 +1,186 @@
+//! Packets of IPv6 that arrive, and what keeps IPv6 going on the link.
+
+use super::*;
+use crate::ipv6::{self, Ip6, Refused6, is_no_host, next, problem};
+use crate::nd::message::pseudo_sum;
+use core::net::Ipv6Addr;
+
+/// Pairs of addresses without anybody that a pass may leave behind.
+const MAX_IDLE_PATHS: usize = 256;
+
+impl<B: Buffers> Stack<B> {
+    pub(super) fn receive_ipv6(
+        &mut self,
+        now: Time,
+        frame: B::Frame,
+        at: usize,
+        h: &mut impl Handler<B::Frame>,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
+        let Some(mut ip) = ipv6::parse(&frame, at) else {
+            self.net.counters.malformed += 1;
+            return;
+        };
+        let to_station = frame.bytes().first().is_some_and(|b| b & 1 == 0);
+        if ip.protocol == next::TCP
+            && to_station
+            && let Some(path) = self.net.paths.find(ip.dst, ip.src)
+        {
+            return self.receive_tcp6(now, frame, &ip, path, h, tx);
+        }
+        // What connections have is in use by hosts; everything else is looked at.
+        let inet = &self.net.inet6;
+        let group = ip.dst.is_multicast();
+        if !(if group { inet.hears(ip.dst) } else { inet.is_own(ip.dst) || inet.is_tentative(ip.dst) }) {
+            self.net.counters.not_for_us += 1;
+            return;
+        }
+        if ip.src.is_multicast() || ip.src.is_loopback() {
+            self.net.counters.malformed += 1;
+            return;
+        }
+        if let Err(refused) = ipv6::skip_extensions(frame.bytes(), &mut ip) {
+            return self.refuse_ipv6(now, frame.bytes(), &ip, refused, tx);
+        }
+        match ip.protocol {
+            next::ICMP => self.receive_icmp6(now, frame.bytes(), &ip, h, tx),
+            // Groups are nothing to TCP; and what is unicast comes as such.
+            _ if group || !to_station || !self.net.inet6.is_own(ip.dst) => self.net.counters.not_for_us += 1,
+            _ if is_no_host(ip.src) => self.net.counters.malformed += 1,
+            next::TCP => {
+                let own = self.net.inet6.is_own(ip.src);
+                if let Some(path) = self.net.paths.intern(ip.dst, ip.src, own) {
+                    self.receive_tcp6(now, frame, &ip, path, h, tx);
+                }
+                if self.net.paths.idle() > MAX_IDLE_PATHS {
+                    self.net.paths.collect();
+                }
+            }
+            next::UDP => {
+                self.net.counters.unknown_protocol += 1;
+                self.complain6(now, frame.bytes(), &ip, Complaint::PORT, tx);
+            }
+            _ => {
+                self.net.counters.unknown_protocol += 1;
+                let complaint = Complaint::problem(problem::NEXT_HEADER, ip.named_at);
+                self.complain6(now, frame.bytes(), &ip, complaint, tx);
+            }
+        }
+    }
+
+    fn receive_tcp6(
+        &mut self,
+        now: Time,
+        frame: B::Frame,
+        ip: &Ip6,
+        path: u32,
+        h: &mut impl Handler<B::Frame>,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
+        let pseudo = |len| pseudo_sum(ip.src, ip.dst, PROTO_TCP, len);
+        let segment = match wire::parse_tcp(&frame, &ip.payload, pseudo, ip.ecn, broken(Rule::Checksum)) {
+            Ok(s) => s,
+            Err(refused) => {
+                return self.refuse_segment(refused, wire::is_unfilled(&frame, &ip.payload, pseudo));
+            }
+        };
+        let key = Key::v6(path, segment.remote_port, segment.local_port);
+        // RFC 4861 §7.3.1: what TCP hears of its data tells that the neighbour is there.
+        let place = self.table.get(key).map(Place::unpack);
+        let sender = match place {
+            Some(Place::Connection(i)) => self.connections.get(i).map(|c| (i, c.generation, c.snd_una)),
+            _ => None,
+        };
+        self.dispatch(now, key, &segment, frame, h, tx);
+        if let Some((i, generation, una)) = sender
+            && let Some(c) = self.connections.get(i).filter(|c| c.generation == generation)
+            && c.snd_una != una
+            && c.neighbour.is_v6()
+        {
+            self.net.inet6.confirm(c.neighbour, now);
+        }
+    }
+
+    fn refuse_ipv6(
+        &mut self,
+        now: Time,
+        frame: &[u8],
+        ip: &Ip6,
+        refused: Refused6,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
+        let counters = &mut self.net.counters;
+        match refused {
+            Refused6::Malformed => counters.malformed += 1,
+            Refused6::Ignore => counters.unknown_protocol += 1,
+            Refused6::Fragment { first } => {
+                counters.fragments += 1;
+                // We never put them together. Who sends them hears so at once instead of after a minute.
+                if first {
+                    self.complain6(now, frame, ip, Complaint::REASSEMBLY, tx);
+                }
+            }
+            Refused6::Problem { code, at, even_group } => {
+                counters.malformed += 1;
+                let complaint = Complaint { even_group, ..Complaint::problem(code, at) };
+                self.complain6(now, frame, ip, complaint, tx);
+            }
+        }
+    }
+
+    /// The number of the addresses of packets to `ip`.
+    pub(super) fn path_to(&mut self, ip: Ipv6Addr) -> Result<u32, ConnectError> {
+        let source = self.net.inet6.source_for(ip).ok_or(ConnectError::Unreachable(ip.into()))?;
+        let own = self.net.inet6.is_own(ip);
+        self.net.paths.intern(source, ip, own).ok_or(ConnectError::TooMany)
+    }
+
+    /// Runs the timers of IPv6.
+    pub(super) fn advance_inet6(&mut self, now: Time, h: &mut impl Handler<B::Frame>) {
+        self.net.inet6.advance(now);
+        while let Some(resolved) = self.net.inet6.advance_neighbours(now) {
+            if let Some(resolved) = resolved {
+                self.wake_waiters(now, resolved, h);
+            }
+        }
+    }
+
+    /// Sends what IPv6 has to say on the link, and forgets addresses that nobody has any more.
+    #[inline]
+    pub(super) fn flush_inet6(&mut self, tx: &mut impl Transmit<B::Payload>) {
+        while self.net.inet6.has_frames() && tx.room() > 0 {
+            if let Some(frame) = self.net.inet6.next_frame() {
+                self.net.counters.nd_out += 1;
+                self.net.emit_frame(tx, &frame, false);
+            }
+        }
+        if self.net.paths.idle() > 0 {
+            self.net.paths.collect();
+        }
+    }
+}
+
+/// What is wrong with a packet (RFC 4443 §3).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Complaint {
+    pub kind: u8,
+    pub code: u8,
+    /// The octet that is wrong, counted from the packet's start.
+    pub pointer: u32,
+    /// Also if the packet was for a group.
+    pub even_group: bool,
+}
+
+impl Complaint {
+    /// Nobody has the port.
+    const PORT: Complaint =
+        Complaint { kind: crate::nd::message::kind::UNREACHABLE, code: 4, pointer: 0, even_group: false };
+    /// The packet was not put together in time.
+    const REASSEMBLY: Complaint =
+        Complaint { kind: crate::nd::message::kind::TIME_EXCEEDED, code: 1, pointer: 0, even_group: false };
+
+    fn problem(code: u8, at: usize) -> Complaint {
+        let kind = crate::nd::message::kind::PROBLEM;
+        Complaint { kind, code, pointer: at as u32, even_group: false }
+    }
+}

@@ -1,0 +1,695 @@
+//! IPv6: connections, neighbours, addresses, messages.
+
+use crate::arp::Claim;
+use crate::nd::message::{self, Envelope, advert, kind, option};
+use crate::testing::*;
+use crate::*;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x99);
+const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
+
+fn pair() -> Pair {
+    Pair::new(only_v6)
+}
+
+fn mac(n: &Node) -> [u8; 6] {
+    n.stack.config().mac
+}
+
+/// A message to A, from B's station.
+fn to_a(p: &Pair, src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, m: &[u8]) -> Vec<u8> {
+    let dst_mac = if dst.is_multicast() { ipv6::group_mac(dst) } else { mac(&p.a) };
+    message::frame(&Envelope { dst_mac, src_mac: mac(&p.b), src, dst, hop_limit }, m)
+}
+
+/// The ICMPv6 messages among frames: kind, code, destination, and the message.
+fn messages(n: &mut Node) -> Vec<(u8, u8, Ipv6Addr, Vec<u8>)> {
+    let frames = std::mem::take(&mut n.port.frames);
+    let icmp = frames.iter().map(|f| &f.bytes[..]).filter(|f| f[12..14] == [0x86, 0xdd] && f[20] == 58);
+    icmp.map(|f| (f[54], f[55], message::address_at(f, 38).unwrap(), f[54..].to_vec())).collect()
+}
+
+fn advertisement(p: &Pair, target: Ipv6Addr, mac: [u8; 6], flags: u8) -> Vec<u8> {
+    let dst = v6(A);
+    let e = Envelope { dst_mac: p.a.stack.config().mac, src_mac: mac, src: target, dst, hop_limit: 255 };
+    message::advertisement(&e, target, flags)
+}
+
+#[test]
+fn a_connection() {
+    let mut p = pair();
+    let (c, s) = p.connect();
+    // 1500 less 40, 20 and 12 for timestamps.
+    assert_eq!(p.a.stack.mss(c), 1428);
+    assert_eq!(p.a.stack.local_addr(c), p.b.stack.peer_addr(s));
+    assert_eq!(p.a.stack.peer_addr(c).unwrap(), SocketAddr::new(v6(B).into(), PORT));
+    let data = pattern(300_000);
+    p.transfer(c, s, &data, 1428, Duration::from_secs(1), |_, _| Act::Pass);
+    p.a.stack.close(p.now, c, &mut p.a.port);
+    p.b.stack.close(p.now, s, &mut p.b.port);
+    p.settle();
+    assert_eq!(p.a.closed(c), Some(CloseReason::Graceful));
+    assert_eq!(p.a.stack.counters().retransmitted_segments, 0);
+}
+
+/// Both families of one stack, to one port.
+#[test]
+fn both_families() {
+    let mut p = Pair::new(|c| {
+        let ip = v6(c.ipv4().unwrap().0);
+        c.addresses.push(Address { ip: ip.into(), prefix_len: 64 });
+    });
+    let (c4, s4) = p.connect();
+    let to = SocketAddr::new(v6(B).into(), PORT);
+    let c6 = p.a.stack.connect(p.now, to, 78, &mut p.a.port).unwrap();
+    p.settle();
+    let s6 = p.b.accepted().unwrap();
+    assert_eq!((p.a.stack.mss(c4), p.a.stack.mss(c6)), (1448, 1428));
+    assert!(p.a.stack.peer_addr(c4).unwrap().is_ipv4() && p.a.stack.peer_addr(c6).unwrap().is_ipv6());
+    for (c, s) in [(c4, s4), (c6, s6)] {
+        p.transfer(c, s, &pattern(10_000), 1000, Duration::from_secs(1), |_, _| Act::Pass);
+    }
+}
+
+#[test]
+fn link_local_addresses_connect() {
+    let mut p = pair();
+    p.b.stack.listen(PORT, 4).unwrap();
+    let to = p.b.stack.addresses().into_iter().find(|a| a.prefix_len == 64 && a.ip != v6(B)).unwrap().ip;
+    let c = p.a.stack.connect(p.now, SocketAddr::new(to, PORT), 1, &mut p.a.port).unwrap();
+    p.settle();
+    assert!(p.a.seen.events.iter().any(|e| matches!(e, testing::Event::Connected(id, 1) if *id == c)));
+    let own = p.a.stack.local_addr(c).unwrap().ip();
+    assert!(matches!(own, IpAddr::V6(ip) if ipv6::is_link_local(ip)));
+}
+
+#[test]
+fn to_oneself() {
+    let mut p = pair();
+    p.a.stack.listen(PORT, 4).unwrap();
+    let c = p.a.stack.connect(p.now, SocketAddr::new(v6(A).into(), PORT), 1, &mut p.a.port).unwrap();
+    p.settle();
+    let s = p.a.accepted().unwrap();
+    p.a.stack.send(c, Shared::new(b"hello")).unwrap();
+    p.a.stack.output(p.now, c, &mut p.a.port);
+    p.settle();
+    assert_eq!(p.a.data(s), b"hello");
+}
+
+#[test]
+fn lost_and_damaged() {
+    let mut p = pair();
+    let (c, s) = p.connect();
+    let mut n = 0;
+    p.transfer(c, s, &pattern(200_000), 1400, Duration::from_secs(60), |_, _| {
+        n += 1;
+        if n % 17 == 0 { Act::Drop } else { Act::Pass }
+    });
+    let frame = {
+        p.a.stack.send(c, Shared::new(b"x")).unwrap();
+        p.a.stack.output(p.now, c, &mut p.a.port);
+        p.a.port.frames.pop_front().unwrap().bytes
+    };
+    for i in 14..frame.len() {
+        // The traffic class, the flow label and the hop limit are covered by no checksum.
+        if (14..18).contains(&i) || i == 21 {
+            continue;
+        }
+        let mut bad = frame.clone();
+        bad[i] ^= 0x04;
+        p.b.receive(p.now, bad);
+        assert_eq!(p.b.data(s).len(), 200_000, "octet {i}");
+    }
+    p.b.receive(p.now, frame);
+    assert_eq!(p.b.data(s).len(), 200_001);
+}
+
+#[test]
+fn refusals() {
+    let mut p = pair();
+    let closed = SocketAddr::new(v6(B).into(), 9);
+    let c = p.a.stack.connect(p.now, closed, 5, &mut p.a.port).unwrap();
+    p.settle();
+    assert_eq!(p.a.closed(c), Some(CloseReason::Refused));
+    for bad in ["[::]:1", "[::1]:1", "[ff02::1]:1", "[fd00::2]:0"] {
+        let bad: SocketAddr = bad.parse().unwrap();
+        assert_eq!(p.a.stack.connect(p.now, bad, 0, &mut p.a.port), Err(ConnectError::Address(bad)));
+    }
+    for far in ["[2001:db8::1]:1", "10.0.0.2:1"] {
+        let far: SocketAddr = far.parse().unwrap();
+        let answer = p.a.stack.connect(p.now, far, 0, &mut p.a.port);
+        assert_eq!(answer, Err(ConnectError::Unreachable(far.ip())));
+    }
+    // An IPv4 address in disguise is one.
+    let mapped: SocketAddr = "[::ffff:10.0.0.2]:1".parse().unwrap();
+    assert!(matches!(
+        p.a.stack.connect(p.now, mapped, 0, &mut p.a.port),
+        Err(ConnectError::Unreachable(IpAddr::V4(_)))
+    ));
+}
+
+#[test]
+fn an_absent_host_is_unreachable() {
+    let mut p = pair();
+    let to = SocketAddr::new(v6([10, 0, 0, 9].into()).into(), 9);
+    let c = p.a.stack.connect(p.now, to, 5, &mut p.a.port).unwrap();
+    let mut asked = 0;
+    p.run_with(Duration::from_secs(4), |_, f| {
+        asked += usize::from(f.bytes[12..14] == [0x86, 0xdd] && f.bytes[54] == 135);
+        Act::Pass
+    });
+    assert_eq!((p.a.closed(c), asked), (Some(CloseReason::Unreachable), 3));
+}
+
+/// RFC 4861 §7.3: a neighbour that TCP hears of is not asked; one that falls silent is, directly and three times.
+#[test]
+fn neighbours_are_watched() {
+    let mut p = pair();
+    let (c, s) = p.connect();
+    let mut asked = 0;
+    for _ in 0..20 {
+        p.transfer(c, s, &pattern(100), 100, Duration::from_secs(1), |_, _| Act::Pass);
+        p.run_with(Duration::from_secs(10), |side, f| {
+            asked += usize::from(side == Side::A && f.bytes[54] == 135);
+            Act::Pass
+        });
+    }
+    assert_eq!(asked, 0);
+    // Nothing is heard for a while: the neighbour is stale, and used nevertheless; then asked.
+    p.run(Duration::from_secs(40));
+    p.a.stack.send(c, Shared::new(b"anybody there?")).unwrap();
+    p.a.stack.output(p.now, c, &mut p.a.port);
+    let (mut directly, mut group) = (0, 0);
+    p.run_with(Duration::from_secs(30), |side, f| {
+        if side == Side::A && f.bytes[54] == 135 && f.bytes[12..14] == [0x86, 0xdd] {
+            *(if f.bytes[0] == 0x33 { &mut group } else { &mut directly }) += 1;
+        }
+        Act::Drop
+    });
+    assert!(directly == 3 && group >= 3, "{directly} {group}");
+}
+
+/// RFC 4861 §7.2.5: what an advertisement may change.
+#[test]
+fn advertisements() {
+    let mut p = pair();
+    let (c, _) = p.connect();
+    let next_mac = |p: &mut Pair| {
+        p.a.port.frames.clear();
+        p.a.stack.send(c, Shared::new(b"x")).unwrap();
+        p.a.stack.output(p.now, c, &mut p.a.port);
+        <[u8; 6]>::try_from(&p.a.port.frames.pop_front().unwrap().bytes[..6]).unwrap()
+    };
+    let (right, other) = (mac(&p.b), [2, 9, 9, 9, 9, 9]);
+    // Without the override flag an address that is known stays.
+    let frame = advertisement(&p, v6(B), other, advert::SOLICITED);
+    p.a.receive(p.now, frame);
+    assert_eq!(next_mac(&mut p), right);
+    // With it, it changes; and changes back.
+    let frame = advertisement(&p, v6(B), other, advert::OVERRIDE);
+    p.a.receive(p.now, frame);
+    assert_eq!(next_mac(&mut p), other);
+    let frame = advertisement(&p, v6(B), right, advert::OVERRIDE | advert::SOLICITED);
+    p.a.receive(p.now, frame);
+    assert_eq!(next_mac(&mut p), right);
+    // From beyond a router, damaged, of a group, or from a group's station: ignored.
+    let good = advertisement(&p, v6(B), other, advert::OVERRIDE);
+    let mut far = good.clone();
+    far[21] = 254;
+    let mut damaged = good.clone();
+    damaged[70] ^= 1;
+    let grouped = advertisement(&p, v6(B), [3, 0, 0, 0, 0, 1], advert::OVERRIDE);
+    let code = message::frame(
+        &Envelope { dst_mac: mac(&p.a), src_mac: other, src: v6(B), dst: v6(A), hop_limit: 255 },
+        &[&[136, 1, 0, 0, 0x20, 0, 0, 0][..], &v6(B).octets(), &[2, 1, 2, 9, 9, 9, 9, 9]].concat(),
+    );
+    let endless = message::frame(
+        &Envelope { dst_mac: mac(&p.a), src_mac: other, src: v6(B), dst: v6(A), hop_limit: 255 },
+        &[&[136, 0, 0, 0, 0x20, 0, 0, 0][..], &v6(B).octets(), &[2, 0, 2, 9, 9, 9, 9, 9]].concat(),
+    );
+    for bad in [far, damaged, grouped, code, endless] {
+        p.a.receive(p.now, bad);
+        assert_eq!(next_mac(&mut p), right);
+    }
+}
+
+/// Who is not asked for does not get into the cache, however often it says that it is there.
+#[test]
+fn the_cache_cannot_be_flooded() {
+    let mut p = Pair::new(|c| {
+        only_v6(c);
+        c.tcp.max_neighbours = 16;
+    });
+    let (c, s) = p.connect();
+    for n in 0..5000u16 {
+        let host = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 1, n);
+        let station = [2, 7, 0, 0, (n >> 8) as u8, n as u8];
+        let frame = advertisement(&p, host, station, advert::OVERRIDE | advert::SOLICITED);
+        p.a.receive(p.now, frame);
+        let mut ask = message::header(kind::NEIGHBOUR_SOLICITATION, 0, [0; 4]);
+        ask.extend(v6(A).octets());
+        ask.extend([option::SOURCE, 1]);
+        ask.extend(station);
+        let frame = to_a(&p, host, ipv6::solicited_node(v6(A)), 255, &ask);
+        p.a.receive(p.now, frame);
+        p.a.port.frames.clear();
+        p.a.flush(p.now);
+    }
+    p.a.port.frames.clear();
+    // The connection's neighbour is still known, and there is room for others.
+    p.transfer(c, s, &pattern(5000), 1000, Duration::from_secs(5), |_, _| Act::Pass);
+    let to = SocketAddr::new(v6([10, 0, 0, 77].into()).into(), 1);
+    assert!(p.a.stack.connect(p.now, to, 0, &mut p.a.port).is_ok());
+}
+
+#[test]
+fn echo() {
+    let mut p = pair();
+    let mut request = message::header(kind::ECHO_REQUEST, 0, [1, 2, 3, 4]);
+    request.extend(b"hello");
+    p.settle();
+    let frame = to_a(&p, v6(B), v6(A), 64, &request);
+    p.a.receive(p.now, frame);
+    let replies = messages(&mut p.a);
+    assert_eq!(replies.len(), 1);
+    let (kind, code, to, m) = &replies[0];
+    assert_eq!((*kind, *code, *to, &m[4..]), (129, 0, v6(B), &request[4..]));
+    // Not to a group, and not from nobody.
+    for (src, dst) in [(v6(B), ipv6::ALL_NODES), (Ipv6Addr::UNSPECIFIED, v6(A)), (ipv6::ALL_NODES, v6(A))] {
+        let frame = to_a(&p, src, dst, 64, &request);
+        p.a.receive(p.now, frame);
+        assert_eq!(messages(&mut p.a).len(), 0, "{src} {dst}");
+    }
+}
+
+/// RFC 4443 §3: what is told, to whom, and how often.
+#[test]
+fn complaints() {
+    let mut p = pair();
+    p.settle();
+    let packet = |p: &Pair, next: u8, body: &[u8], dst: Ipv6Addr| {
+        let dst_mac = if dst.is_multicast() { ipv6::group_mac(dst) } else { mac(&p.a) };
+        let mut f = [&dst_mac[..], &mac(&p.b), &[0x86, 0xdd, 0x60, 0, 0, 0]].concat();
+        f.extend((body.len() as u16).to_be_bytes());
+        f.extend([next, 64]);
+        f.extend(v6(B).octets());
+        f.extend(dst.octets());
+        f.extend(body);
+        f
+    };
+    let routing = [6, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    for (next, body, answer, pointer) in [
+        (17, &[0; 8][..], Some((1, 4)), 0),
+        (132, &[0; 8], Some((4, 1)), 6),
+        (43, &routing, Some((4, 0)), 42),
+        (44, &[6, 0, 0, 1, 0, 0, 0, 1, 9, 9, 9, 9], Some((3, 1)), 0),
+        (44, &[6, 0, 0, 8, 0, 0, 0, 1, 9, 9, 9, 9], None, 0),
+        (60, &[6, 0, 0x82, 4, 0, 0, 0, 0], Some((4, 2)), 42),
+        (59, &[], None, 0),
+    ] {
+        let frame = packet(&p, next, body, v6(A));
+        p.a.receive(p.now, frame.clone());
+        let told = messages(&mut p.a);
+        assert_eq!(told.first().map(|(kind, code, ..)| (*kind, *code)), answer, "next header {next}");
+        if let Some((_, _, to, m)) = told.first() {
+            assert_eq!((*to, &m[4..8], &m[8..]), (v6(B), &[0, 0, 0, pointer][..], &frame[14..]));
+        }
+        // Of what went to a group only an option that says so is told.
+        p.now += Duration::from_secs(1);
+        let frame = packet(&p, next, body, ipv6::ALL_NODES);
+        p.a.receive(p.now, frame);
+        assert_eq!(messages(&mut p.a).len(), usize::from(next == 60));
+        p.now += Duration::from_secs(1);
+    }
+    // An error is never the answer to an error.
+    let quoting = [1, 4, 0, 0, 0, 0, 0, 0];
+    let frame = packet(&p, 60, &[&[58, 0, 0x82, 4, 0, 0, 0, 0][..], &quoting].concat(), v6(A));
+    p.a.receive(p.now, frame);
+    p.now += Duration::from_secs(1);
+    // And they are few.
+    for _ in 0..1000 {
+        let frame = packet(&p, 17, &[0; 8], v6(A));
+        p.a.receive(p.now, frame);
+    }
+    assert!(messages(&mut p.a).len() <= 11);
+}
+
+/// RFC 4862 §5.4: asked first; somebody has it.
+#[test]
+fn an_address_that_is_taken() {
+    let mut p = pair();
+    p.settle();
+    p.a.stack.claim_address(p.now);
+    assert_eq!(p.a.stack.claim(), Claim::Probing);
+    // A has two addresses: its own and that of its link. B defends what it has.
+    p.b = Node::new({
+        let mut c = config(B);
+        c.addresses = vec![Address { ip: v6(A).into(), prefix_len: 64 }];
+        c
+    });
+    p.run(Duration::from_millis(300));
+    assert_eq!(p.a.stack.claim(), Claim::Conflict(mac(&p.b)));
+    assert_eq!(p.a.stack.rival(), Some(mac(&p.b)));
+}
+
+#[test]
+fn an_address_that_is_free() {
+    let mut p = pair();
+    p.settle();
+    p.a.stack.claim_address(p.now);
+    let mut probes = 0;
+    p.run_with(Duration::from_millis(300), |side, f| {
+        let solicitation = side == Side::A && f.bytes[20] == 58 && f.bytes[54] == 135;
+        probes += usize::from(solicitation && f.bytes[22..38] == [0; 16]);
+        // Our own questions may come back to us (RFC 7527).
+        if solicitation { Act::Twice } else { Act::Pass }
+    });
+    assert_eq!((p.a.stack.claim(), probes), (Claim::Held, 6));
+    p.connect();
+}
+
+/// Our own questions come back, from a loop in the network: that is no conflict. Another's are.
+#[test]
+fn questions_at_the_same_time() {
+    let mut p = pair();
+    p.settle();
+    p.a.stack.claim_address(p.now);
+    p.a.flush(p.now);
+    let own: Vec<_> = p.a.port.frames.drain(..).map(|f| f.bytes).collect();
+    for frame in own {
+        p.a.receive(p.now, frame);
+    }
+    assert_eq!(p.a.stack.claim(), Claim::Probing);
+    let theirs = message::probe([2, 8, 8, 8, 8, 8], v6(A), [1; 6]);
+    p.a.receive(p.now, theirs);
+    assert!(matches!(p.a.stack.claim(), Claim::Conflict(_)));
+}
+
+fn router_advertisement(p: &Pair, lifetime: u16, prefix: &str, flags: u8, valid: u32) -> Vec<u8> {
+    let mut m = message::header(kind::ROUTER_ADVERTISEMENT, 0, [33, 0, 0, 0]);
+    m[6..8].copy_from_slice(&lifetime.to_be_bytes());
+    m.extend([0; 8]);
+    m.extend([option::SOURCE, 1]);
+    m.extend(ROUTER_MAC);
+    m.extend([option::MTU, 1, 0, 0]);
+    m.extend(1400u32.to_be_bytes());
+    m.extend([option::PREFIX, 4, 64, flags]);
+    m.extend(valid.to_be_bytes());
+    m.extend((valid / 2).to_be_bytes());
+    m.extend([0; 4]);
+    m.extend(prefix.parse::<Ipv6Addr>().unwrap().octets());
+    let e = Envelope {
+        dst_mac: ipv6::group_mac(ipv6::ALL_NODES),
+        src_mac: ROUTER_MAC,
+        src: ROUTER,
+        dst: ipv6::ALL_NODES,
+        hop_limit: 255,
+    };
+    let _ = p;
+    message::frame(&e, &m)
+}
+
+/// RFC 4862 §5.5: addresses, routes and MTU of a router; they end when it says so.
+#[test]
+fn routers_tell_addresses() {
+    let mut p = Pair::new(|c| {
+        c.addresses.clear();
+        c.autoconf = true;
+    });
+    let mut solicitations = 0;
+    p.run_with(Duration::from_secs(20), |side, f| {
+        solicitations += usize::from(side == Side::A && f.bytes[54] == 133);
+        Act::Pass
+    });
+    assert_eq!(solicitations, 3);
+    let far: SocketAddr = "[2001:db8:9::1]:80".parse().unwrap();
+    assert!(matches!(p.a.stack.connect(p.now, far, 0, &mut p.a.port), Err(ConnectError::Unreachable(_))));
+    let frame = router_advertisement(&p, 1800, "2001:db8:1::", 0xc0, 100_000);
+    p.a.receive(p.now, frame.clone());
+    p.b.receive(p.now, frame);
+    p.run(Duration::from_secs(1));
+    let made: Vec<_> = p.a.stack.addresses();
+    let of = |net: &str| {
+        let net: Ipv6Addr = net.parse().unwrap();
+        Address { ip: net.into(), prefix_len: 64 }
+    };
+    let own = made.iter().find(|a| of("2001:db8:1::").reaches(a.ip)).expect("an address of the prefix").ip;
+    // EUI-64 of 02:00:0a:00:00:01.
+    assert_eq!(own, "2001:db8:1::aff:fe00:1".parse::<Ipv6Addr>().unwrap());
+    // To the router what is far; the router's station, MTU and hop limit are known.
+    p.a.port.frames.clear();
+    let c = p.a.stack.connect(p.now, far, 0, &mut p.a.port).unwrap();
+    let syn = &p.a.port.frames[0].bytes;
+    assert_eq!(
+        (&syn[..6], syn[21], &syn[22..38]),
+        (
+            &ROUTER_MAC[..],
+            33,
+            &match own {
+                IpAddr::V6(own) => own.octets(),
+                IpAddr::V4(_) => unreachable!(),
+            }[..]
+        )
+    );
+    assert_eq!(View::of(syn).unwrap().options[..4], [2, 4, 5, 0x3c]); // 1340
+    p.a.stack.abort(p.now, c, &mut p.a.port);
+    // Directly what is near.
+    p.b.stack.listen(PORT, 1).unwrap();
+    let near = p.b.stack.addresses().iter().find(|a| of("2001:db8:1::").reaches(a.ip)).unwrap().ip;
+    p.a.stack.connect(p.now, SocketAddr::new(near, PORT), 5, &mut p.a.port).unwrap();
+    p.settle();
+    assert!(p.a.seen.events.iter().any(|e| matches!(e, testing::Event::Connected(_, 5))));
+    // RFC 4862 §5.5.3 e: a message cannot take an address away before two hours have passed.
+    let frame = router_advertisement(&p, 0, "2001:db8:1::", 0xc0, 0);
+    p.a.receive(p.now, frame);
+    p.run(Duration::from_secs(7100));
+    assert!(p.a.stack.addresses().iter().any(|a| a.ip == own));
+    assert!(matches!(p.a.stack.connect(p.now, far, 0, &mut p.a.port), Err(ConnectError::Unreachable(_))));
+    p.run(Duration::from_secs(200));
+    assert!(!p.a.stack.addresses().iter().any(|a| a.ip == own));
+}
+
+/// Without `autoconf` routers are not listened to; and never when their message may come from elsewhere.
+#[test]
+fn routers_that_are_not_believed() {
+    let mut p = pair();
+    p.settle();
+    let frame = router_advertisement(&p, 1800, "2001:db8:1::", 0xc0, 100_000);
+    p.a.receive(p.now, frame.clone());
+    assert_eq!(p.a.stack.addresses().len(), 2);
+    let mut p = Pair::new(|c| c.autoconf = true);
+    p.settle();
+    let mut far = frame.clone();
+    far[21] = 64;
+    let mut from_a_host = frame.clone();
+    from_a_host[22] = 0xfd;
+    for bad in [far, from_a_host] {
+        p.a.receive(p.now, bad);
+        assert_eq!(p.a.stack.addresses().len(), 2);
+    }
+    // Prefixes that no address is made of, and more of them than anybody needs.
+    for (prefix, flags) in [("fe80::", 0xc0), ("ff00::", 0xc0), ("2001:db8:5::", 0x80)] {
+        let frame = router_advertisement(&p, 0, prefix, flags, 1000);
+        p.a.receive(p.now, frame);
+        assert_eq!(p.a.stack.addresses().len(), 2);
+    }
+    for n in 0..100 {
+        let frame = router_advertisement(&p, 0, &format!("2001:db8:{n}::"), 0xc0, 1000);
+        p.a.receive(p.now, frame);
+    }
+    assert_eq!(p.a.stack.addresses().len(), 2 + 8);
+}
+
+/// RFC 3810: groups are reported, twice when they are joined, and when somebody asks.
+#[test]
+fn listeners_report() {
+    let mut p = pair();
+    let mut reports = Vec::new();
+    let mut collect = |p: &mut Pair, d| {
+        reports.clear();
+        p.run_with(d, |side, f| {
+            if side == Side::A && f.bytes[20] == 0 {
+                reports.push(f.bytes.clone());
+            }
+            Act::Pass
+        });
+        reports.clone()
+    };
+    let joined = collect(&mut p, Duration::from_secs(5));
+    assert_eq!(joined.len(), 2);
+    let r = &joined[0];
+    assert_eq!(
+        (&r[..6], r[21], &r[54..62]),
+        (&[0x33, 0x33, 0, 0, 0, 0x16][..], 1, &[58, 0, 5, 2, 0, 0, 1, 0][..])
+    );
+    // A report that joins, of one group: both addresses of A end alike.
+    assert_eq!((r[62], &r[68..74]), (143, &[0, 1, 4, 0, 0, 0][..]));
+    assert_eq!(message::address_at(r, 74).unwrap(), ipv6::solicited_node(v6(A)));
+    let mut query = message::header(kind::LISTENER_QUERY, 0, [3, 0xe8, 0, 0]);
+    query.extend([0; 20]);
+    let frame = to_a(&p, ROUTER, ipv6::ALL_NODES, 1, &query);
+    p.a.receive(p.now, frame);
+    let answered = collect(&mut p, Duration::from_secs(2));
+    assert_eq!((answered.len(), answered[0][70]), (1, 2));
+    // Not from beyond a router.
+    let frame = to_a(&p, v6(B), ipv6::ALL_NODES, 64, &query);
+    p.a.receive(p.now, frame);
+    assert_eq!(collect(&mut p, Duration::from_secs(2)).len(), 0);
+}
+
+/// Errors about what we sent: believed if they quote what is in flight.
+#[test]
+fn errors_about_segments() {
+    let mut p = pair();
+    let (c, s) = p.connect();
+    p.a.stack.send(c, Shared::new(&pattern(1428))).unwrap();
+    p.a.stack.output(p.now, c, &mut p.a.port);
+    let sent = p.a.port.frames.pop_front().unwrap().bytes;
+    let about = |p: &Pair, kind: u8, code: u8, word: u32, quoted: &[u8]| {
+        let mut m = message::header(kind, code, word.to_be_bytes());
+        m.extend(quoted);
+        to_a(p, ROUTER, v6(A), 64, &m)
+    };
+    let mut blind = sent[14..].to_vec();
+    blind[44..48].copy_from_slice(&0x1234u32.to_be_bytes());
+    let frame = about(&p, kind::TOO_BIG, 0, 1300, &blind);
+    p.a.receive(p.now, frame);
+    assert_eq!(p.a.stack.mss(c), 1428);
+    // RFC 8201 §4: less than every link carries is not believed.
+    for (mtu, mss) in [(9000, 1428), (1400, 1328), (1350, 1278), (1400, 1278), (1000, 1208)] {
+        let frame = about(&p, kind::TOO_BIG, 0, mtu, &sent[14..]);
+        p.a.receive(p.now, frame);
+        assert_eq!(p.a.stack.mss(c), mss, "MTU {mtu}");
+    }
+    p.run_with(Duration::from_secs(3), |_, f| if f.bytes.len() > 1294 { Act::Drop } else { Act::Pass });
+    assert_eq!(p.b.data(s), pattern(1428));
+    // Others to the same host begin with what is known, for ten minutes.
+    let open = |p: &mut Pair| {
+        let to = SocketAddr::new(v6(B).into(), PORT);
+        let c = p.a.stack.connect(p.now, to, 9, &mut p.a.port).unwrap();
+        p.settle();
+        p.a.stack.mss(c)
+    };
+    assert_eq!(open(&mut p), 1208);
+    p.run(Duration::from_secs(600));
+    assert_eq!(open(&mut p), 1428);
+
+    let closed = SocketAddr::new(v6(B).into(), 9);
+    for (code, reason) in [(4, Some(CloseReason::Refused)), (1, Some(CloseReason::Unreachable)), (3, None)] {
+        let c = p.a.stack.connect(p.now, closed, 5, &mut p.a.port).unwrap();
+        let syn = p.a.port.frames.pop_front().unwrap().bytes;
+        let frame = about(&p, kind::UNREACHABLE, code, 0, &syn[14..]);
+        p.a.receive(p.now, frame);
+        assert_eq!(p.a.closed(c), reason, "code {code}");
+    }
+}
+
+/// Segments for addresses that have nothing leave nothing behind; a flood of SYNs from everywhere as little.
+#[test]
+fn floods_leave_nothing() {
+    let mut p = Pair::new(|c| {
+        only_v6(c);
+        c.tcp.max_syn_backlog = 64;
+    });
+    p.a.stack.listen(PORT, 32).unwrap();
+    let mut template = crate::wire::HeaderTemplate6::new(mac(&p.b), None);
+    for i in 0..5000u32 {
+        let remote = Ipv6Addr::from_bits(v6(B).to_bits() ^ u128::from(i) << 16);
+        let mut paths = crate::paths::Paths::new(1, 2);
+        let n = paths.intern(remote, v6(A), false).unwrap();
+        let fields = crate::wire::TcpFields {
+            dst_mac: mac(&p.a),
+            key: crate::table::Key::v6(n, PORT + (i % 2) as u16, 999),
+            seq: Seq(i),
+            ack: Seq(0),
+            flags: 2,
+            ecn: 0,
+            window: 1000,
+            options: &crate::wire::Options::new(),
+        };
+        let frame = template.write(&fields, paths.get(n).unwrap(), 64, 0, Some(0)).to_vec();
+        p.a.receive(p.now, frame);
+        assert!(p.a.stack.census().1 <= 32);
+    }
+    assert!(p.a.stack.net.paths.len() < 400);
+    p.a.port.frames.clear();
+    p.run_with(Duration::from_secs(300), |_, _| Act::Drop);
+    assert_eq!((p.a.stack.census().1, p.a.stack.net.paths.len()), (0, 0));
+}
+
+/// IEEE 802.1Q: all frames have our tag, and only such are taken.
+#[test]
+fn vlan() {
+    for v6 in [false, true] {
+        let mut p = Pair::new(|c| {
+            c.vlan = Some(100);
+            if v6 {
+                only_v6(c);
+            }
+        });
+        p.b.stack.listen(PORT, 16).unwrap();
+        let mut frames = 0;
+        let to = SocketAddr::new(p.b.stack.config().addresses[0].ip, PORT);
+        let c = p.a.stack.connect(p.now, to, 1, &mut p.a.port).unwrap();
+        p.settle_with(|_, f| {
+            frames += 1;
+            assert_eq!(f.bytes[12..16], [0x81, 0, 0, 100]);
+            Act::Pass
+        });
+        let s = p.b.accepted().expect("a connection");
+        p.transfer(c, s, &pattern(10_000), 1000, Duration::from_secs(1), |_, _| Act::Pass);
+        assert!(frames > 4);
+        p.a.stack.send(c, Shared::new(b"x")).unwrap();
+        p.a.stack.output(p.now, c, &mut p.a.port);
+        let right = p.a.port.frames.pop_front().unwrap().bytes;
+        let (mut other, mut none) = (right.clone(), right.clone());
+        other[15] = 101;
+        none.drain(12..16);
+        for bad in [other, none] {
+            p.b.receive(p.now, bad);
+        }
+        assert_eq!((p.b.data(s).len(), p.b.stack.counters().other_vlan), (10_000, 2));
+        // A priority does no harm.
+        let mut urgent = right;
+        urgent[14] |= 0xe0;
+        p.b.receive(p.now, urgent);
+        assert_eq!(p.b.data(s).len(), 10_001);
+    }
+}
+
+/// A tag of VLAN zero is only a priority; stacks without a VLAN take no other.
+#[test]
+fn priority_tags() {
+    let mut p = Pair::new(|_| {});
+    let (c, s) = p.connect();
+    p.a.stack.send(c, Shared::new(b"x")).unwrap();
+    p.a.stack.output(p.now, c, &mut p.a.port);
+    let mut frame = p.a.port.frames.pop_front().unwrap().bytes;
+    frame.splice(12..12, [0x81, 0, 0, 7]);
+    p.b.receive(p.now, frame.clone());
+    assert_eq!(p.b.data(s).len(), 0);
+    frame[15] = 0;
+    frame[14] = 0xa0;
+    p.b.receive(p.now, frame);
+    assert_eq!(p.b.data(s).len(), 1);
+}
+
+#[test]
+fn settings_that_cannot_work() {
+    let good = |ip: Ipv6Addr| StackConfig::new([2, 0, 0, 0, 0, 1], ip, 64, 1);
+    assert_eq!(good(v6(A)).check(), Ok(()));
+    let with = |f: fn(&mut StackConfig)| {
+        let mut c = good(v6(A));
+        f(&mut c);
+        c.check()
+    };
+    assert_eq!(with(|c| c.addresses[0].prefix_len = 129), Err(ConfigError::Prefix(129)));
+    assert_eq!(with(|c| c.addresses.clear()), Err(ConfigError::Addresses));
+    assert_eq!(with(|c| c.vlan = Some(4095)), Err(ConfigError::Vlan));
+    assert_eq!(with(|c| c.mtu = 1279), Err(ConfigError::Mtu(1279)));
+    assert_eq!(with(|c| c.gateways = vec!["fe80::9".parse().unwrap()]), Ok(()));
+    assert!(with(|c| c.gateways = vec!["fd01::9".parse().unwrap()]).is_err());
+    assert!(with(|c| c.addresses[0].ip = "ff02::1".parse().unwrap()).is_err());
+}
