@@ -15,6 +15,12 @@ pub trait Buffers {
     type Frame: Frame;
     /// Bytes queued for sending.
     type Payload: Payload;
+
+    /// Asks the processor to fetch the cache lines of `what`, which will be wanted soon. This crate cannot ask itself.
+    #[inline]
+    fn prefetch<T>(what: &T) {
+        let _ = what;
+    }
 }
 
 /// One received Ethernet frame: linear, without FCS, owned by whoever holds it.

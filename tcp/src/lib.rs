@@ -6,6 +6,7 @@
 //!
 //! # A pass
 //! ```text
+//! stack.foresee(&burst)                         // if there are many connections: a hint
 //! for frame in burst { stack.receive(now, frame, &mut handler, &mut tx) }
 //! stack.advance(now, &mut handler, &mut tx)     // timers; cheap when nothing is due
 //! ...                                           // what the handler noted: send(), output(), close() ...

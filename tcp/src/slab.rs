@@ -47,6 +47,12 @@ impl<T> Slab<T> {
         self.values.get_mut(index as usize)?.as_mut()
     }
 
+    /// Where something is or was, without looking at it.
+    #[inline]
+    pub fn place(&self, index: u32) -> Option<&Option<T>> {
+        self.values.get(index as usize)
+    }
+
     /// The generation of what is, or will be, at `index`.
     #[inline]
     pub fn generation(&self, index: u32) -> Option<u32> {

@@ -108,6 +108,12 @@ impl<K: Hashed> Table<K> {
         }
     }
 
+    /// Where the search for `key` begins, without looking at it.
+    #[inline]
+    pub fn place(&self, key: K) -> &impl Sized {
+        &self.entries[self.bucket(key)]
+    }
+
     #[inline]
     pub fn get(&self, key: K) -> Option<u32> {
         let v = self.entries[self.find(key)].value;

@@ -1,5 +1,6 @@
 //! The stack: frames in, connections found, timers run, frames out.
 
+mod foresee;
 mod icmp;
 mod icmp6;
 mod ipv6;

@@ -343,6 +343,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             self.under_pressure = low;
             self.stack.set_pressure(low);
         }
+        self.stack.foresee(&burst);
         let mut frames = burst.drain(..).peekable();
         while let Some(frame) = frames.next() {
             // The frame after this one: its lines arrive while this one's are worked on.

@@ -90,6 +90,21 @@ pub struct PortBuffers<P: Port>(core::marker::PhantomData<fn() -> P>);
 impl<P: Port> Buffers for PortBuffers<P> {
     type Frame = P::Frame;
     type Payload = P::Payload;
+
+    #[inline]
+    fn prefetch<T>(what: &T) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let first = std::ptr::from_ref(what).cast::<i8>();
+            for line in (0..size_of::<T>()).step_by(64) {
+                // SAFETY: a prefetch never faults.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(line)) };
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = what;
+    }
 }
 
 /// Lets the TCP stack transmit through a port.
