@@ -68,6 +68,7 @@ pub unsafe fn create(id: *mut rdma_cm_id, pd: *mut ibv_pd, init: &mut ibv_qp_ini
         })();
         match result {
             Ok(qp) => {
+                (*qp).state = IBV_QPS_INIT;
                 ((*id).pd, (*id).qp) = (pd, qp);
                 hub().tie((*qp).qp_num, this.as_ptr());
                 Ok(())

@@ -51,8 +51,10 @@ pub const IBV_QP_STATE: c_int = 1;
 pub const IBV_QP_ACCESS_FLAGS: c_int = 1 << 3;
 pub const IBV_QP_PKEY_INDEX: c_int = 1 << 4;
 pub const IBV_QP_PORT: c_int = 1 << 5;
+pub const IBV_QP_AV: c_int = 1 << 7;
 pub const IBV_QP_MAX_QP_RD_ATOMIC: c_int = 1 << 13;
 pub const IBV_QP_MAX_DEST_RD_ATOMIC: c_int = 1 << 17;
+pub const IBV_QP_DEST_QPN: c_int = 1 << 20;
 
 pub const IBV_QP_INIT_ATTR_PD: u32 = 1;
 pub const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;

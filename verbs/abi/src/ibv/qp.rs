@@ -123,7 +123,7 @@ pub fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut Pair,
         srq: init.srq,
         handle: qp.qpn(),
         qp_num: qp.qpn(),
-        state: IBV_QPS_INIT,
+        state: IBV_QPS_RESET,
         qp_type: init.qp_type,
         ..base.qp_base
     };
@@ -241,6 +241,10 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
             return Ok(());
         }
         let now = this.qp.state();
+        // A peer by its number and path is an InfiniBand one: whoever asks for it would wait for it for ever.
+        if mask & (IBV_QP_AV | IBV_QP_DEST_QPN) != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
         match attr.qp_state {
             IBV_QPS_ERR => this.qp.to_error(),
             IBV_QPS_SQD => crate::cm::close_qp(this.qp.qpn()),
