@@ -117,6 +117,7 @@ pub struct Node {
 }
 
 impl Node {
+    /// Starts a program, which may have options for `urnic run` before it: `--rsockets -- iperf -s`.
     pub fn run(&self, program: &str, logs: bool) -> Running {
         let mut command = match &self.namespace {
             None => Command::new("timeout"),
@@ -136,7 +137,9 @@ impl Node {
         }
         command.env("URNIC_HUGEPAGES", "off");
         let address = format!("{}/24", self.ip);
-        command.args(["run", "--ip", &address, "--port", &self.port, "--"]).args(program.split_whitespace());
+        let (options, program) = program.split_once(" -- ").unwrap_or(("", program));
+        command.args(["run", "--ip", &address, "--port", &self.port]).args(options.split_whitespace());
+        command.arg("--").args(program.split_whitespace());
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         Running(Some(child.expect("urnic runs")))
     }

@@ -1,0 +1,117 @@
+//! rsockets: the code of the system's librdmacm, on our `rdma_*` and `ibv_*`. Its own programs, and programs for sockets
+//! whose sockets librspreload.so turns into rsockets.
+
+mod stock;
+
+use std::path::Path;
+
+use stock::{Node, alone, pair};
+
+/// The two ends of a link in a folder.
+fn link(folder: &Path) -> (Node, Node) {
+    let node = |ip: &str, kind| {
+        let port = format!("{kind}:{}/link.sock", folder.display());
+        Node { ip: ip.into(), port, namespace: None }
+    };
+    (node("10.4.3.1", "vhost"), node("10.4.3.2", "virtio_user"))
+}
+
+/// The same at both ends; the client is told where the server is.
+fn between(arguments: &str, to: &str) -> (String, String) {
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (left, right) = link(folder.path());
+    pair(&left, &right, arguments, &format!("{arguments} {to} {}", left.ip))
+}
+
+/// From single bytes to more than the buffers hold; every byte is checked.
+#[test]
+#[ignore = "needs the package rdmacm-utils"]
+fn needs_rstream_sizes() {
+    for size in ["-S 1 -I 50 -C 1", "-S 4096 -C 50", "-S 65536 -C 50", "-S 1048576 -C 5"] {
+        let (_, client) = between(&format!("rstream -T v {size}"), "-s");
+        assert!(client.contains("custom"), "{size}: {client}");
+    }
+}
+
+/// All that it does by itself: back and forth and as streams, over a connection each.
+#[test]
+#[ignore = "takes a minute or two, and needs the package rdmacm-utils"]
+fn long_rstream_all() {
+    let (_, client) = between("rstream -T v", "-s");
+    for size in ["64_lat", "4k_lat", "64k_lat", "1m_lat", "4k_bw", "64k_bw", "1m_bw"] {
+        assert!(client.contains(size), "{size}: {client}");
+    }
+}
+
+/// Blocking calls, calls that do not block, addresses by rdma_getaddrinfo, small buffers; and with the libraries in
+/// place of the system's, whose rsockets are the system's all the same.
+#[test]
+#[ignore = "needs the package rdmacm-utils"]
+fn needs_rstream_ways_of_working() {
+    for arguments in [
+        "rstream -T b -T v -C 50 -S 10000",
+        "rstream -T n -T v -C 50 -S 10000",
+        "rstream -T r -T v -C 50 -S 10000",
+        "rstream -T v -C 20 -S 100000 -B 8192",
+        "rstream -T v -C 50 -S 10000 -i 0",
+        "--libraries drop-in -- rstream -T v -C 50 -S 10000",
+        "--libraries preload -- rstream -T v -C 50 -S 10000",
+    ] {
+        let (server, client) = between(arguments, "-s");
+        assert!(server.contains("custom") && client.contains("custom"), "{arguments}: {server} {client}");
+    }
+}
+
+/// Writes straight into the peer's memory (riomap, riowrite).
+#[test]
+#[ignore = "needs the package rdmacm-utils"]
+fn needs_rstream_direct_writes() {
+    for arguments in ["riostream -T v -C 50 -S 65536", "riostream -T b -T v -C 50 -S 65536"] {
+        let (server, client) = between(arguments, "-s");
+        assert!(server.contains("custom") && client.contains("custom"), "{arguments}: {server} {client}");
+    }
+}
+
+/// A file, by its own program.
+#[test]
+#[ignore = "needs the package rdmacm-utils"]
+fn needs_rstream_a_file_arrives() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (left, right) = link(folder.path());
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let bytes: Vec<u8> = (0..3_000_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::write(&from, &bytes).expect("a file");
+    // The server stays for the next one.
+    let serving = left.serve("rcopy");
+    right.succeeds(&format!("rcopy {} {}:{}", from.display(), left.ip, to.display()));
+    serving.signal(nix::sys::signal::Signal::SIGTERM);
+    let (_, printed) = serving.output();
+    assert!(std::fs::read(&to).expect("a file") == bytes, "{printed}");
+}
+
+/// NetPIPE, a program for sockets, checks every byte that it gets back. The kernel has no way to these addresses.
+#[test]
+#[ignore = "needs the package netpipe-tcp"]
+fn needs_nptcp_sockets_become_rsockets() {
+    for way in ["--rsockets --", "--libraries drop-in --rsockets --"] {
+        let (_, client) = between(&format!("{way} NPtcp -i -u 5000 -o /dev/null"), "-h");
+        assert!(client.matches("Integrity check passed").count() > 5, "{client}");
+        assert!(!client.contains("failed"), "{client}");
+    }
+}
+
+#[test]
+#[ignore = "needs the package iperf"]
+fn needs_iperf_a_stream_of_bytes() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (left, right) = link(folder.path());
+    let server = format!("--rsockets -- iperf -s -P 1 -B {}", left.ip);
+    let client = format!("--rsockets -- iperf -c {} -n 4M", left.ip);
+    let (server, client) = pair(&left, &right, &server, &client);
+    for (who, printed) in [("server", server), ("client", client)] {
+        assert!(printed.contains("4.00 MBytes"), "{who}: {printed}");
+    }
+}
