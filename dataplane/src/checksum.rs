@@ -2,19 +2,23 @@
 
 use std::ops::Range;
 
+use crate::layers::Layers;
+
 #[cfg(test)]
 mod tests;
 
-const ETHERNET: usize = 14;
+#[cfg(test)]
+use crate::layers::ETHERNET;
+
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Computes the TCP or UDP checksum of an IPv4 frame and writes it into its field. A frame of another kind, a fragment,
-/// and one that is cut short stay as they are.
+/// Computes the TCP or UDP checksum of an IP frame and writes it into its field. A frame of another kind, a fragment, and
+/// one that is cut short stay as they are.
 pub fn fill_checksum(frame: &mut [u8]) {
-    let Some((segment, field)) = places(frame) else { return };
-    let pseudo_header = frame.get(ETHERNET + 12..ETHERNET + 20).map_or(0, sum);
-    let (protocol, length) = (u64::from(frame[ETHERNET + 9]), segment.len() as u64);
+    let Some((layers, segment, field)) = places(frame) else { return };
+    let pseudo_header = frame.get(layers.addresses()).map_or(0, sum);
+    let (protocol, length) = (u64::from(layers.protocol), segment.len() as u64);
     let Some(place) = frame.get_mut(field..field + 2) else { return };
     place.fill(0);
     let checksum = !fold(pseudo_header + protocol + length + frame.get(segment).map_or(0, sum));
@@ -26,21 +30,16 @@ pub fn fill_checksum(frame: &mut [u8]) {
 }
 
 /// Where the segment is, and its checksum.
-fn places(frame: &[u8]) -> Option<(Range<usize>, usize)> {
-    let ip = frame.get(ETHERNET..).filter(|ip| ip.len() >= 20)?;
-    if frame.get(12..ETHERNET)? != [0x08, 0x00] || ip[0] >> 4 != 4 {
-        return None;
-    }
-    let header = usize::from(ip[0] & 0xf) * 4;
-    let total = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
-    let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff;
-    let at = match ip[9] {
+fn places(frame: &[u8]) -> Option<(Layers, Range<usize>, usize)> {
+    let layers = Layers::of(frame)?;
+    let at = match layers.protocol {
         TCP => 16,
         UDP => 6,
         _ => return None,
     };
-    let whole = header >= 20 && total <= ip.len() && header + at + 2 <= total && fragment == 0;
-    whole.then_some((ETHERNET + header..ETHERNET + total, ETHERNET + header + at))
+    let end = layers.payload + layers.len;
+    let whole = end <= frame.len() && at + 2 <= layers.len;
+    whole.then_some((layers, layers.payload..end, layers.payload + at))
 }
 
 /// The sum of big-endian words, not folded; a last odd octet counts as the upper half of one.

@@ -5,6 +5,7 @@ use std::ptr::{self, NonNull};
 
 use dpdk_sys as sys;
 
+use crate::layers::{ETHERNET, Layers};
 use crate::{Mbuf, Pool, TxPayload};
 
 /// RTE_MBUF_F_EXTERNAL | RTE_MBUF_F_INDIRECT: what an mbuf's memory is, as opposed to what its frame needs.
@@ -85,28 +86,40 @@ impl TxFrame {
         if chains { Self::chain(pool, headers, parts) } else { Self::copy(pool, headers, parts) }
     }
 
-    /// Tells the port that the TCP checksum is left to it: the field holds the sum of the pseudo-header. For IPv4
-    /// without options over plain Ethernet.
+    /// Tells the port that the TCP checksum is left to it: the field holds the sum of the pseudo-header. Nothing happens
+    /// to a frame that is no TCP segment.
     #[inline]
-    pub(crate) fn leave_checksum(&mut self) {
-        const ETHERNET: u64 = 14;
-        const IPV4: u64 = 20;
+    pub(crate) fn leave_checksum(&mut self, headers: &[u8]) {
+        // Mostly IPv4 without a VLAN, whose headers we have written ourselves, without options.
+        let untagged = headers.get(12..14) == Some(&[0x08, 0x00]);
+        let (l2, l3, family) = match untagged {
+            true => (ETHERNET as u64, 20, sys::RTE_MBUF_F_TX_IPV4),
+            false => match Layers::of(headers).filter(|l| l.protocol == 6) {
+                Some(l) if l.v6 => (l.ip as u64, 40, sys::RTE_MBUF_F_TX_IPV6),
+                Some(l) => (l.ip as u64, (l.payload - l.ip) as u64, sys::RTE_MBUF_F_TX_IPV4),
+                None => return,
+            },
+        };
         // SAFETY: the first mbuf's flags are this frame's. tx_offload is a bit field: l2_len in bits 0..7, l3_len in
         // bits 7..16.
         unsafe {
             let m = self.0.as_mut();
-            m.ol_flags |= sys::RTE_MBUF_F_TX_TCP_CKSUM | sys::RTE_MBUF_F_TX_IPV4;
-            m.__bindgen_anon_3.tx_offload = ETHERNET | (IPV4 << 7);
+            m.ol_flags |= sys::RTE_MBUF_F_TX_TCP_CKSUM | family;
+            m.__bindgen_anon_3.tx_offload = l2 | (l3 << 7);
         }
     }
 
     /// Says that the frame is several TCP segments as one, each with `size` bytes of payload but the last, under
-    /// these headers: IPv4 without options over plain Ethernet.
+    /// these headers.
     #[inline]
     pub fn segmented(&mut self, size: u16, headers: &[u8]) {
-        const BEFORE_TCP: usize = 34;
-        self.leave_checksum();
-        let tcp = headers.len().saturating_sub(BEFORE_TCP) as u64;
+        self.leave_checksum(headers);
+        let before_tcp = if headers.get(12..14) == Some(&[0x08, 0x00]) {
+            ETHERNET + 20
+        } else {
+            Layers::of(headers).map_or(headers.len(), |l| l.payload)
+        };
+        let tcp = headers.len().saturating_sub(before_tcp) as u64;
         // SAFETY: as in `leave_checksum`; l4_len is in bits 16..24, tso_segsz in bits 24..40.
         unsafe {
             let m = self.0.as_mut();

@@ -16,6 +16,7 @@ mod clock;
 mod eal;
 mod frame;
 mod hugepages;
+mod layers;
 mod log;
 mod mbuf;
 mod payload;

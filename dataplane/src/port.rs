@@ -30,8 +30,8 @@ mod vdev;
 /// Frames that a burst receives at most.
 pub const BURST: usize = 32;
 
-/// Bytes of an Ethernet header.
-const ETHERNET: usize = 14;
+/// Bytes of an Ethernet header with a VLAN tag.
+const ETHERNET: usize = 18;
 
 /// Settings of [`Port::open`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -298,13 +298,12 @@ impl Port {
     /// of the first payload while nobody else refers to it, further parts as segments, a copy where the port cannot
     /// chain. `None` if the TX pool is empty, a range is out of bounds, or a copy would not fit.
     ///
-    /// `leave_checksum` says that the TCP checksum field holds the sum of the pseudo-header only (IPv4 without options
-    /// over plain Ethernet); allowed if [`Capabilities::checksum_metadata`].
+    /// `leave_checksum` says that the TCP checksum field holds the sum of the pseudo-header only; allowed if [`Capabilities::checksum_metadata`].
     #[inline]
     pub fn frame(&mut self, headers: &[u8], parts: &[Part<'_>], leave_checksum: bool) -> Option<TxFrame> {
         let mut frame = TxFrame::assemble(&mut self.tx, headers, parts, self.caps.multi_segment_tx)?;
         if leave_checksum && self.caps.checksum_metadata {
-            frame.leave_checksum();
+            frame.leave_checksum(headers);
         }
         Some(frame)
     }

@@ -56,7 +56,7 @@ fn leaves_everything_else_alone() {
         change(&mut f);
         f
     };
-    unchanged(changed(|f| f[12] = 0x86), "IPv6");
+    unchanged(changed(|f| f[12] = 0x86), "another EtherType");
     unchanged(changed(|f| f[14] = 0x65), "another version");
     unchanged(changed(|f| f[14] = 0x44), "a header too short");
     unchanged(changed(|f| f[14] = 0x4f), "options where the segment should be");
@@ -67,4 +67,32 @@ fn leaves_everything_else_alone() {
     for n in 0..ETHERNET + 20 + 18 {
         unchanged(changed(|_| ())[..n].to_vec(), "cut short");
     }
+}
+
+/// IPv6, and either family behind a VLAN tag.
+#[test]
+fn fills_ipv6_and_tagged_frames() {
+    let mut v6 = vec![0x5a; ETHERNET + 40 + 77];
+    v6[12..14].copy_from_slice(&[0x86, 0xdd]);
+    v6[14..22].copy_from_slice(&[0x60, 0, 0, 0, 0, 77, TCP, 64]);
+    let mut tagged = v6.clone();
+    tagged.splice(12..12, [0x81, 0, 0, 5]);
+    for (mut f, ip) in [(v6, 14), (tagged, 18)] {
+        fill_checksum(&mut f);
+        let all = sum(&f[ip + 8..ip + 40]) + u64::from(TCP) + 77 + sum(&f[ip + 40..]);
+        assert_eq!(fold(all), 0xffff);
+    }
+    let mut v4 = frame(TCP, 60);
+    let mut tagged = v4.clone();
+    tagged.splice(12..12, [0x81, 0, 0, 5]);
+    fill_checksum(&mut v4);
+    fill_checksum(&mut tagged);
+    assert_eq!((&v4[14..], &v4[..12]), (&tagged[18..], &tagged[..12]));
+    // Extension headers are left alone.
+    let mut extended = vec![0; ETHERNET + 48];
+    extended[12..14].copy_from_slice(&[0x86, 0xdd]);
+    extended[14..22].copy_from_slice(&[0x60, 0, 0, 0, 0, 8, 0, 64]);
+    let before = extended.clone();
+    fill_checksum(&mut extended);
+    assert_eq!(extended, before);
 }

@@ -212,7 +212,9 @@ impl Device {
                     let vid = sys::rte_eth_vhost_get_vid_from_port_id(id);
                     sys::rte_vhost_get_negotiated_features(vid, &raw mut features)
                 };
-                status == 0 && features & sys::VIRTIO_NET_F_GUEST_TSO4 != 0
+                // Of both families: trains are sent in either.
+                const BOTH: u64 = sys::VIRTIO_NET_F_GUEST_TSO4 | sys::VIRTIO_NET_F_GUEST_TSO6;
+                status == 0 && features & BOTH == BOTH
             }
             _ => false,
         }

@@ -10,30 +10,27 @@ use std::ptr::{self, NonNull};
 use arrayvec::ArrayVec;
 use dpdk_sys as sys;
 
-use super::{BURST, ETHERNET};
+use super::BURST;
+use crate::layers::Layers;
 use crate::{HEADROOM, Mbuf};
 
-const IPV4: [u8; 2] = [0x08, 0x00];
 const TCP: u8 = 6;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 
-/// The headers of a frame of TCP over IPv4, and where their fields are.
+/// The headers of a frame of TCP, and where their fields are.
 struct Headers {
     bytes: ArrayVec<u8, HEADROOM>,
-    tcp: usize,
+    layers: Layers,
 }
 
 impl Headers {
     fn of(frame: &[u8]) -> Option<Self> {
-        let ip = frame.get(ETHERNET..)?;
-        let tcp = ETHERNET + usize::from(ip.first()? & 0xf) * 4;
-        if frame.get(12..ETHERNET)? != IPV4 || *ip.get(9)? != TCP {
-            return None;
-        }
+        let layers = Layers::of(frame).filter(|l| l.protocol == TCP)?;
+        let tcp = layers.payload;
         let len = tcp + usize::from(frame.get(tcp + 12)? >> 4) * 4;
         let bytes = ArrayVec::try_from(frame.get(..len)?).ok()?;
-        (tcp >= ETHERNET + 20 && len >= tcp + 20).then_some(Self { bytes, tcp })
+        (len >= tcp + 20).then_some(Self { bytes, layers })
     }
 
     fn put(&mut self, at: Range<usize>, value: &[u8]) {
@@ -44,15 +41,17 @@ impl Headers {
 
     /// Turns them into those of `len` bytes of payload that begin `offset` bytes into the frame's.
     fn describe(&self, offset: u32, len: usize, last: bool) -> ArrayVec<u8, HEADROOM> {
-        let mut h = Self { bytes: self.bytes.clone(), tcp: self.tcp };
-        let total = (self.bytes.len() - ETHERNET + len) as u16;
-        h.put(16..18, &total.to_be_bytes());
+        let Layers { ip, payload: tcp, v6, .. } = self.layers;
+        let mut h = Self { bytes: self.bytes.clone(), layers: self.layers };
+        // IPv6 does not count its own header.
+        let (from, at) = if v6 { (tcp, ip + 4) } else { (ip, ip + 2) };
+        h.put(at..at + 2, &((self.bytes.len() - from + len) as u16).to_be_bytes());
         let mut seq = [0; 4];
-        seq.copy_from_slice(&self.bytes[self.tcp + 4..self.tcp + 8]);
-        h.put(self.tcp + 4..self.tcp + 8, &u32::from_be_bytes(seq).wrapping_add(offset).to_be_bytes());
+        seq.copy_from_slice(&self.bytes[tcp + 4..tcp + 8]);
+        h.put(tcp + 4..tcp + 8, &u32::from_be_bytes(seq).wrapping_add(offset).to_be_bytes());
         if !last {
-            let flags = self.bytes[self.tcp + 13] & !(FIN | PSH);
-            h.put(self.tcp + 13..self.tcp + 14, &[flags]);
+            let flags = self.bytes[tcp + 13] & !(FIN | PSH);
+            h.put(tcp + 13..tcp + 14, &[flags]);
         }
         h.bytes
     }

@@ -16,6 +16,7 @@ pub const RTE_ETH_RX_OFFLOAD_TCP_LRO: u64 = 1 << 4;
 
 /// The guest takes TCP segments that are not cut to the MTU (virtio 1.2 §5.1.3).
 pub const VIRTIO_NET_F_GUEST_TSO4: u64 = 1 << 7;
+pub const VIRTIO_NET_F_GUEST_TSO6: u64 = 1 << 8;
 
 pub const RTE_MBUF_F_RX_LRO: u64 = 1 << 16;
 pub const RTE_MBUF_F_RX_L4_CKSUM_MASK: u64 = (1 << 3) | (1 << 8);
@@ -24,3 +25,4 @@ pub const RTE_MBUF_F_RX_L4_CKSUM_NONE: u64 = (1 << 3) | (1 << 8);
 pub const RTE_MBUF_F_TX_TCP_SEG: u64 = 1 << 50;
 pub const RTE_MBUF_F_TX_TCP_CKSUM: u64 = 1 << 52;
 pub const RTE_MBUF_F_TX_IPV4: u64 = 1 << 55;
+pub const RTE_MBUF_F_TX_IPV6: u64 = 1 << 56;

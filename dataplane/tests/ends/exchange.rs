@@ -127,13 +127,32 @@ fn train(port: &mut Port) {
     let bytes = pattern(5, 30_000);
     let payloads: Vec<TxPayload> = bytes.chunks(6000).map(|b| payload(port, b)).collect();
     let parts: Vec<Part<'_>> = payloads.iter().map(|p| Part { payload: p, range: 0..p.len() }).collect();
-    let mut headers = HEADERS;
-    headers[16..18].copy_from_slice(&30_040_u16.to_be_bytes());
     let seq = 0xffff_f000_u32; // wraps on the way
-    headers[38..42].copy_from_slice(&seq.to_be_bytes());
-    headers[47] = 0x18; // PSH and ACK
-    let mut frame = port.frame(&headers, &parts, true).expect("a frame");
-    frame.segmented(1448, &headers);
+    let tcp = |headers: &mut [u8]| {
+        headers[4..8].copy_from_slice(&seq.to_be_bytes());
+        headers[12..14].copy_from_slice(&[0x50, 0x18]); // PSH and ACK
+    };
+    let mut v4 = HEADERS.to_vec();
+    v4[16..18].copy_from_slice(&30_040_u16.to_be_bytes());
+    tcp(&mut v4[34..]);
+    let mut v6 = HEADERS[..12].to_vec();
+    v6.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+    v6.extend(30_020_u16.to_be_bytes());
+    v6.extend([6, 64]);
+    v6.extend([0xfd; 32]);
+    v6.extend(&HEADERS[34..54]);
+    tcp(&mut v6[54..]);
+    for headers in [v4, v6] {
+        let tcp = headers.len() - 20;
+        let parts = parts.clone();
+        one_train(port, &headers, tcp, seq, &parts, &bytes);
+    }
+}
+
+/// One frame of `headers`, whose TCP header is at `tcp`, and `parts`, which are `bytes`.
+fn one_train(port: &mut Port, headers: &[u8], tcp: usize, seq: u32, parts: &[Part<'_>], bytes: &[u8]) {
+    let mut frame = port.frame(headers, parts, true).expect("a frame");
+    frame.segmented(1448, headers);
     let mut queue = TxQueue::new();
     queue.push(frame).expect("empty");
     let (start, mut frames, mut got) = (Instant::now(), ArrayVec::<Mbuf, BURST>::new(), Vec::new());
@@ -144,11 +163,13 @@ fn train(port: &mut Port) {
         port.rx_burst(&mut frames);
         for frame in frames.drain(..) {
             let frame: &[u8] = frame.data();
-            assert_eq!(u16::from_be_bytes([frame[16], frame[17]]) as usize, frame.len() - 14, "IP's length");
-            let at = u32::from_be_bytes([frame[38], frame[39], frame[40], frame[41]]);
+            let (length, from) = if frame[12] == 8 { (16, 14) } else { (18, 54) };
+            let length = u16::from_be_bytes([frame[length], frame[length + 1]]);
+            assert_eq!(usize::from(length), frame.len() - from, "IP's length");
+            let at = u32::from_be_bytes([frame[tcp + 4], frame[tcp + 5], frame[tcp + 6], frame[tcp + 7]]);
             assert_eq!(at.wrapping_sub(seq) as usize, got.len(), "the sequence number");
-            pushes.push(frame[47] & 0x08 != 0);
-            got.extend_from_slice(&frame[54..]);
+            pushes.push(frame[tcp + 13] & 0x08 != 0);
+            got.extend_from_slice(&frame[tcp + 20..]);
         }
     }
     assert!(got == bytes, "the payload");

@@ -1,0 +1,53 @@
+//! Where the layers of a frame begin: of Ethernet with or without a VLAN tag, IPv4 or IPv6, and what it carries.
+
+/// Length of an Ethernet header without a tag.
+pub(crate) const ETHERNET: usize = 14;
+const TAG: usize = 4;
+const IPV4: usize = 20;
+const IPV6: usize = 40;
+
+/// The layers of a packet that is whole: no fragment, and without extension headers if it is of IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layers {
+    /// Where IP begins.
+    pub ip: usize,
+    /// Where its payload begins.
+    pub payload: usize,
+    pub v6: bool,
+    /// What the payload is.
+    pub protocol: u8,
+    /// Octets of the payload, as IP says.
+    pub len: usize,
+}
+
+impl Layers {
+    /// `frame` needs only be as long as its headers.
+    pub fn of(frame: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
+        let (ip, kind) = match word(12)? {
+            0x8100 => (ETHERNET + TAG, word(16)?),
+            kind => (ETHERNET, kind),
+        };
+        let first = *frame.get(ip)?;
+        match (kind, first >> 4) {
+            (0x0800, 4) => {
+                let header = usize::from(first & 0xf) * 4;
+                let total = usize::from(word(ip + 2)?);
+                let fragment = word(ip + 6)? & 0x3fff != 0;
+                let protocol = *frame.get(ip + 9)?;
+                let len = total.checked_sub(header).filter(|_| header >= IPV4 && !fragment)?;
+                Some(Layers { ip, payload: ip + header, v6: false, protocol, len })
+            }
+            (0x86dd, 6) => {
+                let (len, protocol) = (usize::from(word(ip + 4)?), *frame.get(ip + 6)?);
+                Some(Layers { ip, payload: ip + IPV6, v6: true, protocol, len })
+            }
+            _ => None,
+        }
+    }
+
+    /// Where both IP addresses are.
+    pub fn addresses(&self) -> std::ops::Range<usize> {
+        if self.v6 { self.ip + 8..self.ip + 40 } else { self.ip + 12..self.ip + 20 }
+    }
+}
