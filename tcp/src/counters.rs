@@ -96,6 +96,8 @@ pub struct Counters {
     pub icmp_errors_out: u64,
     /// Messages that made the packets to a destination smaller.
     pub path_mtu_reductions: u64,
+    /// Paths that were found to swallow large packets.
+    pub path_mtu_black_holes: u64,
 }
 
 impl Counters {

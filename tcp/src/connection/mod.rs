@@ -9,6 +9,7 @@ mod marks;
 pub(crate) mod open;
 mod output;
 mod pace;
+mod pmtu;
 mod probe;
 mod queue;
 mod rack;
@@ -19,7 +20,6 @@ use crate::arp::Neighbour;
 use crate::buffers::{Buffers, CloseReason, ConnId};
 use crate::config::{Ecn, Patience, TcpConfig};
 use crate::congestion::{Congestion, Controller};
-use crate::ipv6::MIN_MTU;
 use crate::listen::Embryo;
 use crate::net::Net;
 use crate::reassembly::Reassembly;
@@ -32,6 +32,7 @@ use crate::timewait::TimeWait;
 use crate::wire::{SynOptions, ecn};
 pub use info::{ConnInfo, RecoveryState};
 use output::Next;
+use pmtu::PathMtu;
 use probe::Probe;
 use queue::SendQueue;
 use rack::Rack;
@@ -258,6 +259,7 @@ pub(crate) struct Cold<B: Buffers> {
     /// When FIN-WAIT-2 ends; `Time::MAX` in other states.
     pub fin_wait_until: Time,
     pub last_sent: Time,
+    pub path_mtu: PathMtu,
     /// When the next segment may go if the sender is paced.
     pub paced_until: Time,
     /// When a paced sender is called again; `Time::MAX`: not waiting.
@@ -360,6 +362,7 @@ impl<B: Buffers> Connection<B> {
                 stalled_since: Time::MAX,
                 fin_wait_until: Time::MAX,
                 last_sent: now,
+                path_mtu: PathMtu::UNKNOWN,
                 paced_until: Time::ZERO,
                 pace_at: Time::MAX,
                 reassembly: Reassembly::new(held_frames(cfg.recv_window)),
@@ -380,9 +383,10 @@ impl<B: Buffers> Connection<B> {
     /// Fixes what the two SYNs agreed on (RFC 9293 §3.7.1, RFC 7323, RFC 2018). `timestamp` is the peer's.
     pub fn negotiate(&mut self, peer: &SynOptions, timestamp: Option<u32>, net: &Net, now: Time) {
         let cfg = &net.cfg.tcp;
-        let ours = net.path_mtu(self.key, now) - ip_tcp(self.key);
+        let link = net.our_mss(self.key);
+        let path = net.path_mtu(self.key, now) - ip_tcp(self.key);
         let unsaid = if self.key.is_v6() { DEFAULT_PEER_MSS_V6 } else { DEFAULT_PEER_MSS };
-        let mut mss = peer.mss.unwrap_or(unsaid).max(MIN_PEER_MSS).min(ours);
+        let mut mss = peer.mss.unwrap_or(unsaid).max(MIN_PEER_MSS).min(link);
         if cfg.timestamps
             && let Some(value) = timestamp
         {
@@ -405,8 +409,10 @@ impl<B: Buffers> Connection<B> {
             self.ect = ecn::ECT0;
             self.cold.exact_echo = cfg.congestion == Congestion::Dctcp;
         }
-        self.mss = mss;
-        self.cold.congestion.set_mss(u32::from(mss));
+        let options = if self.flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
+        self.mss = mss.min(path - options);
+        self.cold.path_mtu = PathMtu::begin(mss, self.mss, now);
+        self.cold.congestion.set_mss(u32::from(self.mss));
     }
 
     /// A passive open is complete: what the half-open connection knew becomes this one's.
@@ -473,18 +479,6 @@ impl<B: Buffers> Connection<B> {
             self.flags.clear(Flags::HOLES);
         }
         dropped
-    }
-
-    /// The path carries smaller packets only (RFC 1191, RFC 8201). Below 576 octets, and 1280 of IPv6, nobody is believed.
-    pub fn lower_mtu(&mut self, mtu: u16) {
-        let options = if self.flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
-        let least = if self.key.is_v6() { MIN_MTU } else { 576 };
-        let mss = mtu.max(least) - ip_tcp(self.key) - options;
-        if mss < self.mss && !matches!(self.state, State::SynSent | State::SynReceived) {
-            self.mss = mss;
-            self.cold.resend_first = true;
-            self.flags.set(Flags::OUTPUT);
-        }
     }
 
     /// Its name; `index` is where it is.

@@ -141,6 +141,9 @@ impl<B: Buffers> Connection<B> {
     }
 
     fn send_segments<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
+        if self.cold.path_mtu.is_due(cx.now) {
+            self.try_larger(cx);
+        }
         if self.outstanding() == 0 && self.snd_nxt.lt(self.cold.queue.end()) {
             let idle = cx.now - self.cold.last_sent;
             if idle > self.cold.rtt.rto() {

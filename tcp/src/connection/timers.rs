@@ -143,6 +143,7 @@ impl<B: Buffers> Connection<B> {
             self.send_probe(cx);
         } else if self.outstanding() > 0 {
             cx.net.counters.rto_recoveries += 1;
+            self.suspect_black_hole(cx);
             self.enter_timeout_recovery(cx, first);
             self.output(cx);
         } else {

@@ -121,6 +121,7 @@ impl Inet6 {
         let Some(own) = self.own.get_mut(i) else { return };
         let by = by.unwrap_or_default();
         (self.conflicts, self.rival) = (self.conflicts + 1, Some(by));
+        self.contested_address = Some(own.ip);
         if own.is_tentative() {
             own.state = State::Duplicate;
             // An address that was only offered to us can be done without.

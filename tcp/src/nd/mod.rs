@@ -71,6 +71,7 @@ pub(crate) struct Inet6 {
     conflict: Option<[u8; 6]>,
     conflicts: u64,
     rival: Option<[u8; 6]>,
+    contested_address: Option<Ipv6Addr>,
     defended: Option<Time>,
 }
 
@@ -111,6 +112,7 @@ impl Inet6 {
             conflict: None,
             conflicts: 0,
             rival: None,
+            contested_address: None,
             defended: None,
         };
         if enabled {
@@ -414,6 +416,10 @@ impl Inet6 {
             None if self.own.iter().any(Own::is_tentative) => Claim::Probing,
             None => Claim::Held,
         }
+    }
+
+    pub fn contested_address(&self) -> Option<Ipv6Addr> {
+        self.contested_address
     }
 
     /// How many packets said that another host uses an address of ours, and the last such host.

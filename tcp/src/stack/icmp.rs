@@ -108,7 +108,7 @@ impl<B: Buffers> Stack<B> {
         let mut fate = Fate::Keep;
         match Icmpv4DstUnreachable::from(q.code) {
             Icmpv4DstUnreachable::FragRequired => {
-                c.lower_mtu(q.mtu);
+                c.lower_mtu(q.mtu, now);
                 self.net.path_shrank(q.key, q.mtu.max(576), now);
             }
             Icmpv4DstUnreachable::PortUnreachable | Icmpv4DstUnreachable::ProtoUnreachable if opening => {

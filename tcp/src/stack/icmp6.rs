@@ -172,7 +172,7 @@ impl<B: Buffers> Stack<B> {
         let Some(Place::Connection(index)) = self.table.get(q.key).map(Place::unpack) else { return };
         let Some(c) = self.sender_of(q) else { return };
         let id = c.id(index);
-        c.lower_mtu(mtu);
+        c.lower_mtu(mtu, now);
         self.net.path_shrank(q.key, mtu.max(MIN_MTU), now);
         self.settle(now, id, Fate::Keep, h);
     }

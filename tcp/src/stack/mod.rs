@@ -387,6 +387,12 @@ impl<B: Buffers> Stack<B> {
         self.net.arp.conflicts().1.or(self.net.inet6.conflicts().1)
     }
 
+    /// The address of ours that another host used last.
+    pub fn contested(&self) -> Option<IpAddr> {
+        let v4 = self.net.arp.conflicts().1.map(|_| IpAddr::V4(self.net.ip));
+        v4.or(self.net.inet6.contested_address().map(IpAddr::V6))
+    }
+
     /// Our addresses that can be used at this moment, the main one first.
     pub fn addresses(&self) -> Vec<Address> {
         let v4 = self.net.cfg.addresses.iter().filter(|a| a.ip.is_ipv4()).copied();

@@ -7,5 +7,6 @@ mod ipv6;
 mod link;
 mod loss;
 mod memory;
+mod pmtu;
 mod scripted;
 mod transfer;

@@ -1,14 +1,14 @@
 //! Two or more stacks on a simulated network, and applications that check every byte.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use urnic_sim::{Impairment, Network};
 use urnic_tcp::{
-    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Payload, Stack, StackConfig,
-    Time, Transmit, sum,
+    Address, Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Payload, Stack,
+    StackConfig, Time, Transmit, sum,
 };
 
 /// A received frame.
@@ -219,8 +219,13 @@ impl Host {
         Host { stack, app: App::default(), out, inbox: VecDeque::new() }
     }
 
+    /// Its main address.
+    pub fn address(&self) -> IpAddr {
+        self.stack.config().addresses[0].ip
+    }
+
     /// Opens a connection that follows `script`.
-    pub fn connect(&mut self, now: Time, to: SocketAddrV4, script: Script) -> usize {
+    pub fn connect(&mut self, now: Time, to: impl Into<SocketAddr>, script: Script) -> usize {
         let conn = self.stack.connect(now, to, 0, &mut self.out).expect("connect");
         let who = u64::from(self.stack.local_addr(conn).expect("is live").port());
         self.app.add(conn, who, 1_000_000 + who, script, false)
@@ -272,6 +277,34 @@ pub fn mac(n: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, n]
 }
 
+/// The IPv6 address of a host.
+pub fn ip6(n: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n.into())
+}
+
+/// Gives host `n` an IPv6 address only.
+pub fn only_v6(n: u8, c: &mut StackConfig) {
+    c.addresses = vec![Address { ip: ip6(n).into(), prefix_len: 64 }];
+    c.mtu = c.mtu.max(1280);
+}
+
+/// A neighbour solicitation: `from` asks `to` for its Ethernet address, and tells its own (RFC 4861 §4.3).
+pub fn solicitation(from: u8, to: u8) -> Vec<u8> {
+    let mut message = vec![135, 0, 0, 0, 0, 0, 0, 0];
+    message.extend(ip6(to).octets());
+    message.extend([1, 1]);
+    message.extend(mac(from));
+    let addresses = [ip6(from).octets(), ip6(to).octets()].concat();
+    let pseudo = [&addresses[..], &[0, 0, 0, message.len() as u8, 0, 0, 0, 58]].concat();
+    let checksum = !sum::add(sum::sum(&pseudo), sum::sum(&message));
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    let mut frame = [mac(to), mac(from)].concat();
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, message.len() as u8, 58, 255]);
+    frame.extend(addresses);
+    frame.extend(message);
+    frame
+}
+
 pub fn ip(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, n)
 }
@@ -300,7 +333,8 @@ impl World {
     pub fn open(&mut self, client: Script, server: Script) {
         self.hosts[1].app.on_accept = Some(server);
         self.hosts[1].stack.listen(7, 1024).expect("listen");
-        self.hosts[0].connect(self.now, SocketAddrV4::new(ip(2), 7), client);
+        let to = SocketAddr::new(self.hosts[1].address(), 7);
+        self.hosts[0].connect(self.now, to, client);
     }
 
     /// Moves frames between stacks and network at the present time until nothing more happens now.

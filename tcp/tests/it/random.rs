@@ -1,11 +1,11 @@
 //! Random networks, settings and applications: every octet arrives intact, once and in order, and every connection
 //! ends as it should.
 
-use crate::harness::{Host, MOST_SEEDS, Script, World, for_seeds, ip};
+use crate::harness::{Host, MOST_SEEDS, Script, World, for_seeds, only_v6, solicitation};
 use crate::peer::arp;
 use fastrand::Rng;
 use smoltcp::wire::ArpOperation;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 use urnic_sim::Impairment;
 use urnic_tcp::{Congestion, Ecn, StackConfig, Time};
@@ -82,7 +82,16 @@ fn world(rng: &mut Rng) -> World {
     let impairment = impairment(rng);
     // Each end has its own settings.
     let (a, b) = (settings(rng), settings(rng));
-    let mut w = World::new(&impairment, vec![Host::new(1, a), Host::new(2, b)]);
+    let v6 = rng.bool();
+    let host = |n: u8, tune: &dyn Fn(&mut StackConfig)| {
+        Host::new(n, |c| {
+            tune(c);
+            if v6 {
+                only_v6(n, c);
+            }
+        })
+    };
+    let mut w = World::new(&impairment, vec![host(1, &a), host(2, &b)]);
     if rng.u8(..3) == 0 {
         // The way back is another one.
         let back = self::impairment(rng);
@@ -91,7 +100,11 @@ fn world(rng: &mut Rng) -> World {
     // They know each other's address. Otherwise, on a bad network, some would rightly find each other unreachable.
     for (i, host) in w.hosts.iter_mut().enumerate() {
         let (me, other) = (1 + i as u8, 2 - i as u8);
-        host.inbox.push_back(arp(ArpOperation::Request, other, me));
+        host.inbox.push_back(if v6 {
+            solicitation(other, me)
+        } else {
+            arp(ArpOperation::Request, other, me)
+        });
         host.pass(Time::ZERO);
         host.out.frames.clear();
     }
@@ -124,9 +137,10 @@ fn many_connections_in_both_directions() {
             host.stack.listen(7, 64).expect("listen");
         }
         for _ in 0..rng.usize(1..20) {
-            let (from, to) = if rng.bool() { (0, 2) } else { (1, 1) };
+            let (from, to) = if rng.bool() { (0, 1) } else { (1, 0) };
+            let to = SocketAddr::new(w.hosts[to].address(), 7);
             let s = script(&mut rng, 9000);
-            w.hosts[from].connect(w.now, SocketAddrV4::new(ip(to), 7), Script { send: s.send / 8, ..s });
+            w.hosts[from].connect(w.now, to, Script { send: s.send / 8, ..s });
         }
         let opened: usize = w.hosts.iter().map(|h| h.app.sessions.len()).sum();
         let all = |w: &World| {
@@ -154,7 +168,8 @@ fn a_host_talks_to_itself() {
         w.hosts[0].app.on_accept = Some(Script { close_first: true, ..script(&mut rng, 1500) });
         w.hosts[0].stack.listen(7, 64).expect("listen");
         let s = script(&mut rng, 1500);
-        w.hosts[0].connect(w.now, SocketAddrV4::new(ip(1), 7), s);
+        let to = SocketAddr::new(w.hosts[0].address(), 7);
+        w.hosts[0].connect(w.now, to, s);
         let done =
             w.run(Duration::from_secs(60), |w| w.hosts[0].app.sessions.len() == 2 && w.hosts[0].done());
         assert!(done, "{}", w.describe());

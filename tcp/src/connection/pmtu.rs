@@ -1,0 +1,112 @@
+//! A connection and the largest packets that its path carries: told by routers (RFC 1191, RFC 8201), or found out where
+//! nobody tells (RFC 4821 §7.7).
+//!
+//! Segments that are lost again and again while they are large are sent smaller. Ten minutes after the last such finding
+//! segments of the full size are tried again; if the first of them is lost, one timeout ends the trial.
+
+use super::{Connection, Cx, Recovery, State, TIMESTAMPS_LEN, ip_tcp};
+use crate::buffers::Buffers;
+use crate::connection::Flags;
+use crate::ipv6::MIN_MTU;
+use crate::pmtu::LIFETIME;
+use crate::seq::Seq;
+use crate::time::Time;
+
+/// Packet sizes to fall back to: Ethernet's, IPv6's least, the one that RFC 4821 §7.2 proposes, IPv4's least.
+const STEPS: [u16; 4] = [1500, MIN_MTU, 1024, 576];
+/// Timeouts in a row after which a path counts as one that swallows large packets.
+const TIMEOUTS: u8 = 2;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PathMtu {
+    /// The segment size that both ends and our link allow.
+    most: u16,
+    /// When that is tried again; `Time::MAX`: it is in use.
+    raise_at: Time,
+    /// From here on segments are larger than what has passed; the size to go back to.
+    trial: Option<(Seq, u16)>,
+}
+
+impl PathMtu {
+    pub const UNKNOWN: PathMtu = PathMtu { most: 0, raise_at: Time::MAX, trial: None };
+
+    /// The segment size that was agreed, and the one to begin with.
+    pub fn begin(most: u16, mss: u16, now: Time) -> Self {
+        let raise_at = if mss < most { now + LIFETIME } else { Time::MAX };
+        PathMtu { most, raise_at, trial: None }
+    }
+
+    /// Larger segments may be tried.
+    #[inline]
+    pub fn is_due(&self, now: Time) -> bool {
+        self.raise_at <= now
+    }
+}
+
+impl<B: Buffers> Connection<B> {
+    /// The least packet that anybody is believed to need.
+    fn least_mtu(&self) -> u16 {
+        if self.key.is_v6() { MIN_MTU } else { 576 }
+    }
+
+    /// The segment size of packets of `mtu` octets.
+    fn mss_of(&self, mtu: u16) -> u16 {
+        let options = if self.flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
+        mtu - ip_tcp(self.key) - options
+    }
+
+    /// The path carries smaller packets only. Below 576 octets, and 1280 of IPv6, nobody is believed.
+    pub fn lower_mtu(&mut self, mtu: u16, now: Time) {
+        let mss = self.mss_of(mtu.max(self.least_mtu()));
+        if mss < self.mss && !matches!(self.state, State::SynSent | State::SynReceived) {
+            self.shrink(mss, now);
+            self.cold.resend_first = true;
+            self.flags.set(Flags::OUTPUT);
+        }
+    }
+
+    fn shrink(&mut self, mss: u16, now: Time) {
+        self.mss = mss;
+        self.cold.path_mtu.raise_at = now + LIFETIME;
+        self.cold.path_mtu.trial = None;
+    }
+
+    /// Segments of the full size are tried again.
+    #[cold]
+    pub(super) fn try_larger<T>(&mut self, cx: &Cx<'_, T>) {
+        if self.recovery != Recovery::None {
+            return;
+        }
+        let p = &mut self.cold.path_mtu;
+        p.raise_at = Time::MAX;
+        p.trial = Some((self.snd_nxt, self.mss));
+        let known = cx.net.path_mtu(self.key, cx.now);
+        self.mss = self.mss_of(known).min(self.cold.path_mtu.most).max(self.mss);
+    }
+
+    /// The retransmission timer has expired: perhaps because large packets vanish, and nobody tells.
+    pub(super) fn suspect_black_hole<T>(&mut self, cx: &mut Cx<'_, T>) {
+        let (una, mss) = (self.snd_una, u32::from(self.mss));
+        let first = self.cold.queue.segment_len(una, mss, 0);
+        if let Some((from, mss)) = self.cold.path_mtu.trial.take()
+            && self.snd_una.le(from)
+        {
+            self.shrink(mss, cx.now);
+            cx.net.counters.path_mtu_black_holes += 1;
+            return;
+        }
+        if self.cold.retries < TIMEOUTS {
+            return;
+        }
+        let least = self.least_mtu();
+        let smaller = STEPS.iter().filter(|step| **step >= least).find(|step| {
+            let mss = self.mss_of(**step);
+            mss < self.mss && u32::from(mss) < first
+        });
+        if let Some(&mtu) = smaller {
+            self.shrink(self.mss_of(mtu), cx.now);
+            cx.net.counters.path_mtu_black_holes += 1;
+            cx.net.path_shrank(self.key, mtu, cx.now);
+        }
+    }
+}
