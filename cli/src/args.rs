@@ -75,6 +75,12 @@ pub struct NodeArgs {
     /// Our address with the length of the network's prefix, such as 10.0.0.1/24 or fd00::1/64; may be repeated
     #[arg(long, value_name = "ADDR/LEN")]
     pub ip: Vec<String>,
+    /// Take addresses and routers that IPv6 routers of the network advertise
+    #[arg(long)]
+    pub autoconf: bool,
+    /// VLAN that all frames belong to, from 1 to 4094
+    #[arg(long, value_name = "NUMBER")]
+    pub vlan: Option<String>,
     /// Router to other networks; may be repeated, once for IPv4 and once for IPv6
     #[arg(long, value_name = "ADDR")]
     pub gateway: Vec<String>,

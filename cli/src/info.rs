@@ -85,8 +85,8 @@ struct DeviceInfo {
 pub fn run(args: &InfoArgs) -> Result<(), Failure> {
     let settings = Settings::of_node(&args.node);
     let config = settings.load()?;
-    let device = match (&config.port.spec, config.ip.addresses.is_empty()) {
-        (Some(_), false) => Some(Device::open(&config)?.attributes()?),
+    let device = match (&config.port.spec, config.ip.is_configured()) {
+        (Some(_), true) => Some(Device::open(&config)?.attributes()?),
         _ => None,
     };
     let info = Info::new(&config, device.as_ref(), RunInfo::of(&args.node));

@@ -40,6 +40,8 @@ impl Settings {
         let (addresses, gateways) = (args.ip.join(","), args.gateway.join(","));
         Self::of_engine(&args.engine)
             .set("--ip", "ip.ip", (!args.ip.is_empty()).then_some(addresses.as_str()))
+            .set("--autoconf", "ip.autoconf", args.autoconf.then_some("true"))
+            .set("--vlan", "ip.vlan", args.vlan.as_deref())
             .set("--gateway", "ip.gateway", (!args.gateway.is_empty()).then_some(gateways.as_str()))
             .set("--port", "port.port", args.port.as_deref())
             .set("--mac", "port.mac", args.mac.as_deref())
@@ -92,7 +94,7 @@ impl Settings {
                     .to_owned(),
             ));
         }
-        if config.ip.addresses.is_empty() {
+        if !config.ip.is_configured() {
             return Err(Failure::Usage(
                 "no IP address is configured; use --ip ADDR/LEN, URNIC_IP, or ip = \"ADDR/LEN\" under [ip] in a \
                  configuration file"

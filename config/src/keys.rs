@@ -78,7 +78,7 @@ fn gateways(list: Vec<IpAddr>) -> Result<Vec<IpAddr>, Wrong> {
 }
 
 /// All keys.
-pub(crate) static KEYS: [Key; 32] = [
+pub(crate) static KEYS: [Key; 34] = [
     Key {
         section: "port",
         name: "port",
@@ -129,6 +129,20 @@ pub(crate) static KEYS: [Key; 32] = [
         write: "write addresses of a host with their prefix lengths, such as \"10.0.0.1/24\", or \
                 [\"10.0.0.1/24\", \"fd00::1/64\"] in a file and 10.0.0.1/24,fd00::1/64 elsewhere",
         set: |c, v| put(&mut c.ip.addresses, v.list("an address with a prefix length").and_then(addresses)),
+    },
+    Key {
+        section: "ip",
+        name: "autoconf",
+        env: "URNIC_AUTOCONF",
+        write: "write true or false",
+        set: |c, v| put(&mut c.ip.autoconf, v.boolean()),
+    },
+    Key {
+        section: "ip",
+        name: "vlan",
+        env: "URNIC_VLAN",
+        write: "write the number of a VLAN, from 1 to 4094, or \"off\"",
+        set: |c, v| put(&mut c.ip.vlan, unless(v.is_off(), || v.number(1..=4094u16))),
     },
     Key {
         section: "ip",

@@ -48,6 +48,8 @@ pub struct Config {
 
 /// Smallest MTU accepted: what every IPv4 host must take (RFC 791).
 pub const MTU_MIN: u16 = 576;
+/// Smallest MTU accepted with IPv6 (RFC 8200 §5).
+pub const MTU_MIN_IPV6: u16 = 1280;
 /// Largest MTU accepted.
 pub const MTU_MAX: u16 = 9000;
 
@@ -78,6 +80,10 @@ pub struct IpConfig {
     /// Our addresses and the lengths of their networks' prefixes, the main one first, at most one of IPv4; one is needed
     /// before a device can be opened.
     pub addresses: Vec<Cidr>,
+    /// Take addresses and routers that routers of the link advertise (RFC 4862).
+    pub autoconf: bool,
+    /// The VLAN that all frames are tagged with; none: they have no tag.
+    pub vlan: Option<u16>,
     /// Where packets for other networks go: at most one router for IPv4 and one for IPv6.
     pub gateways: Vec<IpAddr>,
     /// Where packets for certain other networks go; the longest prefix decides.
@@ -267,6 +273,18 @@ pub enum Hugepages {
     Off,
     /// Or fail.
     Required,
+}
+
+impl IpConfig {
+    /// Whether there is an address, or there may be one some time.
+    pub fn is_configured(&self) -> bool {
+        !self.addresses.is_empty() || self.autoconf
+    }
+
+    /// Whether the node speaks IPv6.
+    pub fn has_ipv6(&self) -> bool {
+        self.autoconf || self.addresses.iter().any(|a| a.address.is_ipv6())
+    }
 }
 
 impl Config {

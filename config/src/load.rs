@@ -4,9 +4,10 @@ use crate::error::{ConfigError, Origin};
 use crate::keys::{self, KEYS, Key, SECTIONS};
 use crate::suggest;
 use crate::value::Value;
-use crate::{Config, Mac, MacSource};
+use crate::{Config, MTU_MIN_IPV6, Mac, MacSource};
 use std::collections::HashMap;
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -193,7 +194,12 @@ impl Layers {
         let own = &config.ip.addresses;
         let gateways = config.ip.gateways.iter().map(|router| ("ip.gateway", *router));
         let routes = config.ip.routes.iter().map(|route| ("ip.routes", route.via));
-        let wrong = |router| !own.iter().any(|ip| ip.contains(router) && router != ip.address);
+        // A router of IPv6 may be known by the address that it has on the link only (RFC 4861).
+        let ipv6 = config.ip.has_ipv6();
+        let link_local =
+            |router: IpAddr| matches!(router, IpAddr::V6(ip) if ip.is_unicast_link_local() && ipv6);
+        let wrong =
+            |router| !link_local(router) && !own.iter().any(|ip| ip.contains(router) && router != ip.address);
         if !own.is_empty()
             && let Some((key, router)) = gateways.chain(routes).find(|(_, router)| wrong(*router))
         {
@@ -208,6 +214,26 @@ impl Layers {
                 remedy:
                     "write the address of a router in the network of ip.ip, or leave it out; or correct the \
                          prefix length of ip.ip"
+                        .to_string(),
+            });
+        }
+        if config.ip.has_ipv6() && config.port.mtu < MTU_MIN_IPV6 {
+            return Err(ConfigError {
+                origin: origin("port.mtu"),
+                key: Some("port.mtu".to_string()),
+                problem: format!("{} is too small for IPv6", config.port.mtu),
+                remedy: format!(
+                    "write at least {MTU_MIN_IPV6}, or leave the IPv6 addresses and ip.autoconf out"
+                ),
+            });
+        }
+        if config.ip.autoconf && own.is_empty() && config.port.mac == MacSource::Derived {
+            return Err(ConfigError {
+                origin: origin("ip.autoconf"),
+                key: Some("ip.autoconf".to_string()),
+                problem: "there is no address that an Ethernet address could be derived from".to_string(),
+                remedy:
+                    "write an address under ip.ip, or an Ethernet address or \"interface\" under port.mac"
                         .to_string(),
             });
         }

@@ -20,13 +20,13 @@ use crate::memory::PageAllocator;
 use crate::port::sim::{SimPort, SimWire};
 use crate::shard::{Doorbells, EngineAttr};
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use urnic_config::{Cidr, Progress};
 pub use urnic_config::{CrcKernel, RtrChoice};
 pub use urnic_sim::{Impairment, Network, SimClock};
-use urnic_tcp::StackConfig;
+use urnic_tcp::{Address, StackConfig};
 pub use urnic_tcp::{Congestion, TcpConfig};
 
 /// What is different about the MPA settings of a device.
@@ -39,6 +39,8 @@ pub struct Options {
     pub devices: usize,
     /// What the network does to frames, and the seed of it all.
     pub network: Impairment,
+    /// The devices have IPv6 addresses, too; fd00::1 is the first one's.
+    pub ipv6: bool,
     /// Bytes of an IP packet.
     pub mtu: u16,
     /// Bytes of payload that one frame may carry as several segments; 0 for a network that cannot.
@@ -64,6 +66,7 @@ impl Default for Options {
         Options {
             devices: 2,
             network: Impairment::default(),
+            ipv6: false,
             mtu: 1500,
             gso_max: 0,
             tcp: TcpConfig::default(),
@@ -143,6 +146,11 @@ impl Simulation {
     /// The IP address of node number `index`.
     pub fn address(index: usize) -> Ipv4Addr {
         Ipv4Addr::from_bits(0x0A00_0001 + index as u32)
+    }
+
+    /// The IPv6 address of node number `index`, if devices have such.
+    pub fn address6(index: usize) -> Ipv6Addr {
+        Ipv6Addr::from_bits(0xfd00 << 112 | (1 + index as u128))
     }
 
     /// The Ethernet address of node number `index`.
@@ -270,7 +278,12 @@ impl Node {
         port.set_gso_max(options.gso_max);
         let ip = Simulation::address(index);
         let seed = options.network.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(index as u64);
+        let mut addresses = vec![Cidr { address: ip.into(), prefix: 24 }];
+        if options.ipv6 {
+            addresses.push(Cidr { address: Simulation::address6(index).into(), prefix: 64 });
+        }
         let stack = StackConfig {
+            addresses: addresses.iter().map(|a| Address { ip: a.address, prefix_len: a.prefix }).collect(),
             mtu: options.mtu,
             tcp: options.tcp.clone(),
             ..StackConfig::new(Simulation::mac(index), ip, 24, seed)
@@ -287,7 +300,7 @@ impl Node {
         options.exceptions.iter().filter(|(i, _)| *i == index).for_each(|(_, change)| change(&mut mpa));
         let attributes = EngineAttr {
             mac: Simulation::mac(index),
-            addresses: vec![Cidr { address: ip.into(), prefix: 24 }],
+            addresses,
             mtu: options.mtu,
             port: "simulation".to_owned(),
             link_up: true,

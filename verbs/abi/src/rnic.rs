@@ -69,7 +69,7 @@ pub fn config() -> Option<&'static Config> {
 
 fn load() -> Result<Config, String> {
     let mut config = Config::load(&Sources::process()).map_err(|e| e.to_string())?;
-    if config.port.spec.is_none() || config.ip.addresses.is_empty() {
+    if config.port.spec.is_none() || !config.ip.is_configured() {
         return Err("no device: set URNIC_PORT and URNIC_IP, or start the program by `urnic run`".to_owned());
     }
     // Programs sleep on descriptors, so somebody else has to drive the engine.

@@ -38,7 +38,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
-use urnic_config::RtrChoice;
+use urnic_config::{Cidr, RtrChoice};
 use urnic_iwarp::AccessFault;
 use urnic_tcp::{Claim, ConnId, LocalPorts, Patience, Stack, StackConfig, State, Time};
 
@@ -277,7 +277,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
     }
 
     fn address_conflict(&self, [a, b, c, d, e, f]: [u8; 6]) -> Error {
-        let ip = self.attributes.main();
+        let ip = self.stack.contested().unwrap_or(self.attributes.main());
         Error::Open(format!(
             "address conflict: the host {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} has the address {ip} already; \
              choose another one"
@@ -295,7 +295,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
                 self.attributes.main()
             );
         }
-        let seen = self.stack.counters().arp_conflicts;
+        let seen = self.stack.counters().arp_conflicts + self.stack.counters().nd_conflicts;
         if seen != self.conflicts && now >= self.conflict_told + TELL_EVERY {
             (self.conflicts, self.conflict_told) = (seen, now);
             if let Some(mac) = self.stack.rival() {
@@ -618,6 +618,11 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     fn attributes(&self) -> EngineAttr {
         let mut attributes = self.attributes.clone();
         attributes.link_up = self.link_up == Some(true);
+        let now = self.stack.addresses();
+        if !now.is_empty() {
+            let cidr = |a: &urnic_tcp::Address| Cidr { address: a.ip, prefix: a.prefix_len };
+            attributes.addresses = now.iter().map(cidr).collect();
+        }
         attributes.counters = self.port.counters();
         let c = self.stack.counters();
         attributes.counters.extend([

@@ -26,7 +26,9 @@ pub(crate) fn open(
     doorbells: Arc<Doorbells>,
 ) -> Result<(Box<dyn EngineOps>, Arc<dyn Allocate>)> {
     let spec = config.port.spec.as_ref().ok_or(Error::Invalid("no port: set [port] port, or --port"))?;
-    let main = config.ip.addresses.first().ok_or(Error::Invalid("no IP address: set [ip] ip, or --ip"))?;
+    if !config.ip.is_configured() {
+        return Err(Error::Invalid("no IP address: set [ip] ip, or --ip"));
+    }
     let fault = match &config.port.fault {
         Some(text) => {
             let parsed = text.parse::<Impairment>();
@@ -71,6 +73,8 @@ pub(crate) fn open(
             .iter()
             .map(|a| Address { ip: a.address, prefix_len: a.prefix })
             .collect(),
+        vlan: config.ip.vlan,
+        autoconf: config.ip.autoconf,
         gateways: config.ip.gateways.clone(),
         routes: config
             .ip
@@ -80,7 +84,7 @@ pub(crate) fn open(
             .collect(),
         mtu: config.port.mtu,
         tcp: tcp(config),
-        ..StackConfig::new(mac, main.address, main.prefix, secret()?)
+        ..StackConfig::new(mac, [0; 4], 0, secret()?)
     };
     let mpa = MpaConfig {
         rev: config.mpa.rev,

@@ -2,14 +2,14 @@
 
 use std::io::{Read, Write};
 use std::mem;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::netns::Namespace;
 use super::stack::{CLIENT_PORT, Content, SERVER_PORT};
-use super::{KERNEL, OURS, child};
+use super::{OURS, child};
 
 /// What the kernel's end has seen of an exchange.
 pub struct Exchange {
@@ -27,18 +27,18 @@ impl Exchange {
 }
 
 /// Connects to the engine, sends and receives.
-pub fn connect(ns: &Namespace, bytes: u64) -> JoinHandle<Exchange> {
+pub fn connect(ns: &Namespace, to: IpAddr, bytes: u64) -> JoinHandle<Exchange> {
     ns.run(move || {
-        let to: SocketAddr = format!("{OURS}:{SERVER_PORT}").parse().expect("an address");
+        let to = SocketAddr::new(to, SERVER_PORT);
         exchange(TcpStream::connect_timeout(&to, child::PATIENCE).expect("a connection"), bytes)
     })
 }
 
 /// Waits for the engine, sends and receives. The first part of the answer says when it listens.
-pub fn serve(ns: &Namespace, bytes: u64) -> (Receiver<()>, JoinHandle<Exchange>) {
+pub fn serve(ns: &Namespace, at: IpAddr, bytes: u64) -> (Receiver<()>, JoinHandle<Exchange>) {
     let (ready, listening) = mpsc::channel();
     let thread = ns.run(move || {
-        let listener = TcpListener::bind((KERNEL, CLIENT_PORT)).expect("a listener");
+        let listener = TcpListener::bind((at, CLIENT_PORT)).expect("a listener");
         ready.send(()).expect("the test waits");
         exchange(accept(&listener), bytes)
     });
@@ -127,6 +127,53 @@ pub fn ping(ns: &Namespace, times: u16, largest: usize) {
             let got = unsafe { libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), 0) };
             assert!(got >= 28, "ping {n} is not answered: {}", std::io::Error::last_os_error());
             assert_eq!(answer[20..got as usize], message(0), "the answer to ping {n}");
+        }
+        // SAFETY: ours, and not used any more.
+        unsafe { libc::close(fd) };
+    });
+    done.join().expect("pings");
+}
+
+/// The same by IPv6, on the interface `link`.
+pub fn ping6(ns: &Namespace, to: Ipv6Addr, link: &str, times: u16, largest: usize) {
+    let link = std::ffi::CString::new(link).expect("a name");
+    let done = ns.run(move || {
+        // SAFETY: a system call without pointers.
+        let fd = unsafe { libc::socket(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ICMPV6) };
+        assert!(fd >= 0, "a raw socket");
+        let limit = libc::timeval { tv_sec: child::PATIENCE.as_secs() as i64, tv_usec: 0 };
+        // SAFETY: integers only.
+        let mut address: libc::sockaddr_in6 = unsafe { mem::zeroed() };
+        address.sin6_family = libc::AF_INET6 as u16;
+        address.sin6_addr.s6_addr = to.octets();
+        // SAFETY: the name ends with a zero; the option and the address have the sizes stated.
+        unsafe {
+            address.sin6_scope_id = libc::if_nametoindex(link.as_ptr());
+            let size = mem::size_of_val(&limit) as u32;
+            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const limit).cast(), size);
+            libc::connect(fd, (&raw const address).cast(), mem::size_of_val(&address) as u32);
+        }
+        for n in 0..times {
+            let size = if n == 0 { largest } else { largest.min(usize::from(n)) };
+            let body = super::node::pattern(n.into(), size);
+            let [k, l] = n.to_be_bytes();
+            // The kernel fills in the checksum.
+            let request = [&[128, 0, 0, 0, 0, 7, k, l][..], &body].concat();
+            // SAFETY: the buffer has the length stated.
+            let sent = unsafe { libc::send(fd, request.as_ptr().cast(), request.len(), 0) };
+            assert_eq!(sent, request.len() as isize, "{}", std::io::Error::last_os_error());
+            let answer = loop {
+                let mut answer = vec![0u8; 10_000];
+                // SAFETY: the buffer has the length stated.
+                let got = unsafe { libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), 0) };
+                assert!(got >= 8, "ping {n} is not answered: {}", std::io::Error::last_os_error());
+                answer.truncate(got as usize);
+                // The socket hears of neighbours, too.
+                if answer[0] == 129 {
+                    break answer;
+                }
+            };
+            assert_eq!(answer[4..], request[4..], "the answer to ping {n}");
         }
         // SAFETY: ours, and not used any more.
         unsafe { libc::close(fd) };

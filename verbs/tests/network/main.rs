@@ -36,18 +36,24 @@ fn child() {
 /// The kernel's address, and ours.
 const KERNEL: &str = "10.9.0.2";
 const OURS: &str = "10.9.0.1";
+/// The same of IPv6.
+const KERNEL6: &str = "fd09::2";
+const OURS6: &str = "fd09::1";
+/// The address of our link that belongs to the Ethernet address of [`OURS6`], 02:76:fd:09:00:01.
+const LINK_LOCAL: &str = "fe80::76:fdff:fe09:1";
 
 /// Kernel TCP and the engine's exchange `bytes` in both directions at once, each side being the client once.
-fn exchange(ns: &Namespace, engine: &mut Child, bytes: u64) {
+fn exchange(ns: &Namespace, engine: &mut Child, (ours, kernels): (&str, &str), bytes: u64) {
+    let (ours, kernels) = (ours.parse().expect("an address"), kernels.parse().expect("an address"));
     for engine_is_client in [false, true] {
         let kernel = match engine_is_client {
             true => {
-                let (ready, kernel) = kernel::serve(ns, bytes);
+                let (ready, kernel) = kernel::serve(ns, kernels, bytes);
                 ready.recv().expect("a listener");
                 engine.order("connect");
                 kernel
             }
-            false => kernel::connect(ns, bytes),
+            false => kernel::connect(ns, ours, bytes),
         };
         let result = engine.line();
         let kernel = kernel.join().expect("the kernel's end");
@@ -59,11 +65,32 @@ fn over_af_packet(mtu: u16, bytes: u64) {
     let _alone = child::alone();
     let veth = Veth::new(mtu);
     veth.a.ip(&["address", "add", &format!("{KERNEL}/24"), "dev", "va"]);
-    let args = format!("af_packet:vb {OURS} {KERNEL} {mtu} {bytes}");
+    let args = format!("af_packet:vb {OURS} {KERNEL} {mtu} {bytes} 0");
     let mut engine = Child::start_in(&veth.b.file, "stack", &args, "");
     engine.expect("open");
     kernel::ping(&veth.a, 200, usize::from(mtu) - 28);
-    exchange(&veth.a, &mut engine, bytes);
+    exchange(&veth.a, &mut engine, (OURS, KERNEL), bytes);
+    engine.finish();
+}
+
+/// IPv6, with or without a VLAN: the kernel finds our address by neighbour discovery, pings it, and exchanges data.
+fn ipv6_over_af_packet(vlan: u16, bytes: u64) {
+    let _alone = child::alone();
+    let veth = Veth::new(1500);
+    let link = if vlan > 0 { "tagged" } else { "va" };
+    if vlan > 0 {
+        let id = vlan.to_string();
+        veth.a.ip(&["link", "add", "link", "va", "name", link, "type", "vlan", "id", &id]);
+        veth.a.ip(&["link", "set", link, "up"]);
+    }
+    veth.a.ip(&["address", "add", &format!("{KERNEL6}/64"), "dev", link, "nodad"]);
+    let args = format!("af_packet:vb {OURS6} {KERNEL6} 1500 {bytes} {vlan}");
+    let mut engine = Child::start_in(&veth.b.file, "stack", &args, "");
+    engine.expect("open");
+    for target in [OURS6, LINK_LOCAL] {
+        kernel::ping6(&veth.a, target.parse().expect("an address"), link, 100, 1452);
+    }
+    exchange(&veth.a, &mut engine, (OURS6, KERNEL6), bytes);
     engine.finish();
 }
 
@@ -71,11 +98,11 @@ fn over_tap(bytes: u64) {
     let _alone = child::alone();
     let ns = Namespace::new("t");
     let mut engine =
-        Child::start_in(&ns.file, "stack", &format!("tap:utap0 {OURS} {KERNEL} 1500 {bytes}"), "");
+        Child::start_in(&ns.file, "stack", &format!("tap:utap0 {OURS} {KERNEL} 1500 {bytes} 0"), "");
     engine.expect("open");
     ns.ip(&["address", "add", &format!("{KERNEL}/24"), "dev", "utap0"]);
     kernel::ping(&ns, 200, 1472);
-    exchange(&ns, &mut engine, bytes);
+    exchange(&ns, &mut engine, (OURS, KERNEL), bytes);
     engine.finish();
 }
 
@@ -84,6 +111,18 @@ fn over_tap(bytes: u64) {
 fn needs_root_kernel_tcp_over_af_packet() {
     over_af_packet(1500, 64 << 20);
     over_af_packet(9000, 64 << 20);
+}
+
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_kernel_tcp_over_ipv6() {
+    ipv6_over_af_packet(0, 32 << 20);
+}
+
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_kernel_tcp_over_a_vlan() {
+    ipv6_over_af_packet(7, 8 << 20);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The engine's TCP on a port, without RDMA: in a child process.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
@@ -149,13 +149,16 @@ impl Handler<Received> for Seen {
 /// Serves connections one after the other, and makes one when told; sends and receives on each.
 pub fn run() {
     let spec: PortSpec = child::arg(0);
-    let (ours, kernel, mtu): (Ipv4Addr, Ipv4Addr, u16) = (child::arg(1), child::arg(2), child::arg(3));
-    let bytes: u64 = child::arg(4);
+    let (ours, kernel, mtu): (IpAddr, IpAddr, u16) = (child::arg(1), child::arg(2), child::arg(3));
+    let (bytes, vlan): (u64, u16) = (child::arg(4), child::arg(5));
     let eal = Eal::start(&EalConfig { memory_mb: 256, ..EalConfig::default() }).expect("EAL");
     let port = Port::open(&eal, &spec, &PortOptions { mtu, ..PortOptions::default() }).expect("the port");
     let mut wire = Wire { port, queue: TxQueue::new() };
     let clock = Clock::calibrate();
-    let config = StackConfig { mtu, ..StackConfig::new(Mac::for_address(ours.into()).0, ours, 24, 99) };
+    let prefix_len = if ours.is_ipv4() { 24 } else { 64 };
+    let vlan = Some(vlan).filter(|vlan| *vlan > 0);
+    let config =
+        StackConfig { mtu, vlan, ..StackConfig::new(Mac::for_address(ours).0, ours, prefix_len, 99) };
     let ports = Box::new(LocalPorts::new(7));
     let mut stack = Stack::<Plain>::new(config, ports, Time(clock.now())).expect("a stack");
     stack.listen(SERVER_PORT, 4).expect("a listener");
@@ -172,7 +175,7 @@ pub fn run() {
         }
         match orders.try_recv() {
             Ok(_) => {
-                let to = SocketAddrV4::new(kernel, CLIENT_PORT);
+                let to = SocketAddr::new(kernel, CLIENT_PORT);
                 stack.connect(now, to, 1, &mut wire).expect("a connection");
             }
             Err(TryRecvError::Empty) => {}

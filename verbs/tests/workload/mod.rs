@@ -16,7 +16,7 @@ use arena::Arena;
 use end::{End, Fate};
 pub use parameters::{Ending, Parameters, Poison};
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 use urnic::simulation::{Impairment, Simulation};
 use urnic::*;
@@ -215,7 +215,10 @@ impl World {
                 self.post_receives(pair, side)?;
             }
             let (passive, active) = (pair % 2, 1 - pair % 2);
-            let to = SocketAddrV4::new(Simulation::address(passive), PORT);
+            let to = match self.p.options.ipv6 {
+                true => SocketAddr::new(Simulation::address6(passive).into(), PORT),
+                false => SocketAddr::new(Simulation::address(passive).into(), PORT),
+            };
             let param = self.param(pair);
             let end = &mut self.ends[pair][active];
             end.connection =

@@ -117,6 +117,8 @@ impl Parameters {
             2 => 9000,
             _ => rng.u16(576..=9000),
         };
+        let ipv6 = seed.is_multiple_of(3);
+        let mtu = if ipv6 { mtu.max(1280) } else { mtu };
         let gso_max = pick(&mut rng, &[0, 5000, 18 << 10]);
         let mpa_rev = rng.u8(1..=2);
         // Revision 1 does not negotiate them: whoever uses it agrees beforehand.
@@ -134,6 +136,7 @@ impl Parameters {
             seed,
             options: Options {
                 network: Impairment { seed, ..network },
+                ipv6,
                 mtu,
                 gso_max,
                 tcp,
@@ -185,13 +188,14 @@ impl fmt::Display for Parameters {
         let o = &self.options;
         write!(
             f,
-            "seed {} (URNIC_SEED={0} runs it alone): network {} swap={}, mtu {}, MPA {}, RTR {}, markers \
+            "seed {} (URNIC_SEED={0} runs it alone): network {} swap={}, IPv6 {}, mtu {}, MPA {}, RTR {}, markers \
              to {:?}, crc {}, sack {}, timestamps {}, \
              window scale {}, {:?}, window {}, IW {}, IRD/ORD {:?}, {} operations of {} octets at most, queues of {}, \
              shared CQ {}, endings {:?}",
             self.seed,
             o.network,
             self.swap,
+            o.ipv6,
             o.mtu,
             o.mpa_rev,
             o.rtr,
