@@ -176,17 +176,17 @@ fn kernel_tcp_and_an_engine(bytes: u64) {
     let lab = Lab::new(1500);
     Lab::address(&lab.a, KERNEL);
     let relay = lab.relay(&["--fault", "loss=1%,dup=1%,reorder=1%,seed=11"]);
-    let args = format!("af_packet:eth {OURS} {KERNEL} 1500 {bytes}");
+    let args = format!("af_packet:eth {OURS} {KERNEL} 1500 {bytes} 0");
     let mut engine = Child::start_in(&lab.b.file, "stack", &args, "");
     engine.expect("open");
     for engine_is_client in [false, true] {
         let kernel = if engine_is_client {
-            let (ready, kernel) = kernel::serve(&lab.a, bytes);
+            let (ready, kernel) = kernel::serve(&lab.a, KERNEL.parse().expect("an address"), bytes);
             ready.recv().expect("a listener");
             engine.order("connect");
             kernel
         } else {
-            kernel::connect(&lab.a, bytes)
+            kernel::connect(&lab.a, OURS.parse().expect("an address"), bytes)
         };
         // Loss bounds the rate, both engines' and kernels'.
         let result = engine.line_within(PATIENCE + Duration::from_micros(bytes >> 1));
