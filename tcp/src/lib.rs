@@ -1,4 +1,4 @@
-//! Sans-IO TCP/IP stack of one core: Ethernet, ARP, IPv4, ICMP and TCP. No I/O, no clock, no threads, no unsafe.
+//! Sans-IO TCP/IP stack of one core: Ethernet, ARP, IPv4, IPv6, ND, ICMP and TCP. No I/O, no clock, no threads, no unsafe.
 //!
 //! Frames go in with the time; stream data and connection events come out through a [`Handler`]; frames to send
 //! come out through a [`Transmit`]. Received payload leaves as frame plus range, never copied; what is sent is
@@ -35,10 +35,11 @@
 //! | `connection` | one connection: `open`, `arrive`, `ack`, `data`, `output`, `probe`, `timers`, and its `queue` |
 //! | [`reassembly`], [`scoreboard`] | what is out of order here; what the peer holds |
 //! | [`congestion`], [`rtt`], [`timer`] | how much, how long, when |
-//! | `arp`, `wire`, [`sum`], `net` | neighbours, headers, checksums, what connections share |
+//! | `arp`, `nd`, `wire`, `ipv6`, [`sum`], `net` | neighbours and addresses, headers, checksums, what connections share |
+//! | `paths`, `pmtu` | pairs of IPv6 addresses by numbers; what packets paths carry |
 //!
 //! # What it does not do
-//! Fragments are refused (RFC 1122 asks hosts to reassemble), urgent data is ordinary data, data on a SYN waits for its
+//! Fragments are refused (RFC 1122 asks hosts to reassemble), redirects ignored, urgent data is ordinary data, data on a SYN waits for its
 //! retransmission. Security considerations: RFC 5961, RFC 4987, RFC 6528, RFC 6056, RFC 5927, RFC 1337; keyed hash; the backlog,
 //! out-of-order data, neighbours and stateless replies are bounded.
 #![forbid(unsafe_code)]
