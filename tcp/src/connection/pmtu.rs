@@ -15,7 +15,7 @@ use crate::time::Time;
 /// Packet sizes to fall back to: Ethernet's, IPv6's least, the one that RFC 4821 §7.2 proposes, IPv4's least.
 const STEPS: [u16; 4] = [1500, MIN_MTU, 1024, 576];
 /// Timeouts in a row after which a path counts as one that swallows large packets.
-const TIMEOUTS: u8 = 2;
+const TIMEOUTS: u8 = 3;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathMtu {
