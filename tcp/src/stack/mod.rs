@@ -337,13 +337,7 @@ impl<B: Buffers> Stack<B> {
 
     /// Sends what accumulated during a pass: ARP requests, ACKs for in-order data, and what waited for room.
     pub fn flush(&mut self, now: Time, tx: &mut impl Transmit<B::Payload>) {
-        while self.net.arp.has_requests() && tx.room() > 0 {
-            if let Some(request) = self.net.arp.next_request() {
-                self.net.counters.arp_requests_out += 1;
-                self.net.emit_frame(tx, &request, false);
-            }
-        }
-        self.flush_inet6(tx);
+        self.flush_neighbours(tx);
         for _ in 0..self.work.len() {
             let Some(index) = self.work.pop_front() else { break };
             let Some(c) = self.connections.get_mut(index) else { continue };
@@ -352,6 +346,20 @@ impl<B: Buffers> Stack<B> {
             c.flush(&mut Cx { now, net: &mut self.net, tx, id });
             self.note(id.index);
         }
+        // For those that want to send and do not know where to.
+        self.flush_neighbours(tx);
+    }
+
+    /// Sends what is to be asked of neighbours.
+    #[inline]
+    fn flush_neighbours(&mut self, tx: &mut impl Transmit<B::Payload>) {
+        while self.net.arp.has_requests() && tx.room() > 0 {
+            if let Some(request) = self.net.arp.next_request() {
+                self.net.counters.arp_requests_out += 1;
+                self.net.emit_frame(tx, &request, false);
+            }
+        }
+        self.flush_inet6(tx);
     }
 
     /// The link has come up: nobody need wait for the next try of what was lost while it was down.

@@ -4,7 +4,7 @@ use crate::run::{Runner, kebab};
 use crate::script::{duration, number};
 use crate::settings;
 use crate::world::{Record, octet};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use urnic_tcp::{Claim, Patience};
 
 impl Runner<'_> {
@@ -173,7 +173,7 @@ impl Runner<'_> {
         for w in words {
             match w.split_once('=') {
                 Some(("from", v)) => {
-                    let peer: SocketAddrV4 = v.parse().map_err(|_| usage)?;
+                    let peer: SocketAddr = v.parse().map_err(|_| usage)?;
                     self.world.flows[self.flow].peer = peer;
                 }
                 Some(("to", v)) => {

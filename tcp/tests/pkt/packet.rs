@@ -1,7 +1,7 @@
 //! Packets: as a script writes them, as they are on the wire, and as people read them.
 
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use urnic_tcp::sum;
 
 pub const FIN: u8 = 0x01;
@@ -34,13 +34,13 @@ pub enum Opt {
     Raw(Vec<u8>),
 }
 
-/// A TCP segment in an IPv4 packet in an Ethernet frame.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A TCP segment in an IP packet in an Ethernet frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     pub dst_mac: [u8; 6],
     pub src_mac: [u8; 6],
-    pub src: (u32, u16),
-    pub dst: (u32, u16),
+    pub src: (IpAddr, u16),
+    pub dst: (IpAddr, u16),
     pub ecn: u8,
     pub seq: u32,
     pub ack: u32,
@@ -56,8 +56,20 @@ pub struct Segment {
 pub enum Packet {
     Tcp(Segment),
     Arp(Arp),
-    Echo { reply: bool, data: Vec<u8> },
+    Echo {
+        reply: bool,
+        data: Vec<u8>,
+    },
+    /// Who has an IPv6 address? (RFC 4861 §4.3)
+    Solicitation {
+        target: Ipv6Addr,
+        from: Ipv6Addr,
+    },
+    /// What else IPv6 does by itself.
+    Housekeeping,
 }
+
+const ICMPV6: u8 = 58;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arp {
@@ -112,34 +124,74 @@ impl Segment {
         tcp.extend(self.window.to_be_bytes().into_iter().chain([0, 0]).chain(self.urgent.to_be_bytes()));
         tcp.extend(options);
         tcp.extend(&self.payload);
-        let pseudo = sum::pseudo_header_v4(self.src.0.to_be_bytes(), self.dst.0.to_be_bytes(), 6, tcp.len());
-        let check = !sum::add(pseudo, sum::sum(&tcp));
+        let check = !sum::add(pseudo(self.src.0, self.dst.0, 6, tcp.len()), sum::sum(&tcp));
         tcp[16..18].copy_from_slice(&check.to_be_bytes());
-        Ok(ipv4(self.dst_mac, self.src_mac, self.src.0, self.dst.0, 6, self.ecn, &tcp))
+        Ok(ip(self.dst_mac, self.src_mac, self.src.0, self.dst.0, 6, self.ecn, &tcp))
     }
 }
 
-/// An IPv4 packet in an Ethernet frame.
-pub fn ipv4(dst: [u8; 6], src: [u8; 6], from: u32, to: u32, protocol: u8, ecn: u8, body: &[u8]) -> Vec<u8> {
-    let mut f = [&dst[..], &src, &[8, 0]].concat();
-    let total = (20 + body.len()) as u16;
-    f.extend([0x45, ecn]);
-    f.extend(total.to_be_bytes());
-    f.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
-    f.extend(from.to_be_bytes().into_iter().chain(to.to_be_bytes()));
-    let check = !sum::sum(&f[14..34]);
-    f[24..26].copy_from_slice(&check.to_be_bytes());
+fn pseudo(from: IpAddr, to: IpAddr, protocol: u8, len: usize) -> u16 {
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            sum::pseudo_header_v4(from.octets(), to.octets(), protocol, len)
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let tail = [0, 0, (len >> 8) as u8, len as u8, 0, 0, 0, protocol];
+            sum::sum(&[&from.octets()[..], &to.octets(), &tail].concat())
+        }
+        _ => panic!("addresses of two families"),
+    }
+}
+
+/// An IP packet in an Ethernet frame.
+pub fn ip(
+    dst: [u8; 6],
+    src: [u8; 6],
+    from: IpAddr,
+    to: IpAddr,
+    protocol: u8,
+    ecn: u8,
+    body: &[u8],
+) -> Vec<u8> {
+    let mut f = [&dst[..], &src].concat();
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let total = (20 + body.len()) as u16;
+            f.extend([8, 0, 0x45, ecn]);
+            f.extend(total.to_be_bytes());
+            f.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
+            f.extend(from.octets().into_iter().chain(to.octets()));
+            let check = !sum::sum(&f[14..34]);
+            f[24..26].copy_from_slice(&check.to_be_bytes());
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            f.extend([0x86, 0xdd, 0x60, ecn << 4, 0, 0]);
+            f.extend((body.len() as u16).to_be_bytes());
+            f.extend([protocol, 255]);
+            f.extend(from.octets().into_iter().chain(to.octets()));
+        }
+        _ => panic!("addresses of two families"),
+    }
     f.extend(body);
     f
 }
 
-/// An ICMP message in an IPv4 packet in an Ethernet frame.
-pub fn icmp(dst: [u8; 6], src: [u8; 6], from: u32, to: u32, head: [u8; 8], body: &[u8]) -> Vec<u8> {
+/// An ICMP message in an IP packet in an Ethernet frame.
+pub fn icmp(dst: [u8; 6], src: [u8; 6], from: IpAddr, to: IpAddr, head: [u8; 8], body: &[u8]) -> Vec<u8> {
     let mut message = [&head[..], body].concat();
     message[2..4].fill(0);
-    let check = !sum::sum(&message);
+    let protocol = if from.is_ipv4() { 1 } else { ICMPV6 };
+    let start = if from.is_ipv4() { 0 } else { pseudo(from, to, ICMPV6, message.len()) };
+    let check = !sum::add(start, sum::sum(&message));
     message[2..4].copy_from_slice(&check.to_be_bytes());
-    ipv4(dst, src, from, to, 1, 0, &message)
+    ip(dst, src, from, to, protocol, 0, &message)
+}
+
+/// A neighbour says where it is, because it was asked (RFC 4861 §4.4).
+pub fn neighbour(dst: [u8; 6], mac: [u8; 6], target: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
+    let option = [&[2, 1][..], &mac].concat();
+    let body = [&target.octets()[..], &option].concat();
+    icmp(dst, mac, target.into(), to.into(), [136, 0, 0, 0, 0x60, 0, 0, 0], &body)
 }
 
 impl Arp {
@@ -185,6 +237,7 @@ pub fn parse(f: &[u8]) -> Result<Packet, String> {
             }))
         }
         0x0800 => parse_ipv4(f),
+        0x86dd => parse_ipv6(f),
         other => Err(format!("a frame of type {other:#06x}")),
     }
 }
@@ -208,17 +261,47 @@ fn parse_ipv4(f: &[u8]) -> Result<Packet, String> {
                 kind => Err(format!("an ICMP message of type {kind}")),
             }
         }
-        6 => parse_tcp(f, body).map(Packet::Tcp),
+        6 if be16(f, 20) & 0x4000 == 0 => Err("a TCP segment that may be fragmented".into()),
+        6 => parse_tcp(f, f[15] & 3, ip4(f, 26), ip4(f, 30), body).map(Packet::Tcp),
         other => Err(format!("an IP packet of protocol {other}")),
     }
 }
 
-fn parse_tcp(f: &[u8], t: &[u8]) -> Result<Segment, String> {
-    if be16(f, 20) & 0x4000 == 0 {
-        return Err("a TCP segment that may be fragmented".into());
+fn ip4(f: &[u8], at: usize) -> IpAddr {
+    Ipv4Addr::from_bits(be32(f, at)).into()
+}
+
+fn ip6(f: &[u8], at: usize) -> Ipv6Addr {
+    Ipv6Addr::from(<[u8; 16]>::try_from(&f[at..at + 16]).expect("sixteen octets"))
+}
+
+fn parse_ipv6(f: &[u8]) -> Result<Packet, String> {
+    if f.len() < 54 || f[14] >> 4 != 6 || usize::from(be16(f, 18)) + 54 != f.len() {
+        return Err(format!("an IPv6 packet that is not as long as its frame of {}", f.len()));
     }
-    let pseudo = sum::pseudo_header_v4(be32(f, 26).to_be_bytes(), be32(f, 30).to_be_bytes(), 6, t.len());
-    if t.len() < 20 || sum::add(pseudo, sum::sum(t)) != 0xffff {
+    let (from, to, body) = (ip6(f, 22), ip6(f, 38), &f[54..]);
+    match f[20] {
+        6 => parse_tcp(f, f[15] >> 4 & 3, from.into(), to.into(), body).map(Packet::Tcp),
+        // Reports of listeners begin with a hop-by-hop header (RFC 3810 §5).
+        0 => Ok(Packet::Housekeeping),
+        ICMPV6 => {
+            let check = sum::add(pseudo(from.into(), to.into(), ICMPV6, body.len()), sum::sum(body));
+            if body.len() < 8 || check != 0xffff {
+                return Err("a wrong ICMPv6 checksum".into());
+            }
+            match body[0] {
+                kind @ (128 | 129) => Ok(Packet::Echo { reply: kind == 129, data: body[8..].to_vec() }),
+                135 if body.len() >= 24 => Ok(Packet::Solicitation { target: ip6(f, 62), from }),
+                133..=137 => Ok(Packet::Housekeeping),
+                kind => Err(format!("an ICMPv6 message of type {kind}")),
+            }
+        }
+        other => Err(format!("an IPv6 packet of protocol {other}")),
+    }
+}
+
+fn parse_tcp(f: &[u8], ecn: u8, from: IpAddr, to: IpAddr, t: &[u8]) -> Result<Segment, String> {
+    if t.len() < 20 || sum::add(pseudo(from, to, 6, t.len()), sum::sum(t)) != 0xffff {
         return Err("a wrong TCP checksum".into());
     }
     let header = usize::from(t[12] >> 4) * 4;
@@ -228,9 +311,9 @@ fn parse_tcp(f: &[u8], t: &[u8]) -> Result<Segment, String> {
     Ok(Segment {
         dst_mac: mac_at(f, 0),
         src_mac: mac_at(f, 6),
-        src: (be32(f, 26), be16(t, 0)),
-        dst: (be32(f, 30), be16(t, 2)),
-        ecn: f[15] & 3,
+        src: (from, be16(t, 0)),
+        dst: (to, be16(t, 2)),
+        ecn,
         seq: be32(t, 4),
         ack: be32(t, 8),
         flags: t[13],

@@ -3,8 +3,8 @@
 use crate::packet::{self, ACK, Arp, CWR, ECE, PSH, Packet, SYN, Segment};
 use crate::script::{self, Fault, Opt, Script, Step, Tcp, Times, What, When, fault};
 use crate::settings;
-use crate::world::{GATEWAY, US, World, mac_of, octet, timestamps};
-use std::net::Ipv4Addr;
+use crate::world::{GATEWAY, GATEWAY_V6, US, World, mac_of, octet, timestamps, us};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use urnic_tcp::Time;
 
@@ -127,9 +127,15 @@ impl Runner<'_> {
             script::Packet::Arp { request, words } => self.inject_arp(*request, words),
             script::Packet::Echo { reply, len } => {
                 let data: Vec<u8> = (0..*len as u32).map(|i| octet(false, i)).collect();
-                let head = [if *reply { 0 } else { 8 }, 0, 0, 0, 0, 7, 0, 1];
-                let (us, peer) = (self.us(), *self.world.flows[self.flow].peer.ip());
-                let frame = packet::icmp(us, mac_of(peer), peer.to_bits(), US.to_bits(), head, &data);
+                let peer = self.world.flows[self.flow].peer.ip();
+                let kind = match (peer, reply) {
+                    (IpAddr::V4(_), false) => 8,
+                    (IpAddr::V4(_), true) => 0,
+                    (IpAddr::V6(_), false) => 128,
+                    (IpAddr::V6(_), true) => 129,
+                };
+                let head = [kind, 0, 0, 0, 0, 7, 0, 1];
+                let frame = packet::icmp(self.us(), mac_of(peer), peer, us(peer), head, &data);
                 self.world.receive(frame);
                 Ok(())
             }
@@ -143,7 +149,7 @@ impl Runner<'_> {
     }
 
     fn inject_tcp(&mut self, t: &Tcp) -> Result<(), String> {
-        let (us, clock) = (self.us(), self.world.peer_clock());
+        let (our_mac, clock) = (self.us(), self.world.peer_clock());
         let f = &mut self.world.flows[self.flow];
         let opening = t.flags & (SYN | ACK) == SYN;
         let o = f.theirs();
@@ -183,10 +189,10 @@ impl Runner<'_> {
         let payload =
             (0..t.len as u32).map(|i| t.fill.unwrap_or_else(|| octet(false, first.wrapping_add(i))));
         let segment = Segment {
-            dst_mac: us,
-            src_mac: t.mac.unwrap_or_else(|| mac_of(*f.peer.ip())),
-            src: (f.peer.ip().to_bits(), f.peer.port()),
-            dst: (US.to_bits(), f.port),
+            dst_mac: our_mac,
+            src_mac: t.mac.unwrap_or_else(|| mac_of(f.peer.ip())),
+            src: (f.peer.ip(), f.peer.port()),
+            dst: (us(f.peer.ip()), f.port),
             ecn: t.ecn,
             seq: o.seq.wrapping_add(t.seq as u32),
             ack: t.ack.map_or(0, |a| o.ack.wrapping_add(a as u32)),
@@ -197,7 +203,11 @@ impl Runner<'_> {
             payload: payload.collect(),
         };
         let mut frame = segment.frame()?;
-        frame[50] ^= u8::from(t.bad_checksum);
+        let v4 = f.peer.is_ipv4();
+        frame[if v4 { 50 } else { 70 }] ^= u8::from(t.bad_checksum);
+        if !v4 && (t.fragment || t.bad_ip_checksum) {
+            return Err("`fragment` and `bad-ip-checksum` are for IPv4".into());
+        }
         if t.fragment {
             frame[20] |= 0x20; // more fragments
             frame[24..26].fill(0);
@@ -213,7 +223,10 @@ impl Runner<'_> {
     pub fn address(&self, word: &str) -> Result<Ipv4Addr, String> {
         match word {
             "us" => Ok(US),
-            "peer" => Ok(*self.world.flows[self.flow].peer.ip()),
+            "peer" => match self.world.flows[self.flow].peer.ip() {
+                IpAddr::V4(ip) => Ok(ip),
+                IpAddr::V6(_) => Err("the peer has no IPv4 address".into()),
+            },
             "gateway" => Ok(GATEWAY),
             "nobody" => Ok(Ipv4Addr::UNSPECIFIED),
             _ => word
@@ -258,40 +271,58 @@ impl Runner<'_> {
         mtu: u16,
         words: &[String],
     ) -> Result<(), String> {
-        let (kind, code) = match kind {
-            "net-unreachable" => (3, 0),
-            "host-unreachable" => (3, 1),
-            "protocol-unreachable" => (3, 2),
-            "port-unreachable" => (3, 3),
-            "frag-needed" => (3, 4),
-            "admin-prohibited" => (3, 13),
-            "source-quench" => (4, 0),
-            "redirect" => (5, 1),
-            "time-exceeded" => (11, 0),
-            "parameter-problem" => (12, 0),
-            other => return Err(format!("`icmp {other}` is not known; see docs/packet-scripts.md")),
+        let peer = self.world.flows[self.flow].peer;
+        let (kind, code) = match (kind, peer.is_ipv4()) {
+            ("net-unreachable", true) => (3, 0),
+            ("host-unreachable", true) => (3, 1),
+            ("protocol-unreachable", true) => (3, 2),
+            ("port-unreachable", true) => (3, 3),
+            ("frag-needed", true) => (3, 4),
+            ("admin-prohibited", true) => (3, 13),
+            ("source-quench", true) => (4, 0),
+            ("redirect", true) => (5, 1),
+            ("time-exceeded", true) => (11, 0),
+            ("parameter-problem", true) => (12, 0),
+            ("net-unreachable", false) => (1, 0),
+            ("admin-prohibited", false) => (1, 1),
+            ("host-unreachable", false) => (1, 3),
+            ("port-unreachable", false) => (1, 4),
+            ("packet-too-big", false) => (2, 0),
+            ("time-exceeded", false) => (3, 0),
+            ("parameter-problem", false) => (4, 1),
+            (other, _) => {
+                return Err(format!("`icmp {other}` is not known here; see docs/packet-scripts.md"));
+            }
         };
-        let mut from = GATEWAY;
+        let mut from = if peer.is_ipv4() { IpAddr::from(GATEWAY) } else { GATEWAY_V6.into() };
         match words {
             [] => {}
-            [k, v] if k == "from" => from = self.address(v)?,
+            [k, v] if k == "from" && v == "peer" => from = peer.ip(),
+            [k, v] if k == "from" => from = v.parse().map_err(|_| format!("`{v}` is no address"))?,
             _ => return Err("an ICMP error has `about SEQ+LENGTH`, `mtu N` and `from ADDRESS`".into()),
         }
         let (seq, len) = about.ok_or("an ICMP error needs `about SEQ` or `about SEQ+LENGTH`")?;
         let f = &self.world.flows[self.flow];
         let quoted = Segment {
-            src: (US.to_bits(), f.port),
-            dst: (f.peer.ip().to_bits(), f.peer.port()),
+            dst_mac: [0; 6],
+            src_mac: [0; 6],
+            src: (us(peer.ip()), f.port),
+            dst: (peer.ip(), peer.port()),
+            ecn: 0,
             seq: f.ours().seq.wrapping_add(seq as u32),
+            ack: 0,
             flags: ACK,
+            window: 0,
+            urgent: 0,
+            options: Vec::new(),
             payload: vec![0; len],
-            ..Segment::default()
         };
-        // The IP header and eight octets (RFC 792).
-        let quoted = quoted.frame()?[14..42].to_vec();
+        let quoted = quoted.frame()?;
+        // IPv4: the header and eight octets (RFC 792); IPv6: as much as fits, up to 1280 (RFC 4443 §2.4 (c)).
+        let end = if peer.is_ipv4() { 42 } else { quoted.len().min(1200) };
         let [m0, m1] = mtu.to_be_bytes();
         let head = [kind, code, 0, 0, 0, 0, m0, m1];
-        let frame = packet::icmp(self.us(), mac_of(from), from.to_bits(), US.to_bits(), head, &quoted);
+        let frame = packet::icmp(self.us(), mac_of(from), from, us(peer.ip()), head, &quoted[14..end]);
         self.world.receive(frame);
         Ok(())
     }
@@ -381,7 +412,7 @@ impl Runner<'_> {
 
     fn match_tcp(&self, t: &Tcp, s: &Segment) -> Result<(), String> {
         let f = &self.world.flows[self.flow];
-        if (s.dst.0, s.dst.1, s.src.1) != (f.peer.ip().to_bits(), f.peer.port(), f.port) {
+        if (s.dst.0, s.dst.1, s.src.1) != (f.peer.ip(), f.peer.port(), f.port) {
             return Err("it belongs to another flow".into());
         }
         let o = f.ours();

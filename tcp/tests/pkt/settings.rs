@@ -1,9 +1,9 @@
 //! `config` lines: settings of the stack, and of the world around it.
 
 use crate::script::{Fault, Script, duration, fault, number};
-use crate::world::{GATEWAY, US, World};
+use crate::world::{GATEWAY, GATEWAY_V6, PEER, PEER_V6, US, US_V6, World, mac_of};
 use std::time::Duration;
-use urnic_tcp::{Congestion, Ecn, Keepalive, StackConfig, Time};
+use urnic_tcp::{Address, Congestion, Ecn, Keepalive, StackConfig, Time};
 
 /// A stack with the settings of a script.
 pub fn world(script: &Script, start: Time) -> Result<World, Fault> {
@@ -18,11 +18,20 @@ pub fn world(script: &Script, start: Time) -> Result<World, Fault> {
         }
     }
     let last = script.config.last().map_or(1, |c| c.0);
+    let v6 = around.iter().any(|(_, k, v)| *k == "ip" && *v == "6");
+    if v6 {
+        cfg.addresses.push(Address { ip: US_V6.into(), prefix_len: 64 });
+        if !cfg.gateways.is_empty() {
+            cfg.gateways.push(GATEWAY_V6.into());
+        }
+    }
     let mut world = World::new(cfg, start).or_else(|why| fault(last, why))?;
     for (line, key, value) in around {
         let n = number(value);
         match (key.as_str(), n) {
             ("arp", _) if value == "auto" || value == "manual" => world.arp = value == "auto",
+            ("ip", Some(4)) => {}
+            ("ip", Some(6)) => world.peer = PEER_V6.into(),
             ("peer_isn", Some(n)) => world.peer_isn = n as u32,
             ("our_isn", Some(n)) => world.our_isn = Some(n as u32),
             ("peer_win", Some(n)) => world.peer_window = n as u16,
@@ -32,14 +41,12 @@ pub fn world(script: &Script, start: Time) -> Result<World, Fault> {
     }
     // The peer asks for our address: now we know its own.
     if world.arp {
-        let i = world.flow("");
-        let peer = *world.flows[i].peer.ip();
         let us = world.stack.config().mac;
         let request = crate::packet::Arp {
             request: true,
             dst_mac: [0xff; 6],
-            sender_mac: crate::world::mac_of(peer),
-            sender: peer,
+            sender_mac: mac_of(PEER),
+            sender: PEER,
             target_mac: us,
             target: US,
         };

@@ -2,7 +2,7 @@
 
 use crate::packet::{self, Arp, Origin, Packet, RST, SYN, Segment};
 use std::collections::{HashMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,6 +14,9 @@ use urnic_tcp::{
 pub const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
+pub const US_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+pub const PEER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0xfe);
 /// Our port if a script does not say; a peer's ports count up from the others.
 pub const PORT: u16 = 7471;
 const PEER_PORT: u16 = 40_000;
@@ -56,9 +59,17 @@ impl Payload for Record {
 }
 
 /// The MAC address of everybody but us.
-pub fn mac_of(ip: Ipv4Addr) -> [u8; 6] {
-    let [a, b, c, d] = ip.octets();
+pub fn mac_of(ip: impl Into<IpAddr>) -> [u8; 6] {
+    let [a, b, c, d] = match ip.into() {
+        IpAddr::V4(ip) => ip.octets(),
+        IpAddr::V6(ip) => ip.to_bits().to_be_bytes()[12..].try_into().expect("four octets"),
+    };
     [2, 0, a, b, c, d]
+}
+
+/// Our address of the same family.
+pub fn us(peer: IpAddr) -> IpAddr {
+    if peer.is_ipv4() { US.into() } else { US_V6.into() }
 }
 
 /// What we send and what the peer sends: the octet with a sequence number relative to the first.
@@ -109,12 +120,11 @@ pub struct Session {
 #[derive(Default)]
 pub struct Events {
     pub sessions: HashMap<ConnId, Session>,
-    accepted: Vec<(ListenerId, ConnId, SocketAddrV4)>,
+    accepted: Vec<(ListenerId, ConnId, SocketAddr)>,
 }
 
 impl Handler<Received> for Events {
     fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) {
-        let SocketAddr::V4(peer) = peer else { panic!("an IPv6 peer") };
         self.sessions.entry(conn).or_default().accepted = true;
         self.accepted.push((listener, conn, peer));
     }
@@ -145,7 +155,7 @@ impl Handler<Received> for Events {
 #[derive(Clone)]
 pub struct Flow {
     pub name: String,
-    pub peer: SocketAddrV4,
+    pub peer: SocketAddr,
     pub port: u16,
     pub listener: Option<ListenerId>,
     pub conn: Option<ConnId>,
@@ -187,6 +197,8 @@ pub struct World {
     pub pending: VecDeque<(Time, Packet)>,
     /// Everybody answers ARP requests.
     pub arp: bool,
+    /// Where peers are that no line puts anywhere.
+    pub peer: IpAddr,
     pub peer_isn: u32,
     pub peer_window: u16,
     /// What our first initial sequence number has to be.
@@ -208,6 +220,7 @@ impl World {
             flows: Vec::new(),
             pending: VecDeque::new(),
             arp: true,
+            peer: PEER.into(),
             peer_isn: 1_000_000,
             peer_window: 0xffff,
             our_isn: None,
@@ -236,7 +249,7 @@ impl World {
         let n = self.flows.len() as u16;
         self.flows.push(Flow {
             name: name.into(),
-            peer: SocketAddrV4::new(PEER, PEER_PORT + n),
+            peer: SocketAddr::new(self.peer, PEER_PORT + n),
             port: PORT,
             listener: None,
             conn: None,
@@ -282,6 +295,14 @@ impl World {
                         self.arp_reply(a.target, mac_of(a.target));
                         answered = true;
                     }
+                    Packet::Solicitation { target, from } => {
+                        if target != US_V6 {
+                            let us = self.stack.config().mac;
+                            self.receive(packet::neighbour(us, mac_of(target), target, from));
+                            answered = true;
+                        }
+                    }
+                    Packet::Housekeeping => {}
                     packet => self.sent(packet)?,
                 }
             }
@@ -300,8 +321,8 @@ impl World {
     fn sent(&mut self, packet: Packet) -> Result<(), String> {
         let millis = self.millis();
         if let Packet::Tcp(s) = &packet {
-            let (from, to) = (s.src, SocketAddrV4::new(s.dst.0.into(), s.dst.1));
-            if from.0 != US.to_bits() || s.src_mac != self.stack.config().mac {
+            let (from, to) = (s.src, SocketAddr::new(s.dst.0, s.dst.1));
+            if from.0 != us(to.ip()) || s.src_mac != self.stack.config().mac {
                 return Err("the stack sent a segment that does not come from it".into());
             }
             let Some(i) = self.flows.iter().position(|f| f.peer == to && f.port == from.1) else {
@@ -338,7 +359,7 @@ impl World {
     pub fn show(&self, packet: &Packet) -> String {
         match packet {
             Packet::Tcp(s) => {
-                let to = SocketAddrV4::new(s.dst.0.into(), s.dst.1);
+                let to = SocketAddr::new(s.dst.0, s.dst.1);
                 match self.flows.iter().find(|f| f.peer == to && f.port == s.src.1) {
                     Some(f) if !f.name.is_empty() => format!("@{} {}", f.name, packet::show(s, f.ours())),
                     Some(f) => packet::show(s, f.ours()),
@@ -349,6 +370,8 @@ impl World {
             Packet::Arp(a) => format!("> arp reply to {}", a.target),
             Packet::Echo { reply: true, data } => format!("> icmp echo-reply {}", data.len()),
             Packet::Echo { data, .. } => format!("> icmp echo {}", data.len()),
+            Packet::Solicitation { target, .. } => format!("> who has {target}?"),
+            Packet::Housekeeping => "> something of IPv6".into(),
         }
     }
 
