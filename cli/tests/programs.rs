@@ -12,7 +12,7 @@ use stock::{Node, alone, text, urnic};
 fn link(folder: &Path) -> (Node, Node) {
     let node = |ip: &str, kind| {
         let port = format!("{kind}:{}/link.sock", folder.display());
-        Node { ip: ip.into(), port, namespace: None }
+        Node { ip: ip.into(), port, ..Node::default() }
     };
     (node("10.4.0.1", "vhost"), node("10.4.0.2", "virtio_user"))
 }

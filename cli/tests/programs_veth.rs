@@ -16,7 +16,8 @@ const CLIENT: &str = "10.4.1.2";
 
 /// A program's end of a cable.
 fn node(namespace: &Namespace, ip: &str, interface: &str) -> Node {
-    Node { ip: ip.into(), port: format!("af_packet:{interface}"), namespace: Some(namespace.name().into()) }
+    let port = format!("af_packet:{interface}");
+    Node { ip: ip.into(), port, namespace: Some(namespace.name().into()), ..Node::default() }
 }
 
 /// Both ends of a cable; they go with it.
@@ -65,7 +66,7 @@ fn needs_root_rping_clients_in_turn_over_af_packet() {
     for _ in 0..50 {
         pinged(&cable.right.succeeds(&format!("rping -c -v -V -C 3 -a {SERVER}")), 3);
     }
-    server.signal(Signal::SIGTERM);
+    server.running().signal(Signal::SIGTERM);
     pinged(&server.output().1, 150);
 }
 
@@ -148,7 +149,7 @@ fn needs_root_rping_through_a_bridge() {
         client.running().signal(Signal::SIGTERM);
     }
     let said: Vec<_> = running.into_iter().map(|client| stock::text(&client.output())).collect();
-    serving.signal(Signal::SIGTERM);
+    serving.running().signal(Signal::SIGTERM);
     let served = serving.output().1;
     assert!(all && said.iter().all(String::is_empty), "{said:?}\nthe server: {served}");
 }

@@ -271,11 +271,9 @@ fn arguments(config: &EalConfig) -> Result<(MemoryKind, Vec<CString>), EalError>
         // One file per segment list: a vhost-user peer maps at most eight regions.
         args.extend(["--in-memory", "--single-file-segments"].map(String::from));
     } else {
-        args.extend([
-            "--no-huge".into(),
-            "--no-shconf".into(),
-            format!("--file-prefix=urnic{}", std::process::id()),
-        ]);
+        // The prefix names a runtime directory in which nothing is kept: all processes share it, lest those that are
+        // killed leave one each.
+        args.extend(["--no-huge", "--no-shconf", "--file-prefix=urnic"].map(String::from));
     }
     args.extend(config.extra_args.iter().cloned());
     let args = args.into_iter().map(|a| CString::new(a.clone()).map_err(|_| EalError::Argument(a)));

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -55,6 +55,27 @@ impl Running {
     }
 }
 
+impl Running {
+    /// The program itself, once it is there.
+    pub fn program(&self) -> Pid {
+        let pid = self.0.as_ref().expect("runs").id();
+        let start = Instant::now();
+        loop {
+            let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+            if let Some(child) = children.expect("a child of ours").split_whitespace().next() {
+                return Pid::from_raw(child.parse().expect("a number"));
+            }
+            assert!(start.elapsed() < PATIENCE, "`timeout` starts nothing");
+            thread::yield_now();
+        }
+    }
+
+    /// Ends the program by SIGKILL.
+    pub fn kill(&self) {
+        kill(self.program(), Signal::SIGKILL).expect("it runs");
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         self.signal(Signal::SIGTERM);
@@ -72,8 +93,8 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn signal(&self, signal: Signal) {
-        self.running.signal(signal);
+    pub fn running(&self) -> &Running {
+        &self.running
     }
 
     /// How it ends, and what it printed.
@@ -109,11 +130,14 @@ impl Talking {
 }
 
 /// One end of a link: what a program runs with.
+#[derive(Default)]
 pub struct Node {
     pub ip: String,
     pub port: String,
     /// The network namespace to run in.
     pub namespace: Option<String>,
+    /// To run on hugepages, where there are some. Without them a program starts sooner.
+    pub hugepages: bool,
 }
 
 impl Node {
@@ -135,7 +159,7 @@ impl Node {
         if logs {
             command.env("URNIC_LOG", "urnic_verbs=debug");
         }
-        command.env("URNIC_HUGEPAGES", "off");
+        command.env("URNIC_MEMORY_HUGEPAGES", if self.hugepages { "auto" } else { "off" });
         let address = format!("{}/24", self.ip);
         let (options, program) = program.split_once(" -- ").unwrap_or(("", program));
         command.args(["run", "--ip", &address, "--port", &self.port]).args(options.split_whitespace());

@@ -1,0 +1,173 @@
+//! SIGKILL of one end of a virtio/vhost link under rping, at any time: the other end is told, its work is flushed, and
+//! it serves the next client; nothing grows in it, and the next start takes what the dead left.
+
+mod stock;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::unistd::Pid;
+use stock::{Node, PATIENCE, alone, text};
+
+/// A victim that works lives at most this long after its first lines.
+const LIFE: Duration = Duration::from_millis(50);
+/// Some are killed earlier, at most this long after they started.
+const YOUTH: Duration = Duration::from_millis(800);
+
+/// Kills in each role and on each side of the link; `URNIC_KILLS` asks for more than a few.
+fn kills() -> u32 {
+    std::env::var("URNIC_KILLS").map_or(2, |n| n.parse().expect("URNIC_KILLS: a number"))
+}
+
+fn random() -> fastrand::Rng {
+    let seed = std::env::var("URNIC_KILL_SEED").map_or(1, |n| n.parse().expect("URNIC_KILL_SEED: a number"));
+    println!("URNIC_KILL_SEED={seed}");
+    fastrand::Rng::with_seed(seed)
+}
+
+/// Server and client of a link; the first kind of port is the server's.
+fn link(folder: &Path, kinds: [&str; 2]) -> (Node, Node) {
+    let node = |ip: &str, kind| {
+        let port = format!("{kind}:{}/link.sock", folder.display());
+        Node { ip: ip.into(), port, hugepages: true, ..Node::default() }
+    };
+    (node("10.4.3.1", kinds[0]), node("10.4.3.2", kinds[1]))
+}
+
+const VIRTIO: [&str; 2] = ["virtio_user", "vhost"];
+const VHOST: [&str; 2] = ["vhost", "virtio_user"];
+
+/// What a process has of the kernel.
+#[derive(Clone, Copy, Debug)]
+struct Holdings {
+    descriptors: usize,
+    threads: usize,
+    mappings: usize,
+    resident_kb: u64,
+    hugepages_kb: u64,
+}
+
+impl Holdings {
+    fn of(pid: Pid) -> Self {
+        let entries = |what| fs::read_dir(format!("/proc/{pid}/{what}")).expect("a process").count();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+        let field = |name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
+            line.trim_matches(|c: char| !c.is_ascii_digit()).parse().expect("a number")
+        };
+        Self {
+            descriptors: entries("fd"),
+            threads: entries("task"),
+            mappings: fs::read_to_string(format!("/proc/{pid}/maps")).expect("a process").lines().count(),
+            resident_kb: field("VmRSS:"),
+            hugepages_kb: field("HugetlbPages:"),
+        }
+    }
+
+    /// Those of a server that serves nobody any more, and has no more threads and descriptors than `before`.
+    fn at_rest(pid: Pid, before: Self) -> Self {
+        let start = Instant::now();
+        loop {
+            let now = Self::of(pid);
+            if now.threads <= before.threads && now.descriptors <= before.descriptors {
+                return now;
+            }
+            assert!(start.elapsed() < PATIENCE, "{before:?} has become {now:?}, and stays so");
+            sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Kills a program that is anywhere between its start and a while of work.
+fn kill_one(client: &Node, server: &str, random: &mut fastrand::Rng) {
+    let program = format!("rping -c -v -a {server}");
+    if random.u8(..3) == 0 {
+        let victim = client.run(&program, false);
+        sleep(YOUTH.mul_f64(random.f64()));
+        victim.kill();
+    } else {
+        let victim = client.talk(&program);
+        sleep(LIFE.mul_f64(random.f64()));
+        victim.running().kill();
+    }
+}
+
+fn clients_die(kinds: [&str; 2]) {
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut random = random();
+    let (left, right) = link(folder.path(), kinds);
+    let server = left.serve("rping -s -P");
+    let pid = server.running().program();
+    let good = || {
+        let printed = right.succeeds(&format!("rping -c -v -V -C 3 -a {}", left.ip));
+        assert_eq!(printed.matches("rdma-ping-").count(), 3, "{printed}");
+    };
+    let idle = Holdings::of(pid);
+    good();
+    // A link has threads and descriptors that come with the first client: those of an rping come on top.
+    let limit = Holdings { threads: idle.threads + 1, descriptors: idle.descriptors + 8, ..idle };
+    let first = Holdings::at_rest(pid, limit);
+    let files = fs::read_dir(folder.path()).expect("a folder").count();
+    let (mut last, mut served) = (first, Duration::ZERO);
+    for n in 1..=kills() {
+        kill_one(&right, &left.ip, &mut random);
+        let start = Instant::now();
+        good();
+        served = served.max(start.elapsed());
+        last = Holdings::at_rest(pid, first);
+        assert_eq!(last.mappings.max(first.mappings + 8), first.mappings + 8, "kill {n}: {first:?} {last:?}");
+        assert_eq!(last.hugepages_kb, first.hugepages_kb, "kill {n}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), files);
+    println!(
+        "{kinds:?}: {} clients killed; the next served within {served:?}\n    {first:?}\n    {last:?}",
+        kills()
+    );
+    // Memory of the allocator and touched rings; a leak would show with many kills.
+    assert!(last.resident_kb < first.resident_kb + 4096 + 16 * u64::from(kills()), "{first:?} {last:?}");
+}
+
+fn servers_die(kinds: [&str; 2]) {
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut random = random();
+    let (left, right) = link(folder.path(), kinds);
+    let mut endings = BTreeMap::<String, u32>::new();
+    let mut told = Duration::ZERO;
+    for _ in 0..kills() {
+        let server = left.serve("rping -s");
+        let client = right.talk(&format!("rping -c -v -a {}", left.ip));
+        sleep(LIFE.mul_f64(random.f64()));
+        let start = Instant::now();
+        server.running().kill();
+        let output = client.output();
+        told = told.max(start.elapsed());
+        let said = text(&output);
+        assert!(said.contains("DISCONNECT EVENT"), "{said}");
+        *endings.entry(output.status.to_string()).or_default() += 1;
+        drop(server.output());
+    }
+    println!("{kinds:?}: {} servers killed; clients ended within {told:?}: {endings:?}", kills());
+    // Both ends are started on what the dead left.
+    let (_, printed) =
+        stock::pair(&left, &right, "rping -s -V -C 3", &format!("rping -c -v -V -C 3 -a {}", left.ip));
+    assert_eq!(printed.matches("rdma-ping-").count(), 3, "{printed}");
+}
+
+#[test]
+#[ignore = "needs the package rdmacm-utils"]
+fn needs_rping_a_server_survives_its_clients() {
+    clients_die(VIRTIO);
+    clients_die(VHOST);
+}
+
+#[test]
+#[ignore = "needs the package rdmacm-utils"]
+fn needs_rping_clients_survive_their_server() {
+    servers_die(VIRTIO);
+    servers_die(VHOST);
+}
