@@ -103,7 +103,7 @@ fn needs_ibv_devinfo_the_installed_libraries_have_the_same_symbols() {
 fn link(folder: &Path) -> (Node, Node) {
     let node = |ip: &str, kind| {
         let port = format!("{kind}:{}/link.sock", folder.display());
-        Node { ip: ip.into(), port, namespace: None }
+        Node { ip: ip.into(), port, ..Node::default() }
     };
     (node("10.4.2.1", "vhost"), node("10.4.2.2", "virtio_user"))
 }

@@ -87,11 +87,11 @@ fn kill_one(client: &Node, server: &str, random: &mut fastrand::Rng) {
     if random.u8(..3) == 0 {
         let victim = client.run(&program, false);
         sleep(YOUTH.mul_f64(random.f64()));
-        victim.kill();
+        assert!(victim.kill(), "it ended by itself: {}", text(&victim.output()));
     } else {
         let victim = client.talk(&program);
         sleep(LIFE.mul_f64(random.f64()));
-        victim.running().kill();
+        assert!(victim.running().kill(), "it ended by itself: {}", text(&victim.output()));
     }
 }
 
@@ -101,7 +101,7 @@ fn clients_die(kinds: [&str; 2]) {
     let mut random = random();
     let (left, right) = link(folder.path(), kinds);
     let server = left.serve("rping -s -P");
-    let pid = server.running().program();
+    let pid = server.running().program().expect("it listens");
     let good = || {
         let printed = right.succeeds(&format!("rping -c -v -V -C 3 -a {}", left.ip));
         assert_eq!(printed.matches("rdma-ping-").count(), 3, "{printed}");
@@ -143,7 +143,7 @@ fn servers_die(kinds: [&str; 2]) {
         let client = right.talk(&format!("rping -c -v -a {}", left.ip));
         sleep(LIFE.mul_f64(random.f64()));
         let start = Instant::now();
-        server.running().kill();
+        assert!(server.running().kill(), "it ended by itself: {}", server.output().1);
         let output = client.output();
         told = told.max(start.elapsed());
         let said = text(&output);

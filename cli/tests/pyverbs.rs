@@ -56,7 +56,7 @@ fn needs_pyverbs_rdma_cores_tests() {
     let node = Node {
         ip: "10.4.4.1".into(),
         port: format!("vhost:{}/link.sock", folder.path().display()),
-        namespace: None,
+        ..Node::default()
     };
     let runner = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pyverbs/run.py");
     let printed = node.succeeds(&format!("/usr/bin/python3 {} {}", runner.display(), tests.display()));

@@ -11,7 +11,7 @@ use stock::{Node, alone, pair};
 fn link(folder: &Path) -> (Node, Node) {
     let node = |ip: &str, kind| {
         let port = format!("{kind}:{}/link.sock", folder.display());
-        Node { ip: ip.into(), port, namespace: None }
+        Node { ip: ip.into(), port, ..Node::default() }
     };
     (node("10.4.3.1", "vhost"), node("10.4.3.2", "virtio_user"))
 }
@@ -86,7 +86,7 @@ fn needs_rstream_a_file_arrives() {
     // The server stays for the next one.
     let serving = left.serve("rcopy");
     right.succeeds(&format!("rcopy {} {}:{}", from.display(), left.ip, to.display()));
-    serving.signal(nix::sys::signal::Signal::SIGTERM);
+    serving.running().signal(nix::sys::signal::Signal::SIGTERM);
     let (_, printed) = serving.output();
     assert!(std::fs::read(&to).expect("a file") == bytes, "{printed}");
 }

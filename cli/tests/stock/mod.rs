@@ -56,23 +56,28 @@ impl Running {
 }
 
 impl Running {
-    /// The program itself, once it is there.
-    pub fn program(&self) -> Pid {
+    /// The program itself, once it is there; none if it has ended.
+    pub fn program(&self) -> Option<Pid> {
         let pid = self.0.as_ref().expect("runs").id();
         let start = Instant::now();
-        loop {
+        // `timeout` has a child, or is a child of ours that has ended.
+        while start.elapsed() < PATIENCE {
             let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
             if let Some(child) = children.expect("a child of ours").split_whitespace().next() {
-                return Pid::from_raw(child.parse().expect("a number"));
+                return Some(Pid::from_raw(child.parse().expect("a number")));
             }
-            assert!(start.elapsed() < PATIENCE, "`timeout` starts nothing");
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a child of ours");
+            if stat.contains(") Z ") {
+                break;
+            }
             thread::yield_now();
         }
+        None
     }
 
-    /// Ends the program by SIGKILL.
-    pub fn kill(&self) {
-        kill(self.program(), Signal::SIGKILL).expect("it runs");
+    /// Ends the program by SIGKILL. False: it has ended before.
+    pub fn kill(&self) -> bool {
+        self.program().is_some_and(|program| kill(program, Signal::SIGKILL).is_ok())
     }
 }
 
