@@ -3,9 +3,9 @@
 use crate::harness::{Bytes, Host, Record, Script, ip, mac, octet};
 use crate::peer::{Bench, Seg, arp};
 use smoltcp::wire::ArpOperation;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
-use urnic_tcp::{StackConfig, Time, sum};
+use urnic_tcp::{Address, StackConfig, Time, sum};
 
 const VICTIM: u8 = 1;
 const ATTACKER: u8 = 66;
@@ -61,7 +61,7 @@ impl Lan {
                 let to: [u8; 6] = frame[..6].try_into().expect("a MAC address");
                 let hosts = self.clients.iter_mut().chain([&mut self.victim]);
                 let mut hosts: Vec<_> =
-                    hosts.filter(|h| to == [0xff; 6] || to == h.stack.config().mac).collect();
+                    hosts.filter(|h| to[0] & 1 != 0 || to == h.stack.config().mac).collect();
                 self.to_others += u64::from(hosts.is_empty());
                 for host in &mut hosts {
                     receive(host, self.now, frame.clone());
@@ -159,6 +159,61 @@ fn a_thousand_connections_in_a_million_syns() {
         lan.pass(Duration::from_secs(1));
     }
     assert_eq!(lan.victim.stack.census(), (CONNECTIONS as usize, 0, 0));
+}
+
+fn ip6(n: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(n))
+}
+
+/// A SYN over IPv6 from any address.
+fn syn6(from: Ipv6Addr, port: u16, seq: u32) -> Vec<u8> {
+    let mut tcp = [port.to_be_bytes(), 7u16.to_be_bytes()].concat();
+    tcp.extend(seq.to_be_bytes());
+    tcp.extend([0, 0, 0, 0, 0x60, 2, 0xff, 0xff, 0, 0, 0, 0, 2, 4, 5, 0xa0]);
+    let to = ip6(VICTIM);
+    let pseudo = [&from.octets()[..], &to.octets(), &[0, 0, 0, tcp.len() as u8, 0, 0, 0, 6]].concat();
+    let check = !sum::add(sum::sum(&pseudo), sum::sum(&tcp));
+    tcp[16..18].copy_from_slice(&check.to_be_bytes());
+    let mut f =
+        [&mac(VICTIM)[..], &mac(ATTACKER), &[0x86, 0xdd, 0x60, 0, 0, 0, 0, tcp.len() as u8, 6, 64]].concat();
+    f.extend(from.octets());
+    f.extend(to.octets());
+    f.extend(tcp);
+    f
+}
+
+/// The same over IPv6, where every SYN can come from an address that was never seen before.
+#[test]
+fn connections_in_a_flood_over_ipv6() {
+    const SYNS: u32 = 200_000;
+    const CONNECTIONS: u32 = 100;
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut lan = Lan::new(1, |n, c| c.addresses.push(Address { ip: ip6(n).into(), prefix_len: 64 }));
+    lan.settle();
+    for i in 0..SYNS {
+        let prefix = [0xfd00_0000_0000_0000, 0x2001_0db8_0000_0000][rng.usize(..2)];
+        let from =
+            Ipv6Addr::from_bits(u128::from(prefix | rng.u64(..1 << 32)) << 64 | u128::from(rng.u64(..)));
+        receive(&mut lan.victim, lan.now, syn6(from, rng.u16(1..), rng.u32(..)));
+        if i % 64 == 0 {
+            lan.pass(Duration::from_micros(640));
+        }
+        if i % (SYNS / CONNECTIONS) == 7 {
+            let to = SocketAddr::new(ip6(VICTIM).into(), 7);
+            let client = &mut lan.clients[0];
+            let conn = client.stack.connect(lan.now, to, 0, &mut client.out).expect("connect");
+            let who = u64::from(client.stack.local_addr(conn).expect("is live").port());
+            let session = client.app.add(conn, who, 1_000_000 + who, Script::silent(), false);
+            lan.settle();
+            assert!(lan.clients[0].app.sessions[session].established, "connection {session} is not open");
+        }
+    }
+    let c = *lan.victim.stack.counters();
+    assert_eq!(lan.victim.app.accepted, CONNECTIONS as usize);
+    assert!(c.syn_cookies_in > 90 && c.syn_cookies_failed == 0, "{c:?}");
+    assert!(lan.victim.stack.census().1 <= lan.victim.stack.config().tcp.max_syn_backlog as usize);
 }
 
 /// Blind ACKs open nothing, also while cookies are believed: a million guesses.

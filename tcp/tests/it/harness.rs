@@ -125,7 +125,7 @@ pub struct App {
 }
 
 impl App {
-    fn add(&mut self, conn: ConnId, who: u64, peer_who: u64, script: Script, established: bool) -> usize {
+    pub fn add(&mut self, conn: ConnId, who: u64, peer_who: u64, script: Script, established: bool) -> usize {
         let i = self.sessions.len();
         self.sessions.push(Session {
             conn,
