@@ -290,9 +290,24 @@ impl Qp {
     /// [`PostError`]; nothing was queued then.
     #[inline]
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.shared.send.poster().push(wr, Payload::Listed(&self.pd.shared.regions))?;
+        self.post(wr, Payload::Listed(&self.pd.shared.regions))?;
         self.ring();
         Ok(())
+    }
+
+    /// Posts under the queue's lock. A queue that seems full is looked at again after the pass of the engine that may be
+    /// under way: a completion is seen before the slot is free, and whoever runs that pass may have lost its core in
+    /// between.
+    #[inline]
+    fn post(&self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
+        let answer = self.shared.send.poster().push(wr, payload);
+        if answer == Err(PostError::QueueFull) { self.post_after_pass(wr, payload) } else { answer }
+    }
+
+    #[cold]
+    fn post_after_pass(&self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
+        self.pd.shared.device.shard.await_pass();
+        self.shared.send.poster().push(wr, payload)
     }
 
     /// Posts send requests in order, up to the first that is refused.
@@ -302,8 +317,14 @@ impl Qp {
     pub fn post_send_list(&self, wrs: &[SendWr<'_>]) -> Result<(), PostListError> {
         let mut poster = self.shared.send.poster();
         let payload = Payload::Listed(&self.pd.shared.regions);
+        let mut waited = false;
         let refused = wrs.iter().enumerate().find_map(|(posted, wr)| {
-            poster.push(wr, payload).err().map(|error| PostListError { posted, error })
+            let mut answer = poster.push(wr, payload);
+            if answer == Err(PostError::QueueFull) && !std::mem::replace(&mut waited, true) {
+                self.pd.shared.device.shard.await_pass(); // see `post`
+                answer = poster.push(wr, payload);
+            }
+            answer.err().map(|error| PostListError { posted, error })
         });
         drop(poster);
         if !wrs.is_empty() {
@@ -318,7 +339,7 @@ impl Qp {
     /// # Errors
     /// [`PostError`]; nothing was queued then.
     pub fn post_send_inline(&self, wr: &SendWr<'_>, bytes: &[u8]) -> Result<(), PostError> {
-        self.shared.send.poster().push(wr, Payload::Bytes(bytes))?;
+        self.post(wr, Payload::Bytes(bytes))?;
         self.ring();
         Ok(())
     }

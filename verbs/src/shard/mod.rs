@@ -116,6 +116,13 @@ impl Shard {
         (engine.pass(), engine.next_deadline())
     }
 
+    /// Waits for the end of the pass that is under way, if there is one.
+    pub(crate) fn await_pass(&self) {
+        if !forked() && self.hot.locked.load(Ordering::Acquire) {
+            drop(self.lock());
+        }
+    }
+
     /// Runs `verb` between passes, and a pass afterwards.
     pub(crate) fn control<R>(&self, verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>) -> Result<R> {
         if forked() {

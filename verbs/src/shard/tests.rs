@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 use urnic_config::Progress;
 
 use super::{Doorbells, Polled, linger_at_exit};
+use crate::error::PostError;
 use crate::fake::{self, Knobs};
+use crate::qp::QpInit;
+use crate::wr::{SendFlags, SendOp, SendWr};
 
 const ALL: [Progress; 3] = [Progress::Inline, Progress::Adaptive, Progress::Dedicated];
 
@@ -51,6 +54,33 @@ fn inline_has_no_thread() {
     knobs.arrivals.store(1, Ordering::SeqCst);
     assert_eq!(device.shared.shard.try_pass(), Polled::Worked);
     assert_eq!(passes(&knobs), before + 2);
+}
+
+/// Whoever runs a pass may lose its core between a completion and the freeing of the slot.
+#[test]
+fn a_post_that_finds_the_queue_full_waits_for_the_pass_under_way() {
+    let (device, _) = fake::device(Progress::Inline);
+    let (pd, cq) = (device.alloc_pd(), device.create_cq(16, None).unwrap());
+    let qp = pd.create_qp(&QpInit { max_send_wr: 4, ..crate::qp::tests::init(&cq) }).unwrap();
+    let wr = SendWr { wr_id: 1, op: SendOp::Send, sges: &[], flags: SendFlags::empty() };
+    for _ in 0..4 {
+        qp.post_send(&wr).unwrap();
+    }
+    assert_eq!(qp.post_send(&wr), Err(PostError::QueueFull), "no pass is under way");
+    for list in [false, true] {
+        let posted = || {
+            if list { qp.post_send_list(&[wr]).map_err(|e| e.error) } else { qp.post_send(&wr) }
+        };
+        let shard = &device.shared.shard;
+        thread::scope(|scope| {
+            let pass = shard.lock();
+            let poster = scope.spawn(posted);
+            until("waiting", || shard.is_wanted() || poster.is_finished());
+            qp.shared.send.release(u32::from(list));
+            drop(pass);
+            assert_eq!(poster.join().unwrap(), Ok(()));
+        });
+    }
 }
 
 #[test]
