@@ -229,6 +229,41 @@ fn settle(core: Option<usize>) {
     }
     // SAFETY: concerns this thread's timers only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000u64) };
+    ask_for_short_slices();
+}
+
+/// Linux's attributes of a thread's scheduling, as of version 0.
+#[repr(C)]
+#[derive(Default)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// A turn of the thread on a core that others want.
+const SLICE: Duration = Duration::from_micros(100);
+
+/// Asks for shorter turns than others take, which Linux (6.12 and later) rewards by letting the thread have them sooner:
+/// a program that spins on memory does not keep it away for milliseconds when they share a core. It gets no more of the
+/// core by that.
+fn ask_for_short_slices() {
+    let mut attr = SchedAttr::default();
+    let size = size_of::<SchedAttr>() as u32;
+    // SAFETY: an attribute structure of our own, as long as we say; 0 is this thread.
+    unsafe {
+        if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0) == 0
+            && attr.policy == libc::SCHED_OTHER as u32
+        {
+            attr.runtime = SLICE.as_nanos() as u64;
+            libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0);
+        }
+    }
 }
 
 fn block_signals() -> libc::sigset_t {
