@@ -42,10 +42,18 @@ pub(crate) fn linger_at_exit(shard: &Arc<Shard>) {
     shards.push(Arc::downgrade(shard));
 }
 
+/// In a thread of its own: this one has lost its thread-local variables by now, and logging uses some.
 extern "C" fn at_exit() {
     if forked() {
         return;
     }
+    match thread::Builder::new().spawn(say_goodbye) {
+        Ok(thread) => drop(thread.join()),
+        Err(_) => say_goodbye(),
+    }
+}
+
+fn say_goodbye() {
     let shards = std::mem::take(&mut *SHARDS.lock().unwrap_or_else(PoisonError::into_inner));
     let shards: Vec<_> = shards.iter().filter_map(Weak::upgrade).collect();
     shards.iter().for_each(|shard| shard.stop());
