@@ -254,6 +254,11 @@ impl Device {
         })
     }
 
+    /// Whether this process is a forked child of the one that opened the device, and cannot use it.
+    pub fn is_forked(&self) -> bool {
+        forked()
+    }
+
     /// Creates a protection domain.
     pub fn alloc_pd(&self) -> Pd {
         let scope = self.shared.next_scope();

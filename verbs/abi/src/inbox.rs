@@ -103,6 +103,7 @@ fn own_thread() -> u64 {
 ///
 /// # Safety
 /// None; any descriptor will do.
+#[inline(never)]
 pub unsafe extern "C" fn read_count(fd: c_int) -> c_int {
     let mut count = 0u64;
     // SAFETY: the buffer is 8 writable bytes.

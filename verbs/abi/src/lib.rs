@@ -11,8 +11,10 @@
 //! * `call`: how a call crosses the border: no panic gets out, errors become errno.
 //! * `rnic`: the process's one device, opened on first use.
 //!
-//! Functions in which a program may be cancelled (`pthread_cancel`) hold nothing while they block and call nothing
-//! but `extern "C"` functions, so that the unwinding which cancellation is passes through them.
+//! Cancellation (`pthread_cancel`) is held off while a call is at work, because it would unwind through Rust. Functions in
+//! which a program may be cancelled as it waits hold nothing while they block and call nothing but `extern "C"` functions
+//! that are not inlined: a function from which a panic could pass has tables for that, by which cancellation would
+//! abort the process.
 
 mod call;
 mod cm;

@@ -1,9 +1,9 @@
 //! The process's one device: configured by the environment (`URNIC_*`, which `urnic run` sets), opened on first use, and
 //! kept until the process ends.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::net::IpAddr;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use tracing_subscriber::EnvFilter;
 use urnic::{Device, DeviceAttr, EventChannel};
@@ -60,11 +60,16 @@ pub fn config() -> Option<&'static Config> {
         .get_or_init(|| match load() {
             Ok(config) => Some(config),
             Err(message) => {
-                eprintln!("urnic: {message}");
+                complain(&message);
                 None
             }
         })
         .as_ref()
+}
+
+/// Says on standard error what is wrong. Nobody may be there to read it, which is no reason to panic.
+fn complain(message: &str) {
+    let _ = writeln!(std::io::stderr(), "urnic: {message}");
 }
 
 fn load() -> Result<Config, String> {
@@ -88,12 +93,17 @@ pub fn rnic() -> Result<&'static Rnic, Errno> {
     static OPEN: Mutex<Option<&'static Rnic>> = Mutex::new(None);
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(rnic) = *open {
+        if rnic.device.is_forked() {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| complain(&urnic::Error::Forked.to_string()));
+            return Err(libc::ENODEV);
+        }
         return Ok(rnic);
     }
     let config = config().ok_or(libc::ENODEV)?;
     log();
     let rnic = start(config).map_err(|error| {
-        eprintln!("urnic: {error}");
+        complain(&error.to_string());
         errno_of(&error)
     })?;
     Ok(open.insert(Box::leak(Box::new(rnic))))
@@ -115,6 +125,7 @@ fn log() {
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .without_time()
+        .log_internal_errors(false) // it would panic where nobody reads standard error
         .try_init();
 }
 

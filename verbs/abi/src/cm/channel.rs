@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::hub::{Pending, What, hub};
 use super::id::{Id, id_of};
 use super::resolve::{place, sockaddr};
-use crate::call::{Errno, deref, number, pointer, quiet, zero};
+use crate::call::{Errno, deref, fails, number, pointer, quiet, zero};
 use crate::ffi::*;
 use crate::inbox::{Inbox, read_count};
 use crate::rnic::rnic;
@@ -65,6 +65,7 @@ struct Event {
 }
 
 /// The channel's descriptor, or -1 and errno.
+#[inline(never)]
 unsafe extern "C" fn descriptor(channel: *mut rdma_event_channel) -> c_int {
     number(|| {
         let inbox = inbox(channel)?;
@@ -74,6 +75,7 @@ unsafe extern "C" fn descriptor(channel: *mut rdma_event_channel) -> c_int {
 }
 
 /// The event that was counted: 1, 0 if it is gone, or -1 and errno.
+#[inline(never)]
 unsafe extern "C" fn take(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int {
     number(|| {
         let pending = {
@@ -180,8 +182,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     if event.is_null() {
-        crate::call::set_errno(libc::EINVAL);
-        return -1;
+        return fails(libc::EINVAL);
     }
     let mut blocks = false;
     // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
@@ -213,6 +214,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     -1
 }
 
+#[inline(never)] // into functions in which a thread can be cancelled
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     zero(|| {

@@ -89,9 +89,15 @@ fn connect(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Err
     Ok(())
 }
 
+#[inline(never)]
+extern "C" fn start_to_connect(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> c_int {
+    zero(|| connect(id, param))
+}
+
+/// A cancellation point, for synchronous identifiers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    match zero(|| connect(id, param)) {
+    match start_to_connect(id, param) {
         // SAFETY: an identifier, as the call before has found.
         0 => unsafe { complete(id) },
         failed => failed,
@@ -119,9 +125,15 @@ fn accept(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errn
     Ok(())
 }
 
+#[inline(never)]
+extern "C" fn start_to_accept(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> c_int {
+    zero(|| accept(id, param))
+}
+
+/// A cancellation point, for synchronous identifiers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    match zero(|| accept(id, param)) {
+    match start_to_accept(id, param) {
         // SAFETY: an identifier, as the call before has found.
         0 => unsafe { complete(id) },
         failed => failed,
@@ -155,9 +167,15 @@ fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
     Ok(())
 }
 
+#[inline(never)]
+extern "C" fn start_to_disconnect(id: *mut rdma_cm_id) -> c_int {
+    zero(|| disconnect(id))
+}
+
+/// A cancellation point, for synchronous identifiers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
-    match zero(|| disconnect(id)) {
+    match start_to_disconnect(id) {
         // SAFETY: an identifier, as the call before has found.
         0 => unsafe { complete(id) },
         failed => failed,

@@ -6,7 +6,7 @@ use super::channel::{rdma_ack_cm_event, rdma_get_cm_event};
 use super::id::{Id, Template, id_of, rdma_destroy_id};
 use super::qp::{create, rdma_destroy_qp, rdma_destroy_srq};
 use super::resolve::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
-use crate::call::{Errno, deref, number, set_errno, zero};
+use crate::call::{Errno, deref, last_errno, number, set_errno, zero};
 use crate::ffi::*;
 use crate::rnic::rnic;
 
@@ -54,6 +54,43 @@ unsafe fn finish(
     }
 }
 
+#[inline(never)]
+unsafe extern "C" fn start(
+    id: *mut *mut rdma_cm_id,
+    res: *const rdma_addrinfo,
+    made: *mut *mut rdma_cm_id,
+) -> c_int {
+    zero(|| {
+        if id.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the caller's place for the answer.
+        unsafe { made.write(begin(res)?.cast()) };
+        Ok(())
+    })
+}
+
+#[inline(never)]
+unsafe extern "C" fn end(
+    made: *mut rdma_cm_id,
+    res: *const rdma_addrinfo,
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the identifier was just made, the entry is not null, and the other objects are the program's.
+    zero(|| unsafe { finish(made, &*res, pd, init) })
+}
+
+/// Takes an identifier back, and keeps errno.
+#[inline(never)]
+unsafe extern "C" fn undo(made: *mut rdma_cm_id) {
+    let errno = last_errno();
+    // SAFETY: the program does not know it.
+    unsafe { rdma_destroy_id(made) };
+    set_errno(errno);
+}
+
+/// A cancellation point: a thread that is cancelled here leaves the identifier behind.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_create_ep(
     id: *mut *mut rdma_cm_id,
@@ -62,34 +99,31 @@ unsafe extern "C" fn rdma_create_ep(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     let mut made: *mut rdma_cm_id = std::ptr::null_mut();
-    let begun = zero(|| {
-        made = begin(res)?.cast();
-        Ok(())
-    });
-    if begun != 0 || id.is_null() {
-        set_errno(if begun != 0 { crate::call::last_errno() } else { libc::EINVAL });
-        return -1;
-    }
-    // SAFETY: the identifier was just made, the entry is not null, and the other objects are the program's.
+    // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation); the
+    // identifier was just made, the entry is not null, and the other objects are the program's.
     unsafe {
-        let answer = if (*res).ai_flags & RAI_PASSIVE != 0 {
-            rdma_bind_addr(made, (*res).ai_src_addr)
-        } else {
-            match rdma_resolve_addr(made, (*res).ai_src_addr, (*res).ai_dst_addr, 2000) {
-                0 => rdma_resolve_route(made, 2000),
-                failed => failed,
-            }
-        };
-        let answer = if answer == 0 { zero(|| finish(made, &*res, pd, init)) } else { answer };
-        if answer != 0 {
-            let errno = crate::call::last_errno();
-            rdma_destroy_id(made);
-            set_errno(errno);
-            return answer;
+        if start(id, res, &raw mut made) != 0 {
+            return -1;
         }
-        id.write(made);
+        let mut answer;
+        if (*res).ai_flags & RAI_PASSIVE != 0 {
+            answer = rdma_bind_addr(made, (*res).ai_src_addr);
+        } else {
+            answer = rdma_resolve_addr(made, (*res).ai_src_addr, (*res).ai_dst_addr, 2000);
+            if answer == 0 {
+                answer = rdma_resolve_route(made, 2000);
+            }
+        }
+        if answer == 0 {
+            answer = end(made, res, pd, init);
+        }
+        if answer == 0 {
+            id.write(made);
+        } else {
+            undo(made);
+        }
+        answer
     }
-    0
 }
 
 #[unsafe(no_mangle)]
@@ -103,6 +137,7 @@ unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
 }
 
 /// Before waiting: the last event of a synchronous listener is acknowledged.
+#[inline(never)]
 unsafe extern "C" fn listen_on(listen: *mut rdma_cm_id) -> c_int {
     zero(|| {
         // SAFETY: null or an identifier that only this thread uses.
@@ -120,6 +155,7 @@ unsafe extern "C" fn listen_on(listen: *mut rdma_cm_id) -> c_int {
 }
 
 /// After waiting: the request gets its queue pair.
+#[inline(never)]
 unsafe extern "C" fn requested(
     listen: *mut rdma_cm_id,
     event: *mut rdma_cm_event,

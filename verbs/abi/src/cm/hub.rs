@@ -48,8 +48,11 @@ pub fn hub() -> MutexGuard<'static, Hub> {
     HUB.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The first port that is given to those who ask for none.
-const EPHEMERAL: u16 = 32_768;
+/// The first port that is given to those who ask for none. The engine takes those of connections below it, so that both
+/// ends may be of this process.
+const EPHEMERAL: u16 = 61_000;
+/// The first that is given when those are all taken.
+const MORE: u16 = 32_768;
 
 impl Hub {
     pub fn add_channel(&mut self, channel: usize, inbox: Arc<Inbox<Pending>>) {
@@ -108,7 +111,8 @@ impl Hub {
             (shared || !self.ports.contains_key(&port)).then_some(port)?
         } else {
             let from = self.last_port.wrapping_add(1).max(EPHEMERAL);
-            let free = (from..=u16::MAX).chain(EPHEMERAL..from).find(|p| !self.ports.contains_key(p))?;
+            let mut all = (from..=u16::MAX).chain(EPHEMERAL..from).chain(MORE..EPHEMERAL);
+            let free = all.find(|p| !self.ports.contains_key(p))?;
             self.last_port = free;
             free
         };

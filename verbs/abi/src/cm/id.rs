@@ -268,6 +268,7 @@ unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
 ///
 /// # Safety
 /// An identifier that is not destroyed.
+#[inline(never)]
 pub unsafe extern "C" fn complete(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
     unsafe {
@@ -286,6 +287,7 @@ pub unsafe extern "C" fn complete(id: *mut rdma_cm_id) -> c_int {
 }
 
 /// What a synchronous call answers after an event.
+#[inline(never)]
 unsafe extern "C" fn outcome(event: *mut rdma_cm_event) -> c_int {
     number(|| {
         // SAFETY: an event just fetched.

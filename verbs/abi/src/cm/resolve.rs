@@ -105,6 +105,7 @@ pub fn bind_to_any(id: *mut rdma_cm_id) -> Result<(), Errno> {
     bind(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
 }
 
+#[inline(never)] // into functions in which a thread can be cancelled
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     // SAFETY: null or the program's address.
@@ -135,7 +136,16 @@ fn resolve(id: *mut rdma_cm_id, src: *const libc::sockaddr, dst: *const libc::so
     Ok(())
 }
 
-/// Whether the host is there is found when it is connected to.
+#[inline(never)]
+extern "C" fn start_to_resolve(
+    id: *mut rdma_cm_id,
+    src: *const libc::sockaddr,
+    dst: *const libc::sockaddr,
+) -> c_int {
+    zero(|| resolve(id, src, dst))
+}
+
+/// Whether the host is there is found when it is connected to. A cancellation point, for synchronous identifiers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
@@ -143,7 +153,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     dst: *mut libc::sockaddr,
     _timeout_ms: c_int,
 ) -> c_int {
-    match zero(|| resolve(id, src, dst)) {
+    match start_to_resolve(id, src, dst) {
         // SAFETY: an identifier, as the call before has found.
         0 => unsafe { complete(id) },
         failed => failed,
@@ -160,9 +170,15 @@ fn route(id: *mut rdma_cm_id) -> Result<(), Errno> {
     Ok(())
 }
 
+#[inline(never)]
+extern "C" fn start_to_route(id: *mut rdma_cm_id) -> c_int {
+    zero(|| route(id))
+}
+
+/// A cancellation point, for synchronous identifiers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
-    match zero(|| route(id)) {
+    match start_to_route(id) {
         // SAFETY: an identifier, as the call before has found.
         0 => unsafe { complete(id) },
         failed => failed,

@@ -6,7 +6,7 @@ use urnic::AsyncEvent;
 
 use super::context::{Context, context_of, tell_all};
 use super::{channel, qp, srq};
-use crate::call::{number, quiet};
+use crate::call::{fails, number, quiet};
 use crate::ffi::*;
 use crate::inbox::read_count;
 use crate::rnic::PORT;
@@ -59,6 +59,7 @@ pub fn withdraw(context: &Context, element: *mut c_void) {
     context.events.take_out(|event| is_of_object(event.event_type) && event.element == element);
 }
 
+#[inline(never)]
 unsafe extern "C" fn take(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     number(|| {
         // SAFETY: an open context, as the caller has checked.
@@ -75,8 +76,7 @@ unsafe extern "C" fn take(context: *mut ibv_context, event: *mut ibv_async_event
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     if context.is_null() || event.is_null() {
-        crate::call::set_errno(libc::EINVAL);
-        return -1;
+        return fails(libc::EINVAL);
     }
     // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
     unsafe {

@@ -9,7 +9,7 @@ use urnic::CompChannel;
 
 use super::context::context_of;
 use super::cq::{Queue, queue};
-use crate::call::{Errno, deref, errno_of, number, pointer, quiet, status};
+use crate::call::{Errno, deref, errno_of, fails, number, pointer, quiet, status};
 use crate::ffi::*;
 use crate::inbox::read_count;
 
@@ -96,6 +96,7 @@ pub fn with_queue<R>(cqn: u32, with: impl FnOnce(&Queue) -> R) -> Option<R> {
 }
 
 /// The channel's descriptor, or -1 and errno.
+#[inline(never)]
 unsafe extern "C" fn descriptor(channel: *mut ibv_comp_channel) -> c_int {
     number(|| {
         let known = known();
@@ -105,6 +106,7 @@ unsafe extern "C" fn descriptor(channel: *mut ibv_comp_channel) -> c_int {
 }
 
 /// The event that was counted: 1, 0 if it is gone, or -1 and errno.
+#[inline(never)]
 unsafe extern "C" fn take(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
@@ -136,6 +138,9 @@ unsafe extern "C" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
+    if cq.is_null() {
+        return fails(libc::EINVAL);
+    }
     // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
     unsafe {
         loop {

@@ -6,7 +6,7 @@ use urnic::Wc;
 
 use super::context::context_of;
 use super::cq::{Queue, extra_of, flags_of, opcode_of, status_of};
-use crate::call::{deref, pointer};
+use crate::call::{deref, guarded_fast, pointer};
 use crate::ffi::*;
 
 /// The completion in hand.
@@ -72,16 +72,19 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 /// 0, or ENOENT if there is none.
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     let queue = cq.cast::<Queue>();
-    // SAFETY: a queue of ours, polled by one thread at a time.
-    unsafe {
-        let wc = &mut (*(*queue).cursor.get()).wc;
-        if (*queue).cq.poll(std::slice::from_mut(wc)) == 0 {
-            return libc::ENOENT;
+    let answer = guarded_fast(|| {
+        // SAFETY: a queue of ours, polled by one thread at a time.
+        unsafe {
+            let wc = &mut (*(*queue).cursor.get()).wc;
+            if (*queue).cq.poll(std::slice::from_mut(wc)) == 0 {
+                return Err(libc::ENOENT);
+            }
+            (*cq).wr_id = wc.wr_id;
+            (*cq).status = status_of(wc.status);
         }
-        (*cq).wr_id = wc.wr_id;
-        (*cq).status = status_of(wc.status);
-    }
-    0
+        Ok(())
+    });
+    answer.err().unwrap_or(0)
 }
 
 unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}

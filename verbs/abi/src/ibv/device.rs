@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
 
-use crate::call::{Errno, deref, pointer, set_errno};
+use crate::call::{Errno, deref, guarded, pointer, set_errno};
 use crate::ffi::*;
 use crate::rnic::{self, NAME};
 
@@ -84,10 +84,11 @@ unsafe extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
 /// In network order.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    match rnic::config() {
-        Some(config) if !device.is_null() => u64::from_ne_bytes(rnic::guid(config)),
-        _ => 0,
-    }
+    let guid = guarded(|| match rnic::config() {
+        Some(config) if !device.is_null() => Ok(u64::from_ne_bytes(rnic::guid(config))),
+        _ => Ok(0),
+    });
+    guid.unwrap_or(0)
 }
 
 #[unsafe(no_mangle)]

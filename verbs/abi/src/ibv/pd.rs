@@ -18,6 +18,8 @@ pub struct Domain {
     pub users: AtomicU32,
     /// Of a parent domain, the domain that it is made of.
     inner: *mut Domain,
+    /// What the program can see in `base`, it can also change.
+    owner: *const Context,
 }
 
 /// # Safety
@@ -30,13 +32,13 @@ pub unsafe fn domain<'a>(pd: *mut ibv_pd) -> Result<&'a Domain, Errno> {
 impl Domain {
     pub fn context<'a>(&self) -> &'a Context {
         // SAFETY: the context's memory stays while objects hold it.
-        unsafe { context_of(self.base.context) }.unwrap_or_else(|_| unreachable!("a domain has a context"))
+        unsafe { &*self.owner }
     }
 
     fn create(context: &Context, pd: Pd, inner: *mut Domain) -> *mut ibv_pd {
         context.hold();
         let base = ibv_pd { context: context.as_ptr(), handle: 0 };
-        Box::into_raw(Box::new(Self { base, pd, users: AtomicU32::new(0), inner })).cast()
+        Box::into_raw(Box::new(Self { base, pd, users: AtomicU32::new(0), inner, owner: context })).cast()
     }
 }
 

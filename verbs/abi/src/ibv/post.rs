@@ -6,7 +6,7 @@ use urnic::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 use super::mr::{access, region};
 use super::qp::{Pair, pair};
-use crate::call::{Errno, post_errno, status};
+use crate::call::{Errno, post_errno, status_fast};
 use crate::ffi::*;
 
 /// Inline bytes that lie in several pieces are gathered here.
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn post_send(
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
     let mut next = wr;
-    let answer = status(|| {
+    let answer = status_fast(|| {
         // SAFETY: null or a queue pair.
         let pair = unsafe { pair(qp) }?;
         // SAFETY: null or the program's list of requests.
@@ -159,7 +159,7 @@ pub unsafe fn receives(
     post: impl Fn(&RecvWr<'_>) -> Result<(), Errno>,
 ) -> c_int {
     let mut next = wr;
-    let answer = status(|| {
+    let answer = status_fast(|| {
         // SAFETY: null or the program's list of requests.
         while let Some(wr) = unsafe { next.as_ref() } {
             // SAFETY: the program's list.

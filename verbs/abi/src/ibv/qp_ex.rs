@@ -6,7 +6,7 @@ use urnic::{SendOp, SendWr, Sge};
 
 use super::post;
 use super::qp::{self, Pair};
-use crate::call::{Errno, deref, pointer, status};
+use crate::call::{Errno, deref, pointer, quiet, status_fast};
 use crate::ffi::*;
 
 /// The requests collected so far.
@@ -124,10 +124,12 @@ unsafe fn last(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Request)) {
 }
 
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
-    // SAFETY: the program begins to collect.
-    let builder = unsafe { builder(qp) };
-    builder.requests.clear();
-    builder.wrong = None;
+    quiet(|| {
+        // SAFETY: the program begins to collect.
+        let builder = unsafe { builder(qp) };
+        builder.requests.clear();
+        builder.wrong = None;
+    });
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
@@ -137,7 +139,7 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
 
 /// All or nothing, up to what only the queue itself can refuse.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
-    status(|| {
+    status_fast(|| {
         // SAFETY: the program ends to collect.
         let (builder, pair) = unsafe { (builder(qp), &*qp.cast::<Pair>()) };
         let requests = std::mem::take(&mut builder.requests);
@@ -159,7 +161,7 @@ macro_rules! begins {
     ($($name:ident($($arg:ident: $type:ty),*) => $op:expr;)+) => {$(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($arg: $type),*) {
             // SAFETY: the program is collecting.
-            unsafe { begin(qp, $op) };
+            quiet(|| unsafe { begin(qp, $op) });
         }
     )+};
 }
@@ -180,18 +182,18 @@ begins! {
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, len: u32) {
     // SAFETY: the program is collecting.
-    unsafe { last(qp, |request| request.sges = vec![Sge { addr, len, lkey }]) };
+    quiet(|| unsafe { last(qp, |request| request.sges = vec![Sge { addr, len, lkey }]) });
 }
 
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, num: usize, list: *const ibv_sge) {
     // SAFETY: the program is collecting, and has that many elements there.
-    unsafe {
+    quiet(|| unsafe {
         let sges = post::sges(list, c_int::try_from(num).unwrap_or(-1));
         match sges {
             Ok(sges) => last(qp, |request| request.sges = sges.to_vec()),
             Err(errno) => _ = builder(qp).wrong.get_or_insert(errno),
         }
-    }
+    });
 }
 
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
@@ -202,7 +204,7 @@ unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, leng
 
 unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, num: usize, list: *const ibv_data_buf) {
     // SAFETY: the program is collecting, and lends the bytes.
-    unsafe {
+    quiet(|| unsafe {
         let mut bytes = Vec::new();
         if num > 0 && !list.is_null() {
             for buf in std::slice::from_raw_parts(list, num).iter().filter(|buf| buf.length > 0) {
@@ -210,5 +212,5 @@ unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, num: usize, list: 
             }
         }
         last(qp, |request| request.inline = Some(bytes));
-    }
+    });
 }
