@@ -1,0 +1,173 @@
+/* Client and server in one process on one address: every operation, verified; from two contexts; by synchronous
+ * identifiers in two threads. */
+#include "harness.h"
+
+static void fill(char *memory, size_t len, int seed)
+{
+	for (size_t i = 0; i < len; i++)
+		memory[i] = (char)(i * 31 + seed);
+}
+
+static void expect(struct ibv_cq *cq, enum ibv_wc_opcode opcode, uint32_t len)
+{
+	struct ibv_wc wc = completion(cq);
+	if (wc.status != IBV_WC_SUCCESS || wc.opcode != opcode || (len && wc.byte_len != len))
+		failed(__FILE__, __LINE__, ibv_wc_status_str(wc.status), wc.opcode, (int)wc.byte_len);
+}
+
+/* Every operation, from the client to the server and back. */
+static void operations(struct link *l)
+{
+	struct rdma_cm_id *ids[2] = { l->client, l->server };
+	for (int from = 0; from < 2; from++) {
+		int to = 1 - from;
+		struct ibv_mr *mine = l->mr[from], *theirs = l->mr[to];
+		struct ibv_send_wr wr = { .wr_id = 1 };
+		fill(l->memory[from], 40000, from);
+
+		wr.opcode = IBV_WR_RDMA_WRITE;
+		wr.wr.rdma.remote_addr = (uintptr_t)theirs->addr;
+		wr.wr.rdma.rkey = theirs->rkey;
+		OK(post(ids[from], mine, 0, 40000, &wr));
+		expect(l->cq[from], IBV_WC_RDMA_WRITE, 0);
+
+		/* What a Read brings back is what was written: it is ordered behind the Write. */
+		wr.opcode = IBV_WR_RDMA_READ;
+		memset(l->memory[from], 0, 40000);
+		OK(post(ids[from], mine, 0, 40000, &wr));
+		expect(l->cq[from], IBV_WC_RDMA_READ, 0);
+		CHECK(!memcmp(l->memory[from], l->memory[to], 40000));
+		for (size_t i = 0; i < 40000; i++)
+			CHECK(l->memory[from][i] == (char)(i * 31 + from));
+
+		wr.opcode = IBV_WR_SEND;
+		OK(post_receive(ids[to], theirs, 1000, 5000, 7));
+		OK(post(ids[from], mine, 0, 3000, &wr));
+		expect(l->cq[from], IBV_WC_SEND, 0);
+		expect(l->cq[to], IBV_WC_RECV, 3000);
+		CHECK(!memcmp(l->memory[from], l->memory[to] + 1000, 3000));
+
+		wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+		wr.imm_data = htonl(0xabcdef01);
+		OK(post_receive(ids[to], theirs, 0, 8, 8));
+		OK(post(ids[from], mine, 0, 100, &wr));
+		expect(l->cq[from], IBV_WC_RDMA_WRITE, 0);
+		struct ibv_wc wc = completion(l->cq[to]);
+		CHECK(wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.imm_data == htonl(0xabcdef01) && wc.byte_len == 100);
+		CHECK(wc.wr_id == 8 && wc.wc_flags & IBV_WC_WITH_IMM);
+
+		uint64_t *word = (uint64_t *)l->memory[to], *old = (uint64_t *)l->memory[from];
+		*word = 40;
+		wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+		wr.wr.atomic.remote_addr = (uintptr_t)word;
+		wr.wr.atomic.rkey = theirs->rkey;
+		wr.wr.atomic.compare_add = 2;
+		OK(post(ids[from], mine, 0, 8, &wr));
+		expect(l->cq[from], IBV_WC_FETCH_ADD, 0);
+		CHECK(*old == 40 && *word == 42);
+		wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+		wr.wr.atomic.compare_add = 42;
+		wr.wr.atomic.swap = 7;
+		OK(post(ids[from], mine, 0, 8, &wr));
+		expect(l->cq[from], IBV_WC_COMP_SWAP, 0);
+		CHECK(*old == 42 && *word == 7);
+	}
+}
+
+/* Two contexts are the same device. */
+static void two_contexts(void)
+{
+	int count;
+	struct ibv_device **list = SOME(ibv_get_device_list(&count));
+	CHECK(count == 1);
+	struct ibv_context *a = SOME(ibv_open_device(list[0])), *b = SOME(ibv_open_device(list[0]));
+	ibv_free_device_list(list);
+	CHECK(a != b && a->async_fd != b->async_fd);
+	struct ibv_pd *pd_a = SOME(ibv_alloc_pd(a)), *pd_b = SOME(ibv_alloc_pd(b));
+	char memory[64];
+	struct ibv_mr *mr_a = SOME(ibv_reg_mr(pd_a, memory, sizeof memory, 0)), *mr_b = SOME(ibv_reg_mr(pd_b, memory, sizeof memory, 0));
+	CHECK(mr_a->lkey != mr_b->lkey);
+	OK(ibv_dereg_mr(mr_a));
+	OK(ibv_dealloc_pd(pd_a));
+	OK(ibv_close_device(a));
+	OK(ibv_dereg_mr(mr_b));
+	OK(ibv_dealloc_pd(pd_b));
+	OK(ibv_close_device(b));
+}
+
+struct passive { struct rdma_cm_id *listener; };
+
+/* As rdma_server does it. */
+static void *serve(void *arg)
+{
+	struct passive *passive = arg;
+	struct rdma_cm_id *id;
+	char memory[64];
+	struct ibv_wc wc;
+	OK(rdma_get_request(passive->listener, &id));
+	struct ibv_mr *mr = SOME(rdma_reg_msgs(id, memory, sizeof memory));
+	OK(rdma_post_recv(id, NULL, memory, sizeof memory, mr));
+	OK(rdma_accept(id, NULL));
+	IS(rdma_get_recv_comp(id, &wc), 1);
+	CHECK(wc.status == IBV_WC_SUCCESS && !strcmp(memory, "question"));
+	strcpy(memory, "answer");
+	OK(rdma_post_send(id, NULL, memory, sizeof memory, mr, 0));
+	IS(rdma_get_send_comp(id, &wc), 1);
+	CHECK(wc.status == IBV_WC_SUCCESS);
+	OK(rdma_disconnect(id));
+	OK(rdma_dereg_mr(mr));
+	rdma_destroy_ep(id);
+	return NULL;
+}
+
+/* Synchronous identifiers: one thread serves, another asks; wherever the address says, by number or by "any". */
+static void synchronous(bool any)
+{
+	char address[64], memory[64] = "question";
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP, .ai_flags = RAI_PASSIVE }, *res;
+	struct ibv_qp_init_attr init = qp_like(NULL);
+	struct passive passive;
+	struct rdma_cm_id *id;
+	struct ibv_wc wc;
+	char port[16];
+	pthread_t server;
+
+	snprintf(address, sizeof address, "%s", getenv("URNIC_IP"));
+	*strchr(address, '/') = 0;
+	OK(rdma_getaddrinfo(any ? NULL : address, "0", &hints, &res));
+	OK(rdma_create_ep(&passive.listener, res, NULL, &init));
+	rdma_freeaddrinfo(res);
+	OK(rdma_listen(passive.listener, 0));
+	snprintf(port, sizeof port, "%d", ntohs(rdma_get_src_port(passive.listener)));
+	OK(pthread_create(&server, NULL, serve, &passive));
+
+	hints.ai_flags = 0;
+	OK(rdma_getaddrinfo(address, port, &hints, &res));
+	OK(rdma_create_ep(&id, res, NULL, &init));
+	rdma_freeaddrinfo(res);
+	struct ibv_mr *mr = SOME(rdma_reg_msgs(id, memory, sizeof memory));
+	OK(rdma_post_recv(id, NULL, memory, sizeof memory, mr));
+	OK(rdma_connect(id, NULL));
+	OK(rdma_post_send(id, NULL, "question", 9, NULL, IBV_SEND_INLINE));
+	IS(rdma_get_send_comp(id, &wc), 1);
+	IS(rdma_get_recv_comp(id, &wc), 1);
+	CHECK(wc.status == IBV_WC_SUCCESS && !strcmp(memory, "answer"));
+	rdma_disconnect(id);
+	OK(pthread_join(server, NULL));
+	OK(rdma_dereg_mr(mr));
+	rdma_destroy_ep(id);
+	rdma_destroy_ep(passive.listener);
+}
+
+int main(void)
+{
+	struct link link;
+	link_up(&link);
+	operations(&link);
+	link_down(&link);
+	two_contexts();
+	synchronous(false);
+	synchronous(true);
+	puts("done");
+	return 0;
+}

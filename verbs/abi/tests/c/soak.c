@@ -1,0 +1,172 @@
+/* Connections that come and go, registrations, queues, and every operation, verified, in two threads, for some time. What
+ * the process holds must not grow: prints memory (KiB) and descriptors, early and at the end.
+ *
+ *   soak SECONDS SEED */
+#include <dirent.h>
+
+#include "harness.h"
+
+static double end_at;
+static atomic_ulong rounds, operations;
+static unsigned seed;
+
+static unsigned next(unsigned *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 17;
+	*state ^= *state << 5;
+	return *state;
+}
+
+static long resident(void)
+{
+	long pages = 0;
+	FILE *file = SOME(fopen("/proc/self/statm", "r"));
+	CHECK(fscanf(file, "%*d %ld", &pages) == 1);
+	fclose(file);
+	return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+static int descriptors(void)
+{
+	int n = 0;
+	DIR *folder = SOME(opendir("/proc/self/fd"));
+	while (readdir(folder))
+		n++;
+	closedir(folder);
+	return n;
+}
+
+/* Objects that come and go while connections work. */
+static void churn(struct link *l, unsigned *state)
+{
+	struct ibv_context *verbs = l->client->verbs;
+	size_t len = 1 + next(state) % (SIZE - 1);
+	struct ibv_mr *mr = SOME(ibv_reg_mr(l->client->pd, l->memory[0], len, IBV_ACCESS_LOCAL_WRITE));
+	struct ibv_comp_channel *channel = SOME(ibv_create_comp_channel(verbs));
+	struct ibv_cq *cq = SOME(ibv_create_cq(verbs, 1 + next(state) % 500, NULL, channel, 0));
+	OK(ibv_resize_cq(cq, 1 + next(state) % 500));
+	struct ibv_pd *pd = SOME(ibv_alloc_pd(verbs));
+	struct ibv_qp_init_attr init = qp_like(cq);
+	struct ibv_qp *qp = SOME(ibv_create_qp(pd, &init));
+	struct ibv_recv_wr wr = { .wr_id = 1 }, *bad;
+	OK(ibv_post_recv(qp, &wr, &bad));
+	OK(ibv_req_notify_cq(cq, 0));
+	if (next(state) & 1) {
+		struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+		struct ibv_cq *told;
+		void *context;
+		OK(ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+		OK(ibv_get_cq_event(channel, &told, &context));
+		ibv_ack_cq_events(told, 1);
+		CHECK(completion(cq).status == IBV_WC_WR_FLUSH_ERR);
+	}
+	OK(ibv_destroy_qp(qp));
+	OK(ibv_dealloc_pd(pd));
+	OK(ibv_destroy_cq(cq));
+	OK(ibv_destroy_comp_channel(channel));
+	OK(ibv_dereg_mr(mr));
+}
+
+/* One request from one end, and what it does at the other. */
+static void operate(struct link *l, unsigned *state)
+{
+	struct rdma_cm_id *ids[2] = { l->client, l->server };
+	int from = next(state) & 1, to = 1 - from;
+	size_t len = 1 + next(state) % (SIZE / 2), at = next(state) % (SIZE / 2);
+	struct ibv_send_wr wr = { .wr_id = next(state) };
+	struct ibv_wc wc;
+	char byte = (char)next(state);
+	wr.wr.rdma.remote_addr = (uintptr_t)l->memory[to] + at;
+	wr.wr.rdma.rkey = l->mr[to]->rkey;
+	switch (next(state) % 5) {
+	case 0:
+		wr.opcode = IBV_WR_RDMA_WRITE;
+		memset(l->memory[from], byte, len);
+		memset(l->memory[to] + at, ~byte, len);
+		OK(post(ids[from], l->mr[from], 0, len, &wr));
+		wc = completion(l->cq[from]);
+		CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == wr.wr_id);
+		/* It is complete here before it is there; its last byte comes last. */
+		while (*(volatile char *)(l->memory[to] + at + len - 1) != byte)
+			sched_yield();
+		CHECK(l->memory[to][at] == byte);
+		break;
+	case 1:
+		wr.opcode = IBV_WR_RDMA_READ;
+		memset(l->memory[to] + at, byte, len);
+		OK(post(ids[from], l->mr[from], 0, len, &wr));
+		wc = completion(l->cq[from]);
+		CHECK(wc.status == IBV_WC_SUCCESS && l->memory[from][0] == byte && l->memory[from][len - 1] == byte);
+		break;
+	case 2:
+	case 3:
+		wr.opcode = next(state) & 1 ? IBV_WR_SEND : IBV_WR_RDMA_WRITE_WITH_IMM;
+		memset(l->memory[from], byte, len);
+		if (wr.opcode == IBV_WR_SEND)
+			OK(post_receive(ids[to], l->mr[to], at, len, 9));
+		else
+			OK(post_receive(ids[to], l->mr[to], 0, 1, 9));
+		OK(post(ids[from], l->mr[from], 0, len, &wr));
+		wc = completion(l->cq[from]);
+		CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == wr.wr_id);
+		wc = completion(l->cq[to]);
+		CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 9 && wc.byte_len == len);
+		CHECK(l->memory[to][at] == byte && l->memory[to][at + len - 1] == byte);
+		break;
+	case 4: {
+		uint64_t *word = (uint64_t *)l->memory[to];
+		*word = 5;
+		wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+		wr.wr.atomic.remote_addr = (uintptr_t)word;
+		wr.wr.atomic.rkey = l->mr[to]->rkey;
+		wr.wr.atomic.compare_add = 3;
+		OK(post(ids[from], l->mr[from], 0, 8, &wr));
+		wc = completion(l->cq[from]);
+		CHECK(wc.status == IBV_WC_SUCCESS && *word == 8);
+		break;
+	}
+	}
+	atomic_fetch_add(&operations, 1);
+}
+
+static void *work(void *arg)
+{
+	unsigned state = seed * 2654435761u + (unsigned)(uintptr_t)arg + 1;
+	while (now() < end_at) {
+		struct link l;
+		link_up(&l);
+		for (unsigned n = 10 + next(&state) % 200; n > 0; n--) {
+			operate(&l, &state);
+			if (next(&state) % 16 == 0)
+				churn(&l, &state);
+		}
+		if (next(&state) % 4)
+			link_down(&l);
+		else
+			link_free(&l); /* in the middle of it */
+		atomic_fetch_add(&rounds, 1);
+	}
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	pthread_t threads[2];
+	double seconds = argc > 1 ? atof(argv[1]) : 5, start = now();
+	seed = argc > 2 ? (unsigned)atoi(argv[2]) : 1;
+	end_at = start + seconds;
+	for (uintptr_t i = 0; i < 2; i++)
+		OK(pthread_create(&threads[i], NULL, work, (void *)i));
+	/* Pools and tables have their sizes after a while. */
+	while (now() < start + seconds / 4)
+		usleep(10000);
+	printf("early %ld %d\n", resident(), descriptors());
+	fflush(stdout);
+	for (int i = 0; i < 2; i++)
+		OK(pthread_join(threads[i], NULL));
+	printf("late %ld %d\n", resident(), descriptors());
+	printf("did %lu %lu\n", rounds, operations);
+	puts("done");
+	return 0;
+}

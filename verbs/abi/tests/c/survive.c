@@ -1,0 +1,341 @@
+/* What programs do to themselves: cancelled threads, objects that go while others wait for them, forks.
+ *
+ *   survive cancel | destroy | fork-before | fork-after | silent */
+#include "harness.h"
+
+static atomic_int ready;
+
+/* Whether a thread sleeps in the kernel. */
+static bool sleeps(pid_t thread)
+{
+	char path[64], text[256] = "";
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+	FILE *file = SOME(fopen(path, "r"));
+	CHECK(fgets(text, sizeof text, file));
+	fclose(file);
+	return strrchr(text, ')')[2] == 'S';
+}
+
+static _Thread_local pid_t me;
+static atomic_int waiter;
+
+/* The thread is about to block: nothing sleeps in between. */
+static void about_to_wait(void)
+{
+	me = gettid();
+	waiter = me;
+}
+
+static void until_it_waits(void)
+{
+	while (!waiter || !sleeps(waiter))
+		sched_yield();
+}
+
+static void *in_cm(void *channel)
+{
+	struct rdma_cm_event *event;
+	about_to_wait();
+	rdma_get_cm_event(channel, &event);
+	return NULL;
+}
+
+static void *in_cq(void *channel)
+{
+	struct ibv_cq *cq;
+	void *context;
+	about_to_wait();
+	ibv_get_cq_event(channel, &cq, &context);
+	return NULL;
+}
+
+static void *in_async(void *context)
+{
+	struct ibv_async_event event;
+	about_to_wait();
+	while (!ibv_get_async_event(context, &event))
+		ibv_ack_async_event(&event);
+	return NULL;
+}
+
+static void *in_request(void *listener)
+{
+	struct rdma_cm_id *id;
+	about_to_wait();
+	rdma_get_request(listener, &id);
+	return NULL;
+}
+
+static void *in_connect(void *id)
+{
+	about_to_wait();
+	rdma_connect(id, NULL);
+	return NULL;
+}
+
+/* Starts a thread, and ends it when it blocks. */
+static void cancel(void *(*blocks)(void *), void *with)
+{
+	pthread_t thread;
+	void *answer;
+	waiter = 0;
+	OK(pthread_create(&thread, NULL, blocks, with));
+	until_it_waits();
+	OK(pthread_cancel(thread));
+	OK(pthread_join(thread, &answer));
+	CHECK(answer == PTHREAD_CANCELED);
+}
+
+static atomic_int at_work;
+
+/* Is cancelled while it works, and ends where it may: in a call that would block, or by its own wish. */
+static void *at_work_when_cancelled(void *arg)
+{
+	struct link *l = arg;
+	struct rdma_cm_id *id;
+	struct sockaddr_in own = own_address(0);
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
+	wr.wr.rdma.remote_addr = (uintptr_t)l->memory[1];
+	wr.wr.rdma.rkey = l->mr[1]->rkey;
+	at_work = 1;
+	while (at_work == 1)
+		sched_yield();
+	struct rdma_event_channel *events = SOME(rdma_create_event_channel());
+	OK(rdma_create_id(events, &id, NULL, RDMA_PS_TCP));
+	OK(rdma_bind_addr(id, (void *)&own));
+	OK(rdma_listen(id, 1));
+	OK(rdma_destroy_id(id));
+	rdma_destroy_event_channel(events);
+	struct ibv_comp_channel *channel = SOME(ibv_create_comp_channel(l->client->verbs));
+	struct ibv_cq *cq = SOME(ibv_create_cq(l->client->verbs, 4, NULL, channel, 0));
+	OK(ibv_req_notify_cq(cq, 0));
+	for (int i = 0; i < 100; i++) {
+		OK(post(l->client, l->mr[0], 0, 100, &wr));
+		CHECK(completion(l->cq[0]).status == IBV_WC_SUCCESS);
+	}
+	OK(ibv_destroy_cq(cq));
+	OK(ibv_destroy_comp_channel(channel));
+	at_work = 3;
+	pthread_testcancel();
+	return NULL;
+}
+
+/* Blocking calls are cancellation points, after which everything still works. */
+static void cancellation(void)
+{
+	struct link l;
+	struct sockaddr_in own = own_address(0);
+	link_up(&l);
+	struct ibv_comp_channel *channel = SOME(ibv_create_comp_channel(l.client->verbs));
+	struct ibv_cq *cq = SOME(ibv_create_cq(l.client->verbs, 4, NULL, channel, 0));
+	struct rdma_addrinfo passive = { .ai_flags = RAI_PASSIVE, .ai_qp_type = IBV_QPT_RC, .ai_port_space = RDMA_PS_TCP,
+		.ai_src_addr = (void *)&own, .ai_src_len = sizeof own };
+	struct rdma_cm_id *listener, *id;
+	OK(rdma_create_ep(&listener, &passive, NULL, NULL));
+	OK(rdma_listen(listener, 1));
+	struct sockaddr_in nobody = own_address(9);
+	nobody.sin_addr.s_addr ^= htonl(0x55); /* a neighbour that does not exist */
+	struct rdma_addrinfo active = { .ai_qp_type = IBV_QPT_RC, .ai_port_space = RDMA_PS_TCP, .ai_dst_addr = (void *)&nobody, .ai_dst_len = sizeof nobody };
+	struct ibv_qp_init_attr init = qp_like(NULL);
+	for (int round = 0; round < 5; round++) {
+		pthread_t thread;
+		void *answer;
+		at_work = 0;
+		OK(pthread_create(&thread, NULL, at_work_when_cancelled, &l));
+		while (!at_work)
+			sched_yield();
+		OK(pthread_cancel(thread));
+		at_work = 2;
+		OK(pthread_join(thread, &answer));
+		CHECK(answer == PTHREAD_CANCELED && at_work == 3);
+		cancel(in_cm, l.channel);
+		cancel(in_cq, channel);
+		cancel(in_async, l.client->verbs);
+		cancel(in_request, listener);
+		OK(rdma_create_ep(&id, &active, NULL, &init));
+		cancel(in_connect, id);
+		rdma_destroy_ep(id);
+	}
+	OK(ibv_destroy_cq(cq));
+	OK(ibv_destroy_comp_channel(channel));
+	rdma_destroy_ep(listener);
+	link_down(&l);
+}
+
+static void *get_and_keep(void *arg)
+{
+	struct link *l = arg;
+	struct rdma_cm_event *event;
+	struct ibv_cq *cq;
+	void *context;
+	struct ibv_comp_channel *channel = l->cq[0]->channel;
+	OK(ibv_get_cq_event(channel, &cq, &context));
+	OK(rdma_get_cm_event(l->channel, &event));
+	ready = 1;
+	while (ready == 1)
+		sched_yield();
+	/* The other thread is about to destroy what these are about, and will wait. */
+	ibv_ack_cq_events(cq, 1);
+	OK(rdma_ack_cm_event(event));
+	return NULL;
+}
+
+/* Objects go while other threads wait for them, or hold events about them. */
+static void destruction(void)
+{
+	struct link l;
+	pthread_t threads[3], keeper;
+	void *answer;
+	for (int round = 0; round < 5; round++) {
+		link_up(&l);
+		struct ibv_context *verbs = l.client->verbs;
+		struct ibv_comp_channel *channel = SOME(ibv_create_comp_channel(verbs));
+		struct rdma_event_channel *events = SOME(rdma_create_event_channel());
+		void *(*blocks[2])(void *) = { in_cm, in_cq };
+		void *with[2] = { events, channel };
+		for (int i = 0; i < 2; i++) {
+			waiter = 0;
+			OK(pthread_create(&threads[i], NULL, blocks[i], with[i]));
+			until_it_waits();
+		}
+		rdma_destroy_event_channel(events);
+		OK(ibv_destroy_comp_channel(channel));
+		for (int i = 0; i < 2; i++) {
+			OK(pthread_cancel(threads[i]));
+			OK(pthread_join(threads[i], &answer));
+			CHECK(answer == PTHREAD_CANCELED);
+		}
+
+		/* Events that were not acknowledged hold their objects. */
+		struct ibv_comp_channel *own = SOME(ibv_create_comp_channel(verbs));
+		struct ibv_cq *plain = l.cq[0];
+		rdma_destroy_qp(l.client);
+		take_event(l.channel, RDMA_CM_EVENT_DISCONNECTED);
+		take_event(l.channel, RDMA_CM_EVENT_TIMEWAIT_EXIT);
+		l.cq[0] = SOME(ibv_create_cq(verbs, 16, NULL, own, 0));
+		OK(ibv_destroy_cq(plain));
+		struct ibv_qp_init_attr init = qp_like(l.cq[0]);
+		struct ibv_qp *qp = SOME(ibv_create_qp(l.client->pd, &init));
+		OK(ibv_req_notify_cq(l.cq[0], 0));
+		struct ibv_recv_wr wr = { .wr_id = 1 }, *bad;
+		OK(ibv_post_recv(qp, &wr, &bad));
+		struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+		OK(ibv_modify_qp(qp, &attr, IBV_QP_STATE)); /* flushes: an event */
+		OK(ibv_destroy_qp(qp));
+		struct rdma_cm_id *late;
+		struct sockaddr_in to = own_address(1);
+		OK(rdma_create_id(l.channel, &late, NULL, RDMA_PS_TCP));
+		OK(rdma_resolve_addr(late, NULL, (void *)&to, 1000)); /* an event */
+		ready = 0;
+		OK(pthread_create(&keeper, NULL, get_and_keep, &l));
+		while (!ready)
+			sched_yield();
+		ready = 2;
+		OK(ibv_destroy_cq(l.cq[0]));
+		OK(rdma_destroy_id(late));
+		OK(pthread_join(keeper, NULL));
+		OK(ibv_destroy_comp_channel(own));
+		l.cq[0] = SOME(ibv_create_cq(verbs, 16, NULL, NULL, 0));
+		link_free(&l);
+	}
+}
+
+static void use(void)
+{
+	struct link l;
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
+	link_up(&l);
+	wr.wr.rdma.remote_addr = (uintptr_t)l.memory[1];
+	wr.wr.rdma.rkey = l.mr[1]->rkey;
+	OK(post(l.client, l.mr[0], 0, 100, &wr));
+	CHECK(completion(l.cq[0]).status == IBV_WC_SUCCESS);
+	link_down(&l);
+}
+
+static void reap(pid_t child)
+{
+	int status;
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* The process has loaded the library, and looked at the list of devices, but opened none: the child may. */
+static void fork_before(void)
+{
+	OK(ibv_fork_init());
+	struct ibv_device **list = SOME(ibv_get_device_list(NULL));
+	pid_t child = fork();
+	if (!child) {
+		use();
+		exit(0);
+	}
+	reap(child);
+	ibv_free_device_list(list);
+	use();
+}
+
+/* The device is the parent's. */
+static void fork_after(void)
+{
+	struct link l;
+	struct ibv_wc wc;
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
+	link_up(&l);
+	pid_t child = fork();
+	if (!child) {
+		struct rdma_cm_id *id;
+		struct ibv_device_attr attr;
+		struct ibv_qp_init_attr init = qp_like(l.cq[0]);
+		struct ibv_context *verbs = l.client->verbs;
+		NONE(ibv_alloc_pd(verbs), ENODEV);
+		NONE(ibv_reg_mr(l.client->pd, l.memory[0], 4096, 0), ENODEV);
+		NONE(ibv_create_cq(verbs, 4, NULL, NULL, 0), ENODEV);
+		NONE(ibv_create_comp_channel(verbs), ENODEV);
+		NONE(ibv_create_qp(l.client->pd, &init), ENODEV);
+		NONE(ibv_open_device(verbs->device), ENODEV);
+		NONE(rdma_create_event_channel(), ENODEV);
+		FAILS(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP), ENODEV);
+		FAILS(ibv_query_device(verbs, &attr), ENODEV);
+		IS(ibv_poll_cq(l.cq[0], 1, &wc), 0);
+		exit(0); /* without a word to the parent's peers */
+	}
+	reap(child);
+	wr.wr.rdma.remote_addr = (uintptr_t)l.memory[1];
+	wr.wr.rdma.rkey = l.mr[1]->rkey;
+	OK(post(l.client, l.mr[0], 0, 100, &wr));
+	CHECK(completion(l.cq[0]).status == IBV_WC_SUCCESS);
+	/* A child that becomes another program. */
+	child = fork();
+	if (!child) {
+		execlp("true", "true", NULL);
+		_exit(1);
+	}
+	reap(child);
+	link_down(&l);
+}
+
+/* Nobody reads what the library says. */
+static void silent(void)
+{
+	int ends[2];
+	signal(SIGPIPE, SIG_IGN);
+	OK(pipe(ends));
+	close(ends[0]);
+	CHECK(dup2(ends[1], 2) == 2);
+	setenv("URNIC_LOG", "trace", 1);
+	use();
+}
+
+int main(int argc, char **argv)
+{
+	static const struct { const char *name; void (*run)(void); } ways[] = {
+		{ "cancel", cancellation }, { "destroy", destruction }, { "fork-before", fork_before },
+		{ "fork-after", fork_after }, { "silent", silent } };
+	for (size_t i = 0; argc > 1 && i < sizeof ways / sizeof ways[0]; i++)
+		if (!strcmp(argv[1], ways[i].name)) {
+			ways[i].run();
+			puts("done");
+			return 0;
+		}
+	return 2;
+}

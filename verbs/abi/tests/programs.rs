@@ -1,0 +1,192 @@
+//! C programs (`c/`), compiled against the headers of rdma-core: both ends of every connection are in the one process, on
+//! the device's own address. Most run under AddressSanitizer, leaks included; valgrind has not enough address
+//! space for DPDK.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// How long a program may take, in seconds. A bound, not a measurement: the machine may be busy.
+const PATIENCE: &str = "300";
+
+/// What DPDK keeps until the process ends.
+const KEPT: &str = "leak:urnic_dataplane\nleak:librte_\n";
+
+/// The folder of the libraries, which are built here: they are no dependencies of this test.
+fn libraries() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let own = std::env::current_exe().expect("this test");
+        let profile = own.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "urnic-abi", "--package", "urnic-shim", "--target-dir"]);
+        build.arg(profile.parent().expect("the target folder"));
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo runs").success(), "the libraries are built");
+        profile.to_path_buf()
+    })
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Watched {
+    /// By AddressSanitizer.
+    Asan,
+    /// AddressSanitizer does not know what the program does: threads that are cancelled leave their stacks behind.
+    No,
+}
+
+/// Compiles and runs a program.
+fn run(name: &str, arguments: &[&str], watched: Watched, log: Option<&str>) -> Output {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join(name);
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
+    let mut compile = Command::new("cc");
+    compile.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    if watched == Watched::Asan {
+        compile.args(["-fsanitize=address", "-fno-omit-frame-pointer"]);
+    }
+    compile.arg(sources.join(name).with_extension("c")).arg("-L").arg(libraries());
+    compile.args(["-l:liburnic.so", "-lpthread", "-ldl"]);
+    compile.arg(format!("-Wl,-rpath,{}", libraries().display()));
+    assert!(compile.status().expect("cc runs").success(), "{name} is compiled");
+
+    let kept = folder.path().join("kept");
+    std::fs::write(&kept, KEPT).expect("a file");
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", PATIENCE]).arg(&program).args(arguments);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_")) {
+        command.env_remove(name);
+    }
+    command.env("URNIC_HUGEPAGES", "off").env("URNIC_IP", "10.4.9.1/24");
+    command.env("URNIC_PORT", format!("vhost:{}/nobody.sock", folder.path().display()));
+    // Leaks are told apart by whole stacks.
+    command.env("ASAN_OPTIONS", "fast_unwind_on_malloc=0");
+    command.env("LSAN_OPTIONS", format!("suppressions={}:print_suppressions=0", kept.display()));
+    if let Some(log) = log {
+        command.env("URNIC_LOG", log);
+    }
+    command.output().expect("timeout runs")
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// The same; it has to reach its end. Answers what it printed.
+fn succeeds(name: &str, arguments: &[&str], watched: Watched) -> String {
+    let output = run(name, arguments, watched, None);
+    let printed = text(&output);
+    assert!(
+        output.status.success() && printed.lines().any(|l| l == "done"),
+        "{name} {arguments:?}: {}: {printed}",
+        output.status
+    );
+    printed
+}
+
+/// Every function that is exported is called, with right and wrong arguments: `calls.c` prints their names.
+#[test]
+#[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
+fn needs_verbs_h_every_function_is_called() {
+    let printed = succeeds("calls", &["1"], Watched::Asan);
+    let called: BTreeSet<&str> = printed.lines().filter_map(|line| line.strip_prefix("called ")).collect();
+    let exported: BTreeSet<&str> = include_str!("../symbols.txt").lines().collect();
+    assert_eq!(called, exported);
+}
+
+#[test]
+#[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
+fn needs_verbs_h_several_threads_call_every_function() {
+    succeeds("calls", &["4"], Watched::Asan);
+}
+
+/// Client and server in one process, on one address, and two contexts.
+#[test]
+#[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
+fn needs_verbs_h_a_process_talks_to_itself() {
+    succeeds("hairpin", &[], Watched::Asan);
+}
+
+#[test]
+#[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
+fn needs_verbs_h_threads_are_cancelled() {
+    succeeds("survive", &["cancel"], Watched::No);
+}
+
+#[test]
+#[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
+fn needs_verbs_h_objects_go_while_others_wait_for_them() {
+    succeeds("survive", &["destroy"], Watched::No);
+}
+
+#[test]
+#[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
+fn needs_verbs_h_forked_children() {
+    succeeds("survive", &["fork-before"], Watched::Asan);
+    // Leaks are not looked for in a child of several threads: that would wait for ever.
+    let printed = succeeds("survive", &["fork-after"], Watched::No);
+    assert_eq!(printed.matches("parent").count(), 1, "the child is told why, once: {printed}");
+}
+
+/// Standard error is a pipe without a reader, everything is logged, and SIGPIPE is ignored.
+#[test]
+#[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
+fn needs_verbs_h_nobody_reads_the_log() {
+    succeeds("survive", &["silent"], Watched::No);
+}
+
+#[test]
+#[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
+fn needs_verbs_h_plug_ins_load_and_unload_the_libraries() {
+    for library in ["liburnic.so", "liburnic_verbs.so"] {
+        let library = libraries().join(library);
+        succeeds("plugin", &[library.to_str().expect("a path"), "20"], Watched::No);
+    }
+}
+
+/// Connections, registrations, queues and operations for some seconds: what the process holds does not grow, and what left
+/// has arrived.
+fn soak(seconds: u32) {
+    let seed = std::env::var("URNIC_SEED").unwrap_or_else(|_| std::process::id().to_string());
+    let output =
+        run("soak", &[&seconds.to_string(), &seed], Watched::No, Some("warn,urnic::shard::linger=debug"));
+    let printed = text(&output);
+    assert!(output.status.success(), "seed {seed}: {printed}");
+    let numbers = |what: &str| -> Vec<u64> {
+        let line = printed.lines().find_map(|line| line.strip_prefix(what)).expect(what);
+        line.split_whitespace().map(|n| n.parse().expect("a number")).collect()
+    };
+    let (early, late, did) = (numbers("early"), numbers("late"), numbers("did"));
+    // Allocators keep some; what is lost with every connection or operation would be more.
+    assert!(late[0] < early[0] + 8 * 1024, "memory grows, seed {seed}: {printed}");
+    assert!(late[1] <= early[1] + 4, "descriptors grow, seed {seed}: {printed}");
+    assert!(did[0] > 0 && did[1] > did[0], "nothing happened: {printed}");
+    let counter = |name: &str| -> Option<u64> {
+        let (_, rest) = printed.split_once(&format!("{name} "))?;
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    assert!(counter("tcp_segments_in").is_some(), "{printed}");
+    assert_eq!(counter("tcp_segments_in"), counter("tcp_segments_out"), "{printed}");
+    for bad in ["malformed", "tcp_bad_checksum", "arp_conflicts"] {
+        assert_eq!(counter(bad), None, "{printed}");
+    }
+    println!("{printed}");
+}
+
+#[test]
+#[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
+fn needs_verbs_h_soak() {
+    soak(30);
+}
+
+/// Half an hour, or as many seconds as `URNIC_SOAK` says.
+#[test]
+#[ignore = "long"]
+fn long_soak() {
+    soak(std::env::var("URNIC_SOAK").ok().and_then(|s| s.parse().ok()).unwrap_or(1800));
+}
