@@ -1,0 +1,94 @@
+//! perftest, as the distribution ships it, over virtio/vhost: every program in the ways of working that it has on iWARP.
+
+mod stock;
+
+use stock::{Node, alone};
+
+/// The same arguments for both ends, and the address for the client.
+fn perftest(arguments: &[&str]) {
+    for arguments in arguments {
+        let _alone = alone();
+        let folder = tempfile::tempdir().expect("a folder");
+        let node = |ip: &str, kind| {
+            let port = format!("{kind}:{}/link.sock", folder.path().display());
+            Node { ip: ip.into(), port, namespace: None, hugepages: false }
+        };
+        stock::perftest(&node("10.4.0.1", "vhost"), &node("10.4.0.2", "virtio_user"), arguments);
+    }
+}
+
+#[test]
+#[ignore = "needs the package perftest"]
+fn needs_ib_write_lat_latencies() {
+    perftest(&[
+        "ib_write_lat -R -n 50",
+        "ib_read_lat -R -n 100",
+        "ib_send_lat -R -n 100",
+        "ib_atomic_lat -R -n 100",
+        "ib_send_lat -R -n 100 --use-srq",
+    ]);
+}
+
+#[test]
+#[ignore = "needs the package perftest"]
+fn needs_ib_write_lat_bandwidths() {
+    perftest(&[
+        "ib_write_bw -R -n 200",
+        "ib_read_bw -R -n 200",
+        "ib_send_bw -R -n 200",
+        "ib_atomic_bw -R -n 200",
+        "ib_send_bw -R -n 100 --use-srq",
+    ]);
+}
+
+/// Not Writes, which perftest has no events for. A Send's programs count credits, and with fewer than some 130 iterations
+/// wait for a completion that they did not ask for.
+#[test]
+#[ignore = "needs the package perftest"]
+fn needs_ib_write_lat_sleepers() {
+    perftest(&[
+        "ib_read_lat -R -n 100 -e",
+        "ib_send_lat -R -n 100 -e",
+        "ib_atomic_lat -R -n 100 -e",
+        "ib_read_bw -R -n 200 -e",
+        "ib_send_bw -R -n 1000 -e",
+        "ib_atomic_bw -R -n 200 -e",
+        "ib_send_bw -R -n 1000 -b -e",
+    ]);
+}
+
+#[test]
+#[ignore = "needs the package perftest"]
+fn needs_ib_write_lat_many_queue_pairs() {
+    perftest(&[
+        "ib_write_bw -R -n 100 -q 16",
+        "ib_read_bw -R -n 100 -q 16",
+        "ib_send_bw -R -n 100 -q 16",
+        "ib_atomic_bw -R -n 100 -q 16",
+        "ib_send_bw -R -n 100 -q 4 --use-srq",
+    ]);
+}
+
+#[test]
+#[ignore = "needs the package perftest"]
+fn needs_ib_write_lat_both_directions() {
+    perftest(&[
+        "ib_write_bw -R -n 200 -b",
+        "ib_read_bw -R -n 200 -b",
+        "ib_send_bw -R -n 200 -b",
+        "ib_atomic_bw -R -n 200 -b",
+        "ib_write_bw -R -n 100 -b -q 16",
+    ]);
+}
+
+/// 2 bytes to 8 MiB.
+#[test]
+#[ignore = "needs the package perftest"]
+fn needs_ib_write_lat_all_sizes() {
+    perftest(&[
+        "ib_send_lat -R -n 5 -a",
+        "ib_write_bw -R -n 5 -a",
+        "ib_read_bw -R -n 5 -a",
+        "ib_send_bw -R -n 5 -a",
+    ]);
+}
