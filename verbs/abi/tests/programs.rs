@@ -62,7 +62,7 @@ fn run(name: &str, arguments: &[&str], watched: Watched, log: Option<&str>) -> O
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_")) {
         command.env_remove(name);
     }
-    command.env("URNIC_HUGEPAGES", "off").env("URNIC_IP", "10.4.9.1/24");
+    command.env("URNIC_MEMORY_HUGEPAGES", "off").env("URNIC_IP", "10.4.9.1/24");
     command.env("URNIC_PORT", format!("vhost:{}/nobody.sock", folder.path().display()));
     // Leaks are told apart by whole stacks.
     command.env("ASAN_OPTIONS", "fast_unwind_on_malloc=0");
