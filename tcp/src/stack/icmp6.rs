@@ -2,12 +2,15 @@
 
 use super::ipv6::Complaint;
 use super::*;
-use crate::ipv6::{self, Ip6, MIN_MTU, is_no_host, next};
+use crate::ipv6::{self, Ip6, MIN_MTU, is_no_host, next, problem};
 use crate::nd::message::{self, Envelope, kind, pseudo_sum};
 use crate::nd::{Arrival, message::HOP_LIMIT};
 use crate::seq::Seq;
 use crate::sum;
 use core::net::Ipv6Addr;
+
+/// Nobody has the port: the code of an unreachable message.
+const PORT: u8 = 4;
 
 impl<B: Buffers> Stack<B> {
     pub(super) fn receive_icmp6(
@@ -52,6 +55,12 @@ impl<B: Buffers> Stack<B> {
                 if let Some(q) = self.quote6(message) {
                     let mtu = u32::from_be_bytes([message[4], message[5], message[6], message[7]]);
                     self.too_big(now, &q, u16::try_from(mtu).unwrap_or(u16::MAX), h);
+                }
+            }
+            // The host does not know TCP: what IPv4 calls protocol unreachable.
+            kind::PROBLEM if message[1] == problem::NEXT_HEADER => {
+                if let Some(q) = self.quote6(message) {
+                    self.unreachable6(now, PORT, &q, h);
                 }
             }
             kind::TIME_EXCEEDED | kind::PROBLEM => {
@@ -151,7 +160,6 @@ impl<B: Buffers> Stack<B> {
     /// As `unreachable` of IPv4: what no wait can mend ends a connection that is being opened, and no other.
     fn unreachable6(&mut self, now: Time, code: u8, q: &Quote6, h: &mut impl Handler<B::Frame>) {
         const PROHIBITED: u8 = 1;
-        const PORT: u8 = 4;
         const POLICY: u8 = 5;
         const REJECTED: u8 = 6;
         let Some(Place::Connection(index)) = self.table.get(q.key).map(Place::unpack) else { return };

@@ -124,6 +124,7 @@ impl Runner<'_> {
             _ => return Err("usage: connect [fails]".into()),
         };
         let remote = self.world.flows[self.flow].peer;
+        let remote = self.world.wire.address(remote);
         let result = self.world.stack.connect(now, remote, 0, &mut self.world.port);
         let conn = match (result, fails) {
             (Ok(_), true) => return Err("it does not fail".into()),

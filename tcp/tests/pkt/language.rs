@@ -11,7 +11,7 @@ pub struct Case {
 
 /// A test of the runner that cannot fail would hide every fault of the stack.
 pub fn check(case: &Case) -> Result<(), String> {
-    match (run::run(case.script), case.fails) {
+    match (run::run(case.script, crate::translate::Wire::default()), case.fails) {
         (Ok(()), None) => Ok(()),
         (Ok(()), Some((line, why))) => Err(format!("it passes; line {line} should say: {why}")),
         (Err((f, _)), None) => Err(format!("line {}: {}", f.line, f.text)),

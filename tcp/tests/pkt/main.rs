@@ -9,10 +9,12 @@ mod packet;
 mod run;
 mod script;
 mod settings;
+mod translate;
 mod world;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use translate::Wire;
 
 /// The scripts under a folder, with their names.
 fn scripts(folder: &Path, prefix: &str, out: &mut Vec<(String, PathBuf)>) {
@@ -29,9 +31,9 @@ fn scripts(folder: &Path, prefix: &str, out: &mut Vec<(String, PathBuf)>) {
 }
 
 /// Runs one script; the answer is what to print.
-fn run(path: &Path) -> Result<(), String> {
+fn run(path: &Path, wire: Wire) -> Result<(), String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    run::run(&text).map_err(|(fault, trace)| {
+    run::run(&text, wire).map_err(|(fault, trace)| {
         let line = text.lines().nth(fault.line - 1).unwrap_or("").trim();
         let mut out = format!("{}:{}: {line}\n{}", path.display(), fault.line, fault.text);
         let last = &trace[trace.len().saturating_sub(10)..];
@@ -72,7 +74,21 @@ fn main() -> ExitCode {
     let cases = language::CASES
         .iter()
         .map(|c| -> Case { (format!("language/{}", c.name), Box::new(move || language::check(c))) });
-    let scripts = found.into_iter().map(|(name, path)| -> Case { (name, Box::new(move || run(&path))) });
+    // Everything but ARP is the same in IPv6, where a script does not say which it is about.
+    let of_both = |path: &Path| {
+        !path.components().any(|c| c.as_os_str() == "arp")
+            && !std::fs::read_to_string(path)
+                .is_ok_and(|text| text.contains("family=") || text.contains("ip=6"))
+    };
+    let in_v6: Vec<_> = found.iter().filter(|(_, path)| of_both(path)).cloned().collect();
+    let case = |prefix: &str, v6| {
+        let prefix = prefix.to_owned();
+        move |(name, path): (String, PathBuf)| -> Case {
+            let wire = Wire { v6, vlan: None };
+            (format!("{prefix}{name}"), Box::new(move || run(&path, wire)))
+        }
+    };
+    let scripts = found.into_iter().map(case("", false)).chain(in_v6.into_iter().map(case("v6/", true)));
     let (cases, others): (Vec<Case>, Vec<Case>) = cases.chain(scripts).partition(|(name, _)| wanted(name));
     if list {
         cases.iter().for_each(|(name, _)| println!("{name}: test"));

@@ -3,6 +3,7 @@
 use crate::packet::{self, ACK, Arp, CWR, ECE, PSH, Packet, SYN, Segment};
 use crate::script::{self, Fault, Opt, Script, Step, Tcp, Times, What, When, fault};
 use crate::settings;
+use crate::translate::Wire;
 use crate::world::{GATEWAY, GATEWAY_V6, US, World, mac_of, octet, timestamps, us};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -12,12 +13,12 @@ use urnic_tcp::Time;
 const TOLERANCE: Duration = Duration::from_micros(500);
 
 /// Runs the text of a script. What was sent comes with a fault, for people to look at.
-pub fn run(text: &str) -> Result<(), (Fault, Vec<String>)> {
+pub fn run(text: &str, wire: Wire) -> Result<(), (Fault, Vec<String>)> {
     let script = script::parse(text).map_err(|f| (f, Vec::new()))?;
     let mut start = Time::from_secs(1000);
     // Twice if our initial sequence number is prescribed.
     for _ in 0..2 {
-        let mut world = settings::world(&script, start).map_err(|f| (f, Vec::new()))?;
+        let mut world = settings::world(&script, start, wire).map_err(|f| (f, Vec::new()))?;
         let result = steps(&mut world, &script);
         match world.shift {
             Some(shift) => start += shift,

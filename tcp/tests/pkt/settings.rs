@@ -1,31 +1,51 @@
 //! `config` lines: settings of the stack, and of the world around it.
 
 use crate::script::{Fault, Script, duration, fault, number};
+use crate::translate::{Wire, v4, v6};
 use crate::world::{GATEWAY, GATEWAY_V6, PEER, PEER_V6, US, US_V6, World, mac_of};
+use std::net::IpAddr;
 use std::time::Duration;
 use urnic_tcp::{Address, Congestion, Ecn, Keepalive, StackConfig, Time};
 
 /// A stack with the settings of a script.
-pub fn world(script: &Script, start: Time) -> Result<World, Fault> {
+pub fn world(script: &Script, start: Time, wire: Wire) -> Result<World, Fault> {
+    let mut wire = wire;
     let mut cfg = StackConfig::new([2, 0, 10, 0, 0, 1], US, 24, 1);
     cfg.gateways = vec![GATEWAY.into()];
     let mut around = Vec::new();
     for (line, key, value) in &script.config {
         match set(&mut cfg, key, value) {
+            _ if key == "family" || key == "vlan" => match (key.as_str(), value.as_str(), number(value)) {
+                ("family", "v4", _) => wire.v6 = false,
+                ("family", "v6", _) => wire.v6 = true,
+                ("vlan", _, Some(n)) => wire.vlan = Some(n as u16),
+                _ => return fault(*line, format!("{key}={value}: not v4, v6, or a number")),
+            },
             Ok(true) => {}
             Ok(false) => around.push((*line, key, value)),
             Err(why) => return fault(*line, format!("{key}={value}: {why}")),
         }
     }
     let last = script.config.last().map_or(1, |c| c.0);
-    let v6 = around.iter().any(|(_, k, v)| *k == "ip" && *v == "6");
-    if v6 {
+    let both = around.iter().any(|(_, k, v)| *k == "ip" && *v == "6");
+    if both {
         cfg.addresses.push(Address { ip: US_V6.into(), prefix_len: 64 });
         if !cfg.gateways.is_empty() {
             cfg.gateways.push(GATEWAY_V6.into());
         }
     }
+    cfg.vlan = wire.vlan;
+    if wire.v6 {
+        // With 20 octets more in a packet, segments are as long as those of IPv4.
+        cfg.mtu += 20;
+        let of = |ip: IpAddr| IpAddr::V6(v6(v4(ip)));
+        for a in &mut cfg.addresses {
+            *a = Address { ip: of(a.ip), prefix_len: a.prefix_len + 96 };
+        }
+        cfg.gateways.iter_mut().for_each(|g| *g = of(*g));
+    }
     let mut world = World::new(cfg, start).or_else(|why| fault(last, why))?;
+    world.wire = wire;
     for (line, key, value) in around {
         let n = number(value);
         match (key.as_str(), n) {

@@ -1,6 +1,7 @@
 //! The stack under test and what a script knows of it: time, frames, flows, events.
 
 use crate::packet::{self, Arp, Origin, Packet, RST, SYN, Segment};
+use crate::translate::Wire;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
@@ -125,6 +126,7 @@ pub struct Events {
 
 impl Handler<Received> for Events {
     fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) {
+        let peer = crate::translate::script_address(peer);
         self.sessions.entry(conn).or_default().accepted = true;
         self.accepted.push((listener, conn, peer));
     }
@@ -195,6 +197,7 @@ pub struct World {
     pub flows: Vec<Flow>,
     /// What was sent and no line has expected, with the time.
     pub pending: VecDeque<(Time, Packet)>,
+    pub wire: Wire,
     /// Everybody answers ARP requests.
     pub arp: bool,
     /// Where peers are that no line puts anywhere.
@@ -219,6 +222,7 @@ impl World {
             now: start,
             flows: Vec::new(),
             pending: VecDeque::new(),
+            wire: Wire::default(),
             arp: true,
             peer: PEER.into(),
             peer_isn: 1_000_000,
@@ -272,7 +276,9 @@ impl World {
 
     /// The stack receives a frame; what follows from it happens in `settle`.
     pub fn receive(&mut self, frame: Vec<u8>) {
-        self.stack.receive(self.now, Received(frame), &mut self.events, &mut self.port);
+        if let Some(frame) = self.wire.inward(frame) {
+            self.stack.receive(self.now, Received(frame), &mut self.events, &mut self.port);
+        }
     }
 
     /// The rest of a pass, and what the stack sent in it.
@@ -289,6 +295,8 @@ impl World {
             }
             let mut answered = false;
             while let Some(frame) = self.port.frames.pop_front() {
+                let outward = self.wire.outward(frame).map_err(|e| format!("the stack sent {e}"))?;
+                let Some(frame) = outward else { continue };
                 let packet = packet::parse(&frame).map_err(|e| format!("the stack sent {e}"))?;
                 match packet {
                     Packet::Arp(a) if self.arp && a.request && a.target != US => {
