@@ -32,8 +32,8 @@
 //! | module | does |
 //! |---|---|
 //! | `stack` | finds who a frame is for; listeners, half-open connections, TIME-WAIT; timers; ICMP |
-//! | `connection` | one connection: `open`, `arrive`, `ack`, `data`, `output`, `probe`, `timers`, and its `queue` |
-//! | [`reassembly`], [`scoreboard`] | what is out of order here; what the peer holds |
+//! | `connection` | one connection: `open`, `arrive`, `ack`, `data`, `output`, `timers`, and its `queue`; losses: `rack`, `repair`, `probe`; `marks` (ECN), `pace`, `info` |
+//! | [`reassembly`], [`scoreboard`] | what is out of order here; what is outstanding there, when it was sent, and what became of it |
 //! | [`congestion`], [`rtt`], [`timer`] | how much, how long, when |
 //! | `arp`, `nd`, `wire`, `ipv6`, [`sum`], `net` | neighbours and addresses, headers, checksums, what connections share |
 //! | `paths`, `pmtu` | pairs of IPv6 addresses by numbers; what packets paths carry |
