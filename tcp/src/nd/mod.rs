@@ -122,6 +122,11 @@ impl Inet6 {
         inet
     }
 
+    #[inline]
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
     /// Our addresses that can be used, and their prefixes' lengths.
     pub fn addresses(&self) -> impl Iterator<Item = Address> {
         let usable = self.own.iter().filter(|a| a.is_usable());
@@ -146,7 +151,8 @@ impl Inet6 {
 
     /// Whether frames to a group's Ethernet address concern us.
     pub fn hears_frames_to(&self, mac: &[u8]) -> bool {
-        mac.starts_with(&[0x33, 0x33])
+        self.enabled
+            && mac.starts_with(&[0x33, 0x33])
             && (mac.starts_with(&ipv6::group_mac(ipv6::ALL_NODES))
                 || self.own.iter().any(|a| mac.starts_with(&ipv6::group_mac(ipv6::solicited_node(a.ip)))))
     }
@@ -378,6 +384,7 @@ impl Inet6 {
         }
     }
 
+    #[inline]
     pub fn next_deadline(&self) -> Option<Time> {
         if !self.enabled {
             return None;
@@ -391,7 +398,7 @@ impl Inet6 {
 
     #[inline]
     pub fn has_frames(&self) -> bool {
-        !self.out.is_empty() || !self.cache.asks.is_empty()
+        self.enabled && (!self.out.is_empty() || !self.cache.asks.is_empty())
     }
 
     /// The next frame to send.

@@ -136,7 +136,11 @@ impl<B: Buffers> Stack<B> {
     }
 
     /// Runs the timers of IPv6.
+    #[inline]
     pub(super) fn advance_inet6(&mut self, now: Time, h: &mut impl Handler<B::Frame>) {
+        if !self.net.inet6.is_enabled() {
+            return;
+        }
         self.net.inet6.advance(now);
         while let Some(resolved) = self.net.inet6.advance_neighbours(now) {
             if let Some(resolved) = resolved {
@@ -148,6 +152,9 @@ impl<B: Buffers> Stack<B> {
     /// Sends what IPv6 has to say on the link, and forgets addresses that nobody has any more.
     #[inline]
     pub(super) fn flush_inet6(&mut self, tx: &mut impl Transmit<B::Payload>) {
+        if !self.net.inet6.is_enabled() {
+            return;
+        }
         while self.net.inet6.has_frames() && tx.room() > 0 {
             if let Some(frame) = self.net.inet6.next_frame() {
                 self.net.counters.nd_out += 1;
