@@ -49,6 +49,11 @@ fn with<'a>(args: &[&'a str], node: &'a [String; 4]) -> Vec<&'a str> {
 
 /// Starts a server and waits until it listens, then runs the client.
 fn pair(server: &[&str], client: &[&str]) -> (Running, Output) {
+    pair_at("10.3.0.1", server, client)
+}
+
+/// The same; the client knows the server by `address`.
+fn pair_at(address: &str, server: &[&str], client: &[&str]) -> (Running, Output) {
     let dir = tempfile::tempdir().expect("a directory");
     let (left, right) = link(dir.path());
     let mut server = rping(&with(&[server, &["-s", "-d"]].concat(), &left));
@@ -59,7 +64,7 @@ fn pair(server: &[&str], client: &[&str]) -> (Running, Output) {
     assert!(listening, "the server does not listen");
     // It would wait for a reader.
     std::thread::spawn(move || lines.count());
-    let output = rping(&with(&[client, &["-c", "-a", "10.3.0.1"]].concat(), &right)).output();
+    let output = rping(&with(&[client, &["-c", "-a", address]].concat(), &right)).output();
     (server, output)
 }
 
@@ -129,4 +134,16 @@ fn nobody_there() {
     let message = text(&output.stderr);
     assert!(message.contains("cannot connect to 10.3.0.1:7174"), "{message}");
     assert!(message.contains("does an rping server run there?"), "{message}");
+}
+
+/// Both ends have addresses of both families, and a VLAN; the client names the server's IPv6 address.
+#[test]
+fn ipv6_in_a_vlan() {
+    let both = ["--ip", "fd03::1/64", "--vlan", "9", "-V", "--json"];
+    let other = ["--ip", "fd03::2/64", "--vlan", "9", "-C", "50", "-S", "60000", "-V", "--json"];
+    let (server, client) = pair_at("fd03::1", &both, &other);
+    let (client, server) = (json(&client), json(&server.output()));
+    assert_eq!((&client["pings"], &server["pings"]), (&50.into(), &50.into()));
+    assert_eq!(client["peer"], "[fd03::1]:7174");
+    assert!(server["peer"].as_str().is_some_and(|peer| peer.starts_with("[fd03::2]:")), "{server}");
 }
