@@ -693,3 +693,52 @@ fn settings_that_cannot_work() {
     assert!(with(|c| c.gateways = vec!["fd01::9".parse().unwrap()]).is_err());
     assert!(with(|c| c.addresses[0].ip = "ff02::1".parse().unwrap()).is_err());
 }
+
+/// Whatever arrives, damaged in any way with its checksum made right again, nothing breaks and nothing grows.
+#[test]
+fn damaged_messages() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut p = Pair::new(|c| {
+        only_v6(c);
+        c.autoconf = true;
+        c.tcp.max_neighbours = 32;
+    });
+    p.connect();
+    let seeds = [
+        router_advertisement(&p, 1800, "2001:db8:1::", 0xc0, 1000),
+        advertisement(&p, v6(B), mac(&p.b), 0xe0),
+        message::solicitation(mac(&p.b), v6(B), v6(A), None),
+        message::probe(mac(&p.b), v6(A), [1; 6]),
+        message::listener_report(mac(&p.b), v6(B), &[v6(A)], true),
+        to_a(&p, v6(B), v6(A), 64, &[1, 4, 0, 0, 0, 0, 0, 0, 0x60, 0, 0, 0, 0, 20, 6, 64, 0xfd, 0]),
+        to_a(&p, v6(B), v6(A), 64, &[128, 0, 0, 0, 1, 2, 3, 4]),
+    ];
+    for _ in 0..20_000 {
+        let mut f = rng.choice(seeds.iter()).unwrap().clone();
+        for _ in 0..rng.usize(0..4) {
+            let at = rng.usize(14..f.len());
+            f[at] = rng.u8(..);
+        }
+        if rng.bool() {
+            f.truncate(rng.usize(54..=f.len()));
+        }
+        // A length that fits, and a checksum that is right, get further.
+        let len = f.len() - 54;
+        f[18..20].copy_from_slice(&(len as u16).to_be_bytes());
+        if len >= 4 && f[20] == 58 {
+            f[56..58].fill(0);
+            let (src, dst) = (message::address_at(&f, 22).unwrap(), message::address_at(&f, 38).unwrap());
+            let check = !sum::add(message::pseudo_sum(src, dst, 58, len), sum::sum(&f[54..]));
+            f[56..58].copy_from_slice(&check.to_be_bytes());
+        }
+        p.a.receive(p.now, f);
+        p.now += Duration::from_micros(rng.u64(0..2000));
+        p.a.advance(p.now);
+        p.a.flush(p.now);
+        assert!(p.a.port.frames.len() < 100);
+        p.a.port.frames.clear();
+        assert!(p.a.stack.addresses().len() <= 2 + 8 && p.a.stack.net.paths.len() < 300);
+    }
+}
