@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use urnic::simulation::Impairment;
-use urnic_config::{Config, Setting, Sources, variable};
+use urnic_config::{Config, PortSpec, Setting, Sources, variable};
 
 use crate::args::{EngineArgs, NodeArgs};
 use crate::failure::Failure;
@@ -100,6 +100,15 @@ impl Settings {
                  configuration file"
                     .to_owned(),
             ));
+        }
+        // A link waits for its other end, and would for ever where neither can be.
+        let path = config.port.spec.as_ref().and_then(PortSpec::path);
+        let folder = path.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            return Err(Failure::Usage(format!(
+                "port.port: there is no folder {} for the socket of the link",
+                folder.display()
+            )));
         }
         Ok(config)
     }

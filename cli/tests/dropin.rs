@@ -155,7 +155,7 @@ fn needs_ib_write_lat_with_the_drop_in_libraries() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let (left, right) = link(folder.path());
-    perftest(&left, &right, "--libraries drop-in -- ib_send_lat -R -n 100");
+    perftest(&left, &right, "--libraries drop-in -- ib_send_lat -R -n 20");
 }
 
 /// Programs that load libraries by name and look for versions of symbols, and find the device by each way that has them.

@@ -96,6 +96,24 @@ fn what_is_missing_is_said() {
     let output = Command::new(urnic()).args(["run", "--", "true"]).output().expect("urnic runs");
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
     assert!(text(&output).contains("no port is configured"), "{}", text(&output));
+
+    let mut run = Command::new(urnic());
+    run.args(["run", "--ip", "10.4.0.1/24", "--port", "vhost:/no/such/folder/link", "--", "true"]);
+    let output = run.output().expect("urnic runs");
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(text(&output).contains("there is no folder /no/such/folder"), "{}", text(&output));
+
+    // Without its libraries.
+    let lonely = folder.path().join("urnic");
+    std::fs::copy(urnic(), &lonely).expect("a copy");
+    let mut run = Command::new(&lonely);
+    run.args(["run", "--ip", "10.4.0.1/24", "--port", &node.port, "--", "true"]);
+    let output = run.output().expect("urnic runs");
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("there is no liburnic.so"), "{}", text(&output));
+    let output = Command::new(&lonely).args(["info", "--json"]).output().expect("urnic runs");
+    let shown = text(&output);
+    assert!(shown.contains("\"missing\":\"there is no liburnic.so"), "{shown}");
 }
 
 /// Programs that do not use RDMA, and children of those that do, pay nothing: no device is opened.
@@ -125,4 +143,29 @@ fn settings_become_the_programs_environment() {
     assert!(shown.contains("URNIC_MTU=1400"), "{shown}");
     assert!(shown.contains("URNIC_IP=10.4.0.7/24"), "{shown}");
     assert!(shown.contains(&format!("URNIC_CONFIG={}", file.display())), "{shown}");
+}
+
+/// `urnic info` tells what `urnic run` sets.
+#[test]
+fn info_shows_the_environment_of_a_program() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (node, _) = link(folder.path());
+    let settings = ["--ip", "10.4.0.1/24", "--port", &node.port];
+    let shown = |command: &[&str]| {
+        let mut urnic = Command::new(urnic());
+        urnic.env("URNIC_HUGEPAGES", "off").env("LD_LIBRARY_PATH", "/there").env_remove("LD_PRELOAD");
+        let output = urnic.args(command).output().expect("urnic runs");
+        assert!(output.status.success(), "{}", text(&output));
+        text(&output)
+    };
+    let _alone = alone();
+    let info = shown(&[&["info"], &settings[..]].concat());
+    let environment = shown(&[&["run"], &settings[..], &["--", "env"]].concat());
+    let told: Vec<&str> = info.lines().filter(|line| line.starts_with("  ") && line.contains('=')).collect();
+    assert!(told.len() >= 4, "{info}");
+    for line in told {
+        assert!(environment.lines().any(|set| set == line.trim()), "{line}: {environment}");
+    }
+    let path = environment.lines().find(|line| line.starts_with("LD_LIBRARY_PATH=")).expect("it is set");
+    assert!(path.ends_with("/drop-in:/there"), "{path}");
 }

@@ -41,7 +41,7 @@ fn greets(server: &Path, client: &Path) {
     let folder = tempfile::tempdir().expect("a folder");
     let node = |ip: &str, kind| {
         let port = format!("{kind}:{}/link.sock", folder.path().display());
-        Node { ip: ip.into(), port, namespace: None }
+        Node { ip: ip.into(), port, ..Node::default() }
     };
     let (left, right) = (node("10.4.5.1", "vhost"), node("10.4.5.2", "virtio_user"));
     let (server, client) = pair(
