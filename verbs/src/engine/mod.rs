@@ -382,8 +382,10 @@ impl<P: Port, C: Clock> Engine<P, C> {
         let lost = self.carrier_seen.is_some_and(|seen| now >= seen + PEER_GONE_AFTER);
         if lost && self.port.carrier_is_peer() {
             self.carrier_seen = None;
-            let all: Vec<ConnId> = self.core.endpoints.iter().filter_map(|(_, e)| e.conn).collect();
-            for conn in all {
+            // Those with ourselves need no link.
+            let own: Vec<_> = self.stack.addresses().iter().map(|own| own.ip).collect();
+            let gone = self.core.endpoints.iter().filter(|(_, e)| !own.contains(&e.peer.ip()));
+            for conn in gone.filter_map(|(_, e)| e.conn).collect::<Vec<_>>() {
                 self.stack.abort(now, conn, &mut Wire(&mut self.port));
             }
         }
