@@ -102,7 +102,7 @@ static void *serve(void *arg)
 {
 	struct passive *passive = arg;
 	struct rdma_cm_id *id;
-	char memory[64];
+	char memory[64] = "";
 	struct ibv_wc wc;
 	OK(rdma_get_request(passive->listener, &id));
 	struct ibv_mr *mr = SOME(rdma_reg_msgs(id, memory, sizeof memory));
