@@ -115,7 +115,7 @@ fn needs_root_perf_over_af_packet() {
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_perf_over_af_xdp() {
     measure("af_xdp", 1500);
-    measure("af_xdp", 3440);
+    measure("af_xdp", 3436);
 }
 
 /// Exit code 1, nothing on stdout, and a message with all the parts.
@@ -146,7 +146,7 @@ fn needs_root_what_an_interface_cannot_do_is_said() {
         &["carries packets of 1500 bytes, and the MTU is 9000", "`ip link set vb mtu 9000`"],
     );
     fails(info("tap:t0", "--mtu 1501"), &["a port of this kind carries packets of 1500 bytes"]);
-    fails(info("af_xdp:vb", "--mtu 9000"), &["a port of this kind carries packets of 3440 bytes"]);
+    fails(info("af_xdp:vb", "--mtu 9000"), &["a port of this kind carries packets of 3436 bytes"]);
     fails(info("af_xdp:vb,queue=63", ""), &["none has the number 63"]);
     fails(info("pci:ffff:ff:1f.7", ""), &["no such PCI device"]);
     fails(info("vdev:net_nosuch0", ""), &["vdev:net_nosuch0", "plugging the device in failed"]);

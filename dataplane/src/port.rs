@@ -298,7 +298,8 @@ impl Port {
     /// of the first payload while nobody else refers to it, further parts as segments, a copy where the port cannot
     /// chain. `None` if the TX pool is empty, a range is out of bounds, or a copy would not fit.
     ///
-    /// `leave_checksum` says that the TCP checksum field holds the sum of the pseudo-header only; allowed if [`Capabilities::checksum_metadata`].
+    /// `leave_checksum` says that the TCP checksum field holds the sum of the pseudo-header only; allowed if
+    /// [`Capabilities::checksum_metadata`].
     #[inline]
     pub fn frame(&mut self, headers: &[u8], parts: &[Part<'_>], leave_checksum: bool) -> Option<TxFrame> {
         let mut frame = TxFrame::assemble(&mut self.tx, headers, parts, self.caps.multi_segment_tx)?;

@@ -53,7 +53,7 @@ pub(super) fn mtu_limit(spec: &PortSpec) -> u16 {
     match spec {
         // A frame, its headroom, and what DPDK and the kernel keep beside it share a page of 4096 bytes, of which a
         // mempool leaves a cache line unused.
-        PortSpec::AfXdp { .. } => 3440,
+        PortSpec::AfXdp { .. } => 3436,
         // The driver refuses a larger MTU, and drops longer frames.
         PortSpec::Tap { .. } => 1500,
         _ => u16::MAX,
@@ -164,7 +164,8 @@ pub(super) fn args(spec: &PortSpec, frame: usize, trains: bool) -> Result<CStrin
 mod tests {
     use super::*;
 
-    /// Drivers round the buffer of a NIC down to a power of two, at least 2048: the longest frame, a VLAN tag and its FCS must fit.
+    /// Drivers round the buffer of a NIC down to a power of two, at least 2048: the longest frame with a VLAN tag and its
+    /// FCS must fit.
     #[test]
     fn a_nic_receives_into_buffers_of_its_sizes() {
         let nic: PortSpec = "pci:0000:00:04.0".parse().expect("a port");

@@ -120,8 +120,8 @@ fn needs_root_kernel_tcp_over_ipv6() {
 }
 
 #[test]
-#[ignore = "needs root, for network namespaces"]
-fn needs_root_kernel_tcp_over_a_vlan() {
+#[ignore = "needs root, for network namespaces, and a kernel with VLANs"]
+fn needs_8021q_kernel_tcp_over_a_vlan() {
     ipv6_over_af_packet(7, 8 << 20);
 }
 
