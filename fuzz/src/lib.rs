@@ -11,11 +11,13 @@ pub mod corpus;
 mod iwarp_support;
 
 pub mod input;
+pub mod ip_frames;
 pub mod iwarp_stream;
 pub mod marker_stream;
 pub mod mpa_startup;
 pub mod mutate;
 pub mod tcp_frames;
+pub mod tcp_pair;
 pub mod terminate;
 
 #[cfg(feature = "libfuzzer")]
@@ -51,4 +53,13 @@ macro_rules! short_runs {
 }
 
 #[cfg(test)]
-short_runs!(config_file, iwarp_stream, marker_stream, mpa_startup, tcp_frames, terminate);
+short_runs!(
+    config_file,
+    ip_frames,
+    iwarp_stream,
+    marker_stream,
+    mpa_startup,
+    tcp_frames,
+    tcp_pair,
+    terminate
+);

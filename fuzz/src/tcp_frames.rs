@@ -3,7 +3,7 @@
 //! to rest, must send well-formed frames only, must tell its application a consistent story, and must not hold more
 //! frames than its windows allow.
 
-mod app;
+pub(crate) mod app;
 mod segment;
 
 use crate::input::Input;

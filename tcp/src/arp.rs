@@ -3,6 +3,7 @@
 //! A connection holds its neighbour by index, so that a changed address takes effect with the next frame. The
 //! cache is bounded; neighbours that no connection holds make room for others.
 
+use crate::audit::{Fault, must};
 use crate::time::Time;
 use crate::timer::TimerWheel;
 use core::time::Duration;
@@ -429,6 +430,14 @@ impl Arp {
                 self.ask(n, now);
             }
         }
+    }
+
+    /// For tests: every neighbour has one place, and there are not too many.
+    pub fn audit(&self) -> Result<(), Fault> {
+        let known = self.entries.iter().flatten();
+        must!(self.entries.len() <= self.limit && self.index.len() == known.clone().count());
+        must!(self.requests.len() <= 2 * self.limit);
+        Ok(())
     }
 
     pub fn next_deadline(&self) -> Option<Time> {

@@ -21,6 +21,11 @@ impl HeldFrames {
         u64::from(self.frames) + (own as u64) < u64::from(self.limit)
     }
 
+    /// How many there are.
+    pub fn frames(&self) -> usize {
+        self.frames as usize
+    }
+
     /// The connection with this index had `before` frames and has `after`.
     pub fn changed(&mut self, index: u32, before: usize, after: usize) {
         self.frames = self.frames - before as u32 + after as u32;

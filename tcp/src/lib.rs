@@ -45,6 +45,7 @@
 #![forbid(unsafe_code)]
 
 mod arp;
+mod audit;
 mod buffers;
 mod config;
 mod connection;
@@ -78,6 +79,7 @@ pub mod time;
 pub mod timer;
 
 pub use arp::Claim;
+pub use audit::{Fault, Numbers};
 pub use buffers::{
     Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, MAX_PIECES, Payload, Piece, Transmit,
 };

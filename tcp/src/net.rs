@@ -1,6 +1,7 @@
 //! What all connections of a stack share.
 
 use crate::arp::{Arp, Neighbour};
+use crate::audit::{Fault, must};
 use crate::buffers::{ConnId, Emit, Payload, Piece, Transmit};
 use crate::config::{StackConfig, prefix_mask};
 use crate::connection::ip_tcp;
@@ -130,6 +131,16 @@ impl Net {
     /// Our MSS option: what one packet carries without any options (RFC 6691).
     pub fn our_mss(&self, key: Key) -> u16 {
         self.link_mtu(key) - ip_tcp(key)
+    }
+
+    /// For tests: what connections share is bounded. `connections`: how many there are.
+    pub fn audit(&self, connections: usize) -> Result<(), Fault> {
+        must!(self.waiting == self.waiters.values().map(Vec::len).sum::<usize>());
+        must!(self.waiting <= 2 * self.cfg.tcp.max_connections as usize);
+        must!(connections <= self.cfg.tcp.max_connections as usize);
+        self.arp.audit()?;
+        self.inet6.audit()?;
+        self.pmtus.audit()
     }
 
     /// A key has come into use: some table has it.

@@ -1,6 +1,7 @@
 //! What is known of the largest packets that paths carry (RFC 1191 §6.3, RFC 8201 §5.3). Bounded, and forgotten after a
 //! while: paths change, and a false message must not slow a connection down for ever.
 
+use crate::audit::{Fault, must};
 use crate::time::Time;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -25,6 +26,12 @@ impl PathMtus {
     /// The largest packet to `ip`, if it is known to be smaller than those of our link.
     pub fn get(&self, ip: IpAddr, now: Time) -> Option<u16> {
         self.known.get(&ip).filter(|(_, until)| *until > now).map(|(mtu, _)| *mtu)
+    }
+
+    /// For tests: no more are remembered than there is room for.
+    pub fn audit(&self) -> Result<(), Fault> {
+        must!(self.order.len() <= MAX_DESTINATIONS && self.known.len() <= self.order.len());
+        Ok(())
     }
 
     /// A path carries no more than `mtu`.

@@ -3,6 +3,7 @@
 //!
 //! Frames are held as they came, with the range of their octets that is still wanted; nothing is copied.
 
+use crate::audit::{Fault, must};
 use crate::buffers::Frame;
 use crate::seq::Seq;
 use arrayvec::ArrayVec;
@@ -239,6 +240,27 @@ impl<F: Frame> Reassembly<F> {
     pub fn clear(&mut self) {
         self.holes = None;
         self.duplicate = None;
+    }
+
+    /// For tests: what is held lies behind `rcv_nxt` and before `end`, once each, and is what is reported.
+    pub(crate) fn audit(&self, rcv_nxt: Seq, end: Seq) -> Result<(), Fault> {
+        let Some(holes) = &self.holes else { return Ok(()) };
+        must!(!holes.frames.is_empty() && holes.frames.len() <= self.limit as usize);
+        let mut runs: Vec<Block> = Vec::new();
+        for f in &holes.frames {
+            must!(!f.at.is_empty() && f.octets().len() == f.at.len());
+            must!(f.start.gt(rcv_nxt) && f.end().le(end));
+            match runs.last_mut() {
+                Some(run) if run.end == f.start => run.end = f.end(),
+                last => {
+                    must!(last.is_none_or(|run| run.end.lt(f.start)));
+                    runs.push(f.block());
+                }
+            }
+        }
+        must!(holes.octets == holes.frames.iter().map(|f| f.at.len()).sum::<usize>());
+        must!(runs.len() == holes.runs.len() && runs.iter().all(|r| holes.runs.contains(r)));
+        Ok(())
     }
 
     fn release_if_empty(&mut self) {

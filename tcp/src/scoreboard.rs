@@ -5,6 +5,7 @@
 //! is one entry. A transfer without losses has one entry per burst, added at one end and removed at the other. The
 //! octets in flight are always known without looking at the entries.
 
+use crate::audit::{Fault, must};
 use crate::reassembly::Block;
 use crate::seq::Seq;
 use crate::time::Time;
@@ -404,6 +405,29 @@ impl Scoreboard {
         let end = lost.last()?.end;
         self.lost_from = start;
         Some(start..end)
+    }
+
+    /// For tests: the sums are those of the runs, and the runs lie between SND.UNA and SND.NXT.
+    pub(crate) fn audit(&self, una: Seq, nxt: Seq) -> Result<(), Fault> {
+        must!(self.una == una && self.end() == nxt);
+        let (mut start, mut sacked, mut lost, mut ranges) = (una, 0, 0, 0);
+        let mut before = None;
+        for run in &self.runs {
+            must!(start.lt(run.end));
+            let octets = run.end - start;
+            match run.fate {
+                Fate::Sent => {}
+                Fate::Sacked => (sacked, ranges) = (sacked + octets, ranges + 1),
+                Fate::Lost => lost += octets,
+            }
+            must!(run.fate != Fate::Lost || start.ge(self.lost_from.max(una)));
+            must!(run.fate != Fate::Sacked || before != Some(Fate::Sacked));
+            before = Some(run.fate);
+            start = run.end;
+        }
+        must!((sacked, lost, ranges) == (self.sacked, self.lost, self.ranges));
+        must!(ranges <= MAX_RANGES);
+        Ok(())
     }
 
     /// The octets of `range` were sent again.

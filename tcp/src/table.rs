@@ -120,6 +120,11 @@ impl<K: Hashed> Table<K> {
         (v != EMPTY).then_some(v)
     }
 
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// Adds or replaces.
     pub fn insert(&mut self, key: K, value: u32) {
         debug_assert_ne!(value, EMPTY);

@@ -47,15 +47,6 @@ impl<B: Buffers> Connection<B> {
         if !s.has(flag::ACK) {
             return Fate::Keep;
         }
-        // RFC 7323 §4.3 (2).
-        if let Some(t) = s.timestamps
-            && s.seq.le(self.last_ack_sent)
-            && Seq(t.value).ge(Seq(self.ts_recent))
-            && self.flags.has(Flags::TIMESTAMPS)
-        {
-            self.ts_recent = t.value;
-            self.ts_recent_at = coarse(cx.now);
-        }
         // RFC 5961 §5: an ACK from before the largest window, or of what was never sent.
         if s.ack.lt(self.snd_una - self.max_snd_wnd) || s.ack.gt(self.snd_nxt) {
             if self.state == State::SynReceived {
@@ -64,6 +55,15 @@ impl<B: Buffers> Connection<B> {
                 self.challenge(cx);
             }
             return Fate::Keep;
+        }
+        // RFC 7323 §4.3 (2): of segments that are acceptable in every respect, or who guesses a number could stop the peer.
+        if let Some(t) = s.timestamps
+            && s.seq.le(self.last_ack_sent)
+            && Seq(t.value).ge(Seq(self.ts_recent))
+            && self.flags.has(Flags::TIMESTAMPS)
+        {
+            self.ts_recent = t.value;
+            self.ts_recent_at = coarse(cx.now);
         }
         if self.state == State::SynReceived {
             if s.ack.le(self.snd_una) {

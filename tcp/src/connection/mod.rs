@@ -3,6 +3,7 @@
 
 mod ack;
 mod arrive;
+mod audit;
 mod data;
 mod info;
 mod marks;

@@ -157,7 +157,10 @@ impl<B: Buffers> Connection<B> {
             if paced && self.must_wait(cx.now, pipe) {
                 return;
             }
-            let Some(dst_mac) = self.ready_to_send(cx) else { return };
+            let Some(dst_mac) = self.ready_to_send(cx) else {
+                self.watch_neighbour(cx);
+                return;
+            };
             let Some(next) = self.next(cx, pipe) else { return };
             let len = self.send(cx, dst_mac, next);
             if len == 0 && !next.fin {
@@ -168,6 +171,17 @@ impl<B: Buffers> Connection<B> {
             if paced {
                 self.pace(cx.now, len);
             }
+        }
+    }
+
+    /// There is something to send, perhaps not to anybody: a neighbour that does not answer is asked again when the timer
+    /// expires, and in the end the connection is given up.
+    #[cold]
+    fn watch_neighbour<T>(&mut self, cx: &Cx<'_, T>) {
+        if self.waits_for_neighbour && self.rtx_at == Time::MAX {
+            self.cold.stalled_since = self.cold.stalled_since.min(cx.now);
+            self.cold.due = Due::Timeout;
+            self.rtx_at = cx.now + self.cold.rtt.rto();
         }
     }
 
@@ -256,8 +270,7 @@ impl<B: Buffers> Connection<B> {
     fn next<T>(&mut self, cx: &mut Cx<'_, T>, pipe: u32) -> Option<Next> {
         let mss = u32::from(self.mss);
         let cwnd = self.cold.congestion.cwnd();
-        if self.cold.resend_first {
-            self.cold.resend_first = false;
+        if core::mem::take(&mut self.cold.resend_first) && self.outstanding() > 0 {
             return Some(self.again(self.snd_una, mss));
         }
         let by_scoreboard = matches!(self.recovery, Recovery::Timeout | Recovery::Sack);

@@ -1,5 +1,6 @@
 //! What is queued or in flight: records and where they lie in sequence space.
 
+use crate::audit::{Fault, must};
 use crate::buffers::{MAX_PIECES, Payload, Piece};
 use crate::seq::Seq;
 use arrayvec::ArrayVec;
@@ -124,6 +125,19 @@ impl<P: Payload> SendQueue<P> {
             len += r.len;
         }
         len
+    }
+
+    /// For tests: the records follow each other, the first one with `una`, up to the end.
+    pub fn audit(&self, una: Seq) -> Result<(), Fault> {
+        let mut next = self.records.front().map_or(self.end, |r| r.start);
+        must!(next.le(una) && una.le(self.end));
+        for r in &self.records {
+            must!(r.start == next && r.len > 0 && r.unit > 0);
+            next += r.len;
+            must!(next.gt(una));
+        }
+        must!(next == self.end);
+        Ok(())
     }
 
     /// Puts the pieces of the segment of `len` octets that starts at `seq` into `pieces`, which is empty; answers how

@@ -146,6 +146,8 @@ impl<B: Buffers> Connection<B> {
             self.suspect_black_hole(cx);
             self.enter_timeout_recovery(cx, first);
             self.output(cx);
+        } else if self.has_work() {
+            self.output(cx); // the neighbour is asked again
         } else {
             self.rtx_at = Time::MAX;
         }

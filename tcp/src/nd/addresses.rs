@@ -12,7 +12,7 @@ use core::time::Duration;
 const PROBES: u8 = 3;
 const PROBE_INTERVAL: Duration = Duration::from_millis(40);
 /// Addresses that routers can make us have.
-const MAX_AUTOMATIC: usize = 8;
+pub(super) const MAX_AUTOMATIC: usize = 8;
 /// The least time that a router can leave to an address that it has given (RFC 4862 §5.5.3 e).
 const TWO_HOURS: Duration = Duration::from_secs(7200);
 

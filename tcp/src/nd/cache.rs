@@ -4,6 +4,7 @@
 //! make room for others. Nobody enters the cache by an advertisement; by a solicitation only who asks for us.
 
 use crate::arp::{Neighbour, Resolved};
+use crate::audit::{Fault, must};
 use crate::time::Time;
 use crate::timer::TimerWheel;
 use core::net::Ipv6Addr;
@@ -295,6 +296,15 @@ impl Cache {
                 self.ask(i, now);
             }
         }
+    }
+
+    /// For tests: every neighbour has one place, and there are not too many.
+    pub fn audit(&self) -> Result<(), Fault> {
+        let known = self.entries.iter().flatten();
+        must!(self.entries.len() <= self.limit && self.index.len() == known.clone().count());
+        must!(known.clone().all(|e| self.find(e.ip).is_some_and(|found| core::ptr::eq(found, e))));
+        must!(self.asks.len() <= self.limit);
+        Ok(())
     }
 
     pub fn next_deadline(&self) -> Option<Time> {

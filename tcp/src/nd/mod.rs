@@ -5,6 +5,7 @@
 //! deadline. Redirects are ignored: a host that believes them can be led astray by anybody on its link.
 
 mod addresses;
+mod audit;
 mod cache;
 pub(crate) mod message;
 mod router;

@@ -14,8 +14,8 @@ use core::time::Duration;
 const SOLICITATIONS: u8 = 3;
 const SOLICITATION_INTERVAL: Duration = Duration::from_secs(4);
 /// Routers and prefixes that are remembered.
-const MAX_ROUTERS: usize = 8;
-const MAX_PREFIXES: usize = 16;
+pub(super) const MAX_ROUTERS: usize = 8;
+pub(super) const MAX_PREFIXES: usize = 16;
 
 /// A prefix whose hosts are on our link.
 #[derive(Clone, Debug)]

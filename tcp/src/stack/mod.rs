@@ -1,5 +1,6 @@
 //! The stack: frames in, connections found, timers run, frames out.
 
+mod audit;
 mod foresee;
 mod icmp;
 mod icmp6;

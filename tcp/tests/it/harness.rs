@@ -362,6 +362,32 @@ impl World {
         panic!("the stacks never come to rest at {:?}", self.now);
     }
 
+    /// Holds what the stacks keep against itself, and the ends of each connection against each other. (Crowds are too
+    /// many for that.)
+    fn audit(&self) {
+        if self.hosts.iter().any(|h| h.app.sessions.len() > 40) {
+            return;
+        }
+        for (i, h) in self.hosts.iter().enumerate() {
+            if let Err(fault) = h.stack.audit() {
+                panic!("host {i}: {fault:?} {}", self.describe());
+            }
+        }
+        let all = || self.hosts.iter().flat_map(|h| h.app.sessions.iter().map(move |s| (h, s)));
+        for (h, s) in all() {
+            let Some((g, t)) = all().find(|(_, t)| (t.who, t.peer_who) == (s.peer_who, s.who)) else {
+                continue;
+            };
+            assert!(s.acked <= t.received && t.received <= s.queued, "{s:?} {t:?}");
+            if let (Some(n), Some(m), true) =
+                (h.stack.numbers(s.conn), g.stack.numbers(t.conn), s.established && t.established)
+            {
+                assert!(n.snd_una.le(m.rcv_nxt) && m.rcv_nxt.le(n.snd_nxt), "{s:?} {n:?} {t:?} {m:?}");
+                assert!(n.snd_nxt.le(m.rcv_end + 1), "beyond the window: {s:?} {n:?} {t:?} {m:?}");
+            }
+        }
+    }
+
     fn transmit(&mut self, from: usize, frame: Vec<u8>) {
         if let Some(trace) = &mut self.trace {
             trace.push((self.now, from, frame.clone()));
@@ -383,6 +409,7 @@ impl World {
         let end = self.now + limit;
         loop {
             self.settle();
+            self.audit();
             if done(self) {
                 return true;
             }

@@ -1,0 +1,3 @@
+#![no_main]
+
+urnic_fuzz::target!(ip_frames);

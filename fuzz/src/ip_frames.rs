@@ -1,0 +1,308 @@
+//! What a link can say to a stack that is below TCP: ARP, ICMP, neighbour, router and listener discovery, address
+//! claims, fragments, extension headers. The input says what comes and how much time passes. Whatever it is, what the
+//! stack keeps stays within its bounds ([`Stack::audit`]), it speaks under its own addresses only, and only as much
+//! as it is asked; its messages are well-formed, and its timers end.
+
+mod craft;
+
+use crate::input::Input;
+use crate::tcp_frames::app::{App, Held, Out, Vectors};
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+use urnic_tcp::{Address, LocalPorts, Stack, StackConfig, Time, sum};
+
+const STACK_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const STACK_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const STACK_IP6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+/// Frames that one frame, or one step of the clock, may make the stack send: addresses that are announced and groups
+/// that are reported, neighbours and routers that are asked for.
+const MOST_AT_ONCE: usize = 400;
+
+struct Run {
+    stack: Stack<Vectors>,
+    app: App,
+    out: Out,
+    held: Held,
+    now: Time,
+    mtu: usize,
+    /// What was sent lately, for errors that quote it.
+    sent: Vec<Vec<u8>>,
+    own: HashSet<IpAddr>,
+}
+
+fn config(flags: u8) -> StackConfig {
+    let bit = |n: u8| flags & (1 << n) != 0;
+    let mut c = StackConfig::new(STACK_MAC, STACK_IP, 24, 7);
+    if !bit(0) {
+        c.addresses.push(Address { ip: STACK_IP6.into(), prefix_len: 64 });
+    }
+    if bit(1) {
+        c.addresses.remove(0);
+    }
+    c.autoconf = !bit(2) || c.addresses.is_empty();
+    if bit(3) {
+        c.gateways = vec![Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x1ff).into()];
+    }
+    c.mtu = if bit(4) { 9000 } else { 1500 };
+    c.tcp.max_neighbours = if bit(5) { 4 } else { 32 };
+    c.tcp.max_connections = 16;
+    c.tcp.max_syn_backlog = 8;
+    c.tcp.max_time_wait = 8;
+    c
+}
+
+/// Runs one input.
+pub fn run(data: &[u8]) {
+    let mut input = Input(data);
+    let flags = input.u8();
+    let config = config(flags);
+    let mtu = usize::from(config.mtu);
+    let ports = Box::new(LocalPorts::new(config.seed));
+    let v6 = config.autoconf || config.addresses.iter().any(|a| a.ip.is_ipv6());
+    let Ok(stack) = Stack::new(config, ports, Time::ZERO) else {
+        return assert!(!v6, "a fair configuration");
+    };
+    let mut run = Run {
+        stack,
+        app: App::default(),
+        out: Out::new(mtu, false),
+        held: Held::default(),
+        now: Time::ZERO,
+        mtu,
+        sent: Vec::new(),
+        own: HashSet::new(),
+    };
+    run.out.limit = usize::MAX;
+    let _ = run.stack.listen(7, 8);
+    if flags & 0x40 != 0 {
+        run.stack.claim_address(run.now);
+    }
+    run.pass();
+    for _ in 0..400 {
+        if input.is_empty() {
+            break;
+        }
+        run.step(&mut input);
+    }
+    run.drain();
+}
+
+impl Run {
+    fn step(&mut self, input: &mut Input) {
+        let known = self.known();
+        match input.u8() % 16 {
+            0 => {
+                let n = input.u8();
+                let frame = input.take(usize::from(n)).to_vec();
+                self.receive(frame);
+            }
+            1 => {
+                let frame = craft::arp(input);
+                self.receive(frame);
+            }
+            2..=6 => {
+                let frame = craft::icmp6(input, &known, &self.sent);
+                let redirect = frame.get(54) == Some(&137);
+                let before = self.sent.len();
+                self.receive(frame);
+                assert!(!redirect || self.sent.len() == before, "a redirect was answered");
+            }
+            7 => {
+                let frame = craft::icmp4(input, &self.sent);
+                self.receive(frame);
+            }
+            8 => {
+                let n = input.u8();
+                let protocol = input.u8();
+                let payload = input.take(usize::from(n)).to_vec();
+                let frame = craft::packet4(input, protocol, &payload);
+                self.receive(frame);
+            }
+            9 => {
+                let frame = craft::tcp6(input, &known);
+                self.receive(frame);
+            }
+            10 => {
+                let (protocol, n) = (input.u8(), usize::from(input.u8()));
+                let mut payload = input.take(n).to_vec();
+                let ends = (craft::ip6(input, &known), craft::ip6(input, &known), 64);
+                let frame = craft::packet6(input, ends, protocol, &mut payload, 2, true);
+                self.receive(frame);
+            }
+            11 => {
+                self.now += Duration::from_micros(u64::from(input.magnitude()));
+                self.pass();
+            }
+            12 => {
+                if let Some(t) = self.stack.next_deadline() {
+                    self.now = self.now.max(t);
+                }
+                self.pass();
+            }
+            13 => {
+                let to: IpAddr = if input.u8() & 1 == 0 {
+                    craft::ip6(input, &known).into()
+                } else {
+                    craft::ip4(input).into()
+                };
+                let to = SocketAddr::new(to, 9);
+                if let Ok(conn) = self.stack.connect(self.now, to, 5, &mut self.out) {
+                    self.app.opened(conn);
+                }
+                self.pass();
+            }
+            14 => {
+                // What we have said comes back.
+                let n = usize::from(input.u8());
+                if let Some(frame) = self.sent.get(n % self.sent.len().max(1)).cloned() {
+                    self.receive(frame);
+                }
+            }
+            _ => {
+                match input.u8() % 4 {
+                    0 => self.stack.claim_address(self.now),
+                    1 => self.stack.link_came_up(self.now),
+                    _ => {
+                        if let Some(conn) = self.app.nth(usize::from(input.u8())) {
+                            self.stack.abort(self.now, conn, &mut self.out);
+                        }
+                    }
+                }
+                self.pass();
+            }
+        }
+    }
+
+    /// Our addresses of IPv6.
+    fn known(&self) -> Vec<Ipv6Addr> {
+        let v6 = |a: Address| match a.ip {
+            IpAddr::V6(ip) => Some(ip),
+            IpAddr::V4(_) => None,
+        };
+        self.stack.addresses().into_iter().filter_map(v6).collect()
+    }
+
+    fn receive(&mut self, frame: Vec<u8>) {
+        let frame = self.held.frame(frame, false);
+        self.stack.receive(self.now, frame, &mut self.app, &mut self.out);
+        self.stack.flush(self.now, &mut self.out);
+        self.after();
+    }
+
+    fn pass(&mut self) {
+        self.stack.advance(self.now, &mut self.app, &mut self.out);
+        self.stack.flush(self.now, &mut self.out);
+        self.after();
+    }
+
+    /// Looks at what the stack keeps and says.
+    fn after(&mut self) {
+        // What was ours before this step may have been used in it.
+        self.own.extend(self.stack.addresses().iter().map(|a| a.ip));
+        let mut count = 0;
+        for _ in 0..20 {
+            for frame in std::mem::take(&mut self.out.frames) {
+                self.look_at(&frame);
+                count += 1;
+                self.sent.push(frame);
+            }
+            for frame in std::mem::take(&mut self.out.loopback) {
+                let frame = self.held.frame(frame, true);
+                self.stack.receive(self.now, frame, &mut self.app, &mut self.out);
+            }
+        }
+        assert!(count <= MOST_AT_ONCE, "{count} frames at once");
+        if self.sent.len() > 64 {
+            self.sent.drain(..self.sent.len() - 64);
+        }
+        if let Err(fault) = self.stack.audit() {
+            panic!("{fault:?}; {:?}", self.stack.counters());
+        }
+        assert!(self.held.count() == 0, "frames are held");
+        self.own = self.stack.addresses().iter().map(|a| a.ip).collect();
+    }
+
+    /// A frame of ours is well-formed, and says that it is from us.
+    fn look_at(&self, frame: &[u8]) {
+        assert_eq!(frame[6..12], STACK_MAC, "from another station");
+        assert!(frame.len() <= 14 + self.mtu);
+        if frame[12..14] != [0x86, 0xdd] {
+            return; // `Out` looks at these
+        }
+        let (header, payload) = frame[14..].split_at(40);
+        let word = |at: usize| usize::from(u16::from_be_bytes([header[at], header[at + 1]]));
+        assert_eq!((header[0] >> 4, word(4)), (6, payload.len()));
+        let address =
+            |at: usize| Ipv6Addr::from(<[u8; 16]>::try_from(&header[at..at + 16]).expect("16 octets"));
+        let (src, dst) = (address(8), address(24));
+        assert!(!dst.is_unspecified() && !src.is_multicast());
+        // Reports of listeners stand behind a router alert.
+        let (protocol, message) =
+            if header[6] == 0 { (payload[0], &payload[8..]) } else { (header[6], payload) };
+        let [l0, l1] = (message.len() as u16).to_be_bytes();
+        let pseudo = [&header[8..40], &[0, 0, l0, l1, 0, 0, 0, protocol]].concat();
+        assert_eq!(sum::add(sum::sum(&pseudo), sum::sum(message)), 0xffff, "a wrong checksum");
+        if protocol == 6 {
+            return; // connections outlive addresses
+        }
+        assert_eq!(protocol, 58);
+        assert!(src.is_unspecified() || self.own.contains(&src.into()), "{src} is not ours");
+        match message[0] {
+            133..=136 => assert_eq!(header[7], 255),
+            143 => assert_eq!(header[7], 1),
+            kind => assert!(matches!(kind, 1 | 3 | 4 | 129), "a message of kind {kind}"),
+        }
+        // Nobody and groups are told nothing but of ourselves (RFC 4443 §2.4 e).
+        assert!(matches!(message[0], 133 | 135 | 136 | 143) || !dst.is_multicast());
+    }
+
+    /// Nobody says any more: timers run out, or come at their leisure.
+    fn drain(&mut self) {
+        for conn in self.app.all() {
+            self.stack.abort(self.now, conn, &mut self.out);
+        }
+        self.pass();
+        let mut at_once = 0;
+        for _ in 0..400 {
+            let Some(t) = self.stack.next_deadline() else { return };
+            at_once = if t <= self.now { at_once + 1 } else { 0 };
+            assert!(at_once < 50, "timers that are always due");
+            self.now = self.now.max(t);
+            self.pass();
+        }
+    }
+}
+
+/// Some of everything.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for flags in [0u8, 0x40, 0x60, 0x21, 0x5c] {
+        for op in 0..16u8 {
+            for kind in 0..8u8 {
+                let mut s = vec![flags];
+                for n in 0..4u8 {
+                    s.extend([
+                        op,
+                        2 * kind + (n & 1),
+                        n << 5,
+                        0x10 + n,
+                        2,
+                        n,
+                        5,
+                        64,
+                        0xc0,
+                        32,
+                        0xff,
+                        0xff,
+                        9,
+                        n,
+                    ]);
+                    s.extend([12, 2 + n, kind, n, 0x44, 1, 1, 5 + n, 12, 12]);
+                }
+                seeds.push(s);
+            }
+        }
+    }
+    seeds
+}

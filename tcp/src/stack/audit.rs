@@ -1,0 +1,45 @@
+//! For tests: what must be true of a stack at any time.
+
+use super::Stack;
+use crate::audit::{Fault, Numbers, must};
+use crate::buffers::{Buffers, ConnId};
+use crate::connection::Flags;
+use crate::time::Time;
+use std::collections::HashSet;
+
+impl<B: Buffers> Stack<B> {
+    /// Looks at everything that the stack keeps, for tests.
+    ///
+    /// # Errors
+    /// What is not as it must be, and of which connection.
+    pub fn audit(&self) -> Result<(), (Fault, Option<ConnId>)> {
+        let listed: HashSet<u32> = self.work.iter().copied().collect();
+        let mut held = 0;
+        for (i, c) in (0..self.connections.places()).filter_map(|i| Some((i, self.connections.get(i)?))) {
+            let listing = || {
+                must!(!c.flags.has(Flags::LISTED) || listed.contains(&i));
+                must!(c.armed == Time::MAX || self.wheel.deadline(i).is_some_and(|at| at <= c.armed));
+                must!(self.table.get(c.key) == Some(super::Place::Connection(i).pack()));
+                Ok(())
+            };
+            c.audit(&self.net).and_then(|()| listing()).map_err(|fault| (fault, Some(c.id(i))))?;
+            held += c.cold.reassembly.len();
+        }
+        let shared = || {
+            must!(held == self.net.held.frames());
+            let (connections, embryos, waiting) = self.census();
+            let tcp = &self.net.cfg.tcp;
+            must!(connections <= tcp.max_connections as usize);
+            must!(embryos <= tcp.max_syn_backlog as usize);
+            must!(waiting <= tcp.max_time_wait as usize);
+            must!(self.table.len() == connections + embryos + waiting);
+            self.net.audit(connections)
+        };
+        shared().map_err(|fault| (fault, None))
+    }
+
+    /// A connection's sequence numbers, for tests.
+    pub fn numbers(&self, conn: ConnId) -> Option<Numbers> {
+        self.get(conn).map(|c| c.numbers())
+    }
+}
