@@ -106,8 +106,12 @@ pub const IBV_WC_DRIVER1: c_int = 135;
 pub const IBV_WC_WITH_IMM: c_uint = 1 << 1;
 pub const IBV_WC_WITH_INV: c_uint = 1 << 3;
 
-/// What completions of an extended queue can be asked to tell; timestamps are not among them.
+/// What completions of every extended queue tell.
 pub const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
+pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
+pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
+
+pub const IBV_VALUES_MASK_RAW_CLOCK: u32 = 1;
 
 pub const IBV_EVENT_CQ_ERR: c_int = 0;
 pub const IBV_EVENT_QP_FATAL: c_int = 1;

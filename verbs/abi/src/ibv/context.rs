@@ -92,11 +92,14 @@ impl Context {
     }
 }
 
-/// Gives an event to all contexts.
+/// Gives an event of the device to all contexts, in place of an older one of its kind that waits: links come and go, and
+/// many programs never read these.
 pub fn tell_all(event: ibv_async_event) {
     for context in OPEN.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         // SAFETY: what is listed is open, and closing waits for this lock.
-        unsafe { (*(*context as *const Context)).events.push(event) };
+        let events = unsafe { &(*(*context as *const Context)).events };
+        events.take_out(|older| older.event_type == event.event_type);
+        events.push(event);
     }
 }
 

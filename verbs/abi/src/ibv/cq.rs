@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use urnic::{Cq, Wc, WcFlags, WcOpcode, WcStatus};
+use urnic::{Cq, CqInit, Wc, WcFlags, WcOpcode, WcStatus};
 
 use super::channel::{self, Channel};
 use super::context::{Context, context_of};
@@ -49,14 +49,16 @@ impl Queue {
         cq_context: *mut c_void,
         comp_channel: *mut ibv_comp_channel,
         vector: u32,
+        timestamps: bool,
     ) -> Result<*mut Self, Errno> {
         if vector >= context_vectors() {
             return Err(libc::EINVAL);
         }
         context.rnic.now()?; // a forked child has no device
         // SAFETY: null or a channel.
-        let on = unsafe { comp_channel.cast::<Channel>().as_ref() }.map(|c| &c.channel);
-        let cq = context.rnic.device.create_cq(cqe, on).map_err(|e| errno_of(&e))?;
+        let channel = unsafe { comp_channel.cast::<Channel>().as_ref() }.map(|c| &c.channel);
+        let init = CqInit { depth: cqe, channel, timestamps };
+        let cq = context.rnic.device.create_cq_with(&init).map_err(|e| errno_of(&e))?;
         // SAFETY: null pointers and zeros are values of all members.
         let mut base: ibv_cq_ex = unsafe { std::mem::zeroed() };
         base.base.context = context.as_ptr();
@@ -97,7 +99,7 @@ pub unsafe extern "C" fn ibv_create_cq(
         let context = unsafe { context_of(context) }?;
         let cqe = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
         let vector = u32::try_from(comp_vector).map_err(|_| libc::EINVAL)?;
-        Ok(Queue::create(context, cqe, cq_context, channel, vector)?.cast())
+        Ok(Queue::create(context, cqe, cq_context, channel, vector, false)?.cast())
     })
 }
 

@@ -1,6 +1,7 @@
 //! The extended interface of completion queues: a batch is started, looked at one by one, and ended.
 
 use std::ffi::c_int;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use urnic::Wc;
 
@@ -13,7 +14,11 @@ use crate::ffi::*;
 #[derive(Default)]
 pub struct Cursor {
     wc: Wc,
+    /// When it came, by the device's clock, if the queue takes the time.
+    time: u64,
 }
+
+const STAMPS: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 pub unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
@@ -24,18 +29,20 @@ pub unsafe extern "C" fn create_cq_ex(
         let context = unsafe { context_of(context) }?;
         // SAFETY: null or the program's.
         let attr = unsafe { deref(attr) }?;
-        // Time stamps, VLANs, flow tags and tag matching are not for this device; losing completions quietly neither.
-        if attr.wc_flags & !IBV_WC_STANDARD_FLAGS != 0 || attr.comp_mask & !3 != 0 {
+        // VLANs, flow tags and tag matching are not for this device; losing completions quietly neither.
+        if attr.wc_flags & !(IBV_WC_STANDARD_FLAGS | STAMPS) != 0 || attr.comp_mask & !3 != 0 {
             return Err(libc::EOPNOTSUPP);
         }
         if attr.comp_mask & 1 != 0 && attr.flags & !1 != 0 {
             return Err(libc::EOPNOTSUPP);
         }
-        let made = Queue::create(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector)?;
+        let stamped = attr.wc_flags & STAMPS != 0;
+        let made =
+            Queue::create(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector, stamped)?;
         // SAFETY: just made, and nobody else knows it.
         let ex = unsafe { &mut (*made).base };
-        ex.start_poll = Some(start_poll);
-        ex.next_poll = Some(next_poll);
+        ex.start_poll = Some(if stamped { start_poll_stamped } else { start_poll });
+        ex.next_poll = Some(if stamped { next_poll_stamped } else { next_poll });
         ex.end_poll = Some(end_poll);
         ex.read_opcode = Some(read_opcode);
         ex.read_vendor_err = Some(read_nothing);
@@ -47,6 +54,10 @@ pub unsafe extern "C" fn create_cq_ex(
         ex.read_slid = Some(read_nothing);
         ex.read_sl = Some(read_no_byte);
         ex.read_dlid_path_bits = Some(read_no_byte);
+        if stamped {
+            ex.read_completion_ts = Some(read_completion_ts);
+            ex.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+        }
         Ok(made.cast())
     })
 }
@@ -60,13 +71,16 @@ unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a Wc {
     unsafe { &(*(*cq.cast::<Queue>()).cursor.get()).wc }
 }
 
+/// # Safety
+/// Null, or the program's.
+unsafe fn asks_for_nothing(attr: *mut ibv_poll_cq_attr) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { attr.as_ref() }.is_none_or(|attr| attr.comp_mask == 0)
+}
+
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: null or the program's.
-    if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
-        return libc::EINVAL;
-    }
     // SAFETY: as for the next one.
-    unsafe { next_poll(cq) }
+    unsafe { if asks_for_nothing(attr) { next_poll(cq) } else { libc::EINVAL } }
 }
 
 /// 0, or ENOENT if there is none.
@@ -81,6 +95,29 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
             }
             (*cq).wr_id = wc.wr_id;
             (*cq).status = status_of(wc.status);
+        }
+        Ok(())
+    });
+    answer.err().unwrap_or(0)
+}
+
+unsafe extern "C" fn start_poll_stamped(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: as for the next one.
+    unsafe { if asks_for_nothing(attr) { next_poll_stamped(cq) } else { libc::EINVAL } }
+}
+
+/// The same, with the time.
+unsafe extern "C" fn next_poll_stamped(cq: *mut ibv_cq_ex) -> c_int {
+    let queue = cq.cast::<Queue>();
+    let answer = guarded_fast(|| {
+        // SAFETY: a queue of ours, polled by one thread at a time.
+        unsafe {
+            let cursor = &mut *(*queue).cursor.get();
+            let mut batch = (*queue).cq.start_poll().ok_or(libc::ENOENT)?;
+            let completion = batch.next().ok_or(libc::ENOENT)?;
+            *cursor = Cursor { wc: *completion, time: completion.timestamp().unwrap_or(0) };
+            (*cq).wr_id = cursor.wc.wr_id;
+            (*cq).status = status_of(cursor.wc.status);
         }
         Ok(())
     });
@@ -112,6 +149,23 @@ unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
 unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> u32 {
     // SAFETY: called between the start and the end of a batch.
     flags_of(unsafe { current(cq) })
+}
+
+/// Nanoseconds by the device's clock (`hca_core_clock`).
+unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: called between the start and the end of a batch, by one thread.
+    unsafe { (*(*cq.cast::<Queue>()).cursor.get()).time }
+}
+
+/// Nanoseconds since 1970, as the wall clock goes now.
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: called between the start and the end of a batch, by one thread, on a queue whose context is open.
+    let ago = unsafe {
+        let now = context_of((*cq).base.context).map_or(0, |context| context.rnic.device.raw_clock());
+        now.saturating_sub(read_completion_ts(cq))
+    };
+    let then = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(then.saturating_sub(Duration::from_nanos(ago)).as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What only InfiniBand has.

@@ -190,7 +190,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
-    _mask: c_int,
+    mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     status(|| {
@@ -224,8 +224,10 @@ unsafe extern "C" fn ibv_query_qp(
             qp_type: base.qp_type,
             sq_sig_all: this.signal_all.into(),
         };
-        // SAFETY: the program may look at the state meanwhile, as with any device.
-        unsafe { (&raw mut (*qp).state).write_volatile(attr.qp_state) };
+        if mask & IBV_QP_STATE != 0 {
+            // SAFETY: the program may look at the state meanwhile, as with any device.
+            unsafe { (&raw mut (*qp).state).write_volatile(attr.qp_state) };
+        }
         Ok(())
     })
 }

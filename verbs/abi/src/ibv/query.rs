@@ -12,6 +12,8 @@ use crate::rnic::{self, PORT};
 
 /// "urn".
 const VENDOR: u32 = 0x75_726e;
+/// The device's clock counts nanoseconds.
+const CLOCK_KHZ: u64 = 1_000_000;
 /// Reads and atomics that a connection can negotiate at most; the C interface counts them in a byte.
 const MAX_RD_ATOM: c_int = 255;
 
@@ -91,6 +93,8 @@ pub unsafe extern "C" fn query_device_ex(
         // SAFETY: zeros are values of all members.
         let mut answer: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
         answer.orig_attr = device_attr(context)?;
+        answer.completion_timestamp_mask = u64::MAX;
+        answer.hca_core_clock = CLOCK_KHZ;
         answer.device_cap_flags_ex = answer.orig_attr.device_cap_flags.into();
         answer.phys_port_cnt_ex = PORT.into();
         // SAFETY: the program says that it has `size` bytes for the answer.
@@ -162,12 +166,16 @@ unsafe extern "C" fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *
     unsafe { query_port(context, port, attr, 48) }
 }
 
-pub unsafe extern "C" fn query_rt_values(_context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
+/// The clock as it stands, all of it in `tv_nsec`, as drivers of hardware give their count of cycles.
+pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
     status(|| {
         // SAFETY: null or the program's.
-        let values = unsafe { values.as_mut() }.ok_or(libc::EINVAL)?;
-        // There is no clock of the hardware's.
-        values.comp_mask = 0;
+        let (context, values) = unsafe { (context_of(context)?, values.as_mut().ok_or(libc::EINVAL)?) };
+        values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
+        if values.comp_mask != 0 {
+            let now = libc::c_long::try_from(context.rnic.device.raw_clock()).unwrap_or(libc::c_long::MAX);
+            values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: now };
+        }
         Ok(())
     })
 }

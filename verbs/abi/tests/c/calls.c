@@ -145,7 +145,9 @@ static void queries(struct ibv_context *context)
 	FAILS(ibv_get_pkey_index(NULL, 1, key), EINVAL);
 	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
 	OK(ibv_query_rt_values_ex(context, &values));
+	CHECK(values.comp_mask == IBV_VALUES_MASK_RAW_CLOCK && values.raw_clock.tv_nsec > 0);
 	FAILS(verbs->query_rt_values(context, NULL), EINVAL);
+	FAILS(verbs->query_rt_values(NULL, &values), EINVAL);
 }
 
 static void domains(struct ibv_context *context, void *memory, size_t len)

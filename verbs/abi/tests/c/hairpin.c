@@ -95,6 +95,63 @@ static void two_contexts(void)
 	OK(ibv_close_device(b));
 }
 
+static uint64_t device_clock(struct ibv_context *verbs)
+{
+	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
+	OK(ibv_query_rt_values_ex(verbs, &values));
+	CHECK(values.comp_mask == IBV_VALUES_MASK_RAW_CLOCK);
+	return (uint64_t)values.raw_clock.tv_sec * 1000000000 + (uint64_t)values.raw_clock.tv_nsec;
+}
+
+static uint64_t wall_clock(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* Completions tell when they came, by the device's clock and by the wall's. */
+static void stamps(void)
+{
+	struct link l;
+	link_up(&l);
+	struct ibv_context *verbs = l.client->verbs;
+	struct ibv_device_attr_ex device;
+	OK(ibv_query_device_ex(verbs, NULL, &device));
+	CHECK(device.hca_core_clock == 1000000 && device.completion_timestamp_mask == UINT64_MAX);
+	struct ibv_cq_init_attr_ex ask = { .cqe = 16, .wc_flags = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+		IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK };
+	struct ibv_cq_ex *cq = SOME(ibv_create_cq_ex(verbs, &ask));
+	struct ibv_qp_init_attr init = qp_like(ibv_cq_ex_to_cq(cq));
+	struct ibv_qp *qp = SOME(ibv_create_qp(l.client->pd, &init));
+	struct ibv_poll_cq_attr none = { 0 };
+	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
+	struct ibv_recv_wr *bad;
+	IS(ibv_start_poll(cq, &none), ENOENT);
+	for (uint64_t id = 1; id <= 3; id++)
+		OK(ibv_post_recv(qp, &(struct ibv_recv_wr){ .wr_id = id }, &bad));
+	uint64_t before = device_clock(verbs), wall_before = wall_clock();
+	OK(ibv_modify_qp(qp, &error, IBV_QP_STATE)); /* flushes */
+	while (ibv_start_poll(cq, &none))
+		;
+	uint64_t after, wall_after, last = before;
+	/* Who sets the wall clock moves it a little against the device's. */
+	const uint64_t step = 100000000;
+	for (uint64_t id = 1; id <= 3; id++) {
+		uint64_t at = ibv_wc_read_completion_ts(cq), wall = ibv_wc_read_completion_wallclock_ns(cq);
+		after = device_clock(verbs), wall_after = wall_clock();
+		CHECK(cq->wr_id == id && cq->status == IBV_WC_WR_FLUSH_ERR && ibv_wc_read_opcode(cq) == IBV_WC_RECV);
+		CHECK(at >= last && at <= after);
+		CHECK(wall + step >= wall_before && wall <= wall_after + step);
+		last = at;
+		IS(ibv_next_poll(cq), id < 3 ? 0 : ENOENT);
+	}
+	ibv_end_poll(cq);
+	OK(ibv_destroy_qp(qp));
+	OK(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
+	link_down(&l);
+}
+
 struct passive { struct rdma_cm_id *listener; };
 
 /* As rdma_server does it. */
@@ -166,6 +223,7 @@ int main(void)
 	operations(&link);
 	link_down(&link);
 	two_contexts();
+	stamps();
 	synchronous(false);
 	synchronous(true);
 	puts("done");
