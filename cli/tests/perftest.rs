@@ -11,7 +11,7 @@ fn perftest(arguments: &[&str]) {
         let folder = tempfile::tempdir().expect("a folder");
         let node = |ip: &str, kind| {
             let port = format!("{kind}:{}/link.sock", folder.path().display());
-            Node { ip: ip.into(), port, namespace: None, hugepages: false }
+            Node { ip: ip.into(), port, ..Node::default() }
         };
         stock::perftest(&node("10.4.0.1", "vhost"), &node("10.4.0.2", "virtio_user"), arguments);
     }

@@ -1,16 +1,18 @@
 //! SIGKILL of one end of a virtio/vhost link under rping, at any time: the other end is told, its work is flushed, and
-//! it serves the next client; nothing grows in it, and the next start takes what the dead left.
+//! it serves the next client or connects to the next server; nothing grows in it, and the next start takes what the dead
+//! left.
 
 mod stock;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nix::unistd::Pid;
-use stock::{Node, PATIENCE, alone, text};
+use stock::holdings::Holdings;
+use stock::{Node, alone, text};
 
 /// A victim that works lives at most this long after its first lines.
 const LIFE: Duration = Duration::from_millis(50);
@@ -39,47 +41,6 @@ fn link(folder: &Path, kinds: [&str; 2]) -> (Node, Node) {
 
 const VIRTIO: [&str; 2] = ["virtio_user", "vhost"];
 const VHOST: [&str; 2] = ["vhost", "virtio_user"];
-
-/// What a process has of the kernel.
-#[derive(Clone, Copy, Debug)]
-struct Holdings {
-    descriptors: usize,
-    threads: usize,
-    mappings: usize,
-    resident_kb: u64,
-    hugepages_kb: u64,
-}
-
-impl Holdings {
-    fn of(pid: Pid) -> Self {
-        let entries = |what| fs::read_dir(format!("/proc/{pid}/{what}")).expect("a process").count();
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
-        let field = |name| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
-            line.trim_matches(|c: char| !c.is_ascii_digit()).parse().expect("a number")
-        };
-        Self {
-            descriptors: entries("fd"),
-            threads: entries("task"),
-            mappings: fs::read_to_string(format!("/proc/{pid}/maps")).expect("a process").lines().count(),
-            resident_kb: field("VmRSS:"),
-            hugepages_kb: field("HugetlbPages:"),
-        }
-    }
-
-    /// Those of a server that serves nobody any more, and has no more threads and descriptors than `before`.
-    fn at_rest(pid: Pid, before: Self) -> Self {
-        let start = Instant::now();
-        loop {
-            let now = Self::of(pid);
-            if now.threads <= before.threads && now.descriptors <= before.descriptors {
-                return now;
-            }
-            assert!(start.elapsed() < PATIENCE, "{before:?} has become {now:?}, and stays so");
-            sleep(Duration::from_millis(5));
-        }
-    }
-}
 
 /// Kills a program that is anywhere between its start and a while of work.
 fn kill_one(client: &Node, server: &str, random: &mut fastrand::Rng) {
@@ -156,6 +117,82 @@ fn servers_die(kinds: [&str; 2]) {
     let (_, printed) =
         stock::pair(&left, &right, "rping -s -V -C 3", &format!("rping -c -v -V -C 3 -a {}", left.ip));
     assert_eq!(printed.matches("rdma-ping-").count(), 3, "{printed}");
+}
+
+/// The program of `c/survivor.c`.
+fn survivor(folder: &Path) -> String {
+    let program = folder.join("survivor");
+    let mut build = Command::new("cc");
+    build.args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program);
+    build.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/survivor.c"));
+    assert!(build.args(["-lrdmacm", "-libverbs"]).status().expect("cc runs").success());
+    program.to_str().expect("a path").to_owned()
+}
+
+/// One process, the client of servers that are killed one after the other, while it serves others.
+fn a_client_stays(kinds: [&str; 2]) {
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut random = random();
+    let (mut left, mut right) = link(folder.path(), kinds);
+    // They start sooner so.
+    (left.hugepages, right.hugepages) = (false, false);
+    right.lasts = Duration::from_secs(20) * kills();
+    let client = right.talk(&format!("{} {}", survivor(folder.path()), left.ip));
+    let pid = client.running().program().expect("it talks");
+    let (mut first, mut last, mut told) = (None, None, Duration::ZERO);
+    for n in 1..=2 * kills() {
+        let young = random.u8(..3) == 0;
+        let server = left.run("rping -s", false);
+        let life = if young { YOUTH } else { LIFE };
+        let mut alive = true;
+        if !young {
+            alive = client.says("ping");
+        }
+        sleep(life.mul_f64(random.f64()));
+        let start = Instant::now();
+        assert!(server.kill(), "it ended by itself: {}", text(&server.output()));
+        // One that dies early may have had no connection.
+        if alive && !young {
+            alive = client.says("gone");
+            told = told.max(start.elapsed());
+        }
+        if !alive {
+            panic!("kill {n}: {}", text(&client.output()));
+        }
+        drop(server.output());
+        let output = left.run(&format!("rdma_client -s {}", right.ip), false).output();
+        assert!(output.status.success(), "kill {n}: {}", text(&output));
+        assert!(client.says("served"), "kill {n}");
+        let now = Holdings::of(pid);
+        let first = *first.get_or_insert(now);
+        // While nobody is there it may be on its way to connect, or not.
+        assert!(
+            now.descriptors <= first.descriptors + 4 && now.threads <= first.threads,
+            "{first:?} {now:?}"
+        );
+        assert!(
+            now.mappings <= first.mappings + 8 && now.hugepages_kb == first.hugepages_kb,
+            "{first:?} {now:?}"
+        );
+        last = Some(now);
+    }
+    let server = left.serve("rping -s");
+    assert!(client.says("ping 20"), "{}", text(&client.output()));
+    assert!(server.running().kill() && client.says("gone"), "{}", text(&client.output()));
+    let (first, last) = (first.expect("a kill"), last.expect("a kill"));
+    println!(
+        "{kinds:?}: {} servers of one client killed; told within {told:?}\n    {first:?}\n    {last:?}",
+        2 * kills()
+    );
+    assert!(last.resident_kb < first.resident_kb + 1024 + 4 * u64::from(kills()), "{first:?} {last:?}");
+}
+
+#[test]
+#[ignore = "needs the packages rdmacm-utils, libibverbs-dev and librdmacm-dev"]
+fn needs_rdma_headers_a_client_survives_its_servers() {
+    a_client_stays(VIRTIO);
+    a_client_stays(VHOST);
 }
 
 #[test]

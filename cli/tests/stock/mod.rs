@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // every test binary uses a part
 
+pub mod holdings;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -113,8 +115,7 @@ impl Server {
 /// A program that prints lines for as long as it runs.
 pub struct Talking {
     running: Running,
-    /// One for each line.
-    lines: Receiver<()>,
+    lines: Receiver<String>,
 }
 
 impl Talking {
@@ -126,6 +127,11 @@ impl Talking {
     pub fn goes_on(&self, lines: usize) -> bool {
         while self.lines.try_recv().is_ok() {}
         (0..lines).all(|_| self.lines.recv_timeout(PATIENCE).is_ok())
+    }
+
+    /// Waits until it has printed a line that begins so. False: it ends before.
+    pub fn says(&self, what: &str) -> bool {
+        std::iter::from_fn(|| self.lines.recv_timeout(PATIENCE).ok()).any(|line| line.starts_with(what))
     }
 
     /// How it ends, and what it said on standard error.
@@ -143,6 +149,10 @@ pub struct Node {
     pub namespace: Option<String>,
     /// To run on hugepages, where there are some. Without them a program starts sooner.
     pub hugepages: bool,
+    /// What it logs.
+    pub log: Option<&'static str>,
+    /// How much longer than [`PATIENCE`] programs may take.
+    pub lasts: Duration,
 }
 
 impl Node {
@@ -156,13 +166,14 @@ impl Node {
                 command
             }
         };
-        command.args(["--signal=KILL", &PATIENCE.as_secs().to_string()]).arg(urnic());
+        let patience = PATIENCE + self.lasts;
+        command.args(["--signal=KILL", &patience.as_secs().to_string()]).arg(urnic());
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_"))
         {
             command.env_remove(name);
         }
-        if logs {
-            command.env("URNIC_LOG", "urnic_verbs=debug");
+        if let Some(log) = self.log.or(logs.then_some("urnic_verbs=debug")) {
+            command.env("URNIC_LOG", log);
         }
         command.env("URNIC_MEMORY_HUGEPAGES", if self.hugepages { "auto" } else { "off" });
         let address = format!("{}/24", self.ip);
@@ -194,8 +205,8 @@ impl Node {
         let (told, lines_seen) = mpsc::channel();
         thread::spawn(move || {
             // To the end, lest it waits for a reader.
-            for _ in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
-                let _ = told.send(());
+            for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
+                let _ = told.send(String::from_utf8_lossy(&line).into_owned());
             }
         });
         let talking = Talking { running, lines: lines_seen };

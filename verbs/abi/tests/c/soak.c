@@ -1,8 +1,10 @@
 /* Connections that come and go, registrations, queues, and every operation, verified, in two threads, for some time. What
- * the process holds must not grow: prints memory (KiB) and descriptors, early and at the end.
+ * the process holds must not grow. Every so often all is taken down, and what is left is told: bytes of the heap that are
+ * in use, resident memory (KiB), descriptors, and how many connections and operations there have been.
  *
  *   soak SECONDS SEED */
 #include <dirent.h>
+#include <malloc.h>
 
 #include "harness.h"
 
@@ -150,23 +152,23 @@ static void *work(void *arg)
 	return NULL;
 }
 
+#define STAGES 6
+
 int main(int argc, char **argv)
 {
 	pthread_t threads[2];
-	double seconds = argc > 1 ? atof(argv[1]) : 5, start = now();
+	double seconds = argc > 1 ? atof(argv[1]) : 6, start = now();
 	seed = argc > 2 ? (unsigned)atoi(argv[2]) : 1;
-	end_at = start + seconds;
-	for (uintptr_t i = 0; i < 2; i++)
-		OK(pthread_create(&threads[i], NULL, work, (void *)i));
-	/* Pools and tables have their sizes after a while. */
-	while (now() < start + seconds / 4)
-		usleep(10000);
-	printf("early %ld %d\n", resident(), descriptors());
-	fflush(stdout);
-	for (int i = 0; i < 2; i++)
-		OK(pthread_join(threads[i], NULL));
-	printf("late %ld %d\n", resident(), descriptors());
-	printf("did %lu %lu\n", rounds, operations);
+	for (int stage = 1; stage <= STAGES; stage++) {
+		end_at = start + seconds * stage / STAGES;
+		for (uintptr_t i = 0; i < 2; i++)
+			OK(pthread_create(&threads[i], NULL, work, (void *)(2 * (uintptr_t)stage + i)));
+		for (int i = 0; i < 2; i++)
+			OK(pthread_join(threads[i], NULL));
+		struct mallinfo2 heap = mallinfo2();
+		printf("held %zu %ld %d %lu %lu\n", heap.uordblks + heap.hblkhd, resident(), descriptors(), rounds, operations);
+		fflush(stdout);
+	}
 	puts("done");
 	return 0;
 }

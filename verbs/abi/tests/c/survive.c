@@ -5,15 +5,17 @@
 
 static atomic_int ready;
 
-/* Whether a thread sleeps in the kernel. */
-static bool sleeps(pid_t thread)
+/* What a thread does: 'S' if it sleeps in the kernel, 0 if it has ended. */
+static char state_of(pid_t thread)
 {
 	char path[64], text[256] = "";
 	snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
-	FILE *file = SOME(fopen(path, "r"));
-	CHECK(fgets(text, sizeof text, file));
+	FILE *file = fopen(path, "r");
+	if (!file)
+		return 0;
+	char *ends = fgets(text, sizeof text, file) ? strrchr(text, ')') : NULL;
 	fclose(file);
-	return strrchr(text, ')')[2] == 'S';
+	return ends ? ends[2] : 0;
 }
 
 static _Thread_local pid_t me;
@@ -26,10 +28,15 @@ static void about_to_wait(void)
 	waiter = me;
 }
 
-static void until_it_waits(void)
+/* False: it has ended instead. */
+static bool until_it_waits(void)
 {
-	while (!waiter || !sleeps(waiter))
+	for (;;) {
+		char state = waiter ? state_of(waiter) : 'R';
+		if (state == 'S' || !state)
+			return state;
 		sched_yield();
+	}
 }
 
 static void *in_cm(void *channel)
@@ -73,17 +80,20 @@ static void *in_connect(void *id)
 	return NULL;
 }
 
-/* Starts a thread, and ends it when it blocks. */
-static void cancel(void *(*blocks)(void *), void *with)
+/* Starts a thread, and ends it when it blocks. False: it has ended by itself. */
+static bool cancel(void *(*blocks)(void *), void *with)
 {
 	pthread_t thread;
 	void *answer;
 	waiter = 0;
 	OK(pthread_create(&thread, NULL, blocks, with));
-	until_it_waits();
+	if (!until_it_waits()) {
+		OK(pthread_join(thread, NULL));
+		return false;
+	}
 	OK(pthread_cancel(thread));
 	OK(pthread_join(thread, &answer));
-	CHECK(answer == PTHREAD_CANCELED);
+	return answer == PTHREAD_CANCELED;
 }
 
 static atomic_int at_work;
@@ -148,13 +158,16 @@ static void cancellation(void)
 		at_work = 2;
 		OK(pthread_join(thread, &answer));
 		CHECK(answer == PTHREAD_CANCELED && at_work == 3);
-		cancel(in_cm, l.channel);
-		cancel(in_cq, channel);
-		cancel(in_async, l.client->verbs);
-		cancel(in_request, listener);
-		OK(rdma_create_ep(&id, &active, NULL, &init));
-		cancel(in_connect, id);
-		rdma_destroy_ep(id);
+		CHECK(cancel(in_cm, l.channel));
+		CHECK(cancel(in_cq, channel));
+		CHECK(cancel(in_async, l.client->verbs));
+		CHECK(cancel(in_request, listener));
+		/* Connecting ends by itself after some seconds, which may have passed on a busy machine. */
+		for (bool cancelled = false; !cancelled;) {
+			OK(rdma_create_ep(&id, &active, NULL, &init));
+			cancelled = cancel(in_connect, id);
+			rdma_destroy_ep(id);
+		}
 	}
 	OK(ibv_destroy_cq(cq));
 	OK(ibv_destroy_comp_channel(channel));
@@ -196,7 +209,7 @@ static void destruction(void)
 		for (int i = 0; i < 2; i++) {
 			waiter = 0;
 			OK(pthread_create(&threads[i], NULL, blocks[i], with[i]));
-			until_it_waits();
+			CHECK(until_it_waits());
 		}
 		rdma_destroy_event_channel(events);
 		OK(ibv_destroy_comp_channel(channel));
