@@ -97,6 +97,9 @@ pub struct NodeArgs {
 pub struct InfoArgs {
     #[command(flatten)]
     pub node: NodeArgs,
+    /// Show the connections and counters of the programs that run on urnic in this network namespace, instead
+    #[arg(long)]
+    pub connections: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

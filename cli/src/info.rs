@@ -10,6 +10,7 @@ use urnic_config::{Choice, Config, Mac, PortSpec};
 use urnic_dataplane::{Capabilities, Eal, ExternalMemory, allowed_cores, hugepage_status};
 
 use crate::args::{InfoArgs, NodeArgs};
+use crate::connections;
 use crate::failure::{Failure, print};
 use crate::run::{Libraries, Way};
 use crate::settings::Settings;
@@ -83,6 +84,9 @@ struct DeviceInfo {
 }
 
 pub fn run(args: &InfoArgs) -> Result<(), Failure> {
+    if args.connections {
+        return connections::run(args.json);
+    }
     let settings = Settings::of_node(&args.node);
     let config = settings.load()?;
     let device = match (&config.port.spec, config.ip.is_configured()) {

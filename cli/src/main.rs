@@ -4,6 +4,7 @@
 //! 2, bad usage or configuration.
 
 mod args;
+mod connections;
 mod failure;
 mod host;
 mod info;

@@ -269,3 +269,14 @@ fn failures() {
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("urnic: ") && message.contains("/nonexistent/dir"), "{message}");
 }
+
+/// The connections of running programs: whatever runs on this machine now, it is one JSON array.
+#[test]
+fn connections_of_running_programs() {
+    let output = run(&["info", "--connections", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    for program in told.as_array().expect("an array") {
+        assert!(program["pid"].is_u64() && program["connections"].is_array(), "{program}");
+    }
+}

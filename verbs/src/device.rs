@@ -12,6 +12,7 @@ use crate::cm::{EventChannel, EventSink};
 use crate::cq::{Cq, CqInit, CqShared, check_depth};
 use crate::error::{Error, Result};
 use crate::events::{AsyncEvents, AsyncQueue, AsyncSink};
+use crate::inspect::{ConnectionAttr, Inspector};
 use crate::memory::{Allocate, Regions};
 use crate::pd::{Pd, PdShared, Scope};
 use crate::shard::{DeviceClock, Doorbells, EngineOps, Shard, Ties, forked, linger_at_exit};
@@ -44,6 +45,8 @@ pub(crate) struct DeviceShared {
     scopes: AtomicU32,
     /// Whether the connections' data is waited for at the end; not where time is simulated.
     lingers: bool,
+    /// Tells other processes.
+    inspector: Option<Inspector>,
 }
 
 impl DeviceShared {
@@ -55,6 +58,7 @@ impl DeviceShared {
 
 impl Drop for DeviceShared {
     fn drop(&mut self) {
+        self.inspector = None;
         // The thread first: it keeps the shard alive.
         self.shard.stop();
         if self.lingers {
@@ -207,6 +211,7 @@ impl Device {
 
     pub(crate) fn new(shard: Arc<Shard>, ties: Ties, memory: Arc<dyn Allocate>, lingers: bool) -> Self {
         let shared = DeviceShared {
+            inspector: if lingers { Inspector::start(&shard) } else { None },
             shard,
             events: ties.events,
             clock: ties.clock,
@@ -257,6 +262,14 @@ impl Device {
     /// Whether this process is a forked child of the one that opened the device, and cannot use it.
     pub fn is_forked(&self) -> bool {
         forked()
+    }
+
+    /// The TCP connections of the device, also those that are not in RDMA mode.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn connections(&self) -> Result<Vec<ConnectionAttr>> {
+        self.shared.shard.control(|engine| Ok(engine.connections()))
     }
 
     /// Creates a protection domain.

@@ -15,6 +15,7 @@ use crate::cm::{CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReaso
 use crate::device::{Device, MAX_QPS};
 use crate::error::{Error, Result};
 use crate::events::AsyncQueue;
+use crate::inspect::ConnectionAttr;
 use crate::memory::{MrTable, PageAllocator};
 use crate::qp::{QpConnection, QpShared, QpState, Receives};
 use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, RequestId, Shard, Ties};
@@ -316,6 +317,10 @@ impl EngineOps for FakeEngine {
 
     fn shutdown(&mut self) {
         self.knobs.shut_down.store(true, Ordering::SeqCst);
+    }
+
+    fn connections(&self) -> Vec<ConnectionAttr> {
+        Vec::new()
     }
 
     fn attributes(&self) -> EngineAttr {

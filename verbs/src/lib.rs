@@ -17,6 +17,7 @@ mod eventfd;
 mod events;
 #[cfg(test)]
 mod fake;
+mod inspect;
 mod memory;
 mod pd;
 mod port;
@@ -42,12 +43,15 @@ pub use cq::{Completion, Completions, Cq, CqInit};
 pub use device::{Device, DeviceAttr};
 pub use error::{Error, PostError, PostListError, Result};
 pub use events::{AsyncEvent, AsyncEvents, AsyncSink, FaultCause, QpFault};
+pub use inspect::ConnectionAttr;
 pub use memory::{Access, Mr, Mw, MwBind, MwKind, Rereg};
 pub use pd::Pd;
 pub use qp::{Qp, QpAttr, QpConnection, QpInit, QpState, TerminateInfo};
 pub use srq::{Srq, SrqAttr, SrqInit};
 pub use urnic_config::{Cidr, RtrChoice};
 pub use urnic_iwarp::Rtr;
-pub use urnic_tcp::{Keepalive, Patience};
+pub use urnic_tcp::{
+    ConnInfo as TcpInfo, Keepalive, Patience, RecoveryState as TcpRecovery, State as TcpState,
+};
 pub use wc::{Wc, WcFlags, WcOpcode, WcStatus};
 pub use wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};

@@ -378,6 +378,14 @@ fn slow_paths_are_counted() {
         client.post(1, op, &[Sge::of(&local, 0, 1 << 20)]);
         assert_eq!(client.next(&mut simulation).status, WcStatus::Success);
     }
+    // The connection has figures of its own.
+    let connections = simulation.device(0).connections().unwrap();
+    let [c] = &connections[..] else { panic!("one connection: {connections:?}") };
+    assert_eq!(c.qpn, Some(server.qp.qpn()));
+    assert!(
+        c.tcp.state == TcpState::Established && c.tcp.retransmits > 0 && c.tcp.delivered > 1 << 20,
+        "{c:?}"
+    );
     assert_eq!(names.map(|name| counter(&simulation, name) > 10), [true; 2]);
     server.qp.to_error();
     assert_eq!(server.qp.state(), QpState::Error);

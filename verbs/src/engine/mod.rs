@@ -23,6 +23,7 @@ pub(crate) use open::{choose_kernel, open};
 use crate::cm::{ConnParam, EventQueue};
 use crate::error::Error;
 use crate::events::{AsyncEvent, AsyncQueue};
+use crate::inspect::ConnectionAttr;
 use crate::memory::{MrFault, MrTable};
 use crate::port::{BURST, Port, PortBuffers, Wire};
 use crate::qp::{QpConnection, QpShared, QpState};
@@ -33,7 +34,7 @@ use connect::Listener;
 use endpoint::{Endpoint, Farewell, Phase};
 use qp::QpCore;
 use slab::Slab;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -623,6 +624,27 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
 
     fn finish(&mut self) {
         self.port.finish();
+    }
+
+    fn connections(&self) -> Vec<ConnectionAttr> {
+        let qpns: HashMap<ConnId, u32> = self
+            .core
+            .endpoints
+            .iter()
+            .filter_map(|(_, endpoint)| match (endpoint.conn, &endpoint.phase) {
+                (Some(conn), &Phase::Open { qp }) => Some((conn, self.core.qps.get(qp)?.shared.qpn)),
+                _ => None,
+            })
+            .collect();
+        let attributes = |conn| {
+            Some(ConnectionAttr {
+                qpn: qpns.get(&conn).copied(),
+                local: self.stack.local_addr(conn)?,
+                peer: self.stack.peer_addr(conn)?,
+                tcp: self.stack.info(conn)?,
+            })
+        };
+        self.stack.connections().filter_map(attributes).collect()
     }
 
     fn attributes(&self) -> EngineAttr {

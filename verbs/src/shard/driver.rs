@@ -71,12 +71,12 @@ impl Driver {
             Progress::Adaptive => adaptive,
         };
         let own = shard.clone();
-        let before = block_signals();
-        let thread = thread::Builder::new().name("urnic-engine".into()).spawn(move || {
-            settle(core);
-            run(&own);
+        let thread = with_signals_blocked(|| {
+            thread::Builder::new().name("urnic-engine".into()).spawn(move || {
+                settle(core);
+                run(&own);
+            })
         });
-        restore_signals(&before);
         let thread = thread.map_err(|source| Error::Os { what: "the engine's thread", source })?;
         *driver.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
@@ -264,6 +264,14 @@ fn ask_for_short_slices() {
             libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0);
         }
     }
+}
+
+/// Starts a thread that inherits this: signals are the application's.
+pub(crate) fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
+    let before = block_signals();
+    let started = start();
+    restore_signals(&before);
+    started
 }
 
 fn block_signals() -> libc::sigset_t {

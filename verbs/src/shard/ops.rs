@@ -10,6 +10,7 @@ use urnic_tcp::Patience;
 use crate::cm::{ConnParam, EventQueue};
 use crate::error::Result;
 use crate::events::AsyncQueue;
+use crate::inspect::ConnectionAttr;
 use crate::memory::MrTable;
 use crate::qp::{QpConnection, QpShared};
 
@@ -113,4 +114,6 @@ pub(crate) trait EngineOps: Send {
 
     /// Facts to show.
     fn attributes(&self) -> EngineAttr;
+    /// The TCP connections that there are.
+    fn connections(&self) -> Vec<ConnectionAttr>;
 }

@@ -1,0 +1,113 @@
+//! `urnic info --connections`: what running programs tell of their connections.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::io::Read;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::failure::{Failure, print};
+
+/// A device of a running program; the JSON form is a contract with scripts.
+#[derive(Serialize)]
+struct Running {
+    pid: u32,
+    counters: BTreeMap<String, Value>,
+    connections: Vec<BTreeMap<String, Value>>,
+}
+
+/// Longest answer that is read.
+const LONGEST: u64 = 64 << 20;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub fn run(json: bool) -> Result<(), Failure> {
+    let sockets = std::fs::read_to_string("/proc/net/unix")
+        .map_err(|e| Failure::Failed(format!("/proc/net/unix: {e}")))?;
+    let mut names: Vec<&str> = sockets
+        .lines()
+        .filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'))
+        .filter(|name| name.starts_with("urnic/"))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    // One that ends meanwhile, or is somebody else's, has nothing to say.
+    let running: Vec<Running> = names.into_iter().filter_map(ask).collect();
+    if json {
+        return print(&serde_json::to_string(&running).map_err(|e| Failure::Failed(e.to_string()))?);
+    }
+    print(&text(&running))
+}
+
+fn ask(name: &str) -> Option<Running> {
+    let pid = name.split('/').nth(1)?.parse().ok()?;
+    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).ok()?).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let mut answer = String::new();
+    stream.take(LONGEST).read_to_string(&mut answer).ok()?;
+    // A device that would not talk to us, or is just ending.
+    if answer.is_empty() {
+        return None;
+    }
+    let mut told = Running { pid, counters: BTreeMap::new(), connections: Vec::new() };
+    for line in answer.lines() {
+        match line.split_once(' ')? {
+            ("counter", rest) => {
+                let (name, number) = rest.split_once(' ')?;
+                told.counters.insert(name.to_owned(), value(number));
+            }
+            ("connection", rest) => {
+                let pairs = rest.split(' ').filter_map(|pair| pair.split_once('='));
+                told.connections.push(pairs.map(|(name, v)| (name.to_owned(), value(v))).collect());
+            }
+            _ => {}
+        }
+    }
+    Some(told)
+}
+
+/// A number or a truth value, or else a word.
+fn value(word: &str) -> Value {
+    match serde_json::from_str(word) {
+        Ok(value @ (Value::Number(_) | Value::Bool(_))) => value,
+        _ => Value::String(word.to_owned()),
+    }
+}
+
+fn text(running: &[Running]) -> String {
+    if running.is_empty() {
+        return "no program of yours has a device open in this network namespace".into();
+    }
+    let mut text = String::new();
+    for device in running {
+        let _ = writeln!(text, "process {}: {} connections", device.pid, device.connections.len());
+        for c in &device.connections {
+            let word = |name: &str| match c.get(name) {
+                Some(Value::String(s)) => s.clone(),
+                Some(v) => v.to_string(),
+                None => "-".into(),
+            };
+            let _ = writeln!(
+                text,
+                "  {} {} {} qp {}: rtt {} us, cwnd {}, in flight {}, retransmits {}, delivered {}, received {}",
+                word("local"),
+                word("peer"),
+                word("state"),
+                word("qpn"),
+                word("rtt_us"),
+                word("cwnd"),
+                word("in_flight"),
+                word("retransmits"),
+                word("delivered"),
+                word("received"),
+            );
+        }
+        for (name, v) in device.counters.iter().filter(|(_, v)| v.as_u64().is_some_and(|n| n > 0)) {
+            let _ = writeln!(text, "  {name:<32} {v}");
+        }
+    }
+    text.trim_end().to_owned()
+}
