@@ -64,12 +64,15 @@ impl Inspector {
 
 impl Drop for Inspector {
     fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if forked() {
+            // The thread is the parent's.
+            std::mem::forget(thread);
+            return;
+        }
         self.stopping.store(true, Ordering::Relaxed);
-        // The thread is not in a process that was forked; elsewhere it wakes to find out.
-        if !forked()
-            && UnixStream::connect_addr(&self.name).is_ok()
-            && let Some(thread) = self.thread.take()
-        {
+        // It wakes to find out.
+        if UnixStream::connect_addr(&self.name).is_ok() {
             let _ = thread.join();
         }
     }
