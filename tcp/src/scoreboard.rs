@@ -383,6 +383,32 @@ impl Scoreboard {
         self.lost_from = self.una;
     }
 
+    /// Of `range` what has not arrived is lost, as a router told.
+    pub fn lose(&mut self, range: Range<Seq>) {
+        if !range.start.lt(range.end) {
+            return;
+        }
+        // What is SACKed stays whole.
+        for end in [range.start, range.end] {
+            if self.runs.get(self.find(end)).is_some_and(|r| r.fate == Fate::Sent) {
+                self.split(end);
+            }
+        }
+        let mut i = self.find(range.start);
+        let mut start = self.start(i);
+        while let Some(run) = self.runs.get_mut(i)
+            && start.lt(range.end)
+        {
+            let from = core::mem::replace(&mut start, run.end);
+            if run.fate == Fate::Sent {
+                run.fate = Fate::Lost;
+                self.lost += run.end.since(from);
+            }
+            i += 1;
+        }
+        self.lost_from = self.lost_from.min(range.start).max(self.una);
+    }
+
     /// Nothing was lost after all, it was only late.
     pub fn revive_lost(&mut self) {
         for run in self.runs.iter_mut().filter(|r| r.fate == Fate::Lost) {

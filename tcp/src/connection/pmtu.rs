@@ -4,6 +4,7 @@
 //! Segments that are lost again and again while they are large are sent smaller. Ten minutes after the last such finding
 //! segments of the full size are tried again; if the first of them is lost, one timeout ends the trial.
 
+use super::repair::Frto;
 use super::{Connection, Cx, Recovery, State, TIMESTAMPS_LEN, ip_tcp};
 use crate::buffers::Buffers;
 use crate::connection::Flags;
@@ -59,10 +60,52 @@ impl<B: Buffers> Connection<B> {
     pub fn lower_mtu(&mut self, mtu: u16, now: Time) {
         let mss = self.mss_of(mtu.max(self.least_mtu()));
         if mss < self.mss && !matches!(self.state, State::SynSent | State::SynReceived) {
+            let before = core::mem::replace(&mut self.mss, mss);
             self.shrink(mss, now);
-            self.cold.resend_first = true;
-            self.flags.set(Flags::OUTPUT);
+            self.resend_larger(u32::from(before), now);
         }
+    }
+
+    /// All that is outstanding in segments of more than the new size was dropped, which says nothing about congestion: it
+    /// goes again at once, as far as the window lets it, and the window stays (RFC 8201 §5.4; RFC 1191 §6.4 would wait for the ACK of the first). `before`:
+    /// the size that it was sent in.
+    fn resend_larger(&mut self, before: u32, now: Time) {
+        let (mut seq, end) = (self.snd_una, self.data_sent());
+        let mut from = None;
+        while seq.lt(end) {
+            let len = self.cold.queue.segment_len(seq, before, 0).min(end.since(seq));
+            if len > u32::from(self.mss) {
+                from = from.or(Some(seq));
+            } else if let Some(from) = from.take() {
+                self.cold.scoreboard.lose(from..seq);
+            }
+            if len == 0 {
+                break;
+            }
+            seq += len;
+        }
+        if let Some(from) = from {
+            // A FIN went with the last of them.
+            self.cold.scoreboard.lose(from..self.snd_nxt);
+        }
+        if self.cold.scoreboard.lost() == 0 {
+            return;
+        }
+        let c = &mut self.cold;
+        c.frto = Frto::Off;
+        if matches!(self.recovery, Recovery::None | Recovery::NewReno) {
+            if self.recovery == Recovery::NewReno {
+                c.congestion.on_recovery_exit(self.snd_nxt - self.snd_una, false);
+            }
+            c.undo = None;
+            c.probe = None;
+            c.resend_first = false;
+            c.recover = self.snd_nxt;
+            self.dup_acks = 0;
+            self.recovery = Recovery::Timeout;
+        }
+        self.restart_timer(now);
+        self.flags.set(Flags::OUTPUT);
     }
 
     fn shrink(&mut self, mss: u16, now: Time) {

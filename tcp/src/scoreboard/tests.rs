@@ -168,6 +168,7 @@ enum Step {
     Detect { sent: u64, end: u32, patience: u64 },
     SendLost(u32),
     Timeout(u64),
+    Lose(u32, u32),
     Revive,
 }
 
@@ -179,6 +180,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0u64..60, 0u32..80, 0u64..20).prop_map(|(sent, end, patience)| Step::Detect { sent, end, patience }),
         4 => (1u32..10).prop_map(Step::SendLost),
         1 => (0u64..60).prop_map(Step::Timeout),
+        1 => (0u32..60, 0u32..40).prop_map(|(a, n)| Step::Lose(a, n)),
         1 => Just(Step::Revive),
     ]
 }
@@ -278,6 +280,11 @@ proptest! {
                             o.fate = Fate::Lost;
                         }
                     });
+                }
+                Step::Lose(a, n) => {
+                    let (start, end) = ((m.una + a).min(nxt), (m.una + a + n).min(nxt));
+                    s.lose(Seq(start)..Seq(end));
+                    m.each(start..end, |o| if o.fate == Fate::Sent { o.fate = Fate::Lost });
                 }
                 Step::Revive => {
                     s.revive_lost();
