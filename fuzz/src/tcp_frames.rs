@@ -138,7 +138,10 @@ impl Run {
             }
             5 | 6 => self.stack.close(now, conn, &mut self.out),
             7 => self.stack.abort(now, conn, &mut self.out),
-            8 => self.stack.set_pressure(input.u8() & 1 == 1),
+            8 => match input.u8() & 3 {
+                3 => self.stack.give_back_held(),
+                low => self.stack.set_pressure(low == 1),
+            },
             9 => self.out.limit = usize::from(input.u8() % 70),
             _ => {}
         }

@@ -36,8 +36,8 @@ impl HeldFrames {
         }
     }
 
-    /// The connections that hold some, which are to give them up.
-    pub fn take_holders(&mut self) -> HashSet<u32> {
-        core::mem::take(&mut self.holders)
+    /// The connections that hold some.
+    pub fn holders(&self) -> Vec<u32> {
+        self.holders.iter().copied().collect()
     }
 }

@@ -470,16 +470,16 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Gives held out-of-order frames back, the newest first; answers how many.
-    pub fn drop_held(&mut self) -> usize {
-        let mut dropped = 0;
-        while self.cold.reassembly.drop_newest() {
-            dropped += 1;
-        }
-        if self.cold.peer_fin.is_none() {
+    /// Gives the farther half of the held out-of-order frames back; answers how many, and how many are left.
+    pub fn drop_farther_half(&mut self) -> (usize, usize) {
+        let held = &mut self.cold.reassembly;
+        let before = held.len();
+        while held.len() > before / 2 && held.drop_newest() {}
+        let left = held.len();
+        if left == 0 && self.cold.peer_fin.is_none() {
             self.flags.clear(Flags::HOLES);
         }
-        dropped
+        (before - left, left)
     }
 
     /// Its name; `index` is where it is.

@@ -578,16 +578,19 @@ impl<B: Buffers> Stack<B> {
         self.end(conn, CloseReason::Aborted);
     }
 
-    /// The link is (or no longer is) short of receive buffers: out-of-order frames are given back and no new ones
-    /// held. Acknowledged octets are never dropped.
+    /// The link is (or no longer is) short of receive buffers: no more out-of-order frames are held.
     pub fn set_pressure(&mut self, low: bool) {
         self.net.pressure = low;
-        if !low {
-            return;
-        }
-        for index in self.net.held.take_holders() {
-            let dropped = self.connections.get_mut(index).map_or(0, Connection::drop_held);
-            self.net.held.changed(index, dropped, 0);
+    }
+
+    /// The link is about to run out of receive buffers: every connection gives the farther half of its out-of-order frames
+    /// back. Their peers have been told that they arrived, and will send them again (RFC 2018 §8). Acknowledged octets
+    /// are never dropped.
+    pub fn give_back_held(&mut self) {
+        for index in self.net.held.holders() {
+            let Some(c) = self.connections.get_mut(index) else { continue };
+            let (dropped, left) = c.drop_farther_half();
+            self.net.held.changed(index, dropped + left, left);
             self.net.counters.out_of_order_dropped += dropped as u64;
         }
     }

@@ -151,8 +151,11 @@ fn pool_pressure_costs_nothing_but_time() {
         w.open(Script::send(500_000), Script::send(500_000));
         let mut rng = fastrand::Rng::with_seed(seed);
         for _ in 0..200 {
-            let low = rng.bool();
-            w.hosts[rng.usize(..2)].stack.set_pressure(low);
+            let stack = &mut w.hosts[rng.usize(..2)].stack;
+            stack.set_pressure(rng.bool());
+            if rng.u8(..4) == 0 {
+                stack.give_back_held();
+            }
             w.run(Duration::from_micros(rng.u64(..2000)), |_| false);
         }
         for h in &mut w.hosts {

@@ -37,12 +37,12 @@ impl Runner<'_> {
                 Ok(())
             }
             "pressure" => {
-                let low = match words[..] {
-                    ["on"] => true,
-                    ["off"] => false,
-                    _ => return Err("usage: pressure on|off".into()),
-                };
-                self.world.stack.set_pressure(low);
+                match words[..] {
+                    ["on"] => self.world.stack.set_pressure(true),
+                    ["off"] => self.world.stack.set_pressure(false),
+                    ["more"] => self.world.stack.give_back_held(),
+                    _ => return Err("usage: pressure on|off|more".into()),
+                }
                 Ok(())
             }
             "room" => {

@@ -347,6 +347,9 @@ impl<P: Port, C: Clock> Engine<P, C> {
             self.under_pressure = low;
             self.stack.set_pressure(low);
         }
+        if low && self.port.receive_pool_short() {
+            self.stack.give_back_held();
+        }
         self.stack.foresee(&burst);
         let mut frames = burst.drain(..).peekable();
         while let Some(frame) = frames.next() {

@@ -57,7 +57,8 @@ pub(crate) fn open(
         ..EalConfig::default()
     };
     let eal = Eal::start(&eal).map_err(|e| failed(&e))?;
-    let options = PortOptions { mtu: config.port.mtu, ..PortOptions::default() };
+    let options =
+        PortOptions { mtu: config.port.mtu, rx_frames: receive_frames(config), ..PortOptions::default() };
     let port = urnic_dataplane::Port::open(&eal, spec, &options).map_err(|e| failed(&e))?;
 
     let mac = match config.mac() {
@@ -136,6 +137,16 @@ fn not_of_the_kernel(ip: IpAddr) -> Result<()> {
         ))),
         None => Ok(()),
     }
+}
+
+/// Receive buffers beside those of the port's queue: for a window of full segments that all wait for one that was lost, of
+/// which at most three quarters of the buffers are held; no more than a quarter of the memory takes.
+fn receive_frames(config: &Config) -> u32 {
+    let mtu = u32::from(config.port.mtu).max(576);
+    let window = config.tcp.recv_window.div_ceil(mtu - 60);
+    let affordable = (u64::from(config.memory_mb()) << 18) / u64::from(mtu + 512);
+    let wanted = u64::from(window + window / 3).min(affordable) as u32;
+    wanted.max(PortOptions::default().rx_frames)
 }
 
 fn tcp(config: &Config) -> TcpConfig {

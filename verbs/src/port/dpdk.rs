@@ -293,6 +293,10 @@ impl Port for DpdkPort {
         self.port.rx_pool().available() < self.low
     }
 
+    fn receive_pool_short(&self) -> bool {
+        self.port.rx_pool().available() < self.low / 2
+    }
+
     fn gso_max(&self) -> usize {
         // Faults are to hit single segments, as on a real wire.
         if self.fault.is_some() { 0 } else { self.port.gso_max() }

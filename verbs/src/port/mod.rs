@@ -42,8 +42,11 @@ pub trait Port: Send {
     /// When the port itself wants another pass, whatever happens.
     fn next_deadline(&self) -> Option<Time>;
 
-    /// True while the receive pool is low (a quarter left), so that frames held out of order must go.
+    /// True while the receive pool is low (a quarter left), so that no more frames may be held out of order.
     fn receive_pool_low(&self) -> bool;
+
+    /// True if it is almost empty (an eighth left), so that frames held out of order must go.
+    fn receive_pool_short(&self) -> bool;
 
     /// Octets of payload that one frame may carry as several segments to the link's other end; zero if it can't.
     /// May change while the link is being set up, and with every peer.

@@ -170,6 +170,10 @@ impl Port for SimPort {
         false
     }
 
+    fn receive_pool_short(&self) -> bool {
+        false
+    }
+
     fn gso_max(&self) -> usize {
         self.gso_max
     }
