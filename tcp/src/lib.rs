@@ -7,7 +7,7 @@
 //! # A pass
 //! ```text
 //! stack.foresee(&burst)                         // if there are many connections: a hint
-//! for frame in burst { stack.receive(now, frame, &mut handler, &mut tx) }
+//! stack.receive_burst(now, burst, &mut handler, &mut tx)
 //! stack.advance(now, &mut handler, &mut tx)     // timers; cheap when nothing is due
 //! ...                                           // what the handler noted: send(), output(), close() ...
 //! stack.flush(now, &mut tx)                     // delayed ACKs, ARP requests, connections that waited for room

@@ -15,7 +15,9 @@ use crate::seq::Seq;
 use crate::sum;
 use crate::table::Key;
 use crate::time::Time;
-use crate::wire::{HeaderTemplate, HeaderTemplate6, Options, Segment, TYPE_TAG, TcpFields, ecn, flag};
+use crate::wire::{
+    Common, HeaderTemplate, HeaderTemplate6, Options, Segment, TYPE_TAG, TcpFields, ecn, flag,
+};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::HashMap;
@@ -24,6 +26,14 @@ use std::collections::HashMap;
 const STATELESS_REPLIES: u32 = 10_000;
 /// ICMP errors per second (RFC 4443 §2.4 f).
 const ICMP_ERRORS: u32 = 100;
+
+/// Segments that are sent one after the other.
+pub(crate) struct Volley {
+    common: Common,
+    v6: bool,
+    /// They are for ourselves.
+    loopback: bool,
+}
 
 pub(crate) struct Net {
     pub cfg: StackConfig,
@@ -196,7 +206,6 @@ impl Net {
     }
 
     /// Sends one segment. The caller has seen that there is room.
-    #[inline]
     pub fn emit<P: Payload, T: Transmit<P>>(
         &mut self,
         tx: &mut T,
@@ -205,20 +214,51 @@ impl Net {
         retransmit: bool,
         gso_size: u16,
     ) {
-        let len: usize = payload.iter().map(|p| p.range.len()).sum();
+        if let Some(volley) = self.begin(fields) {
+            self.emit_next(tx, &volley, (fields.seq, fields.flags), payload, retransmit, gso_size);
+        }
+    }
+
+    /// Begins segments that have all of these fields in common but for number and flags; nothing else may be emitted
+    /// between this and the last of them. `None`: there are no such addresses.
+    #[inline]
+    pub fn begin(&mut self, fields: &TcpFields<'_>) -> Option<Volley> {
+        let remote = fields.key.remote_ip();
+        if fields.key.is_v6() {
+            let path = self.paths.get(remote)?;
+            let common = self.header6.begin(fields, path, self.inet6.hop_limit);
+            return Some(Volley { common, v6: true, loopback: path.own });
+        }
+        let loopback = remote == self.ip.to_bits();
+        Some(Volley { common: self.header.begin(fields), v6: false, loopback })
+    }
+
+    /// Sends one of the segments that were begun. The caller has seen that there is room.
+    #[inline(always)]
+    pub fn emit_next<P: Payload, T: Transmit<P>>(
+        &mut self,
+        tx: &mut T,
+        volley: &Volley,
+        seq_flags: (Seq, u8),
+        payload: &[Piece<'_, P>],
+        retransmit: bool,
+        gso_size: u16,
+    ) {
         let offload = self.cfg.checksum_offload_tx;
-        let payload_sum = (!offload).then(|| {
-            let add = |(sum, len), p: &Piece<'_, P>| {
-                (sum::combine(sum, len, p.payload.sum(p.range.clone())), len + p.range.len())
-            };
-            payload.iter().fold((0, 0), add).0
-        });
-        let (headers, loopback) = if fields.key.is_v6() {
-            let Some(path) = self.paths.get(fields.key.remote_ip()) else { return };
-            (self.header6.write(fields, path, self.inet6.hop_limit, len, payload_sum), path.own)
-        } else {
-            (self.header.write(fields, len, payload_sum), fields.key.remote_ip() == self.ip.to_bits())
+        let (len, sum) = match payload {
+            _ if offload => (payload.iter().map(|p| p.range.len()).sum(), 0),
+            [p] => (p.range.len(), p.payload.sum(p.range.clone())),
+            _ => payload.iter().fold((0, 0), |(len, sum), p| {
+                (len + p.range.len(), sum::combine(sum, len, p.payload.sum(p.range.clone())))
+            }),
         };
+        let payload_sum = (!offload).then_some(sum);
+        let headers = if volley.v6 {
+            self.header6.finish(&volley.common, seq_flags, len, payload_sum)
+        } else {
+            self.header.finish(&volley.common, seq_flags, len, payload_sum)
+        };
+        let loopback = volley.loopback;
         self.counters.segments_out += 1;
         self.counters.bytes_out += len as u64;
         if retransmit {

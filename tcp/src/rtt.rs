@@ -117,7 +117,19 @@ impl RttEstimator {
 
     /// The current retransmission timeout, backed off.
     pub fn rto(&self) -> Duration {
-        Duration::from_nanos((self.rto << self.backoff).min(self.max))
+        Duration::from_nanos(self.rto_nanos())
+    }
+
+    /// The same in nanoseconds, for what every segment asks.
+    #[inline]
+    pub(crate) fn rto_nanos(&self) -> u64 {
+        (self.rto << self.backoff).min(self.max)
+    }
+
+    /// [`srtt`](Self::srtt) in nanoseconds.
+    #[inline]
+    pub(crate) fn srtt_nanos(&self) -> Option<u64> {
+        self.measured.then_some(self.srtt)
     }
 
     /// The timer expired: doubles the timeout (RFC 6298 (5.5)), up to the maximum.

@@ -9,47 +9,79 @@ mod tests;
 
 /// One's-complement sum of `data`; a last odd byte counts as the high half of a word.
 pub fn sum(data: &[u8]) -> u16 {
-    // Words of native order are summed and swapped once at the end (RFC 1071 §2 B). Eight bytes at a time are split
-    // into two 32-bit halves, so 64-bit accumulators cannot overflow for any slice shorter than 2^34 bytes.
-    let mut lanes = [0u64; 4];
-    let mut blocks = data.chunks_exact(32);
-    for block in &mut blocks {
-        for (lane, eight) in lanes.iter_mut().zip(block.chunks_exact(8)) {
-            let v = match eight.first_chunk::<8>() {
-                Some(b) => u64::from_ne_bytes(*b),
-                None => 0,
-            };
-            *lane += (v & 0xffff_ffff) + (v >> 32);
-        }
+    // Words of native order are summed and swapped once at the end, and several of them at a time, as carries come in
+    // again at the other end whatever the width (RFC 1071 §2 A, B and C).
+    let (blocks, rest) = data.as_chunks::<128>();
+    let acc = blocks.iter().fold(0, add_block);
+    let (mut acc, mut rest) = (acc, rest);
+    acc = add_first::<64>(acc, &mut rest);
+    acc = add_first::<32>(acc, &mut rest);
+    acc = add_first::<16>(acc, &mut rest);
+    acc = add_first::<8>(acc, &mut rest);
+    let mut last = 0;
+    if let Some((four, after)) = rest.split_first_chunk() {
+        last += u64::from(u32::from_ne_bytes(*four));
+        rest = after;
     }
-    let mut total = fold32(lanes[0]) + fold32(lanes[1]) + fold32(lanes[2]) + fold32(lanes[3]);
-    let mut words = blocks.remainder().chunks_exact(2);
-    for w in &mut words {
-        if let Some(b) = w.first_chunk::<2>() {
-            total += u64::from(u16::from_ne_bytes(*b));
-        }
+    if let Some((two, after)) = rest.split_first_chunk() {
+        last += u64::from(u16::from_ne_bytes(*two));
+        rest = after;
     }
-    if let [last] = words.remainder() {
-        total += u64::from(u16::from_ne_bytes([*last, 0]));
+    if let [one] = rest {
+        last += u64::from(u16::from_ne_bytes([*one, 0]));
     }
-    fold(total).to_be()
+    fold(add64(acc, last)).to_be()
 }
 
-/// The end-around-carry sum of the two 32-bit halves.
-fn fold32(v: u64) -> u64 {
-    (v & 0xffff_ffff) + (v >> 32)
+/// Takes a block from the front of `rest`, if it is that long, and adds it.
+#[inline(always)]
+fn add_first<const N: usize>(acc: u64, rest: &mut &[u8]) -> u64 {
+    match rest.split_first_chunk::<N>() {
+        Some((block, after)) => {
+            *rest = after;
+            add_block(acc, block)
+        }
+        None => acc,
+    }
+}
+
+/// The sum of a few whole words: of a header.
+#[inline]
+pub(crate) fn sum_of<const N: usize>(header: &[u8; N]) -> u16 {
+    const { assert!(N % 4 == 0 && N <= 64) };
+    let (words, _) = header.as_chunks::<4>();
+    fold(words.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum()).to_be()
+}
+
+/// Adds the words of a block: one instruction each, where the processor adds with carry.
+#[inline]
+fn add_block<const N: usize>(acc: u64, block: &[u8; N]) -> u64 {
+    let (words, _) = block.as_chunks::<8>();
+    let (mut acc, mut carry) = (acc, false);
+    for word in words {
+        let (sum, first) = acc.overflowing_add(u64::from_ne_bytes(*word));
+        let (sum, second) = sum.overflowing_add(u64::from(carry));
+        (acc, carry) = (sum, first | second);
+    }
+    add64(acc, u64::from(carry))
+}
+
+#[inline]
+fn add64(a: u64, b: u64) -> u64 {
+    let (sum, carry) = a.overflowing_add(b);
+    sum + u64::from(carry)
 }
 
 /// Folds a wide sum to 16 bits with end-around carries.
-pub fn fold(mut v: u64) -> u16 {
-    v = (v & 0xffff_ffff) + (v >> 32);
-    v = (v & 0xffff_ffff) + (v >> 32);
-    v = (v & 0xffff) + (v >> 16);
-    v = (v & 0xffff) + (v >> 16);
-    v as u16
+#[inline]
+pub fn fold(v: u64) -> u16 {
+    // Either half of what is added gets the other's carry: the upper one ends up with the sum of both.
+    let v = (v.wrapping_add(v.rotate_left(32)) >> 32) as u32;
+    (v.wrapping_add(v.rotate_left(16)) >> 16) as u16
 }
 
 /// One's-complement addition.
+#[inline]
 pub fn add(a: u16, b: u16) -> u16 {
     let (s, carry) = a.overflowing_add(b);
     s + u16::from(carry)
@@ -57,11 +89,13 @@ pub fn add(a: u16, b: u16) -> u16 {
 
 /// Sum of `a` followed by `b`, where `a` is the sum of `a_len` bytes and `b` was taken as if it began at an even
 /// offset: at an odd one its bytes are swapped (RFC 1071 §2 B).
+#[inline]
 pub fn combine(a: u16, a_len: usize, b: u16) -> u16 {
     add(a, if a_len.is_multiple_of(2) { b } else { b.swap_bytes() })
 }
 
 /// The sum of a TCP pseudo-header over IPv4 (RFC 9293 §3.1): addresses, protocol and TCP length (header and data).
+#[inline]
 pub fn pseudo_header_v4(src: [u8; 4], dst: [u8; 4], protocol: u8, len: usize) -> u16 {
     let a = u64::from(u32::from_be_bytes(src)) + u64::from(u32::from_be_bytes(dst));
     fold(a + u64::from(protocol) + len as u64)

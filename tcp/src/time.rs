@@ -46,6 +46,12 @@ impl Time {
         self.0 / 1_000_000
     }
 
+    /// `n` nanoseconds later.
+    #[inline]
+    pub(crate) const fn plus(self, n: u64) -> Time {
+        Time(self.0.saturating_add(n))
+    }
+
     /// How long after `earlier` this is; zero when it is not after it.
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

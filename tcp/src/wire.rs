@@ -95,7 +95,7 @@ pub(crate) struct Ip {
 }
 
 /// Reads the IPv4 header at `at` of an Ethernet frame (RFC 791, RFC 1122 §3.2.1). Octets behind the packet are Ethernet's padding.
-#[inline]
+#[inline(always)]
 pub(crate) fn parse_ipv4(frame: &impl Frame, at: usize) -> Result<Ip, Refused> {
     let h = frame.bytes().get(at..).ok_or(Refused::Malformed)?;
     let first: &[u8; IPV4] = h.first_chunk().ok_or(Refused::Malformed)?;
@@ -104,8 +104,11 @@ pub(crate) fn parse_ipv4(frame: &impl Frame, at: usize) -> Result<Ip, Refused> {
     if first[0] >> 4 != 4 || header < IPV4 || total < header || total > h.len() {
         return Err(Refused::Malformed);
     }
-    if !frame.checksum_trusted() && frame.sum(at..at + header) != 0xffff {
-        return Err(Refused::BadChecksum);
+    if !frame.checksum_trusted() {
+        let sum = if header == IPV4 { sum::sum_of(first) } else { frame.sum(at..at + header) };
+        if sum != 0xffff {
+            return Err(Refused::BadChecksum);
+        }
     }
     // More fragments, or a fragment offset.
     if u16::from_be_bytes([first[6], first[7]]) & 0x3fff != 0 {
@@ -138,7 +141,7 @@ pub(crate) struct SynOptions {
 }
 
 /// A TCP segment whose checksum is right.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Segment {
     pub remote_port: u16,
     pub local_port: u16,
@@ -183,16 +186,16 @@ impl Ip {
     }
 }
 
-/// Reads the TCP segment at `place` of a frame and checks its checksum (RFC 9293 §3.1), unless `trusted`. `pseudo_sum`
-/// answers the sum of the pseudo-header of a segment of so many octets, and `ecn` is the packet's codepoint.
-#[inline]
+/// Reads the TCP segment at `place` of a frame into `segment`, which is as by default, and checks its checksum (RFC 9293
+/// §3.1), unless `trusted`. `pseudo_sum` answers the sum of the pseudo-header of a segment of so many octets.
+#[inline(always)]
 pub(crate) fn parse_tcp(
     frame: &impl Frame,
     place: &Range<usize>,
     pseudo_sum: impl FnOnce(usize) -> u16,
-    ecn: u8,
     trusted: bool,
-) -> Result<Segment, Refused> {
+    segment: &mut Segment,
+) -> Result<(), Refused> {
     let h = frame.bytes().get(place.clone()).ok_or(Refused::Malformed)?;
     let first: &[u8; TCP] = h.first_chunk().ok_or(Refused::Malformed)?;
     let header = usize::from(first[12] >> 4) * 4;
@@ -203,26 +206,20 @@ pub(crate) fn parse_tcp(
     {
         return Err(Refused::BadChecksum);
     }
-    let mut segment = Segment {
-        remote_port: u16::from_be_bytes([first[0], first[1]]),
-        local_port: u16::from_be_bytes([first[2], first[3]]),
-        seq: Seq(u32::from_be_bytes([first[4], first[5], first[6], first[7]])),
-        ack: Seq(u32::from_be_bytes([first[8], first[9], first[10], first[11]])),
-        flags: first[13],
-        ecn,
-        window: u16::from_be_bytes([first[14], first[15]]),
-        timestamps: None,
-        syn: SynOptions::default(),
-        sack: ArrayVec::new(),
-        payload: place.start + header..place.end,
-    };
+    segment.remote_port = u16::from_be_bytes([first[0], first[1]]);
+    segment.local_port = u16::from_be_bytes([first[2], first[3]]);
+    segment.seq = Seq(u32::from_be_bytes([first[4], first[5], first[6], first[7]]));
+    segment.ack = Seq(u32::from_be_bytes([first[8], first[9], first[10], first[11]]));
+    segment.flags = first[13];
+    segment.window = u16::from_be_bytes([first[14], first[15]]);
+    segment.payload = place.start + header..place.end;
     // The usual case: timestamps alone, as RFC 7323 appendix A lays them out.
-    match options {
-        [] => {}
-        [1, 1, 8, 10, rest @ ..] if rest.len() == 8 => segment.timestamps = timestamps(rest),
-        _ => parse_options(options, &mut segment),
+    match options.split_first_chunk::<4>() {
+        None => {}
+        Some(([1, 1, 8, 10], rest)) if rest.len() == 8 => segment.timestamps = timestamps(rest),
+        Some(_) => parse_options(options, segment),
     }
-    Ok(segment)
+    Ok(())
 }
 
 /// Whether a segment's checksum field holds the sum of the pseudo-header only, as hosts leave it to their interfaces.
@@ -325,7 +322,7 @@ pub(crate) struct TcpFields<'a> {
 
 mod template;
 
-pub(crate) use template::{HeaderTemplate, HeaderTemplate6};
+pub(crate) use template::{Common, HeaderTemplate, HeaderTemplate6};
 
 #[cfg(test)]
 mod tests;

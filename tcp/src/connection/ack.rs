@@ -11,7 +11,7 @@ use crate::wire::{Segment, flag};
 
 impl<B: Buffers> Connection<B> {
     /// Takes an ACK that is not beyond SND.NXT.
-    pub(super) fn arrive_ack<T>(&mut self, cx: &mut Cx<'_, T>, h: &mut impl Handler<B::Frame>, s: &Segment) {
+    pub fn arrive_ack<T>(&mut self, cx: &mut Cx<'_, T>, h: &mut impl Handler<B::Frame>, s: &Segment) {
         self.probes = 0;
         if s.ack.lt(self.snd_una) {
             return; // old news; its window is, too
@@ -56,8 +56,8 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// It came with data, or to keep alive, and says nothing that was not known: what receivers of much get.
-    #[inline]
-    fn is_no_news(&self, s: &Segment) -> bool {
+    #[inline(always)]
+    pub fn is_no_news(&self, s: &Segment) -> bool {
         s.ack == self.snd_una
             && self.snd_una == self.snd_nxt
             && self.snd_wl1.le(s.seq)

@@ -1,9 +1,10 @@
 //! A segment arrives (RFC 9293 §3.10.7.4, RFC 5961, RFC 7323 §5).
 
-use super::{Connection, Cx, Fate, Flags, State, coarse};
+use super::{Connection, Cx, Fate, Flags, Recovery, State, coarse};
 use crate::buffers::{Buffers, CloseReason, Handler, Transmit};
 use crate::sabotage::{Rule, broken};
 use crate::seq::Seq;
+use crate::time::Time;
 use crate::wire::{Segment, flag};
 use core::time::Duration;
 
@@ -15,6 +16,56 @@ const CHALLENGES: u8 = 10;
 const CHALLENGE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl<B: Buffers> Connection<B> {
+    /// Header prediction: an undisturbed connection receives what comes next, and nothing but data or an ACK. What the
+    /// ACK says is another question. Only the hot part is asked.
+    #[inline(always)]
+    pub fn predicts(&self, s: &Segment) -> bool {
+        let stamped = match s.timestamps {
+            Some(t) => Seq(t.value).ge(Seq(self.ts_recent)),
+            None => false,
+        };
+        s.flags & !flag::PSH == flag::ACK
+            && s.seq == self.rcv_nxt
+            && (stamped || !self.flags.has(Flags::TIMESTAMPS))
+            && s.payload.len() as u32 <= self.rcv_wnd
+            && self.state == State::Established
+            && !self.flags.has(Flags::HOLES)
+            && self.ect == 0
+            && s.sack.is_empty()
+            && self.recovery == Recovery::None
+    }
+
+    /// Takes a segment that is [predicted](Self::predicts), but for its ACK.
+    #[inline(always)]
+    pub fn take_predicted<T>(
+        &mut self,
+        cx: &mut Cx<'_, T>,
+        h: &mut impl Handler<B::Frame>,
+        s: &Segment,
+        frame: B::Frame,
+    ) {
+        self.heard = cx.now;
+        self.probes = 0;
+        self.note_timestamp(cx.now, s);
+        if !s.payload.is_empty() {
+            self.flags.set(Flags::ACK);
+            self.deliver(cx, h, frame, s.payload.clone());
+        }
+    }
+
+    /// RFC 7323 §4.3 (2): of segments that are acceptable in every respect, or who guesses a number could stop the peer.
+    #[inline(always)]
+    fn note_timestamp(&mut self, now: Time, s: &Segment) {
+        if let Some(t) = s.timestamps
+            && s.seq.le(self.last_ack_sent)
+            && Seq(t.value).ge(Seq(self.ts_recent))
+            && self.flags.has(Flags::TIMESTAMPS)
+        {
+            self.ts_recent = t.value;
+            self.ts_recent_at = coarse(now);
+        }
+    }
+
     /// Takes a segment for this connection.
     pub fn arrive<T: Transmit<B::Payload>>(
         &mut self,
@@ -56,15 +107,7 @@ impl<B: Buffers> Connection<B> {
             }
             return Fate::Keep;
         }
-        // RFC 7323 §4.3 (2): of segments that are acceptable in every respect, or who guesses a number could stop the peer.
-        if let Some(t) = s.timestamps
-            && s.seq.le(self.last_ack_sent)
-            && Seq(t.value).ge(Seq(self.ts_recent))
-            && self.flags.has(Flags::TIMESTAMPS)
-        {
-            self.ts_recent = t.value;
-            self.ts_recent_at = coarse(cx.now);
-        }
+        self.note_timestamp(cx.now, s);
         if self.state == State::SynReceived {
             if s.ack.le(self.snd_una) {
                 self.reset_for(cx, s);

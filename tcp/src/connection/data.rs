@@ -63,8 +63,8 @@ impl<B: Buffers> Connection<B> {
         self.close_gap(cx, h)
     }
 
-    #[inline]
-    fn deliver<T>(
+    #[inline(always)]
+    pub(super) fn deliver<T>(
         &mut self,
         cx: &mut Cx<'_, T>,
         h: &mut impl Handler<B::Frame>,

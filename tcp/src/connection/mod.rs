@@ -16,6 +16,7 @@ mod queue;
 mod rack;
 mod repair;
 mod timers;
+mod volley;
 
 use crate::arp::Neighbour;
 use crate::buffers::{Buffers, CloseReason, ConnId};

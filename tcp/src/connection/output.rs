@@ -36,7 +36,14 @@ impl<B: Buffers> Connection<B> {
         mac
     }
 
-    fn fields<'a>(&self, dst_mac: [u8; 6], seq: Seq, flags: u8, options: &'a Options) -> TcpFields<'a> {
+    #[inline]
+    pub(super) fn fields<'a>(
+        &self,
+        dst_mac: [u8; 6],
+        seq: Seq,
+        flags: u8,
+        options: &'a Options,
+    ) -> TcpFields<'a> {
         TcpFields {
             dst_mac,
             key: self.key,
@@ -50,7 +57,7 @@ impl<B: Buffers> Connection<B> {
     }
 
     #[inline]
-    fn timestamp_option(&self, now: Time) -> Options {
+    pub(super) fn timestamp_option(&self, now: Time) -> Options {
         let mut options = Options::new();
         if self.flags.has(Flags::TIMESTAMPS) {
             put_timestamps(&mut options, Timestamps { value: self.timestamp(now), echo: self.ts_recent });
@@ -86,7 +93,8 @@ impl<B: Buffers> Connection<B> {
         self.acknowledged();
     }
 
-    fn acknowledged(&mut self) {
+    #[inline]
+    pub(super) fn acknowledged(&mut self) {
         self.last_ack_sent = self.rcv_nxt;
         self.flags.clear(Flags::ACK);
     }
@@ -152,6 +160,7 @@ impl<B: Buffers> Connection<B> {
         }
         let mut pipe = self.pipe();
         self.cold.cwnd_limited = false;
+        pipe = pipe.saturating_add(self.send_volley(cx, pipe));
         let paced = cx.net.cfg.tcp.pacing;
         while self.has_work() {
             if paced && self.must_wait(cx.now, pipe) {

@@ -5,12 +5,11 @@ use super::{Connection, Cx, Due, Flags, Next, Recovery};
 use crate::buffers::{Buffers, Transmit};
 use crate::seq::Seq;
 use crate::time::Time;
-use core::time::Duration;
 
-/// How long a peer may sit on the ACK of a lone segment. Longer delays show up in the round-trip time.
-const ACK_DELAY: Duration = Duration::from_millis(25);
-/// The shortest wait, so that two ends that are scheduled in turn do not probe each other.
-const SHORTEST: Duration = Duration::from_millis(1);
+/// How long a peer may sit on the ACK of a lone segment, in nanoseconds. Longer delays show up in the round-trip time.
+const ACK_DELAY: u64 = 25_000_000;
+/// The shortest wait in nanoseconds, so that two ends that are scheduled in turn do not probe each other.
+const SHORTEST: u64 = 1_000_000;
 
 /// A probe that has been sent and not been answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +23,7 @@ pub(crate) struct Probe {
 impl<B: Buffers> Connection<B> {
     /// The retransmission timer starts anew (RFC 6298 (5.1), (5.3)).
     pub(super) fn restart_timer(&mut self, now: Time) {
-        self.cold.rto_at = now + self.cold.rtt.rto();
+        self.cold.rto_at = now.plus(self.cold.rtt.rto_nanos());
         self.rtx_at = self.cold.rto_at;
         self.cold.due = Due::Timeout;
         self.schedule_probe(now);
@@ -34,14 +33,14 @@ impl<B: Buffers> Connection<B> {
     /// first (RFC 8985 §7.2).
     pub(super) fn schedule_probe(&mut self, now: Time) {
         let c = &mut self.cold;
-        let Some(srtt) = c.rtt.srtt() else { return };
+        let Some(srtt) = c.rtt.srtt_nanos() else { return };
         let may = self.flags.has(Flags::SACK) && self.recovery == Recovery::None && c.retries == 0;
         if !may || c.probe.is_some() || c.scoreboard.is_disturbed() || c.persist || !c.sampled {
             return;
         }
         let lone = self.snd_nxt - self.snd_una <= u32::from(self.mss);
-        let wait = (2 * srtt).max(SHORTEST) + if lone { ACK_DELAY } else { Duration::ZERO };
-        self.rtx_at = c.rto_at.min(now + wait);
+        let wait = (2 * srtt).max(SHORTEST) + if lone { ACK_DELAY } else { 0 };
+        self.rtx_at = c.rto_at.min(now.plus(wait));
         c.due = Due::Probe;
     }
 

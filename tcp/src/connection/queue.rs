@@ -86,17 +86,20 @@ impl<P: Payload> SendQueue<P> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&self, seq: Seq) -> usize {
-        for i in self.cursor..self.cursor + 2 {
-            if let Some(r) = self.records.get(i)
-                && r.start.le(seq)
-                && seq.lt(r.start + r.len)
-            {
-                return i;
-            }
+        match self.records.get(self.cursor) {
+            Some(r) if seq - r.start < r.len => self.cursor,
+            _ => self.search(seq),
         }
-        self.records.partition_point(|r| r.start.le(seq)).saturating_sub(1)
+    }
+
+    #[inline(never)]
+    fn search(&self, seq: Seq) -> usize {
+        match self.records.get(self.cursor + 1) {
+            Some(r) if seq - r.start < r.len => self.cursor + 1,
+            _ => self.records.partition_point(|r| r.start.le(seq)).saturating_sub(1),
+        }
     }
 
     /// The unit of the record at `seq`.
@@ -109,20 +112,22 @@ impl<P: Payload> SendQueue<P> {
     /// as fit into `train` octets.
     #[inline]
     pub fn segment_len(&mut self, seq: Seq, max: u32, train: u32) -> u32 {
-        let i = self.find(seq);
-        self.cursor = i;
-        let mut records = self.records.range(i.min(self.records.len())..);
-        let Some(first) = records.next() else { return 0 };
-        let rest = (first.start + first.len).since(seq);
-        if rest >= max || first.start != seq {
-            return first.cut(seq, rest, max, train);
+        self.cursor = self.find(seq);
+        self.len_at(self.cursor, seq, max, train)
+    }
+
+    /// The same of the record at `i`, which `seq` is in.
+    fn len_at(&self, i: usize, seq: Seq, max: u32, train: u32) -> u32 {
+        let Some(first) = self.records.get(i) else { return 0 };
+        let mut len = (first.start + first.len).since(seq);
+        if len >= max || first.start != seq {
+            return first.cut(seq, len, max, train);
         }
-        let mut len = rest;
-        for r in records.take(MAX_PIECES - 1) {
-            if len + r.len > max {
-                break;
+        for next in i + 1..i + MAX_PIECES {
+            match self.records.get(next) {
+                Some(r) if len + r.len <= max => len += r.len,
+                _ => break,
             }
-            len += r.len;
         }
         len
     }
@@ -144,9 +149,14 @@ impl<P: Payload> SendQueue<P> {
     /// many octets they have: `len` unless the queue is shorter or in too many pieces.
     #[inline]
     pub fn pieces<'a>(&'a self, seq: Seq, len: u32, pieces: &mut Pieces<'a, P>) -> u32 {
+        self.pieces_at(self.find(seq), seq, len, pieces)
+    }
+
+    fn pieces_at<'a>(&'a self, i: usize, seq: Seq, len: u32, pieces: &mut Pieces<'a, P>) -> u32 {
         let mut at = seq;
         let mut left = len;
-        for r in self.records.range(self.find(seq).min(self.records.len())..) {
+        for i in i.. {
+            let Some(r) = self.records.get(i) else { break };
             let from = at.since(r.start);
             let take = r.len.saturating_sub(from).min(left);
             if take == 0 || pieces.is_full() {
@@ -157,6 +167,32 @@ impl<P: Payload> SendQueue<P> {
             left -= take;
         }
         len - left
+    }
+
+    /// [`segment_len`](Self::segment_len) and [`pieces`](Self::pieces) in one, and the unit of the first record. A segment
+    /// that would be longer than `most` is not made: zero.
+    #[inline(always)]
+    pub fn cut<'a>(
+        &'a mut self,
+        seq: Seq,
+        (max, train, most): (u32, u32, u32),
+        pieces: &mut Pieces<'a, P>,
+    ) -> (u32, u16) {
+        let i = self.find(seq);
+        self.cursor = i;
+        let Some(first) = self.records.get(i) else { return (0, 0) };
+        // The usual case: a record that fills its segment.
+        let whole = first.start == seq && first.len == max && max <= u32::from(first.unit);
+        let len = if whole { max } else { self.len_at(i, seq, max, train) };
+        if len > most {
+            return (0, 0);
+        }
+        if !whole {
+            return (self.pieces_at(i, seq, len, pieces), first.unit);
+        }
+        self.cursor = i + 1;
+        pieces.push(Piece { payload: &first.payload, range: 0..len as usize });
+        (len, first.unit)
     }
 }
 

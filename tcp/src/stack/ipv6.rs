@@ -28,6 +28,7 @@ impl<B: Buffers> Stack<B> {
         {
             return self.receive_tcp6(now, frame, &ip, path, h, tx);
         }
+        self.settle_acks(now, h, tx);
         // What connections have is in use by hosts; everything else is looked at.
         let inet = &self.net.inet6;
         let group = ip.dst.is_multicast();
@@ -78,16 +79,14 @@ impl<B: Buffers> Stack<B> {
         tx: &mut impl Transmit<B::Payload>,
     ) {
         let pseudo = |len| pseudo_sum(ip.src, ip.dst, PROTO_TCP, len);
-        let segment = match wire::parse_tcp(&frame, &ip.payload, pseudo, ip.ecn, broken(Rule::Checksum)) {
-            Ok(s) => s,
-            Err(refused) => {
-                return self.refuse_segment(refused, wire::is_unfilled(&frame, &ip.payload, pseudo));
-            }
-        };
+        let mut segment = Segment { ecn: ip.ecn, ..Segment::default() };
+        let trusted = broken(Rule::Checksum);
+        if let Err(refused) = wire::parse_tcp(&frame, &ip.payload, pseudo, trusted, &mut segment) {
+            return self.refuse_segment(refused, wire::is_unfilled(&frame, &ip.payload, pseudo));
+        }
         let key = Key::v6(path, segment.remote_port, segment.local_port);
         // RFC 4861 §7.3.1: what TCP hears of its data tells that the neighbour is there.
-        let place = self.table.get(key).map(Place::unpack);
-        let sender = match place {
+        let sender = match self.find(key) {
             Some(Place::Connection(i)) => self.connections.get(i).map(|c| (i, c.generation, c.snd_una)),
             _ => None,
         };

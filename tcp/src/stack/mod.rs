@@ -1,6 +1,7 @@
 //! The stack: frames in, connections found, timers run, frames out.
 
 mod audit;
+mod burst;
 mod foresee;
 mod icmp;
 mod icmp6;
@@ -25,6 +26,7 @@ use crate::timewait::TimeWait;
 use crate::wire::{
     self, Ip, PROTO_ICMP, PROTO_TCP, Refused, Segment, TYPE_ARP, TYPE_IPV4, TYPE_IPV6, TYPE_TAG, flag,
 };
+use burst::Acks;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::{HashMap, VecDeque};
 use thiserror::Error;
@@ -36,6 +38,10 @@ pub struct Stack<B: Buffers> {
     /// Who has which addresses.
     table: Table,
     connections: Slab<Connection<B>>,
+    /// The connection that the last segment was for, if it still is one.
+    last: u32,
+    /// ACKs of the present burst that have not been counted.
+    acks: Acks,
     wheel: TimerWheel,
     /// Connections that owe an ACK or may have something to send.
     work: VecDeque<u32>,
@@ -128,6 +134,8 @@ impl<B: Buffers> Stack<B> {
             ports,
             table,
             connections: Slab::new(),
+            last: 0,
+            acks: Acks::NONE,
             wheel: TimerWheel::new(now),
             work: VecDeque::new(),
             listeners: HashMap::new(),
@@ -152,7 +160,37 @@ impl<B: Buffers> Stack<B> {
         h: &mut impl Handler<B::Frame>,
         tx: &mut impl Transmit<B::Payload>,
     ) {
+        self.receive_burst(now, [frame], h, tx);
+    }
+
+    #[inline]
+    fn take(
+        &mut self,
+        now: Time,
+        frame: B::Frame,
+        h: &mut impl Handler<B::Frame>,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
         self.net.counters.frames_in += 1;
+        let is_usual = frame.bytes().first_chunk().is_some_and(|h: &[u8; wire::ETHERNET]| {
+            h.starts_with(&self.net.cfg.mac) && h.ends_with(&TYPE_IPV4.to_be_bytes())
+        });
+        if is_usual && self.net.cfg.vlan.is_none() {
+            self.receive_ipv4(now, frame, wire::ETHERNET, h, tx);
+        } else {
+            self.receive_other(now, frame, h, tx);
+        }
+    }
+
+    /// Takes a frame that may be anything.
+    #[inline(never)]
+    fn receive_other(
+        &mut self,
+        now: Time,
+        frame: B::Frame,
+        h: &mut impl Handler<B::Frame>,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
         let bytes = frame.bytes();
         let for_us = bytes.starts_with(&self.net.cfg.mac)
             || bytes.starts_with(&[0xff; 6])
@@ -166,7 +204,10 @@ impl<B: Buffers> Stack<B> {
             _ if !for_us => self.net.counters.not_for_us += 1,
             Some(TYPE_IPV4) => self.receive_ipv4(now, frame, at, h, tx),
             Some(TYPE_IPV6) => self.receive_ipv6(now, frame, at, h, tx),
-            Some(TYPE_ARP) => self.receive_arp(now, bytes.get(at - wire::ETHERNET..).unwrap_or(&[]), h, tx),
+            Some(TYPE_ARP) => {
+                self.settle_acks(now, h, tx);
+                self.receive_arp(now, bytes.get(at - wire::ETHERNET..).unwrap_or(&[]), h, tx);
+            }
             Some(OTHER_VLAN) => self.net.counters.other_vlan += 1,
             Some(_) => self.net.counters.unknown_protocol += 1,
             None => self.net.counters.malformed += 1,
@@ -184,6 +225,7 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
+    #[inline(always)]
     fn receive_ipv4(
         &mut self,
         now: Time,
@@ -211,17 +253,27 @@ impl<B: Buffers> Stack<B> {
             return;
         }
         let source = Ipv4Addr::from_bits(ip.src);
-        if source.octets()[0] == 0 || source.is_broadcast() || source.is_multicast() || source.is_loopback() {
+        let may_be_none = matches!(ip.src >> 24, 0 | 127 | 224..);
+        if may_be_none
+            && (source.octets()[0] == 0
+                || source.is_broadcast()
+                || source.is_multicast()
+                || source.is_loopback())
+        {
             self.net.counters.malformed += 1;
             return;
         }
         match ip.protocol {
             PROTO_TCP => self.receive_tcp(now, frame, &ip, h, tx),
-            PROTO_ICMP => self.receive_icmp(now, frame.bytes(), &ip, h, tx),
+            PROTO_ICMP => {
+                self.settle_acks(now, h, tx);
+                self.receive_icmp(now, frame.bytes(), &ip, h, tx);
+            }
             _ => self.net.counters.unknown_protocol += 1,
         }
     }
 
+    #[inline(always)]
     fn receive_tcp(
         &mut self,
         now: Time,
@@ -231,12 +283,11 @@ impl<B: Buffers> Stack<B> {
         tx: &mut impl Transmit<B::Payload>,
     ) {
         let pseudo = |len| ip.pseudo_sum(len);
-        let segment = match wire::parse_tcp(&frame, &ip.payload, pseudo, ip.ecn, broken(Rule::Checksum)) {
-            Ok(s) => s,
-            Err(refused) => {
-                return self.refuse_segment(refused, wire::is_unfilled(&frame, &ip.payload, pseudo));
-            }
-        };
+        let mut segment = Segment { ecn: ip.ecn, ..Segment::default() };
+        let trusted = broken(Rule::Checksum);
+        if let Err(refused) = wire::parse_tcp(&frame, &ip.payload, pseudo, trusted, &mut segment) {
+            return self.refuse_segment(refused, wire::is_unfilled(&frame, &ip.payload, pseudo));
+        }
         let key = Key::new(ip.src, segment.remote_port, segment.local_port);
         self.dispatch(now, key, &segment, frame, h, tx);
     }
@@ -251,20 +302,18 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Gives a segment to whatever has its addresses.
-    #[inline]
-    fn dispatch(
+    /// A segment arrives that is not what was to be expected.
+    #[inline(never)]
+    fn arrive_at(
         &mut self,
         now: Time,
-        key: Key,
+        (key, place): (Key, Option<Place>),
         segment: &Segment,
         frame: B::Frame,
         h: &mut impl Handler<B::Frame>,
         tx: &mut impl Transmit<B::Payload>,
     ) {
-        self.net.counters.segments_in += 1;
-        self.net.counters.congestion_marks_in += u64::from(segment.ecn == wire::ecn::CE);
-        match self.table.get(key).map(Place::unpack) {
+        match place {
             Some(Place::Connection(i)) => self.arrive(now, i, segment, frame, h, tx),
             Some(Place::Embryo(i)) => self.arrive_embryo(now, i, segment, frame, h, tx),
             Some(Place::TimeWait(i)) => self.arrive_timewait(now, i, segment, frame, h, tx),
@@ -281,6 +330,7 @@ impl<B: Buffers> Stack<B> {
         h: &mut impl Handler<B::Frame>,
         tx: &mut impl Transmit<B::Payload>,
     ) {
+        self.last = index;
         let Some(c) = self.connections.get_mut(index) else { return };
         let id = c.id(index);
         let fate = c.arrive(&mut Cx { now, net: &mut self.net, tx, id }, h, segment, frame);

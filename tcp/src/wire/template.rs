@@ -5,6 +5,7 @@
 use super::{ETHERNET, IPV4, PROTO_TCP, TAG, TCP, TYPE_IPV4, TYPE_IPV6, TYPE_TAG, TcpFields};
 use crate::ipv6;
 use crate::paths::Path;
+use crate::seq::Seq;
 use crate::sum;
 
 /// Where packets begin.
@@ -29,37 +30,68 @@ fn ethernet(before: &mut [u8; START], mac: [u8; 6], vlan: Option<u16>, kind: u16
     }
 }
 
-/// Writes TCP's header at the start of `b`. `pseudo` is the sum of the pseudo-header, and `payload_sum` that of the data;
-/// with `None` the checksum is left to the port.
+/// What segments have in common that leave one after the other: all but their numbers, flags and lengths.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Common {
+    /// Octets of TCP's header.
+    header: usize,
+    /// Sum of the pseudo-header but for the length.
+    pseudo: u64,
+    /// Sum of the common fields of TCP's header.
+    tcp: u64,
+    /// Sum of the common fields of the IPv4 header.
+    ip: u64,
+}
+
+/// Writes what segments have in common into TCP's header at the start of `b`; answers its length and sum.
 #[inline]
-fn tcp(b: &mut [u8; TCP_MAX], t: &TcpFields<'_>, header: usize, pseudo: u64, payload_sum: Option<u16>) {
+fn begin_tcp(b: &mut [u8; TCP_MAX], t: &TcpFields<'_>) -> (usize, u64) {
     let (remote_port, local_port) = (t.key.remote_port(), t.key.local_port());
-    let offset_flags = (header as u16 / 4) << 12 | u16::from(t.flags);
-    let mut tcp_sum = pseudo;
-    if let Some(payload) = payload_sum {
-        tcp_sum += u64::from(remote_port)
-            + u64::from(local_port)
-            + (u64::from(t.seq.0 >> 16) + u64::from(t.seq.0 & 0xffff))
-            + (u64::from(t.ack.0 >> 16) + u64::from(t.ack.0 & 0xffff))
-            + u64::from(offset_flags)
-            + u64::from(t.window)
-            + u64::from(sum::sum(t.options))
-            + u64::from(payload);
-    }
-    let tcp_sum = sum::fold(tcp_sum);
-    let checksum = if payload_sum.is_some() { !tcp_sum } else { tcp_sum };
     b[0..2].copy_from_slice(&local_port.to_be_bytes());
     b[2..4].copy_from_slice(&remote_port.to_be_bytes());
-    b[4..8].copy_from_slice(&t.seq.0.to_be_bytes());
     b[8..12].copy_from_slice(&t.ack.0.to_be_bytes());
-    b[12..14].copy_from_slice(&offset_flags.to_be_bytes());
     b[14..16].copy_from_slice(&t.window.to_be_bytes());
-    b[16..18].copy_from_slice(&checksum.to_be_bytes());
     // Mostly timestamps: a copy of known length.
-    match <&[u8; 12]>::try_from(t.options) {
-        Ok(timestamps) => b[20..32].copy_from_slice(timestamps),
-        Err(_) => b[20..].iter_mut().zip(t.options).for_each(|(to, from)| *to = *from),
-    }
+    let options = match <&[u8; 12]>::try_from(t.options) {
+        Ok(timestamps) => {
+            b[20..32].copy_from_slice(timestamps);
+            sum::sum_of(timestamps)
+        }
+        Err(_) => {
+            b[20..].iter_mut().zip(t.options).for_each(|(to, from)| *to = *from);
+            sum::sum(t.options)
+        }
+    };
+    let sum = u64::from(remote_port)
+        + u64::from(local_port)
+        + u64::from(t.ack.0)
+        + u64::from(t.window)
+        + u64::from(options);
+    (TCP + t.options.len().min(40), sum)
+}
+
+/// Completes the header of a segment of `len` octets, header and all, whose data has the sum `payload_sum`; with `None`
+/// the checksum is left to the port.
+#[inline]
+fn finish_tcp(
+    b: &mut [u8; TCP_MAX],
+    c: &Common,
+    (seq, flags): (Seq, u8),
+    len: usize,
+    payload_sum: Option<u16>,
+) {
+    let offset_flags = (c.header as u16 / 4) << 12 | u16::from(flags);
+    let pseudo = c.pseudo + len as u64;
+    let checksum = match payload_sum {
+        Some(payload) => {
+            let rest = u64::from(seq.0) + u64::from(offset_flags) + u64::from(payload);
+            !sum::fold(pseudo + c.tcp + rest)
+        }
+        None => sum::fold(pseudo),
+    };
+    b[4..8].copy_from_slice(&seq.0.to_be_bytes());
+    b[12..14].copy_from_slice(&offset_flags.to_be_bytes());
+    b[16..18].copy_from_slice(&checksum.to_be_bytes());
 }
 
 /// Ethernet, IPv4 and TCP.
@@ -88,17 +120,11 @@ impl HeaderTemplate {
         HeaderTemplate { bytes, begin, ip_sum, pseudo_sum: address + u32::from(PROTO_TCP) }
     }
 
-    /// Writes the headers of a segment with `payload_len` octets of data whose sum is `payload_sum`; with `None` the
-    /// checksum is left to the port.
+    /// Begins segments that have all of these fields in common but for number and flags. Nothing else may be begun
+    /// between this and the last of them.
     #[inline]
-    pub fn write(&mut self, t: &TcpFields<'_>, payload_len: usize, payload_sum: Option<u16>) -> &[u8] {
-        let header = TCP + t.options.len().min(40);
-        let segment = header + payload_len;
-        let total = (IPV4 + segment) as u16;
+    pub fn begin(&mut self, t: &TcpFields<'_>) -> Common {
         let remote_ip = t.key.remote_ip();
-        let remote = (remote_ip >> 16) + (remote_ip & 0xffff);
-        let ip_sum = sum::fold(u64::from(self.ip_sum + remote + u32::from(total) + u32::from(t.ecn)));
-
         let b = &mut self.bytes;
         if self.begin == 0 {
             b[0..6].copy_from_slice(&t.dst_mac);
@@ -106,13 +132,32 @@ impl HeaderTemplate {
             b[TAG..TAG + 6].copy_from_slice(&t.dst_mac);
         }
         b[START + 1] = t.ecn;
+        b[START + 16..START + 20].copy_from_slice(&remote_ip.to_be_bytes());
+        let (header, tcp) = b.last_chunk_mut().map_or((TCP, 0), |b| begin_tcp(b, t));
+        let pseudo = u64::from(self.pseudo_sum) + u64::from(remote_ip);
+        Common { header, pseudo, tcp, ip: u64::from(self.ip_sum) + u64::from(remote_ip) + u64::from(t.ecn) }
+    }
+
+    /// Completes the headers of a segment with `payload_len` octets of data whose sum is `payload_sum`; with `None` the
+    /// checksum is left to the port.
+    #[inline]
+    pub fn finish(
+        &mut self,
+        c: &Common,
+        seq_flags: (Seq, u8),
+        payload_len: usize,
+        payload_sum: Option<u16>,
+    ) -> &[u8] {
+        let segment = c.header + payload_len;
+        let total = (IPV4 + segment) as u16;
+        let ip_sum = sum::fold(c.ip + u64::from(total));
+        let b = &mut self.bytes;
         b[START + 2..START + 4].copy_from_slice(&total.to_be_bytes());
         b[START + 10..START + 12].copy_from_slice(&(!ip_sum).to_be_bytes());
-        b[START + 16..START + 20].copy_from_slice(&remote_ip.to_be_bytes());
         if let Some(b) = b.last_chunk_mut() {
-            tcp(b, t, header, u64::from(self.pseudo_sum + remote) + segment as u64, payload_sum);
+            finish_tcp(b, c, seq_flags, segment, payload_sum);
         }
-        self.bytes.get(self.begin..START + IPV4 + header).unwrap_or(&self.bytes)
+        self.bytes.get(self.begin..START + IPV4 + c.header).unwrap_or(&self.bytes)
     }
 }
 
@@ -132,20 +177,11 @@ impl HeaderTemplate6 {
         HeaderTemplate6 { bytes, begin }
     }
 
-    /// As [`HeaderTemplate::write`], between the addresses of `path`.
+    /// As [`HeaderTemplate::begin`], between the addresses of `path`.
     #[inline]
-    pub fn write(
-        &mut self,
-        t: &TcpFields<'_>,
-        path: &Path,
-        hop_limit: u8,
-        payload_len: usize,
-        payload_sum: Option<u16>,
-    ) -> &[u8] {
+    pub fn begin(&mut self, t: &TcpFields<'_>, path: &Path, hop_limit: u8) -> Common {
         const SRC: usize = START + 8;
         const DST: usize = START + 24;
-        let header = TCP + t.options.len().min(40);
-        let segment = header + payload_len;
         let b = &mut self.bytes;
         if self.begin == 0 {
             b[0..6].copy_from_slice(&t.dst_mac);
@@ -156,13 +192,28 @@ impl HeaderTemplate6 {
         let flow = path.label(t.key);
         let first = 6 << 28 | u32::from(t.ecn) << 20 | flow;
         b[START..START + 4].copy_from_slice(&first.to_be_bytes());
-        b[START + 4..START + 6].copy_from_slice(&(segment as u16).to_be_bytes());
         b[START + 7] = hop_limit;
         b[SRC..SRC + 16].copy_from_slice(&path.local.octets());
         b[DST..DST + 16].copy_from_slice(&path.remote.octets());
+        let (header, tcp) = b.last_chunk_mut().map_or((TCP, 0), |b| begin_tcp(b, t));
+        Common { header, pseudo: u64::from(path.sum), tcp, ip: 0 }
+    }
+
+    /// As [`HeaderTemplate::finish`].
+    #[inline]
+    pub fn finish(
+        &mut self,
+        c: &Common,
+        seq_flags: (Seq, u8),
+        payload_len: usize,
+        payload_sum: Option<u16>,
+    ) -> &[u8] {
+        let segment = c.header + payload_len;
+        let b = &mut self.bytes;
+        b[START + 4..START + 6].copy_from_slice(&(segment as u16).to_be_bytes());
         if let Some(b) = b.last_chunk_mut() {
-            tcp(b, t, header, u64::from(path.sum) + segment as u64, payload_sum);
+            finish_tcp(b, c, seq_flags, segment, payload_sum);
         }
-        self.bytes.get(self.begin..START + ipv6::HEADER + header).unwrap_or(&self.bytes)
+        self.bytes.get(self.begin..START + ipv6::HEADER + c.header).unwrap_or(&self.bytes)
     }
 }

@@ -16,6 +16,12 @@ fn fields(options: &[u8]) -> TcpFields<'_> {
     }
 }
 
+/// The headers of one segment.
+fn write(header: &mut HeaderTemplate, t: &TcpFields<'_>, len: usize, sum: Option<u16>) -> Vec<u8> {
+    let common = header.begin(t);
+    header.finish(&common, (t.seq, t.flags), len, sum).to_vec()
+}
+
 /// What we write, smoltcp reads; checksums and all fields agree.
 #[test]
 fn smoltcp_reads_our_headers() {
@@ -28,9 +34,8 @@ fn smoltcp_reads_our_headers() {
         if len == 0 {
             put_sack(&mut options, &[Block::new(Seq(1), Seq(2)), Block::new(Seq(5), Seq(9))]);
         }
-        let mut frame = header
-            .write(&TcpFields { ecn: codepoint, ..fields(&options) }, len, Some(sum::sum(&data)))
-            .to_vec();
+        let fields = TcpFields { ecn: codepoint, ..fields(&options) };
+        let mut frame = write(&mut header, &fields, len, Some(sum::sum(&data)));
         frame.extend_from_slice(&data);
         let ethernet = EthernetFrame::new_checked(&frame[..]).unwrap();
         let ip = Ipv4Packet::new_checked(ethernet.payload()).unwrap();
@@ -49,7 +54,8 @@ fn smoltcp_reads_our_headers() {
         }
         // And we read it again.
         let parsed = parse_ipv4(&frame, ETHERNET).unwrap();
-        let s = parse_tcp(&frame, &parsed.payload, |n| parsed.pseudo_sum(n), parsed.ecn, false).unwrap();
+        let mut s = Segment { ecn: parsed.ecn, ..Segment::default() };
+        parse_tcp(&frame, &parsed.payload, |n| parsed.pseudo_sum(n), false, &mut s).unwrap();
         assert_eq!((s.seq, s.ack, s.window), (Seq(0xfedc_ba98), Seq(0x8765_4321), 0xfff0));
         assert_eq!(frame.bytes()[s.payload.clone()], data[..]);
         assert_eq!((s.timestamps, s.ecn), (Some(Timestamps { value: 7, echo: 8 }), codepoint));
@@ -61,8 +67,8 @@ fn smoltcp_reads_our_headers() {
 fn offloaded_checksum_can_be_completed() {
     let mut header = HeaderTemplate::new([2, 0, 0, 0, 0, 1], None, 0x0a00_0001);
     let data = [9u8; 33];
-    let whole = header.write(&fields(&[]), 33, Some(sum::sum(&data))).to_vec();
-    let mut partial = header.write(&fields(&[]), 33, None).to_vec();
+    let whole = write(&mut header, &fields(&[]), 33, Some(sum::sum(&data)));
+    let mut partial = write(&mut header, &fields(&[]), 33, None);
     let rest = sum::combine(sum::sum(&partial[34..54]), 20, sum::sum(&data));
     partial[50..52].copy_from_slice(&(!rest).to_be_bytes());
     assert_eq!(partial, whole);
@@ -74,7 +80,7 @@ fn options_of_a_syn() {
     let mut options = Options::new();
     put_syn(&mut options, syn, Some(Timestamps { value: 1, echo: 0 }));
     assert_eq!(options.len() % 4, 0);
-    let mut s = segment();
+    let mut s = Segment::default();
     parse_options(&options, &mut s);
     assert_eq!(s.syn, syn);
     assert_eq!(s.timestamps, Some(Timestamps { value: 1, echo: 0 }));
@@ -94,28 +100,12 @@ fn odd_options() {
         (&[99, 1, 2, 4, 5, 180], None),
         (&[0, 2, 4, 5, 180], None),
     ] {
-        let mut s = segment();
+        let mut s = Segment::default();
         parse_options(bytes, &mut s);
         assert_eq!(s.syn.mss, mss, "{bytes:?}");
     }
-    let mut s = segment();
+    let mut s = Segment::default();
     parse_options(&[3, 3, 200, 5, 9, 1, 1, 1, 1, 1, 1, 1], &mut s);
     assert_eq!(s.syn.window_scale, Some(14), "RFC 7323 §2.3");
     assert!(s.sack.is_empty());
-}
-
-fn segment() -> Segment {
-    Segment {
-        remote_port: 0,
-        local_port: 0,
-        seq: Seq(0),
-        ack: Seq(0),
-        flags: 0,
-        ecn: 0,
-        window: 0,
-        timestamps: None,
-        syn: SynOptions::default(),
-        sack: ArrayVec::new(),
-        payload: 0..0,
-    }
 }

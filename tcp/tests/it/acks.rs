@@ -72,3 +72,53 @@ fn data_carries_the_ack() {
     assert!(sent.iter().any(|s| s.sacks.len() == 1 && s.data.is_empty()));
     assert!(sent.iter().filter(|s| !s.data.is_empty()).all(|s| s.sacks.is_empty()));
 }
+
+#[test]
+fn those_of_a_burst_count_as_one() {
+    // Ten segments are out. What comes back, at once, and what the sender does then.
+    let after = |arrives: fn(&Conversation) -> Vec<Seg>| {
+        let mut b = Bench::listening(|_| {}, Script { close_first: false, ..Script::send(50_000) });
+        let c = b.open(syn()).0;
+        assert_eq!(b.send(&c.seg()).len(), 10);
+        b.now += Duration::from_millis(10);
+        let sent = b.burst(&arrives(&c));
+        let session = &b.host.app.sessions[0];
+        let (acked, received) = (session.acked, session.received);
+        let info = b.host.stack.info(session.conn).expect("it is open");
+        let duplicates = b.host.stack.counters().duplicate_acks;
+        (sent, acked, received, (info.cwnd, info.srtt, info.state), duplicates)
+    };
+    let one = after(|c| vec![Seg { ack: Some(c.una + 6000), window: 9000, ..c.seg() }]);
+    assert_eq!((one.1, one.2, one.4), (6000, 0, 0));
+    let several = after(|c| {
+        let ack = |n: u32, window| Seg { ack: Some(c.una + n), window, ..c.seg() };
+        vec![ack(1000, 20_000), ack(3000, 8000), ack(3500, 7000), ack(6000, 9000)]
+    });
+    assert_eq!(several, one);
+    // Data among them is taken where it comes; an ACK that says less, or what another says, is looked at by itself.
+    let mixed = after(|c| {
+        let ack = |n: u32| Seg { ack: Some(c.una + n), window: 9000, ..c.seg() };
+        let data = |at: u32, n: u32| Seg { ack: Some(c.una + n), window: 9000, ..c.data(at, 100) };
+        vec![
+            ack(2000),
+            data(0, 2000),
+            data(100, 4000),
+            Seg { seq: c.nxt + 200, ..ack(3000) },
+            data(200, 6000),
+        ]
+    });
+    assert_eq!((mixed.1, mixed.2, mixed.3, mixed.4), (6000, 300, one.3, 0));
+    // One of what was never sent counts for nothing, and the others do.
+    let wrong = after(|c| {
+        let ack = |n: u32| Seg { ack: Some(c.una.wrapping_add(n)), window: 9000, ..c.seg() };
+        vec![ack(2000), ack(2000 + (1 << 31)), ack(60_000), ack(6000)]
+    });
+    assert_eq!((wrong.1, wrong.3), (6000, one.3));
+    // Duplicates are not part of a row.
+    let lost = after(|c| {
+        let sacked =
+            |end: u32| Seg { ack: Some(c.una + 2000), sacks: vec![(c.una + 3000, c.una + end)], ..c.seg() };
+        vec![Seg { ack: Some(c.una + 2000), ..c.seg() }, sacked(4000), sacked(5000), sacked(6000)]
+    });
+    assert_eq!((lost.1, lost.4), (2000, 3));
+}

@@ -233,10 +233,9 @@ impl Host {
 
     /// One pass: a burst in, timers, the application, and what is delayed.
     pub fn pass(&mut self, now: Time) {
-        for _ in 0..32 {
-            let Some(frame) = self.inbox.pop_front() else { break };
-            self.stack.receive(now, Bytes(frame), &mut self.app, &mut self.out);
-        }
+        let burst = self.inbox.len().min(32);
+        let burst = self.inbox.drain(..burst).map(Bytes);
+        self.stack.receive_burst(now, burst, &mut self.app, &mut self.out);
         self.stack.advance(now, &mut self.app, &mut self.out);
         self.act(now);
         self.stack.flush(now, &mut self.out);

@@ -352,15 +352,17 @@ impl<P: Port, C: Clock> Engine<P, C> {
         }
         self.stack.foresee(&burst);
         let mut frames = burst.drain(..).peekable();
-        while let Some(frame) = frames.next() {
+        let frames = std::iter::from_fn(|| {
+            let frame = frames.next();
             // The frame after this one: its lines arrive while this one's are worked on.
             if let Some(next) = frames.peek() {
                 P::prefetch(next);
             }
-            self.stack.receive(now, frame, &mut self.core, &mut Wire(&mut self.port));
-            if !self.core.newborn.is_empty() {
-                self.adopt();
-            }
+            frame
+        });
+        self.stack.receive_burst(now, frames, &mut self.core, &mut Wire(&mut self.port));
+        if !self.core.newborn.is_empty() {
+            self.adopt();
         }
         true
     }

@@ -102,7 +102,8 @@ fn syn_flood() {
             window: 1000,
             options: &crate::wire::Options::new(),
         };
-        let frame = template.write(&fields, 0, Some(0)).to_vec();
+        let common = template.begin(&fields);
+        let frame = template.finish(&common, (fields.seq, fields.flags), 0, Some(0)).to_vec();
         p.b.receive(p.now, frame);
         node.port.frames.clear();
         assert!(p.b.stack.census().1 <= 32);

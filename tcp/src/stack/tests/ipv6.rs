@@ -609,7 +609,8 @@ fn floods_leave_nothing() {
             window: 1000,
             options: &crate::wire::Options::new(),
         };
-        let frame = template.write(&fields, paths.get(n).unwrap(), 64, 0, Some(0)).to_vec();
+        let common = template.begin(&fields, paths.get(n).unwrap(), 64);
+        let frame = template.finish(&common, (fields.seq, fields.flags), 0, Some(0)).to_vec();
         p.a.receive(p.now, frame);
         assert!(p.a.stack.census().1 <= 32);
     }

@@ -73,7 +73,9 @@ impl Script {
             window: self.window,
             options: &Options::try_from(options).unwrap(),
         };
-        let mut frame = self.header.write(&fields, data.len(), Some(sum::sum(data))).to_vec();
+        let common = self.header.begin(&fields);
+        let start = (fields.seq, fields.flags);
+        let mut frame = self.header.finish(&common, start, data.len(), Some(sum::sum(data))).to_vec();
         frame.extend_from_slice(data);
         frame
     }
