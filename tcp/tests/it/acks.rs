@@ -75,11 +75,12 @@ fn data_carries_the_ack() {
 
 #[test]
 fn those_of_a_burst_count_as_one() {
-    // Ten segments are out. What comes back, at once, and what the sender does then.
+    // What comes back, at once, and what the sender does then.
     let after = |arrives: fn(&Conversation) -> Vec<Seg>| {
         let mut b = Bench::listening(|_| {}, Script { close_first: false, ..Script::send(50_000) });
         let c = b.open(syn()).0;
-        assert_eq!(b.send(&c.seg()).len(), 10);
+        let out: usize = b.send(&c.seg()).iter().map(|s| s.data.len()).sum();
+        assert!(out > 6000);
         b.now += Duration::from_millis(10);
         let sent = b.burst(&arrives(&c));
         let session = &b.host.app.sessions[0];
