@@ -1,5 +1,5 @@
-//! Receives or sends a number of full segments, and nothing else: what `scripts/instructions` counts the instructions of.
-//! `bulk urnic|smoltcp receive|send SEGMENTS`.
+//! Receives or sends a number of full segments, and nothing else: what `scripts/instructions` and `scripts/bench` count the
+//! instructions of. `bulk urnic|urnic-copying|smoltcp receive|send SEGMENTS`.
 //!
 //! Either stack talks to the same peer: frames that were made before. Timestamps, SACK and window scaling are agreed on,
 //! a segment carries 1448 octets, and checksums are computed and verified by portable code of either stack's own.
@@ -7,9 +7,12 @@
 //! **Receiving**: bursts of 32 segments, which either stack answers with one ACK. urnic hands each frame on with the range
 //! that is new; smoltcp copies it into its socket buffer and hands slices of that on. Nobody reads them.
 //!
-//! **Sending**: an ACK for every second segment, 16 at a time. urnic queues references to the program's octets; the
-//! program copies them into smoltcp's socket buffer. Both write whole frames into the link's buffer. urnic besides keeps
-//! count of a congestion window (CUBIC) and of when what was sent (RACK); smoltcp, as it comes, has no congestion control.
+//! **Sending**: an ACK for every second segment, 16 at a time. urnic queues references to the program's octets, and gives
+//! the link headers with such references, as ports gather them; the program copies its octets into smoltcp's socket buffer,
+//! and smoltcp from there into the link's frame. urnic besides keeps count of a congestion window (CUBIC) and of when what
+//! was sent (RACK); smoltcp, as it comes, has no congestion control.
+//!
+//! `urnic-copying` copies payload once, as smoltcp does when it receives: into a buffer of the program, or into the frame.
 
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
@@ -87,7 +90,7 @@ fn segment(syn: bool, seq: u32, ack: Option<u32>, echo: u32, payload: &[u8]) -> 
         control: if syn { TcpControl::Syn } else { TcpControl::None },
         seq_number: TcpSeqNumber(seq as i32),
         ack_number: ack.map(|a| TcpSeqNumber(a as i32)),
-        window_len: if syn { u16::MAX } else { (WINDOW * DATA as u32 >> SCALE) as u16 },
+        window_len: if syn { u16::MAX } else { ((WINDOW * DATA as u32) >> SCALE) as u16 },
         window_scale: syn.then_some(SCALE),
         max_seg_size: syn.then_some(1460),
         sack_permitted: syn,
@@ -457,17 +460,17 @@ fn run(mut subject: impl Subject, direction: &str, segments: u32) -> Result<(), 
 }
 
 fn main() -> Result<(), String> {
-    const USAGE: &str = "usage: bulk urnic|smoltcp receive|send SEGMENTS";
+    const USAGE: &str = "usage: bulk urnic|urnic-copying|smoltcp receive|send SEGMENTS";
     let arguments: Vec<String> = std::env::args().collect();
     let [_, stack, direction, segments] = arguments.as_slice() else { return Err(USAGE.into()) };
     let segments: u32 = segments.parse().map_err(|_| USAGE)?;
-    if segments > MOST || segments as usize % BURST != 0 {
+    if segments > MOST || !(segments as usize).is_multiple_of(BURST) {
         return Err(format!("{segments} segments: a multiple of {BURST}, at most {MOST}"));
     }
     match stack.as_str() {
         "urnic" => run(Urnic::<false>::new(), direction, segments),
         "urnic-copying" => run(Urnic::<true>::new(), direction, segments),
         "smoltcp" => run(Smoltcp::new(), direction, segments),
-        other => Err(format!("{other:?} is neither urnic nor smoltcp")),
+        other => Err(format!("{other:?} is none of urnic, urnic-copying, smoltcp")),
     }
 }

@@ -48,7 +48,7 @@ fn add_first<const N: usize>(acc: u64, rest: &mut &[u8]) -> u64 {
 /// The sum of a few whole words: of a header.
 #[inline]
 pub(crate) fn sum_of<const N: usize>(header: &[u8; N]) -> u16 {
-    const { assert!(N % 4 == 0 && N <= 64) };
+    const { assert!(N.is_multiple_of(4) && N <= 64) };
     let (words, _) = header.as_chunks::<4>();
     fold(words.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum()).to_be()
 }

@@ -77,7 +77,8 @@ fn run(what: What) -> Result<(), String> {
                 return Err(format!("{} is missing; scripts/bench builds it", urnic.display()));
             }
             fs::create_dir_all(&out).map_err(|e| format!("{}: {e}", out.display()))?;
-            let results = compare::run(&compare::Options { quick, urnic, own });
+            let bulk = own.with_file_name("examples").join("bulk");
+            let results = compare::run(&compare::Options { quick, urnic, own, bulk });
             let write = |name: &str, text: String| {
                 let path = out.join(name);
                 fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;

@@ -1,8 +1,10 @@
-//! urnic, the raw link below it and the kernel's peers beside it, measured in turns in one run; `scripts/bench`.
+//! urnic, the raw link below it and the kernel's peers beside it, measured in turns in one run; `scripts/bench`. Last the
+//! instructions that TCP takes, beside smoltcp's.
 //!
 //! Two ends poll at a time, never more, each pinned to a core of its own. Every run goes through all measurements, so
 //! that what else the machine does hits all of them.
 
+pub mod count;
 pub mod html;
 pub mod kernel;
 pub mod lab;
@@ -33,6 +35,8 @@ pub struct Options {
     pub urnic: PathBuf,
     /// This program, for the ends of a ping-pong over the kernel.
     pub own: PathBuf,
+    /// What [`count`] counts the instructions of.
+    pub bulk: PathBuf,
 }
 
 /// MTU of all links: what iperf3 over veth and urnic over every port have in common.
@@ -169,6 +173,10 @@ pub fn run(options: &Options) -> Results {
         }
     }
     bar.finish_and_clear();
+    match count::measure(&options.bulk) {
+        Ok(counted) => measurements.extend(counted),
+        Err(why) => bench.left_out.push(LeftOut { what: "instructions per segment".to_owned(), why }),
+    }
     measurements.retain(|m| !m.samples.is_empty());
     let mut results = Results {
         started,
@@ -212,7 +220,7 @@ impl Bench<'_> {
         let mode = match step.quantity {
             Quantity::Latency => "lat",
             Quantity::Bandwidth => "bw",
-            Quantity::Rate => "rate",
+            Quantity::Rate | Quantity::Instructions => "rate",
         };
         let op = op.map(|op| format!("--op {op}")).unwrap_or_default();
         format!("{op} --mode {mode} --size {} --seconds {} --json --cdf", step.size, self.seconds)
@@ -316,6 +324,7 @@ fn of_urnic(quantity: Quantity, said: &str) -> Words<Sample> {
         Quantity::Latency => report.rtt_us.map(|rtt| rtt.p50),
         Quantity::Bandwidth => report.gbit_s,
         Quantity::Rate => report.mmsg_s,
+        Quantity::Instructions => None,
     };
     let value = value.ok_or("urnic perf reports nothing")?;
     Ok(Sample { run: 0, value, rtt_us: report.rtt_us, rtt_cdf: report.rtt_cdf })

@@ -16,6 +16,8 @@ pub enum Quantity {
     Bandwidth,
     /// Million messages per second.
     Rate,
+    /// Instructions per full segment, ACKs included.
+    Instructions,
 }
 
 impl Quantity {
@@ -25,6 +27,7 @@ impl Quantity {
             Self::Latency => "us",
             Self::Bandwidth => "Gbit/s",
             Self::Rate => "M/s",
+            Self::Instructions => "instructions",
         }
     }
 }
@@ -204,6 +207,18 @@ pub mod who {
     pub const UDP_BLOCK: &str = "kernel UDP, blocking, veth";
     /// iperf3 with offloads.
     pub const IPERF_TSO: &str = "iperf3, TSO/GSO on, veth";
+    /// urnic's TCP receives.
+    pub const COUNT_RECEIVE: &str = "urnic TCP receives";
+    /// The same, and the payload is copied once.
+    pub const COUNT_RECEIVE_COPYING: &str = "urnic TCP receives, and copies";
+    /// smoltcp receives.
+    pub const COUNT_RECEIVE_SMOLTCP: &str = "smoltcp receives";
+    /// urnic's TCP sends.
+    pub const COUNT_SEND: &str = "urnic TCP sends";
+    /// The same, and the payload is copied once.
+    pub const COUNT_SEND_COPYING: &str = "urnic TCP sends, and copies";
+    /// smoltcp sends.
+    pub const COUNT_SEND_SMOLTCP: &str = "smoltcp sends";
     /// iperf3 without.
     pub const IPERF: &str = "iperf3, TSO/GSO off, veth";
 }
@@ -216,13 +231,15 @@ impl Results {
 
     /// Judges the goals by the medians.
     pub fn judge(&mut self) {
-        use Quantity::{Bandwidth, Latency};
+        use Quantity::{Bandwidth, Instructions, Latency};
         use who::*;
         const KIB64: u64 = 64 << 10;
         type Holds = fn(f64) -> bool;
         let at_least_3: Holds = |ratio| ratio >= 3.0;
         let at_most_1_5: Holds = |ratio| ratio <= 1.5;
         let above: Holds = |ratio| ratio > 1.0;
+        let a_third: Holds = |ratio| ratio <= 1.0 / 3.0;
+        const SEGMENT: u64 = super::count::SEGMENT;
         let rtt = "8-byte Write round trip";
         let bw = "64 KiB Write bandwidth over virtio/vhost";
         let goals = [
@@ -250,6 +267,16 @@ impl Results {
                 format!("{rtt} over af_packet/veth beside spinning kernel TCP"),
                 (VETH_WRITE, TCP_SPIN, Latency, 8),
                 None,
+            ),
+            (
+                "instructions per segment received: at most a third of smoltcp's".to_owned(),
+                (COUNT_RECEIVE, COUNT_RECEIVE_SMOLTCP, Instructions, SEGMENT),
+                Some(a_third),
+            ),
+            (
+                "instructions per segment sent: at most a third of smoltcp's".to_owned(),
+                (COUNT_SEND, COUNT_SEND_SMOLTCP, Instructions, SEGMENT),
+                Some(a_third),
             ),
         ];
         let judged = goals.map(|(goal, (over, under, quantity, size), holds)| {

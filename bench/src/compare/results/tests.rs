@@ -30,7 +30,7 @@ fn results(measured: &[(&str, Quantity, u64, f64)]) -> Results {
 
 #[test]
 fn goals_are_judged_by_medians() {
-    use Quantity::{Bandwidth, Latency};
+    use Quantity::{Bandwidth, Instructions, Latency};
     let mut all = results(&[
         (who::TCP_SPIN, Latency, 8, 9.0),
         (who::VIRTIO_WRITE, Latency, 8, 3.0),
@@ -38,12 +38,24 @@ fn goals_are_judged_by_medians() {
         (who::UDP_SPIN, Latency, 8, 10.0),
         (who::VIRTIO_WRITE, Bandwidth, 65536, 30.0),
         (who::IPERF_TSO, Bandwidth, 65536, 60.0),
+        (who::COUNT_RECEIVE, Instructions, 1448, 700.0),
+        (who::COUNT_RECEIVE_SMOLTCP, Instructions, 1448, 2100.0),
+        (who::COUNT_SEND, Instructions, 1448, 701.0),
+        (who::COUNT_SEND_SMOLTCP, Instructions, 1448, 2100.0),
     ]);
     all.judge();
     let outcomes: Vec<Outcome> = all.verdicts.iter().map(|v| v.outcome).collect();
     assert_eq!(
         outcomes,
-        [Outcome::Pass, Outcome::Fail, Outcome::Unknown, Outcome::Told, Outcome::Told],
+        [
+            Outcome::Pass,
+            Outcome::Fail,
+            Outcome::Unknown,
+            Outcome::Told,
+            Outcome::Told,
+            Outcome::Pass,
+            Outcome::Fail
+        ],
         "{:?}",
         all.verdicts
     );

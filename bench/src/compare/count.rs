@@ -1,0 +1,50 @@
+//! Instructions per segment of urnic's TCP and of smoltcp's, counted by callgrind: figures that do not depend on what else
+//! the machine does. What is counted is in `tcp/examples/bulk.rs`.
+
+use std::{path::Path, process::Command};
+
+use super::lab::Words;
+use super::results::{Measurement, Quantity, Sample, who};
+
+/// Octets of data in a segment of that program.
+pub const SEGMENT: u64 = 1448;
+/// Segments of the shorter run; the longer one has twice as many.
+const SEGMENTS: u64 = 4096;
+
+/// Who is counted: stack and direction, as the program takes them.
+const COUNTED: [(&str, &str, &str); 6] = [
+    (who::COUNT_RECEIVE, "urnic", "receive"),
+    (who::COUNT_RECEIVE_COPYING, "urnic-copying", "receive"),
+    (who::COUNT_RECEIVE_SMOLTCP, "smoltcp", "receive"),
+    (who::COUNT_SEND, "urnic", "send"),
+    (who::COUNT_SEND_COPYING, "urnic-copying", "send"),
+    (who::COUNT_SEND_SMOLTCP, "smoltcp", "send"),
+];
+
+/// Counts all of them with `program`, which is the example `bulk`.
+///
+/// # Errors
+/// The program or valgrind is missing, or fails.
+pub fn measure(program: &Path) -> Words<Vec<Measurement>> {
+    let measured = COUNTED.iter().map(|&(who, stack, direction)| {
+        let count = |segments| count(program, stack, direction, segments);
+        // Of two runs, the longer less the shorter: what starting up costs is in both.
+        let value = (count(2 * SEGMENTS)? - count(SEGMENTS)?) / SEGMENTS as f64;
+        let mut measurement = Measurement::new(who, Quantity::Instructions, SEGMENT);
+        measurement.add(Sample { run: 1, value, rtt_us: None, rtt_cdf: None });
+        Ok(measurement)
+    });
+    measured.collect()
+}
+
+fn count(program: &Path, stack: &str, direction: &str, segments: u64) -> Words<f64> {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(program)
+        .args([stack, direction, &segments.to_string()])
+        .output()
+        .map_err(|e| format!("valgrind: {e} (Debian: apt install valgrind)"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let line = said.lines().find(|line| line.contains("Collected")).filter(|_| output.status.success());
+    line.and_then(|line| line.split_whitespace().last()?.parse().ok()).ok_or_else(|| said.into_owned())
+}
