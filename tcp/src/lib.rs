@@ -28,11 +28,13 @@
 //! segments without data only. The user takes all data at once, so the window is constant and its right edge only
 //! moves forward.
 //!
+//! ACKs that arrive in one burst and follow each other count as one, the newest: [`Stack::receive_burst`].
+//!
 //! # Where things are
 //! | module | does |
 //! |---|---|
-//! | `stack` | finds who a frame is for; listeners, half-open connections, TIME-WAIT; timers; ICMP |
-//! | `connection` | one connection: `open`, `arrive`, `ack`, `data`, `output`, `timers`, and its `queue`; losses: `rack`, `repair`, `probe`; `marks` (ECN), `pace`, `info` |
+//! | `stack` | finds who a frame is for, and takes what was expected on a short way (`burst`); listeners, half-open connections, TIME-WAIT; timers; ICMP |
+//! | `connection` | one connection: `open`, `arrive`, `ack`, `data`, `output` and `volley`, `timers`, and its `queue`; losses: `rack`, `repair`, `probe`; `marks` (ECN), `pace`, `info` |
 //! | [`reassembly`], [`scoreboard`] | what is out of order here; what is outstanding there, when it was sent, and what became of it |
 //! | [`congestion`], [`rtt`], [`timer`] | how much, how long, when |
 //! | `arp`, `nd`, `wire`, `ipv6`, [`sum`], `net` | neighbours and addresses, headers, checksums, what connections share |
