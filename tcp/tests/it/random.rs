@@ -185,6 +185,9 @@ fn an_outage_is_survived() {
         let mut rng = Rng::with_seed(seed ^ 0x77);
         let mut w = world(&mut rng);
         w.open(Script::send(400_000), Script::send(400_000));
+        // Who connects is told when nobody is there.
+        let connected = |w: &World| w.hosts.iter().all(|h| h.app.sessions.iter().any(|s| s.established));
+        assert!(w.run(Duration::from_secs(600), connected), "not connected: {}", w.describe());
         w.run(Duration::from_millis(rng.u64(..50)), |_| false);
         let cut = Impairment { loss: 1.0, ..Impairment::default() };
         let mut before = Vec::new();
