@@ -1,5 +1,5 @@
 //! Congestion control: how much may be in flight (RFC 5681, RFC 6582, RFC 6937, RFC 6928, RFC 3465, RFC 9438,
-//! RFC 8257).
+//! RFC 8257, RFC 9406).
 //!
 //! [`Controller`] holds what all algorithms share: the window, slow start, and the shape of every reduction. An
 //! algorithm decides two things: by how much a loss or a mark reduces, and how congestion avoidance grows.
@@ -13,6 +13,7 @@
 
 mod cubic;
 mod dctcp;
+mod hystart;
 mod reno;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use crate::time::Time;
 use core::time::Duration;
 use cubic::Cubic;
 use dctcp::Dctcp;
+use hystart::HyStart;
 use reno::Reno;
 
 /// Which algorithm a connection uses.
@@ -57,6 +59,8 @@ pub struct Ack {
     pub marked: bool,
     /// Octets outstanding after it.
     pub flight: u32,
+    /// Its round-trip time, if slow start is to know.
+    pub rtt: Option<Duration>,
 }
 
 /// What an ACK in fast recovery with SACK tells.
@@ -97,6 +101,7 @@ pub struct Controller {
     initial_segments: u32,
     /// Slow start after a timeout counts at most one segment per ACK (RFC 3465 §2.3).
     after_timeout: bool,
+    hystart: HyStart,
     proportional: Proportional,
     algorithm: Algorithm,
 }
@@ -110,6 +115,7 @@ impl Controller {
             mss: mss.clamp(1, 1 << 16),
             initial_segments: initial_segments.max(1),
             after_timeout: false,
+            hystart: HyStart::new(),
             proportional: Proportional::default(),
             algorithm: match congestion {
                 Congestion::Reno => Algorithm::Reno(Reno::default()),
@@ -154,6 +160,11 @@ impl Controller {
         self.cwnd < self.ssthresh
     }
 
+    /// Nothing has said yet how much the path carries.
+    pub fn in_first_slow_start(&self) -> bool {
+        self.ssthresh == MAX_WINDOW && self.in_slow_start()
+    }
+
     /// New data was ACKed, and the connection is not in fast recovery.
     pub fn on_ack(&mut self, ack: &Ack) {
         if ack.acked == 0 {
@@ -173,6 +184,14 @@ impl Controller {
             // 9406 §4.2); only after a timeout the limit of RFC 3465 §2.3 holds.
             let limit = if self.after_timeout { self.mss } else { u32::MAX };
             let growth = acked.min(limit).min(self.ssthresh - self.cwnd);
+            if self.in_first_slow_start() {
+                let (growth, over) = self.hystart.on_ack(ack, growth);
+                self.grow(growth);
+                if over {
+                    self.ssthresh = self.cwnd;
+                }
+                return;
+            }
             self.grow(growth);
             if self.in_slow_start() {
                 return;

@@ -19,6 +19,7 @@ fn round(c: &mut Controller, now: Time, rtt: Duration) {
             srtt: Some(rtt),
             marked: false,
             flight: c.cwnd(),
+            rtt: None,
         });
     }
 }
@@ -47,6 +48,7 @@ fn slow_start_doubles_and_counts_octets() {
             srtt: None,
             marked: false,
             flight: 0,
+            rtt: None,
         });
         assert_eq!(c.cwnd(), 29 * MSS);
     }
@@ -64,6 +66,7 @@ fn an_unused_window_does_not_grow() {
                 srtt: None,
                 marked: false,
                 flight: 0,
+                rtt: None,
             });
         }
         assert_eq!(c.cwnd(), 10 * MSS);
@@ -78,6 +81,7 @@ fn an_unused_window_does_not_grow() {
                 srtt: None,
                 marked: false,
                 flight: 0,
+                rtt: None,
             };
             c.on_ack(&ack);
         }
@@ -143,6 +147,7 @@ fn timeout_restarts_with_one_segment() {
             srtt: None,
             marked: false,
             flight: 0,
+            rtt: None,
         });
         assert_eq!(c.cwnd(), 2 * MSS);
     }
@@ -180,8 +185,15 @@ fn marks_reduce_like_a_loss_but_for_dctcp() {
         c.on_marks(40 * MSS);
         assert_eq!((c.cwnd(), c.ssthresh()), (left * MSS, left * MSS), "{kind:?}");
         // RFC 3168 §6.1.2: no growth because of an ACK that tells of congestion.
-        let marked =
-            Ack { now: Time::ZERO, acked: 40 * MSS, limited: true, srtt: None, marked: true, flight: 0 };
+        let marked = Ack {
+            now: Time::ZERO,
+            acked: 40 * MSS,
+            limited: true,
+            srtt: None,
+            marked: true,
+            flight: 0,
+            rtt: None,
+        };
         c.on_ack(&marked);
         assert_eq!(c.cwnd(), left * MSS, "{kind:?}");
     }
@@ -197,7 +209,15 @@ fn dctcp_follows_the_fraction_of_marks() {
         for i in 0..100 {
             let flight = 100 * MSS;
             let limited = false;
-            c.on_ack(&Ack { now: Time::ZERO, acked: MSS, limited, srtt: None, marked: i < marked, flight });
+            c.on_ack(&Ack {
+                now: Time::ZERO,
+                acked: MSS,
+                limited,
+                srtt: None,
+                marked: i < marked,
+                flight,
+                rtt: None,
+            });
         }
     };
     let alpha = |c: &Controller| match &c.algorithm {
@@ -372,7 +392,7 @@ proptest! {
         for e in events {
             match e {
                 Event::Ack(acked, limited, t) => {
-                    c.on_ack(&Ack { now: Time(t), acked, limited, srtt: Some(Duration::from_nanos(t / 2)), marked: t % 3 == 0, flight: acked / 2 })
+                    c.on_ack(&Ack { now: Time(t), acked, limited, srtt: Some(Duration::from_nanos(t / 2)), marked: t % 3 == 0, flight: acked / 2 , rtt: None})
                 }
                 Event::Recovery(f) => c.on_enter_recovery(f),
                 Event::Inflate(o) => c.inflate(o),
@@ -387,4 +407,44 @@ proptest! {
             prop_assert!(c.ssthresh() >= 2 * c.mss);
         }
     }
+}
+
+/// RFC 9406: rounds of `rtts` milliseconds each, 20 ACKs to a round that each acknowledge a twentieth of the window.
+fn rounds(c: &mut Controller, rtts: &[u64]) {
+    for &rtt in rtts {
+        let flight = c.cwnd();
+        for i in 0..20 {
+            let acked = flight / 20 + if i == 19 { flight % 20 } else { 0 };
+            c.on_ack(&Ack {
+                now: Time::ZERO,
+                acked,
+                limited: true,
+                srtt: None,
+                marked: false,
+                flight,
+                rtt: Some(Duration::from_millis(rtt)),
+            });
+        }
+    }
+}
+
+#[test]
+fn slow_start_ends_before_the_queue_overflows() {
+    let start = || Controller::new(Congestion::Cubic, MSS, 10);
+    // Round trips that stay, or grow by less than 4 ms, say nothing.
+    let mut c = start();
+    rounds(&mut c, &[20, 20, 21, 23, 22, 20]);
+    assert!(c.in_first_slow_start() && c.cwnd() > 30 * 10 * MSS, "{}", c.cwnd() / MSS);
+    // Those that grow slow it down, and end it five rounds later.
+    let mut c = start();
+    rounds(&mut c, &[20, 20, 20]);
+    let before = c.cwnd();
+    rounds(&mut c, &[30, 40, 50]);
+    assert!(c.in_first_slow_start() && c.cwnd() < 4 * before, "{} {}", before / MSS, c.cwnd() / MSS);
+    rounds(&mut c, &[60, 70, 80]);
+    assert!(!c.in_slow_start() && c.ssthresh() < 6 * before, "{} {}", before / MSS, c.ssthresh() / MSS);
+    // Where they become short again it was no queue, and slow start goes on.
+    let mut c = start();
+    rounds(&mut c, &[20, 20, 30, 30, 20, 20, 20, 20]);
+    assert!(c.in_first_slow_start() && c.cwnd() > 30 * 10 * MSS, "{}", c.cwnd() / MSS);
 }

@@ -30,11 +30,14 @@ impl<B: Buffers> Connection<B> {
         let flight = self.outstanding();
         let idle = acked == 0 && flight > 0 && same_window && s.payload.is_empty() && !s.has(flag::FIN);
         let marked = s.has(flag::ECE) && self.ect != 0;
-        let facts = Facts { acked, flight, una: self.snd_una, idle, marked };
+        let mut facts = Facts { acked, flight, una: self.snd_una, idle, marked, rtt: None };
         let unquiet = idle || self.is_unquiet(s);
         let mut delivered = Delivered::new(self.cold.recover);
         if acked > 0 {
             self.advance(cx, s, &mut delivered);
+            if self.cold.cwnd_limited && self.cold.congestion.in_first_slow_start() {
+                facts.rtt = delivered.newest.filter(|n| !n.again).map(|n| cx.now - n.at);
+            }
         }
         let mut left = false;
         if unquiet {

@@ -8,6 +8,7 @@ use crate::reassembly::Block;
 use crate::scoreboard::{DUP_THRESH, Delivered};
 use crate::seq::Seq;
 use crate::wire::Segment;
+use core::time::Duration;
 
 /// What is needed to undo a reduction of the window.
 #[derive(Clone, Debug)]
@@ -50,6 +51,8 @@ pub(super) struct Facts {
     pub idle: bool,
     /// Echoes Congestion Experienced (RFC 3168 §6.1).
     pub marked: bool,
+    /// The round-trip time of the newest segment that it acknowledges, in the first slow start.
+    pub rtt: Option<Duration>,
 }
 
 impl<B: Buffers> Connection<B> {
@@ -104,7 +107,7 @@ impl<B: Buffers> Connection<B> {
         let c = &mut self.cold;
         let limited = c.cwnd_limited || self.recovery == Recovery::Timeout;
         let (srtt, marked, flight) = (c.rtt.srtt(), f.marked, self.snd_nxt - self.snd_una);
-        c.congestion.on_ack(&Ack { now: cx.now, acked: f.acked, limited, srtt, marked, flight });
+        c.congestion.on_ack(&Ack { now: cx.now, acked: f.acked, limited, srtt, marked, flight, rtt: f.rtt });
     }
 
     /// Finds losses, begins recovery, and lets go as much as arrived (RFC 8985 §6, RFC 6937).
