@@ -26,7 +26,7 @@ fn rping(args: &[&str]) -> Running {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_")) {
         command.env_remove(name);
     }
-    command.env("URNIC_HUGEPAGES", "off").arg("rping").args(args);
+    command.env("URNIC_MEMORY_HUGEPAGES", "off").arg("rping").args(args);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     Running(Some(child.expect("urnic runs")))
 }

@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
+use crate::ibv::names::name;
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_event_str(event: c_int) -> *const c_char {
     const NAMES: [&CStr; 16] = [
@@ -22,5 +24,5 @@ unsafe extern "C" fn rdma_event_str(event: c_int) -> *const c_char {
         c"RDMA_CM_EVENT_ADDR_CHANGE",
         c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
     ];
-    usize::try_from(event).ok().and_then(|n| NAMES.get(n)).map_or(c"UNKNOWN EVENT", |name| name).as_ptr()
+    name(&NAMES, event, c"UNKNOWN EVENT")
 }

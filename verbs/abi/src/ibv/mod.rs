@@ -8,7 +8,7 @@ mod cq_ex;
 mod device;
 pub mod mr;
 mod mw;
-mod names;
+pub mod names;
 pub mod pd;
 mod post;
 pub mod qp;

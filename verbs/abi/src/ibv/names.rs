@@ -2,7 +2,8 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-fn name(names: &[&'static CStr], number: c_int, unknown: &'static CStr) -> *const c_char {
+/// The name of a number, from 0 on.
+pub fn name(names: &[&'static CStr], number: c_int, unknown: &'static CStr) -> *const c_char {
     usize::try_from(number).ok().and_then(|n| names.get(n)).unwrap_or(&unknown).as_ptr()
 }
 
