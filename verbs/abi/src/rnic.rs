@@ -117,6 +117,13 @@ fn start(config: &'static Config) -> urnic::Result<Rnic> {
     Ok(Rnic { device, connector, attributes, config })
 }
 
+/// What `liburnic.so` calls when the program is about to end without running exit handlers, as kernels close connections
+/// whichever way a process ends. Safe in signal handlers.
+#[unsafe(no_mangle)]
+extern "C" fn urnic_before_exit() {
+    urnic::before_exit();
+}
+
 /// Logs on stderr what `URNIC_LOG` asks for.
 fn log() {
     let filter = EnvFilter::try_from_env("URNIC_LOG").unwrap_or_else(|_| EnvFilter::new("warn,dpdk=error"));

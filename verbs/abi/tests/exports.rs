@@ -5,8 +5,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the shim has besides: to show the device's address to programs, and to find functions for the drop-in libraries.
-const INTERPOSED: [&str; 4] = ["getifaddrs", "freeifaddrs", "getaddrinfo", "urnic_find"];
+/// What the shim has besides: to show the device's address to programs, to end connections when they end, and to find
+/// functions for the drop-in libraries.
+const INTERPOSED: [&str; 6] = ["getifaddrs", "freeifaddrs", "getaddrinfo", "_exit", "_Exit", "urnic_find"];
+/// What the engine has for the shim.
+const INTERNAL: &str = "urnic_before_exit";
 
 /// The folder that cargo puts libraries into.
 fn built(package: &str, library: &str) -> PathBuf {
@@ -35,7 +38,9 @@ fn expected() -> BTreeSet<String> {
 
 #[test]
 fn the_interface_is_complete() {
-    assert_eq!(exports(built("urnic-abi", "liburnic_verbs.so")), expected());
+    let mut expected = expected();
+    expected.insert(INTERNAL.to_owned());
+    assert_eq!(exports(built("urnic-abi", "liburnic_verbs.so")), expected);
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! The engine's own thread.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use urnic_config::Progress;
 
-use super::Shard;
+use super::{Shard, linger};
 use crate::error::{Error, Result};
 
 /// A nap while there was work a moment ago.
@@ -19,6 +19,14 @@ pub(super) const LONGEST_NAP: Duration = Duration::from_micros(1500);
 const WATCHING_NAP: Duration = LONGEST_NAP;
 /// How long the thread keeps passing after the last work before it naps.
 const SPIN: Duration = Duration::from_micros(50);
+
+/// Engines' threads that run, in the whole process.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether some engine has a thread.
+pub(super) fn has_threads() -> bool {
+    THREADS.load(Ordering::SeqCst) > 0
+}
 
 /// Whether and why the thread sleeps.
 mod sleep {
@@ -71,13 +79,18 @@ impl Driver {
             Progress::Adaptive => adaptive,
         };
         let own = shard.clone();
+        THREADS.fetch_add(1, Ordering::SeqCst);
         let thread = with_signals_blocked(|| {
             thread::Builder::new().name("urnic-engine".into()).spawn(move || {
                 settle(core);
                 run(&own);
+                THREADS.fetch_sub(1, Ordering::SeqCst);
             })
         });
-        let thread = thread.map_err(|source| Error::Os { what: "the engine's thread", source })?;
+        let thread = thread.map_err(|source| {
+            THREADS.fetch_sub(1, Ordering::SeqCst);
+            Error::Os { what: "the engine's thread", source }
+        })?;
         *driver.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
     }
@@ -144,6 +157,9 @@ impl Driver {
 /// Passes without pause.
 fn dedicated(shard: &Shard) {
     while !shard.driver.stopping.load(Ordering::Relaxed) {
+        if linger::is_wanted() {
+            linger::grant();
+        }
         step_aside(shard);
         if let Some(mut engine) = shard.try_lock() {
             engine.pass();
@@ -157,6 +173,9 @@ fn adaptive(shard: &Shard) {
     let mut polls = shard.hot.polls.load(Ordering::Relaxed);
     let mut nap = SHORTEST_NAP;
     while !driver.stopping.load(Ordering::Relaxed) {
+        if linger::is_wanted() {
+            linger::grant();
+        }
         let seen = driver.wakes.load(Ordering::SeqCst);
         let polled = std::mem::replace(&mut polls, shard.hot.polls.load(Ordering::Relaxed)) != polls;
         if driver.handed_over.swap(false, Ordering::AcqRel) {
@@ -191,7 +210,7 @@ fn drive(shard: &Shard, polls: u32) -> (bool, Option<Duration>) {
         drop(engine);
         worked |= found;
         let stopping = shard.driver.stopping.load(Ordering::Relaxed);
-        if stopping || shard.hot.polls.load(Ordering::Relaxed) != polls {
+        if stopping || linger::is_wanted() || shard.hot.polls.load(Ordering::Relaxed) != polls {
             return (worked, deadline);
         }
         if found {

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use doorbell::{Bell, Doorbells};
 pub(crate) use driver::with_signals_blocked;
+pub use linger::before_exit;
 pub(crate) use linger::{forked, linger_at_exit};
 pub(crate) use ops::{DeviceClock, EngineAttr, EngineOps, ListenId, RequestId, Ties};
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use urnic_config::Progress;
 
-use super::{Doorbells, Polled, linger_at_exit};
+use super::{Doorbells, Polled, before_exit, linger_at_exit};
 use crate::error::PostError;
 use crate::fake::{self, Knobs};
 use crate::qp::QpInit;
@@ -234,20 +234,38 @@ fn a_forked_child_leaves_the_device_alone() {
 const DRAINED: i32 = 42;
 const CHILD: &str = "URNIC_TEST_EXIT";
 
+/// The exit test's child process leaves without running exit handlers.
+const AT_ONCE: &str = "URNIC_TEST_AT_ONCE";
+/// ... in the middle of a pass, as signal handlers may.
+const INTERRUPTED: &str = "URNIC_TEST_INTERRUPTED";
+
+fn exit_of(progress: &str, how: &[&str]) -> Option<i32> {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "shard::tests::exit_child", "--include-ignored"]).env(CHILD, progress);
+    how.iter().for_each(|how| _ = child.env(how, "1"));
+    child.status().unwrap().code()
+}
+
 /// A process that exits while its data is not acknowledged drives the engine until it is.
 #[test]
 fn exit_waits_until_all_is_acknowledged() {
     for progress in ["inline", "dedicated", "adaptive"] {
-        let status = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "shard::tests::exit_child", "--include-ignored"])
-            .env(CHILD, progress)
-            .status()
-            .unwrap();
-        assert_eq!(status.code(), Some(DRAINED), "{progress}");
+        assert_eq!(exit_of(progress, &[]), Some(DRAINED), "{progress}");
     }
 }
 
-/// The child process of the test above; nothing by itself.
+/// So does one that is about to end without exit handlers, if the engine has a thread.
+#[test]
+fn before_exit_waits_until_all_is_acknowledged() {
+    for progress in ["dedicated", "adaptive"] {
+        assert_eq!(exit_of(progress, &[AT_ONCE]), Some(DRAINED), "{progress}");
+        // Nobody can have the engine: the wait ends all the same.
+        assert_eq!(exit_of(progress, &[AT_ONCE, INTERRUPTED]), Some(1), "{progress}");
+    }
+    assert_eq!(exit_of("inline", &[AT_ONCE]), Some(1));
+}
+
+/// The child process of the tests above; nothing by itself.
 #[test]
 #[ignore = "run by exit_waits_until_all_is_acknowledged"]
 fn exit_child() {
@@ -268,5 +286,11 @@ fn exit_child() {
     linger_at_exit(&device.shared.shard);
     knobs.undrained.store(50, Ordering::SeqCst);
     KNOBS.set(knobs).unwrap_or_else(|_| panic!("once"));
+    if std::env::var_os(AT_ONCE).is_some() {
+        let shard = device.shared.shard.clone();
+        let _held = std::env::var_os(INTERRUPTED).map(|_| shard.lock());
+        before_exit();
+        judge();
+    }
     std::process::exit(0);
 }

@@ -25,8 +25,8 @@ const FOLDER: &str = "drop-in";
 const LIBRARIES: [(&str, Option<&str>); 2] =
     [("libibverbs.so.1", None), ("librdmacm.so.1", Some("libibverbs.so.1"))];
 
-/// Functions of the C library that `liburnic.so` stands before, to show the device's address.
-const INTERPOSED: [&str; 3] = ["getifaddrs", "freeifaddrs", "getaddrinfo"];
+/// Functions of the C library that `liburnic.so` stands before, to show the device's address and to end connections.
+const INTERPOSED: [&str; 5] = ["getifaddrs", "freeifaddrs", "getaddrinfo", "_exit", "_Exit"];
 
 /// Makes the libraries, in the folder of this profile: `out` is PROFILE/build/PACKAGE/out.
 pub fn make(out: &Path) {

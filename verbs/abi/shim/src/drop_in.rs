@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::{engine, interfaces};
+use crate::{engine, interfaces, leave};
 
 /// Where distributions put librdmacm.
 const FOLDERS: [&str; 5] =
@@ -20,6 +20,7 @@ unsafe extern "C" fn urnic_find(name: *const c_char) -> *const c_void {
         b"getifaddrs" => interfaces::our_getifaddrs as *const c_void,
         b"freeifaddrs" => interfaces::our_freeifaddrs as *const c_void,
         b"getaddrinfo" => interfaces::our_getaddrinfo as *const c_void,
+        b"_exit" | b"_Exit" => leave::our_exit as *const c_void,
         _ if engine::forwards(name) => engine::function(name),
         _ => rsocket(name),
     }

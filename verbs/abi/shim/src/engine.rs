@@ -95,8 +95,22 @@ fn library() -> *mut c_void {
             let why = unsafe { CStr::from_ptr(libc::dlerror()) };
             give_up(&format!("cannot load the library: {}", why.to_string_lossy()));
         }
+        // SAFETY: a library that stays loaded, and a string that ends.
+        BEFORE_EXIT.store(unsafe { libc::dlsym(handle, c"urnic_before_exit".as_ptr()) }, Ordering::Release);
         handle as usize
     }) as *mut c_void
+}
+
+/// A function of the library behind, null until that is loaded.
+static BEFORE_EXIT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// The process is about to end without running exit handlers.
+pub fn before_exit() {
+    let function = BEFORE_EXIT.load(Ordering::Acquire);
+    if !function.is_null() {
+        // SAFETY: the function of that name, which takes and gives nothing.
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn()>(function)() };
+    }
 }
 
 /// The folder that this library was loaded from.
