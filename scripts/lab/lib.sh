@@ -106,6 +106,11 @@ wait_for_guest() {
         [ $((SECONDS - began)) -lt 120 ] || { tail -n 20 "$2"; say "the guest does not come up"; exit 1; }
         sleep 0.1
     done
+    # Its shell comes a moment later.
+    until guest true 2>/dev/null; do
+        kill -0 "$1" 2>/dev/null && [ $((SECONDS - began)) -lt 120 ] || { say "the guest's shell does not answer"; exit 1; }
+        sleep 0.1
+    done
     say "$(grep -a '^lab: ready' "$2" | tr -d '\r') after $((SECONDS - began)) s"
 }
 
