@@ -56,6 +56,16 @@ fn needs_root_rping_over_af_packet() {
     cable.pair("rping -s -V -C 5 -S 60000", &format!("rping -c -V -C 5 -S 60000 -a {SERVER}"));
 }
 
+#[test]
+#[ignore = "needs root, for network namespaces, and the package ibverbs-utils"]
+fn needs_root_the_device_shows_itself_on_af_packet() {
+    let _alone = alone();
+    let cable = Cable::new();
+    assert!(cable.left.succeeds("ibv_devices").contains("urnic0"));
+    let shown = cable.left.succeeds("ibv_devinfo -v");
+    assert!(shown.contains("PORT_ACTIVE") && shown.contains("ffff:0a04:0101"), "{shown}");
+}
+
 /// A server that stays, and clients that come one after the other.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
@@ -87,9 +97,18 @@ fn needs_root_endpoints_over_af_packet() {
 fn needs_root_perftest_over_af_packet() {
     let _alone = alone();
     let cable = Cable::new();
-    for op in ["write", "read", "send"] {
-        perftest(&cable.left, &cable.right, &format!("ib_{op}_lat -R -n 100"));
-        perftest(&cable.left, &cable.right, &format!("ib_{op}_bw -R -n 100 -s 4096"));
+    for arguments in [
+        "ib_write_lat -R -n 50",
+        "ib_read_lat -R -n 100",
+        "ib_send_lat -R -n 100 -C -e",
+        "ib_atomic_lat -R -n 100 -C",
+        "ib_write_bw -R -n 100 -s 4096 -q 16",
+        "ib_read_bw -R -n 100 -s 4096 -b",
+        "ib_send_bw -R -n 100 -s 4096 --use-srq",
+        "ib_atomic_bw -R -n 100",
+        "ib_send_bw -R -n 5 -a",
+    ] {
+        perftest(&cable.left, &cable.right, arguments);
     }
 }
 
@@ -98,15 +117,55 @@ fn needs_root_perftest_over_af_packet() {
 fn needs_root_fio_over_af_packet() {
     let _alone = alone();
     let cable = Cable::new();
-    for verb in ["write", "read"] {
+    for (verb, receives, written, read) in [
+        ("write", 16, "", ""),
+        ("read", 16, "", ""),
+        (
+            "send",
+            64,
+            "--verify=crc32c --do_verify=0 --verify_state_save=0",
+            "--verify=crc32c --verify_state_save=0",
+        ),
+    ] {
         let common = "--ioengine=rdma --port=7777 --bs=16k --size=1m";
-        let (_, client) = cable.pair(
-            &format!("fio --name=r {common} --rw=read --iodepth=16"),
+        let (server, client) = cable.pair(
+            &format!("fio --name=r {common} --rw=read --iodepth={receives} {read}"),
             &format!(
-                "fio --name=s {common} --hostname={SERVER} --verb={verb} --rw=write --iodepth=4 --iodepth_batch_complete=1"
+                "fio --name=s {common} --hostname={SERVER} --verb={verb} --rw=write --iodepth=4 --iodepth_batch_complete=1 {written}"
             ),
         );
-        assert!(client.contains("err= 0"), "{verb}: {client}");
+        assert!(server.contains("err= 0") && client.contains("err= 0"), "{verb}: {server} {client}");
+    }
+}
+
+/// rsockets' own programs.
+#[test]
+#[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
+fn needs_root_rsockets_over_af_packet() {
+    let _alone = alone();
+    let cable = Cable::new();
+    for program in ["rstream -T v -C 50 -S 10000", "riostream -T v -C 50 -S 65536"] {
+        let (server, client) = cable.pair(program, &format!("{program} -s {SERVER}"));
+        assert!(server.contains("custom") && client.contains("custom"), "{program}: {server} {client}");
+    }
+}
+
+/// fio's job ends by `_exit`, without exit handlers, right after its last completion. Here nothing of its last message, which
+/// the receiving side waits for, is on the cable by then.
+#[test]
+#[ignore = "needs root, for network namespaces, and the package fio"]
+fn needs_root_fio_leaves_at_once_over_af_packet() {
+    let _alone = alone();
+    let cable = Cable::new();
+    let common = "--ioengine=rdma --port=7777 --bs=16k --size=64k";
+    for way in ["preload", "drop-in"] {
+        let (server, client) = cable.pair(
+            &format!("fio --name=r {common} --rw=read --iodepth=16"),
+            &format!(
+                "--libraries {way} --fault delay=150ms -- fio --name=s {common} --hostname={SERVER} --verb=write --rw=write"
+            ),
+        );
+        assert!(server.contains("err= 0") && client.contains("err= 0"), "{way}: {server} {client}");
     }
 }
 

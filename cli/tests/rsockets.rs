@@ -13,7 +13,8 @@ fn link(folder: &Path) -> (Node, Node) {
         let port = format!("{kind}:{}/link.sock", folder.display());
         Node { ip: ip.into(), port, ..Node::default() }
     };
-    (node("10.4.3.1", "vhost"), node("10.4.3.2", "virtio_user"))
+    // In this order: a vhost end whose peer is not there yet looks for it once a second.
+    (node("10.4.3.1", "virtio_user"), node("10.4.3.2", "vhost"))
 }
 
 /// The same at both ends; the client is told where the server is.
