@@ -287,6 +287,12 @@ impl Scoreboard {
         i
     }
 
+    /// The same, but what is SACKed stays in one piece.
+    fn split_unless_sacked(&mut self, seq: Seq) -> usize {
+        let i = self.find(seq);
+        if self.runs.get(i).is_some_and(|r| r.fate == Fate::Sacked) { i } else { self.split(seq) }
+    }
+
     fn insert(&mut self, block: Block, delivered: &mut Delivered) {
         let first = self.find(block.start);
         let Some(run) = self.runs.get(first) else { return };
@@ -417,6 +423,12 @@ impl Scoreboard {
         self.lost = 0;
     }
 
+    /// Octets from SND.UNA on that are not SACKed.
+    pub fn first_hole(&self) -> u32 {
+        let missing = self.runs.iter().take_while(|r| r.fate != Fate::Sacked);
+        missing.last().map_or(0, |r| r.end.since(self.una))
+    }
+
     /// The first octets that count as lost, up to the next that do not.
     pub fn next_lost(&mut self) -> Option<Range<Seq>> {
         if self.lost == 0 {
@@ -461,8 +473,8 @@ impl Scoreboard {
         if !range.start.lt(range.end) {
             return;
         }
-        let mut i = self.split(range.start);
-        self.split(range.end);
+        let mut i = self.split_unless_sacked(range.start);
+        self.split_unless_sacked(range.end);
         let mut start = range.start;
         while let Some(run) = self.runs.get_mut(i)
             && start.lt(range.end)

@@ -74,8 +74,8 @@ impl<B: Buffers> Connection<B> {
         s: &Segment,
         frame: B::Frame,
     ) -> Fate {
-        self.heard = cx.now;
         if self.state == State::SynSent {
+            self.heard = cx.now;
             return self.arrive_syn_sent(cx, h, s);
         }
         if !self.timestamps_acceptable(cx, s) {
@@ -107,6 +107,8 @@ impl<B: Buffers> Connection<B> {
             }
             return Fate::Keep;
         }
+        // Who answers, and with what can be no answer, is not the peer any more that this end knew.
+        self.heard = cx.now;
         self.note_timestamp(cx.now, s);
         if self.state == State::SynReceived {
             if s.ack.le(self.snd_una) {

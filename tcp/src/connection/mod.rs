@@ -210,7 +210,7 @@ pub(crate) struct Connection<B: Buffers> {
     pub rtx_at: Time,
     /// What the timer wheel knows; never later than the earliest deadline.
     pub armed: Time,
-    /// When the last segment arrived.
+    /// When the last acceptable segment arrived.
     pub heard: Time,
     /// Octets of data that were received in order.
     pub received: u64,

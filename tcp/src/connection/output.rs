@@ -280,7 +280,8 @@ impl<B: Buffers> Connection<B> {
         let mss = u32::from(self.mss);
         let cwnd = self.cold.congestion.cwnd();
         if core::mem::take(&mut self.cold.resend_first) && self.outstanding() > 0 {
-            return Some(self.again(self.snd_una, mss));
+            let hole = self.cold.scoreboard.first_hole();
+            return Some(self.again(self.snd_una, mss.min(hole)));
         }
         let by_scoreboard = matches!(self.recovery, Recovery::Timeout | Recovery::Sack);
         if by_scoreboard && self.cold.frto != Frto::NewData && self.cold.scoreboard.lost() > 0 {

@@ -167,6 +167,7 @@ enum Step {
     Sack(Vec<(u32, u32)>),
     Detect { sent: u64, end: u32, patience: u64 },
     SendLost(u32),
+    SendAgain(u32, u32),
     Timeout(u64),
     Lose(u32, u32),
     Revive,
@@ -179,6 +180,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => prop::collection::vec((0u32..60, 1u32..20), 1..4).prop_map(Step::Sack),
         3 => (0u64..60, 0u32..80, 0u64..20).prop_map(|(sent, end, patience)| Step::Detect { sent, end, patience }),
         4 => (1u32..10).prop_map(Step::SendLost),
+        2 => (0u32..60, 1u32..20).prop_map(|(from, n)| Step::SendAgain(from, n)),
         1 => (0u64..60).prop_map(Step::Timeout),
         1 => (0u32..60, 0u32..40).prop_map(|(a, n)| Step::Lose(a, n)),
         1 => Just(Step::Revive),
@@ -271,6 +273,14 @@ proptest! {
                         m.each(r.start.0..end.0, |o| *o = Run { fate: Fate::Sent, again: true, at: now, ..*o });
                     }
                 }
+                Step::SendAgain(from, n) => {
+                    // Whatever it is: what is SACKed stays so.
+                    let (from, end) = ((m.una + from).min(nxt), (m.una + from + n).min(nxt));
+                    s.sent_again(Seq(from)..Seq(end), now);
+                    m.each(from..end, |o| if o.fate != Fate::Sacked {
+                        *o = Run { fate: Fate::Sent, again: true, at: now, ..*o };
+                    });
+                }
                 Step::Timeout(recent) => {
                     s.on_timeout(at(recent));
                     let first = s.runs.front().map_or(m.una, |r| r.end.0);
@@ -302,6 +312,7 @@ proptest! {
             let told = |o: &Run| (o.end, o.fate, (o.fate != Fate::Sacked).then_some((o.again, o.at)));
             prop_assert_eq!(octets.iter().map(told).collect::<Vec<_>>(), m.octets.iter().map(told).collect::<Vec<_>>());
             prop_assert_eq!((s.sacked(), s.lost()), (m.count(Fate::Sacked), m.count(Fate::Lost)));
+            prop_assert_eq!(s.audit(Seq(m.una), Seq(nxt)), Ok(()));
             let ranges = s.runs.iter().filter(|r| r.fate == Fate::Sacked).count() as u32;
             prop_assert_eq!(s.ranges, ranges);
         }
