@@ -32,6 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The kernel's address, and the engine's.
 const KERNEL: &str = "10.9.0.2";
 const OURS: &str = "10.9.0.1";
+/// The same of IPv6.
+const KERNEL6: &str = "fd09::2";
+const OURS6: &str = "fd09::1";
 
 /// Three namespaces: `a` and `b` with an interface `eth` each, whose other ends `a` and `b` are in the third.
 struct Lab {
@@ -61,9 +64,22 @@ impl Lab {
     /// Gives the kernel of a host an address, and makes it compute checksums: what a packet socket hands on does not say
     /// that they are missing.
     fn address(host: &Namespace, address: &str) {
-        host.ip(&["addr", "add", &format!("{address}/24"), "dev", "eth"]);
+        if address.contains(':') {
+            host.ip(&["addr", "add", &format!("{address}/64"), "dev", "eth", "nodad"]);
+        } else {
+            host.ip(&["addr", "add", &format!("{address}/24"), "dev", "eth"]);
+        }
         let status = host.program("ethtool").args(["-K", "eth", "tx", "off"]).stdout(Stdio::null()).status();
         assert!(status.expect("ethtool runs").success());
+    }
+
+    /// What the kernel of a host offers in its SYNs and agrees to in those of others.
+    fn options(host: &Namespace, sack: bool, timestamps: bool, window_scaling: bool) {
+        for (name, on) in [("sack", sack), ("timestamps", timestamps), ("window_scaling", window_scaling)] {
+            let setting = format!("net.ipv4.tcp_{name}={}", u8::from(on));
+            let status = host.program("sysctl").args(["-q", "-w", &setting]).status();
+            assert!(status.expect("sysctl runs").success(), "{setting}");
+        }
     }
 
     /// A process in a namespace.
@@ -77,6 +93,33 @@ impl Lab {
         command.env("URNIC_MEMORY_MB", "64");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Process(command.spawn().expect("a process"))
+    }
+
+    /// An engine in `b` that exchanges `bytes` both ways on each connection, as soon as it has its address.
+    fn engine(&self, (ours, kernels): (&str, &str), bytes: u64) -> Child {
+        let args = format!("af_packet:eth {ours} {kernels} 1500 {bytes} 0");
+        let mut engine = Child::start_in(&self.b.file, "stack", &args, "");
+        engine.expect("open");
+        engine
+    }
+
+    /// The kernel in `a` and the engine exchange data both ways at once, each being the client once.
+    fn exchange(&self, engine: &mut Child, (ours, kernels): (&str, &str), bytes: u64) {
+        let (ours, kernels) = (ours.parse().expect("an address"), kernels.parse().expect("an address"));
+        for engine_is_client in [false, true] {
+            let kernel = if engine_is_client {
+                let (ready, kernel) = kernel::serve(&self.a, kernels, bytes);
+                ready.recv().expect("a listener");
+                engine.order("connect");
+                kernel
+            } else {
+                kernel::connect(&self.a, ours, bytes)
+            };
+            // Loss bounds the rate, both engines' and kernels'.
+            let result = engine.line_within(PATIENCE + Duration::from_micros(bytes >> 1));
+            let kernel = kernel.join().expect("the kernel's end");
+            assert_eq!(result, kernel.seen_from_the_other_end(bytes), "engine is client: {engine_is_client}");
+        }
     }
 
     /// The relay, as soon as it forwards.
@@ -170,29 +213,41 @@ fn long_kernel_tcp_and_an_engine_exchange_a_gibibyte_through_the_relay() {
     kernel_tcp_and_an_engine(1 << 30);
 }
 
-/// The kernel's TCP on one side, the engine's on the other: data both ways at once, each being the client once.
+/// Peers without some of TCP's options, which both families have.
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_kernel_tcp_without_options_and_an_engine_through_the_relay() {
+    let _alone = child::alone();
+    let lab = Lab::new(1500);
+    Lab::address(&lab.a, KERNEL);
+    Lab::address(&lab.a, KERNEL6);
+    let relay = lab.relay(&["--fault", "loss=1%,dup=1%,reorder=1%,seed=13"]);
+    let bytes = 1 << 20;
+    for ends in [(OURS, KERNEL), (OURS6, KERNEL6)] {
+        let mut engine = lab.engine(ends, bytes);
+        for (sack, timestamps, window_scaling) in [
+            (true, true, true),
+            (false, true, true),
+            (true, false, true),
+            (true, true, false),
+            (false, false, false),
+        ] {
+            Lab::options(&lab.a, sack, timestamps, window_scaling);
+            lab.exchange(&mut engine, ends, bytes);
+        }
+        engine.finish();
+    }
+    is_impaired(&relay.stop("the relay"));
+}
+
+/// The kernel's TCP on one side, the engine's on the other.
 fn kernel_tcp_and_an_engine(bytes: u64) {
     let _alone = child::alone();
     let lab = Lab::new(1500);
     Lab::address(&lab.a, KERNEL);
     let relay = lab.relay(&["--fault", "loss=1%,dup=1%,reorder=1%,seed=11"]);
-    let args = format!("af_packet:eth {OURS} {KERNEL} 1500 {bytes} 0");
-    let mut engine = Child::start_in(&lab.b.file, "stack", &args, "");
-    engine.expect("open");
-    for engine_is_client in [false, true] {
-        let kernel = if engine_is_client {
-            let (ready, kernel) = kernel::serve(&lab.a, KERNEL.parse().expect("an address"), bytes);
-            ready.recv().expect("a listener");
-            engine.order("connect");
-            kernel
-        } else {
-            kernel::connect(&lab.a, OURS.parse().expect("an address"), bytes)
-        };
-        // Loss bounds the rate, both engines' and kernels'.
-        let result = engine.line_within(PATIENCE + Duration::from_micros(bytes >> 1));
-        let kernel = kernel.join().expect("the kernel's end");
-        assert_eq!(result, kernel.seen_from_the_other_end(bytes), "engine is client: {engine_is_client}");
-    }
+    let mut engine = lab.engine((OURS, KERNEL), bytes);
+    lab.exchange(&mut engine, (OURS, KERNEL), bytes);
     engine.finish();
     let report = relay.stop("the relay");
     is_impaired(&report);

@@ -6,6 +6,7 @@
 #[path = "../processes/child.rs"]
 #[allow(dead_code)] // the other test binary uses the rest
 mod child;
+mod ipv6;
 mod kernel;
 mod mpa;
 mod netns;

@@ -146,19 +146,29 @@ impl Handler<Received> for Seen {
     }
 }
 
-/// Serves connections one after the other, and makes one when told; sends and receives on each.
+/// Serves connections one after the other, and makes one when told; sends and receives on each. Our address may be
+/// `autoconf`: what routers say.
 pub fn run() {
     let spec: PortSpec = child::arg(0);
-    let (ours, kernel, mtu): (IpAddr, IpAddr, u16) = (child::arg(1), child::arg(2), child::arg(3));
+    let (ours, kernel, mtu): (String, IpAddr, u16) = (child::arg(1), child::arg(2), child::arg(3));
     let (bytes, vlan): (u64, u16) = (child::arg(4), child::arg(5));
     let eal = Eal::start(&EalConfig { memory_mb: 256, ..EalConfig::default() }).expect("EAL");
     let port = Port::open(&eal, &spec, &PortOptions { mtu, ..PortOptions::default() }).expect("the port");
     let mut wire = Wire { port, queue: TxQueue::new() };
     let clock = Clock::calibrate();
+    let autoconf = ours == "autoconf";
+    let ours: IpAddr = if autoconf { super::OURS6.parse() } else { ours.parse() }.expect("an address");
     let prefix_len = if ours.is_ipv4() { 24 } else { 64 };
     let vlan = Some(vlan).filter(|vlan| *vlan > 0);
-    let config =
-        StackConfig { mtu, vlan, ..StackConfig::new(Mac::for_address(ours).0, ours, prefix_len, 99) };
+    let mut config = StackConfig {
+        mtu,
+        vlan,
+        autoconf,
+        ..StackConfig::new(Mac::for_address(ours).0, ours, prefix_len, 99)
+    };
+    if autoconf {
+        config.addresses.clear();
+    }
     let ports = Box::new(LocalPorts::new(7));
     let mut stack = Stack::<Plain>::new(config, ports, Time(clock.now())).expect("a stack");
     stack.listen(SERVER_PORT, 4).expect("a listener");
@@ -169,9 +179,21 @@ pub fn run() {
     let mut progress = Instant::now();
     loop {
         let now = Time(clock.now());
-        if !claimed && stack.claim() == Claim::Held {
-            claimed = true;
-            child::say("open");
+        match stack.claim() {
+            // Besides the address of the link, one that a router has offered.
+            Claim::Held if !claimed && (!autoconf || stack.addresses().len() > 1) => {
+                claimed = true;
+                let ours: Vec<String> = stack.addresses().iter().map(|a| a.ip.to_string()).collect();
+                child::say("open");
+                if autoconf {
+                    child::say(&ours.join(" "));
+                }
+            }
+            Claim::Conflict(_) => {
+                child::say(&format!("conflict about {}", stack.contested().expect("an address")));
+                return;
+            }
+            _ => {}
         }
         match orders.try_recv() {
             Ok(_) => {
