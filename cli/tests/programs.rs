@@ -57,6 +57,21 @@ fn needs_rping_large_pings() {
     pair("rping -s -V -C 5 -S 60000", "rping -c -V -C 5 -S 60000 -a 10.4.0.1");
 }
 
+/// By an address of the network, and by one of the link with its interface, which `rping` asks the system about.
+#[test]
+#[ignore = "needs the package rdmacm-utils"]
+fn needs_rping_ipv6() {
+    let _alone = alone();
+    for address in ["fd04::1", "fe80::76:fdff:fe04:1%lo"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (left, right) = link(folder.path());
+        let (left, right) = (Node { ip: "fd04::1".into(), ..left }, Node { ip: "fd04::2".into(), ..right });
+        let client = format!("rping -c -v -V -C 10 -a {address}");
+        let (_, client) = stock::pair(&left, &right, "rping -s -v -V -C 10 -a ::", &client);
+        assert_eq!(client.matches("rdma-ping-").count(), 10, "{address}: {client}");
+    }
+}
+
 /// Synchronous identifiers, endpoints and requests; with a shared receive queue.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]

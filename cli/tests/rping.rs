@@ -147,3 +147,15 @@ fn ipv6_in_a_vlan() {
     assert_eq!(client["peer"], "[fd03::1]:7174");
     assert!(server["peer"].as_str().is_some_and(|peer| peer.starts_with("[fd03::2]:")), "{server}");
 }
+
+/// By the address that the server's link gives it, of which the interface's name says nothing.
+#[test]
+fn ipv6_on_the_link() {
+    let both = ["--ip", "fd03::1/64", "-V", "--json"];
+    let other = ["--ip", "fd03::2/64", "-C", "20", "-S", "5000", "-V", "--json"];
+    let (server, client) = pair_at("fe80::76:fdff:fe03:1%eth7", &both, &other);
+    let (server, client) = (json(&server.output()), json(&client));
+    assert_eq!((&client["pings"], &client["verified"]), (&20.into(), &true.into()), "{client}");
+    assert_eq!(client["peer"], "[fe80::76:fdff:fe03:1]:7174");
+    assert!(server["peer"].as_str().is_some_and(|peer| peer.starts_with("[fe80::")), "{server}");
+}

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::raw::{Raw, finished, raw_connection, until, with_raw};
+use common::raw::{Raw, finished, raw_connection, until, with_path, with_raw};
 use common::*;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -132,6 +132,69 @@ fn a_long_message_on_the_wire() {
             }
             assert!(message == pattern(len, 1));
             assert_eq!(fpdus.last().unwrap().ulpdu.len(), 18);
+        }
+    }
+}
+
+/// RFC 5044 §5.1, RFC 1191, RFC 4821: the path carries smaller packets from the middle of a long Write on, whether a router
+/// says so or large packets only vanish. FPDUs follow: after what was formed already, all are as large as the MULPDU
+/// of the new segment size, and segments begin with FPDUs again; and every octet arrives.
+#[test]
+fn fpdus_follow_the_path_mtu() {
+    for (mtu, later, tells, found) in [
+        (1500, 1000, true, 1000),
+        (9000, 3000, true, 3000),
+        (1500, 1300, false, 1280),
+        (9000, 2000, false, 1500),
+    ] {
+        for markers in [false, true] {
+            let network = "delay=50us,seed=1".parse().unwrap();
+            let (mut simulation, end, raw, path) = with_path(&Options { mtu, network, ..options() }, tells);
+            let (conn, skip) =
+                open(&mut simulation, &end, &raw, &Offer { markers, crc: true, ..Offer::default() });
+            let len = 3_000_000;
+            let source = end.pd.alloc_mr(len, Access::empty()).unwrap();
+            source.write_at(0, &pattern(len, 3)).unwrap();
+            end.post(1, SendOp::Write { addr: 0x5000, rkey: 7 }, &[Sge::of(&source, 0, len as u32)]);
+            until(&mut simulation, "some of it", || raw.borrow().heard(conn).len() > 200_000);
+            path.mtu.set(later);
+            assert_eq!(end.next(&mut simulation).status, WcStatus::Success);
+            until(&mut simulation, "all of it", || {
+                let octets = raw.borrow().seen.data[&conn].len();
+                octets > len && raw.borrow().seen.pieces[&conn].iter().sum::<usize>() == octets
+            });
+            pass(&mut simulation, Duration::from_secs(200));
+            assert!(path.refused.get() > 0, "nothing was too large");
+
+            let stream = raw.borrow().heard(conn)[skip..].to_vec();
+            let fpdus = parse(&stream, markers, true);
+            let mulpdu = |packet: u16| urnic_iwarp::mulpdu(usize::from(packet) - 52, markers);
+            let what = format!("from {mtu} to {later}, markers {markers}");
+            assert!(fpdus[..50].iter().all(|f| f.ulpdu.len() == mulpdu(mtu)), "{what}: at first");
+            let late = fpdus.iter().position(|f| f.start > 1_500_000).unwrap();
+            let (_, late) = fpdus[late..].split_last().unwrap();
+            let seen = late[0].ulpdu.len();
+            assert!(late.iter().all(|f| f.ulpdu.len() == mulpdu(found)), "{what}: later, {seen}");
+            // Of the late segments each begins with an FPDU.
+            let (mut at, mut largest) = (0, 0);
+            for &piece in &raw.borrow().seen.pieces[&conn][1..] {
+                if at > late[0].start {
+                    assert!(
+                        fpdus.binary_search_by_key(&at, |f| f.start).is_ok(),
+                        "{what}: a segment at {at}"
+                    );
+                    largest = largest.max(piece);
+                }
+                at += piece;
+            }
+            assert!(largest <= usize::from(found) - 52, "{what}: {largest} octets in a segment");
+
+            let mut written = Vec::new();
+            for Fpdu { ulpdu, .. } in &fpdus {
+                assert_eq!(ulpdu[6..14], (0x5000 + written.len() as u64).to_be_bytes(), "TO");
+                written.extend_from_slice(&ulpdu[14..]);
+            }
+            assert!(written == pattern(len, 3), "{what}");
         }
     }
 }

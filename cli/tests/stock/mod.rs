@@ -177,7 +177,7 @@ impl Node {
             command.env("URNIC_LOG", log);
         }
         command.env("URNIC_MEMORY_HUGEPAGES", if self.hugepages { "auto" } else { "off" });
-        let address = format!("{}/24", self.ip);
+        let address = format!("{}/{}", self.ip, if self.ip.contains(':') { 64 } else { 24 });
         let (options, program) = program.split_once(" -- ").unwrap_or(("", program));
         command.args(["run", "--ip", &address, "--port", &self.port]).args(options.split_whitespace());
         command.arg("--").args(program.split_whitespace());

@@ -1,5 +1,6 @@
 //! Two or more stacks on a simulated network, and applications that check every byte.
 
+use crate::paths::{Path, too_big};
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
@@ -313,13 +314,21 @@ pub struct World {
     pub now: Time,
     pub net: Network<Vec<u8>>,
     pub hosts: Vec<Host>,
+    /// What it carries between any two of them.
+    pub path: Path,
     /// Every frame that was put on the network, if wanted.
     pub trace: Option<Vec<(Time, usize, Vec<u8>)>>,
 }
 
 impl World {
     pub fn new(impairment: &Impairment, hosts: Vec<Host>) -> Self {
-        World { now: Time::ZERO, net: Network::new(hosts.len(), impairment), hosts, trace: None }
+        World {
+            now: Time::ZERO,
+            net: Network::new(hosts.len(), impairment),
+            hosts,
+            path: Path::OPEN,
+            trace: None,
+        }
     }
 
     /// Two hosts with the same settings.
@@ -396,6 +405,14 @@ impl World {
     fn transmit(&mut self, from: usize, frame: Vec<u8>) {
         if let Some(trace) = &mut self.trace {
             trace.push((self.now, from, frame.clone()));
+        }
+        if frame.len() - 14 > self.path.mtu {
+            if let Some(message) = too_big(&frame, self.path.mtu).filter(|_| self.path.tells)
+                && let [2, 0, 0, 0, 0, n] = frame[..6]
+            {
+                self.net.push(self.now.0, usize::from(n) - 1, from, message);
+            }
+            return;
         }
         match frame[..6] {
             [2, 0, 0, 0, 0, n] if n != 0 => self.net.push(self.now.0, from, usize::from(n) - 1, frame),

@@ -4,6 +4,7 @@
 //! proportionally more.
 
 mod harness;
+mod paths;
 mod peer;
 
 mod acks;

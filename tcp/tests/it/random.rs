@@ -2,6 +2,7 @@
 //! ends as it should.
 
 use crate::harness::{Host, MOST_SEEDS, Script, World, for_seeds, only_v6, solicitation};
+use crate::paths::Path;
 use crate::peer::arp;
 use fastrand::Rng;
 use smoltcp::wire::ArpOperation;
@@ -224,6 +225,31 @@ fn bursts_of_losses_are_repaired() {
             let link = w.net.link_mut(a, b).expect("exists");
             let quiet = Impairment { burst: 0.0, ..*link.impairment() };
             link.set_impairment(&quiet);
+        }
+        w.run_to_end(Duration::from_secs(7200));
+    });
+}
+
+/// The path carries smaller packets than both links from some time on, or from the start, then others again; routers
+/// tell, or packets vanish. Neither is less than every host may count on.
+#[test]
+fn path_mtus_change() {
+    for_seeds(60, |seed| {
+        let mut rng = Rng::with_seed(seed ^ 0x9a7b);
+        let mut w = world(&mut rng);
+        let v6 = w.hosts[0].address().is_ipv6();
+        let least = if v6 { 1280 } else { 576 };
+        let path = |rng: &mut Rng| {
+            let mtu: usize = *rng.choice([576, 1000, 1280, 1400, 1500, 4000].as_slice()).unwrap_or(&1500);
+            Path { mtu: mtu.max(least), tells: rng.bool() }
+        };
+        if rng.bool() {
+            w.path = path(&mut rng);
+        }
+        w.open(Script::send(rng.u64(1..600_000)), Script::send(rng.u64(1..600_000)));
+        for _ in 0..rng.usize(1..5) {
+            w.run(Duration::from_micros(rng.u64(..2_000_000) >> rng.u32(..12)), |_| false);
+            w.path = if rng.u8(..4) == 0 { Path::OPEN } else { path(&mut rng) };
         }
         w.run_to_end(Duration::from_secs(7200));
     });

@@ -1,7 +1,7 @@
 //! A node that speaks TCP and whatever the test has it say.
 
 use super::{End, LIMIT, address};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -126,6 +126,64 @@ pub fn with_raw(options: &Options) -> (Simulation, End, Rc<RefCell<Raw>>) {
     let simulation = Simulation::with_hosts(&Options { devices: 1, ..options.clone() }, vec![host]).unwrap();
     let end = End::new(&simulation.device(0));
     (simulation, end, raw)
+}
+
+/// The way to the raw node.
+pub struct Path {
+    /// The largest packet that it carries.
+    pub mtu: Cell<usize>,
+    /// Who sends larger ones is told.
+    pub tells: bool,
+    /// How many were too large.
+    pub refused: Cell<usize>,
+}
+
+/// As `with_raw`; what is sent to the raw node takes the path.
+pub fn with_path(options: &Options, tells: bool) -> (Simulation, End, Rc<RefCell<Raw>>, Rc<Path>) {
+    let (raw, host) = node_of_mtu(1, options.mtu);
+    let path = Rc::new(Path { mtu: Cell::new(usize::MAX), tells, refused: Cell::new(0) });
+    let host = Box::new(Behind(host, path.clone()));
+    let simulation = Simulation::with_hosts(&Options { devices: 1, ..options.clone() }, vec![host]).unwrap();
+    let end = End::new(&simulation.device(0));
+    (simulation, end, raw, path)
+}
+
+struct Behind(Box<dyn Host>, Rc<Path>);
+
+impl Host for Behind {
+    fn turn(
+        &mut self,
+        now: Duration,
+        arrived: &mut VecDeque<Vec<u8>>,
+        send: &mut Vec<Vec<u8>>,
+    ) -> Option<Duration> {
+        let mtu = self.1.mtu.get();
+        arrived.retain(|frame| {
+            let fits = frame.len() - 14 <= mtu;
+            if !fits {
+                self.1.refused.set(self.1.refused.get() + 1);
+                send.extend(self.1.tells.then(|| too_big(frame, mtu as u16)));
+            }
+            fits
+        });
+        self.0.turn(now, arrived, send)
+    }
+}
+
+/// What a router says of an IPv4 packet that it cannot forward (RFC 1191 §4).
+fn too_big(frame: &[u8], mtu: u16) -> Vec<u8> {
+    let packet = &frame[14..];
+    let mut message = vec![3, 4, 0, 0, 0, 0];
+    message.extend(mtu.to_be_bytes());
+    message.extend(&packet[..28]);
+    let sum = !urnic_crc::sum(&message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut ip = vec![0x45, 0, 0, 20 + message.len() as u8, 0, 0, 0, 0, 64, 1, 0, 0];
+    ip.extend(&packet[16..20]);
+    ip.extend(&packet[12..16]);
+    let sum = !urnic_crc::sum(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    [&frame[6..12], &frame[..6], &frame[12..14], &ip, &message].concat()
 }
 
 /// Steps until `done`.

@@ -607,6 +607,12 @@ static void addresses(void)
 	OK(rdma_getaddrinfo(NULL, "7471", &hints, &res));
 	CHECK(res->ai_src_addr && !res->ai_dst_addr);
 	rdma_freeaddrinfo(res);
+	/* Of the other family, where that is asked for; with an interface, which is the system's business. */
+	hints = (struct rdma_addrinfo){ .ai_flags = RAI_NUMERICHOST | RAI_FAMILY, .ai_family = AF_INET6, .ai_port_space = RDMA_PS_TCP };
+	OK(rdma_getaddrinfo("fe80::1%lo", "7471", &hints, &res));
+	CHECK(res->ai_dst_len == sizeof(struct sockaddr_in6) && ((struct sockaddr_in6 *)res->ai_dst_addr)->sin6_scope_id);
+	rdma_freeaddrinfo(res);
+	hints = (struct rdma_addrinfo){ .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP };
 	FAILS(rdma_getaddrinfo(NULL, NULL, NULL, &res), EINVAL);
 	FAILS(rdma_getaddrinfo("127.0.0.1", "1", NULL, NULL), EINVAL);
 	CHECK(rdma_getaddrinfo("no such host", "1", &(struct rdma_addrinfo){ .ai_flags = RAI_NUMERICHOST }, &res) != 0);
