@@ -441,7 +441,8 @@ impl Arp {
     }
 
     pub fn next_deadline(&self) -> Option<Time> {
-        let claim = Some(self.claim_step).filter(|&at| at < Time::MAX);
+        // When all wheels are polled, or it would be due all through the tick.
+        let claim = Some(self.claim_step).filter(|&at| at < Time::MAX).map(crate::timer::round_up);
         self.wheel.next_deadline().into_iter().chain(claim).min()
     }
 
