@@ -7,6 +7,15 @@ use crate::buffers::{Buffers, CloseReason, Transmit};
 use crate::config::Keepalive;
 use crate::net::Net;
 use crate::time::Time;
+use core::time::Duration;
+
+/// A timer this late was not late because of a busy machine: nobody drove the stack, as when a process is stopped or a
+/// machine sleeps. The peer is not to blame for that, and gets all of its time anew.
+const LATE: Duration = Duration::from_secs(1);
+
+fn is_late(deadline: Time, now: Time) -> bool {
+    deadline + LATE <= now
+}
 
 impl<B: Buffers> Connection<B> {
     /// The earliest deadline, `Time::MAX` if there is none.
@@ -65,7 +74,10 @@ impl<B: Buffers> Connection<B> {
             return Fate::Closed(CloseReason::TimedOut);
         }
         if self.user_timeout_at(cx.net) <= now {
-            return self.give_up(cx);
+            if !is_late(self.user_timeout_at(cx.net), now) {
+                return self.give_up(cx);
+            }
+            self.cold.stalled_since = now;
         }
         if self.rtx_at <= now {
             match self.cold.due {
@@ -93,7 +105,10 @@ impl<B: Buffers> Connection<B> {
         if self.keepalive_at(cx.net) <= now
             && let Some(k) = self.keepalive(cx.net)
         {
-            if self.probes >= k.count {
+            if is_late(self.keepalive_at(cx.net), now) {
+                // From here the next probe is an interval away.
+                self.heard = now - (k.idle + k.interval * u32::from(self.probes));
+            } else if self.probes >= k.count {
                 return self.give_up(cx);
             }
             self.probes += 1;

@@ -408,6 +408,30 @@ fn keepalive() {
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
 }
 
+/// Time in which nobody drives the stack, as when the process is stopped, is not held against the peer.
+#[test]
+fn a_pause_of_ours_is_not_the_peers() {
+    let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
+    let mut s = Script::new(65_535, |c| {
+        c.tcp.keepalive = Some(keepalive);
+        c.tcp.user_timeout = Some(Duration::from_secs(3));
+    });
+    s.now += Duration::from_secs(20);
+    assert_eq!(
+        s.wait(Duration::from_millis(900)).len(),
+        1,
+        "one probe, and the peer has a second for its answer"
+    );
+    s.exchange(ACK, &[], &[]);
+    s.send(b"hello");
+    s.now += Duration::from_secs(10);
+    let out = s.wait(Duration::from_millis(2_900));
+    assert!(out.iter().any(|(_, v)| v.payload == b"hello"), "{out:?}");
+    assert_eq!(s.a.closed(s.conn), None);
+    s.wait(Duration::from_millis(200));
+    assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
+}
+
 /// A peer that shuts its window and dies is found as soon as one that is idle, although window probes become rare; one
 /// that answers stays.
 #[test]
