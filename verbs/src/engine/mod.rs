@@ -1,7 +1,7 @@
 //! The engine: one port, one TCP stack, and the queue pairs whose connections run over them.
 //!
 //! An engine is driven by whoever holds its shard's lock ([`crate::shard`]). One [`Engine::pass`] takes at
-//! most a burst of frames, serves every queue pair that has work once, lets due timers fire and hands what
+//! most a burst of frames (after a pause some more), serves every queue pair that has work once, lets due timers fire and hands what
 //! there is to send to the wire. Inside, nothing is shared and nothing blocks. Port and clock are
 //! parameters, so that whole RNICs run against each other in one test, in virtual time.
 
@@ -55,6 +55,9 @@ const PEER_GONE_AFTER: Duration = Duration::from_millis(100);
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Idle passes for which the clock is read once.
 const CLOCK_EVERY: u32 = 8;
+/// After a pause of this length frames are looked at before the clock is believed, at most so many bursts.
+const PAUSE: Duration = Duration::from_micros(200);
+const BURSTS_AFTER_PAUSE: usize = 4;
 /// Endpoints that get a turn in one pass, at most.
 const TURNS_PER_PASS: usize = 16;
 
@@ -97,6 +100,8 @@ pub struct Engine<P: Port, C: Clock> {
     idle_passes: u32,
     /// The last pass received something that the next one may have to acknowledge.
     owes_acks: bool,
+    /// When timers were last looked at.
+    advanced: Time,
     /// `None`: nobody has looked yet.
     link_up: Option<bool>,
     /// When to look at the link again.
@@ -249,6 +254,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             under_pressure: false,
             idle_passes: CLOCK_EVERY,
             owes_acks: false,
+            advanced: now,
             link_up: None,
             link_check: now,
             carrier_seen: None,
@@ -367,6 +373,17 @@ impl<P: Port, C: Clock> Engine<P, C> {
         true
     }
 
+    /// Nobody has driven the engine for a while, and timers have come due meanwhile. The ACKs that they wait for may have
+    /// come, too: those go first, or what has arrived would be probed for and sent again.
+    #[cold]
+    fn hear_what_came(&mut self, now: Time) {
+        for _ in 0..BURSTS_AFTER_PAUSE {
+            if !self.receive(now) {
+                break;
+            }
+        }
+    }
+
     /// Looks at the link now and then. Where a lost carrier means that the peer process is gone, so are its
     /// connections: nobody has to wait for time-outs.
     fn check_link(&mut self, now: Time) {
@@ -453,6 +470,10 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
             self.port.flush();
         }
         if looks || served {
+            let before = std::mem::replace(&mut self.advanced, now);
+            if now >= before + PAUSE {
+                self.hear_what_came(now);
+            }
             self.stack.advance(now, &mut self.core, &mut Wire(&mut self.port));
             self.stack.flush(now, &mut Wire(&mut self.port));
         }
