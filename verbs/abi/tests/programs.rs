@@ -1,6 +1,5 @@
 //! C programs (`c/`), compiled against the headers of rdma-core: both ends of every connection are in the one process, on
-//! the device's own address. Most run under AddressSanitizer, leaks included. Under valgrind they run
-//! too, on ordinary pages, a hundred times slower.
+//! the device's own address. Most run under AddressSanitizer, leaks included, and some under valgrind.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,6 +11,27 @@ const PATIENCE: u32 = 300;
 
 /// What DPDK keeps until the process ends.
 const KEPT: &str = "leak:urnic_dataplane\nleak:librte_\n";
+
+/// The same for valgrind, and what the dynamic linker keeps of libraries that are loaded late.
+const KEPT_TOO: &str = "{
+  dataplane
+  Memcheck:Leak
+  ...
+  fun:*urnic_dataplane*
+}
+{
+  DPDK
+  Memcheck:Leak
+  ...
+  obj:*/librte_*
+}
+{
+  dlopen
+  Memcheck:Leak
+  ...
+  fun:_dl_open
+}
+";
 
 /// The folder of the libraries, which are built here: they are no dependencies of this test.
 fn libraries() -> &'static Path {
@@ -34,6 +54,8 @@ fn libraries() -> &'static Path {
 enum Watched {
     /// By AddressSanitizer.
     Asan,
+    /// By valgrind, which knows what cancelled threads do, and sees the reads of the libraries.
+    Memcheck,
     /// AddressSanitizer does not know what the program does: threads that are cancelled leave their stacks behind.
     No,
 }
@@ -61,9 +83,15 @@ fn run_for(name: &str, arguments: &[&str], watched: Watched, patience: u32, log:
     assert!(compile.status().expect("cc runs").success(), "{name} is compiled");
 
     let kept = folder.path().join("kept");
-    std::fs::write(&kept, KEPT).expect("a file");
+    std::fs::write(&kept, if watched == Watched::Memcheck { KEPT_TOO } else { KEPT }).expect("a file");
     let mut command = Command::new("timeout");
-    command.args(["--signal=KILL", &patience.to_string()]).arg(&program).args(arguments);
+    command.args(["--signal=KILL", &patience.to_string()]);
+    if watched == Watched::Memcheck {
+        command.args(["valgrind", "--quiet", "--error-exitcode=9", "--num-callers=40", "--leak-check=full"]);
+        command.args(["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]);
+        command.arg(format!("--suppressions={}", kept.display()));
+    }
+    command.arg(&program).args(arguments);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_")) {
         command.env_remove(name);
     }
@@ -136,6 +164,28 @@ fn needs_verbs_h_forked_children() {
     // Leaks are not looked for in a child of several threads: that would wait for ever.
     let printed = succeeds("survive", &["fork-after"], Watched::No);
     assert_eq!(printed.matches("parent").count(), 1, "the child is told why, once: {printed}");
+}
+
+#[test]
+#[ignore = "needs valgrind, and the headers of rdma-core"]
+fn needs_memcheck_no_program_touches_what_it_must_not() {
+    for (name, arguments) in [("hairpin", &[] as &[&str]), ("calls", &["1"]), ("survive", &["cancel"])] {
+        succeeds(name, arguments, Watched::Memcheck);
+    }
+}
+
+#[test]
+#[ignore = "long, and needs valgrind and the headers of rdma-core"]
+fn long_memcheck() {
+    for (name, arguments) in [
+        ("calls", &["4"] as &[&str]),
+        ("survive", &["destroy"]),
+        ("survive", &["fork-before"]),
+        ("survive", &["silent"]),
+        ("soak", &["20", "1"]),
+    ] {
+        succeeds(name, arguments, Watched::Memcheck);
+    }
 }
 
 /// Standard error is a pipe without a reader, everything is logged, and SIGPIPE is ignored.

@@ -146,7 +146,6 @@ static void cancellation(void)
 	struct sockaddr_in nobody = own_address(9);
 	nobody.sin_addr.s_addr ^= htonl(0x55); /* a neighbour that does not exist */
 	struct rdma_addrinfo active = { .ai_qp_type = IBV_QPT_RC, .ai_port_space = RDMA_PS_TCP, .ai_dst_addr = (void *)&nobody, .ai_dst_len = sizeof nobody };
-	struct ibv_qp_init_attr init = qp_like(NULL);
 	for (int round = 0; round < 5; round++) {
 		pthread_t thread;
 		void *answer;
@@ -164,6 +163,7 @@ static void cancellation(void)
 		CHECK(cancel(in_request, listener));
 		/* Connecting ends by itself after some seconds, which may have passed on a busy machine. */
 		for (bool cancelled = false; !cancelled;) {
+			struct ibv_qp_init_attr init = qp_like(NULL); /* afterwards it names the queues that were made */
 			OK(rdma_create_ep(&id, &active, NULL, &init));
 			cancelled = cancel(in_connect, id);
 			rdma_destroy_ep(id);
