@@ -4,9 +4,9 @@
 
 use std::{
     fs::File,
-    io::{self, Read},
+    io::{self, BufRead, BufReader, Read},
     os::fd::AsRawFd,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStderr, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -25,6 +25,8 @@ pub type Words<T> = Result<T, String>;
 pub struct Running {
     name: String,
     child: Child,
+    /// Its standard error.
+    errors: Option<BufReader<ChildStderr>>,
 }
 
 impl Running {
@@ -32,14 +34,32 @@ impl Running {
     pub fn start(mut command: Command) -> Words<Self> {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_"))
         {
-            command.env_remove(name);
+            if command.get_envs().all(|(own, _)| own != name) {
+                command.env_remove(name);
+            }
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         die_with_us(&mut command);
         let name = command.get_program().to_string_lossy().into_owned();
         let name = name.rsplit('/').next().unwrap_or_default().to_owned();
-        let child = command.spawn().map_err(|e| format!("{name}: {e}"))?;
-        Ok(Self { name, child })
+        let mut child = command.spawn().map_err(|e| format!("{name}: {e}"))?;
+        let errors = child.stderr.take().map(BufReader::new);
+        Ok(Self { name, child, errors })
+    }
+
+    /// Waits for a line on standard error with these words.
+    pub fn wait_for(&mut self, words: &str) -> Words<()> {
+        let mut said = String::new();
+        while let Some(errors) = &mut self.errors {
+            let before = said.len();
+            if errors.read_line(&mut said).map_err(|e| format!("{}: {e}", self.name))? == 0 {
+                break;
+            }
+            if said[before..].contains(words) {
+                return Ok(());
+            }
+        }
+        Err(format!("{} ended: {}", self.name, said.trim()))
     }
 
     /// What it prints, once it has ended well.
@@ -51,7 +71,7 @@ impl Running {
             })
         };
         let stdout = drain(self.child.stdout.take().map(|p| Box::new(p) as _));
-        let stderr = drain(self.child.stderr.take().map(|p| Box::new(p) as _));
+        let stderr = drain(self.errors.take().map(|p| Box::new(p) as _));
         let start = Instant::now();
         let status = loop {
             match self.child.try_wait() {

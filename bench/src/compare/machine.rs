@@ -13,8 +13,23 @@ use super::Facts;
 /// The first line that a program prints; None if it is not there or fails.
 pub fn said(program: &str, args: &str) -> Option<String> {
     let output = Command::new(program).args(args.split_whitespace()).output().ok()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    output.status.success().then(|| text.lines().next().unwrap_or_default().trim().to_owned())
+    output.status.success().then(|| first_line(&output.stdout))
+}
+
+fn first_line(said: &[u8]) -> String {
+    String::from_utf8_lossy(said).lines().next().unwrap_or_default().trim().to_owned()
+}
+
+/// perftest's version. Its programs end with 1 after telling it.
+fn perftest() -> Option<String> {
+    let output = Command::new("ib_send_lat").arg("--version").output().ok()?;
+    first_line(&output.stdout).strip_prefix("Version: ").map(str::to_owned)
+}
+
+/// Whether there is a program of that name.
+pub fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 /// The date and time.
@@ -75,6 +90,9 @@ pub fn versions(urnic: &Path) -> Facts {
         ("DPDK", said("pkg-config", "--modversion libdpdk")),
         ("kernel", said("uname", "-sr")),
         ("iperf3", said("iperf3", "--version")),
+        ("perftest", perftest()),
+        ("libfabric", said("fi_info", "--version")),
+        ("sockperf", said("sockperf", "--version")),
     ];
     found.into_iter().filter_map(|(name, version)| Some((name, version?))).collect()
 }

@@ -1,5 +1,5 @@
-//! urnic, the raw link below it and the kernel's peers beside it, measured in turns in one run; `scripts/bench`. Last the
-//! instructions that TCP takes, beside smoltcp's.
+//! urnic, also below stock programs, the raw link under it and the kernel's peers beside it, measured in turns in one run;
+//! `scripts/bench`. Last the instructions that TCP takes, beside smoltcp's.
 //!
 //! Two ends poll at a time, never more, each pinned to a core of its own. Every run goes through all measurements, so
 //! that what else the machine does hits all of them.
@@ -11,10 +11,11 @@ pub mod lab;
 pub mod machine;
 mod plot;
 pub mod results;
+mod stock;
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
 };
@@ -43,6 +44,8 @@ pub struct Options {
 const MTU: u16 = 1500;
 /// An 8-byte Write as a frame: Ethernet 14, IP 20, TCP with timestamps 32, FPDU 28.
 const FRAME_OF_8: u64 = 94;
+/// Message sizes of perftest's bandwidth.
+const PERFTEST_SIZES: [u64; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 /// The port of the kernel's ping-pong.
 const KERNEL_PORT: u16 = 7;
 
@@ -59,11 +62,28 @@ enum Tool {
     Kernel(Protocol, Wait),
     /// iperf3, with or without segmentation offload.
     Iperf { offload: bool },
+    /// A program of perftest under `urnic run`, over virtio/vhost or on the cable.
+    Perftest { program: &'static str, cable: bool },
+    /// libfabric's provider for TCP.
+    FiPingpong,
+    /// sockperf over kernel TCP.
+    Sockperf,
 }
 
 impl Tool {
     fn needs_lab(self) -> bool {
-        matches!(self, Self::Nodes(_) | Self::Kernel(..) | Self::Iperf { .. })
+        !matches!(self, Self::Floor | Self::Pair(_) | Self::Perftest { cable: false, .. })
+    }
+
+    /// The program of others that it takes: its name, and the package that has it.
+    fn program(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Iperf { .. } => Some(("iperf3", "iperf3")),
+            Self::Perftest { program, .. } => Some((program, "perftest")),
+            Self::FiPingpong => Some(("fi_pingpong", "libfabric-bin")),
+            Self::Sockperf => Some(("sockperf", "sockperf")),
+            Self::Floor | Self::Pair(_) | Self::Nodes(_) | Self::Kernel(..) => None,
+        }
     }
 }
 
@@ -81,6 +101,8 @@ fn plan(quick: bool) -> Vec<Step> {
     use Quantity::{Bandwidth, Latency, Rate};
     let step = |tool, who, quantity, size| Step { tool, who, quantity, size };
     let kernel = |protocol, wait, who| step(Tool::Kernel(protocol, wait), who, Latency, 8);
+    let perftest =
+        |program, cable, who, quantity, size| step(Tool::Perftest { program, cable }, who, quantity, size);
     let mut steps = vec![
         step(Tool::Floor, who::FLOOR, Latency, FRAME_OF_8),
         step(Tool::Pair("write"), who::VIRTIO_WRITE, Latency, 8),
@@ -91,6 +113,11 @@ fn plan(quick: bool) -> Vec<Step> {
         kernel(Protocol::Tcp, Wait::Block, who::TCP_BLOCK),
         step(Tool::Pair("send"), who::VIRTIO_SEND, Latency, 8),
         kernel(Protocol::Udp, Wait::Block, who::UDP_BLOCK),
+        perftest("ib_send_lat", false, who::SEND_LAT, Latency, 8),
+        step(Tool::Sockperf, who::SOCKPERF, Latency, stock::SOCKPERF_LEAST),
+        perftest("ib_send_lat", true, who::SEND_LAT_VETH, Latency, 8),
+        step(Tool::FiPingpong, who::FI_PINGPONG, Latency, 8),
+        perftest("ib_read_lat", false, who::READ_LAT, Latency, 8),
         step(Tool::Floor, who::FLOOR, Bandwidth, 14 + u64::from(MTU)),
         step(Tool::Pair("write"), who::VIRTIO_WRITE, Rate, 64),
         step(Tool::Nodes("write"), who::VETH_WRITE, Rate, 64),
@@ -104,6 +131,10 @@ fn plan(quick: bool) -> Vec<Step> {
         steps.push(step(Tool::Iperf { offload: false }, who::IPERF, Bandwidth, size));
         steps.push(step(Tool::Iperf { offload: true }, who::IPERF_TSO, Bandwidth, size));
         steps.push(step(Tool::Nodes("write"), who::VETH_WRITE, Bandwidth, size));
+        if PERFTEST_SIZES.contains(&size) {
+            steps.push(perftest("ib_write_bw", false, who::WRITE_BW, Bandwidth, size));
+            steps.push(perftest("ib_write_bw", true, who::WRITE_BW_VETH, Bandwidth, size));
+        }
     }
     steps
 }
@@ -127,27 +158,31 @@ pub fn run(options: &Options) -> Results {
     let lab = Lab::new(MTU)
         .map_err(|why| leave_out("everything over veth: the kernel's peers, urnic over af_packet", why))
         .ok();
-    let missing = |program: &str| machine::said(program, "--version").is_none();
-    let iperf = lab.is_some() && !missing("iperf3");
-    if lab.is_some() && !iperf {
-        leave_out("iperf3", "it is not installed (Debian: apt install iperf3)".to_owned());
+    let mut steps = plan(options.quick);
+    steps.retain(|step| lab.is_some() || !step.tool.needs_lab());
+    let mut there: BTreeMap<&str, bool> = BTreeMap::new();
+    for (program, package) in steps.iter().filter_map(|step| step.tool.program()) {
+        there.entry(program).or_insert_with(|| {
+            let found = machine::has(program);
+            if !found {
+                leave_out(program, format!("it is not installed (Debian: apt install {package})"));
+            }
+            found
+        });
     }
-    let ethtool = !missing("ethtool");
-    if iperf && !ethtool {
+    let ethtool = machine::has("ethtool");
+    if there.get("iperf3") == Some(&true) && !ethtool {
         let why = "ethtool is not installed (Debian: apt install ethtool)";
         leave_out("iperf3 with TSO/GSO off", why.to_owned());
     }
+    steps.retain(|step| step.tool.program().is_none_or(|(program, _)| there[program]));
+    steps.retain(|step| ethtool || step.tool != Tool::Iperf { offload: false });
     let cores = urnic_dataplane::allowed_cores();
     let (first, second) =
         (cores.first().copied().unwrap_or(0), cores.get(1).or(cores.first()).copied().unwrap_or(0));
     if first == second {
         leave_out("nothing, but", "this machine offers one core: both ends share it".to_owned());
     }
-    let mut steps = plan(options.quick);
-    steps.retain(|step| match step.tool {
-        Tool::Iperf { offload } => iperf && (offload || ethtool),
-        tool => lab.is_some() || !tool.needs_lab(),
-    });
     let seconds = if options.quick { 0.3 } else { 0.5 };
     let mut bench = Bench { options, lab, cores: [first, second], seconds, left_out };
 
@@ -202,6 +237,9 @@ impl Bench<'_> {
             Tool::Nodes(op) => self.nodes(op, step),
             Tool::Kernel(protocol, wait) => self.kernel(protocol, wait, step.size),
             Tool::Iperf { offload } => self.iperf(offload, step.size),
+            Tool::Perftest { program, cable } => self.perftest(program, cable, step),
+            Tool::FiPingpong => self.fi_pingpong(step.size),
+            Tool::Sockperf => self.sockperf(step.size),
         }
     }
 
@@ -282,6 +320,65 @@ impl Bench<'_> {
         })
     }
 
+    /// The ends of perftest, each on urnic and on a core of its own.
+    fn perftest(&self, program: &str, cable: bool, step: &Step) -> Words<Sample> {
+        let folder = tempfile::tempdir().map_err(|e| format!("a folder: {e}"))?;
+        let line = stock::perftest(program, step.quantity, step.size);
+        let start = |side: Side, server: &str| {
+            let port = match (cable, side) {
+                (true, _) => format!("af_packet:{}", side.interface()),
+                (false, Side::A) => format!("vhost:{}/link", folder.path().display()),
+                (false, Side::B) => format!("virtio_user:{}/link", folder.path().display()),
+            };
+            let core = self.cores[usize::from(side == Side::B)];
+            let ip = side.urnic_ip();
+            let mut command = self.on_core(core, &self.options.urnic);
+            let run = format!("run --port {port} --ip {ip}/24 --mtu {MTU} -- {line} {server}");
+            command.args(run.split_whitespace());
+            if server.is_empty() {
+                command.env("URNIC_LOG", "urnic_verbs=debug");
+            }
+            if cable { self.lab()?.start(side, command) } else { Running::start(command) }
+        };
+        let mut server = start(Side::A, "")?;
+        // Clients of perftest give up, or crash, where nobody listens.
+        server.wait_for("listening")?;
+        let said = start(Side::B, Side::A.urnic_ip())?.output()?;
+        server.output()?;
+        stock::of_perftest(&said, program, step.quantity, step.size)
+    }
+
+    fn fi_pingpong(&self, size: u64) -> Words<Sample> {
+        let lab = self.lab()?;
+        let [a, b] = self.cores;
+        let line = stock::fi_pingpong(size);
+        let server = lab.start(Side::A, words(&format!("taskset -c {a} {line}")))?;
+        let client = format!("taskset -c {b} {line} {}", Side::A.kernel_ip());
+        let said = once_it_listens(|| lab.start(Side::B, words(&client))?.output())?;
+        server.output()?;
+        stock::of_fi_pingpong(&said)
+    }
+
+    fn sockperf(&self, size: u64) -> Words<Sample> {
+        let lab = self.lab()?;
+        let [a, b] = self.cores;
+        let address = Side::A.kernel_ip();
+        let server = format!("taskset -c {a} {}", stock::sockperf("server", address));
+        // It serves until it goes.
+        let _server = lab.start(Side::A, words(&server))?;
+        let client = stock::sockperf("ping-pong", address);
+        let client = format!("taskset -c {b} {client} -m {size} -t 1 --full-rtt");
+        let said = once_it_listens(|| lab.start(Side::B, words(&client))?.output())?;
+        stock::of_sockperf(&said)
+    }
+
+    /// A program that runs on one core.
+    fn on_core(&self, core: usize, program: &Path) -> Command {
+        let mut command = Command::new("taskset");
+        command.arg("-c").arg(core.to_string()).arg(program);
+        command
+    }
+
     fn iperf(&self, offload: bool, size: u64) -> Words<Sample> {
         let lab = self.lab()?;
         // Without ethtool the default stays, which is on.
@@ -297,16 +394,7 @@ impl Bench<'_> {
         let [a, b] = self.cores;
         let server = lab.start(Side::A, words(&format!("iperf3 -s -1 -B {address}")))?;
         let client = format!("iperf3 -c {address} -t 1 -l {size} -A {b},{a} -J");
-        // The server takes a moment to listen.
-        let start = Instant::now();
-        let said = loop {
-            match lab.start(Side::B, words(&client))?.output() {
-                Err(why) if why.contains("refused") && start.elapsed() < Duration::from_secs(10) => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                said => break said?,
-            }
-        };
+        let said = once_it_listens(|| lab.start(Side::B, words(&client))?.output())?;
         // The client's report holds what the server received. The server may be left waiting after small messages
         // (iperf3 3.12), so nobody waits for it.
         drop(server);
@@ -314,6 +402,19 @@ impl Bench<'_> {
         let bits = json["end"]["sum_received"]["bits_per_second"].as_f64();
         let value = bits.ok_or("iperf3 does not say how fast it was")? / 1e9;
         Ok(Sample { run: 0, value, rtt_us: None, rtt_cdf: None })
+    }
+}
+
+/// What a client says, once its server listens, which takes a moment.
+fn once_it_listens(client: impl Fn() -> Words<String>) -> Words<String> {
+    let start = Instant::now();
+    loop {
+        match client() {
+            Err(why) if why.contains("refused") && start.elapsed() < Duration::from_secs(10) => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            said => return said,
+        }
     }
 }
 

@@ -205,6 +205,20 @@ pub mod who {
     pub const UDP_SPIN: &str = "kernel UDP, spinning, veth";
     /// Kernel UDP, both ends sleeping.
     pub const UDP_BLOCK: &str = "kernel UDP, blocking, veth";
+    /// perftest's Sends under `urnic run`.
+    pub const SEND_LAT: &str = "ib_send_lat on urnic, virtio/vhost";
+    /// The same over the cable.
+    pub const SEND_LAT_VETH: &str = "ib_send_lat on urnic, af_packet/veth";
+    /// perftest's Reads under `urnic run`.
+    pub const READ_LAT: &str = "ib_read_lat on urnic, virtio/vhost";
+    /// perftest's Writes under `urnic run`.
+    pub const WRITE_BW: &str = "ib_write_bw on urnic, virtio/vhost";
+    /// The same over the cable.
+    pub const WRITE_BW_VETH: &str = "ib_write_bw on urnic, af_packet/veth";
+    /// libfabric's provider for TCP; what it tells is a mean.
+    pub const FI_PINGPONG: &str = "fi_pingpong -p tcp, veth";
+    /// sockperf over TCP, both ends spinning.
+    pub const SOCKPERF: &str = "sockperf, kernel TCP, veth";
     /// iperf3 with offloads.
     pub const IPERF_TSO: &str = "iperf3, TSO/GSO on, veth";
     /// urnic's TCP receives.
@@ -242,6 +256,7 @@ impl Results {
         const SEGMENT: u64 = super::count::SEGMENT;
         let rtt = "8-byte Write round trip";
         let bw = "64 KiB Write bandwidth over virtio/vhost";
+        let send = "ib_send_lat's round trip of 8 bytes";
         let goals = [
             (
                 format!("{rtt} over virtio/vhost: at least 3x shorter than spinning kernel TCP"),
@@ -269,6 +284,21 @@ impl Results {
                 None,
             ),
             (
+                format!("{send} over virtio/vhost beside libfabric's"),
+                (SEND_LAT, FI_PINGPONG, Latency, 8),
+                None,
+            ),
+            (
+                format!("{send} over af_packet/veth beside libfabric's"),
+                (SEND_LAT_VETH, FI_PINGPONG, Latency, 8),
+                None,
+            ),
+            (
+                format!("{send} over af_packet/veth beside sockperf's, whose messages have 14 bytes"),
+                (SEND_LAT_VETH, SOCKPERF, Latency, 8),
+                None,
+            ),
+            (
                 "instructions per segment received: at most a third of smoltcp's".to_owned(),
                 (COUNT_RECEIVE, COUNT_RECEIVE_SMOLTCP, Instructions, SEGMENT),
                 Some(a_third),
@@ -280,7 +310,10 @@ impl Results {
             ),
         ];
         let judged = goals.map(|(goal, (over, under, quantity, size), holds)| {
-            let of = |who| self.find(who, quantity, size).and_then(|m| m.median);
+            let of = |who| {
+                let size = if who == SOCKPERF { super::stock::SOCKPERF_LEAST } else { size };
+                self.find(who, quantity, size).and_then(|m| m.median)
+            };
             let (a, b) = (of(over), of(under));
             let ratio = a.zip(b).map(|(a, b)| a / b);
             let unit = quantity.unit();

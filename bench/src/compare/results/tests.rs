@@ -36,6 +36,8 @@ fn goals_are_judged_by_medians() {
         (who::VIRTIO_WRITE, Latency, 8, 3.0),
         (who::VETH_WRITE, Latency, 8, 15.1),
         (who::UDP_SPIN, Latency, 8, 10.0),
+        (who::SEND_LAT_VETH, Latency, 8, 16.0),
+        (who::SOCKPERF, Latency, 14, 20.0),
         (who::VIRTIO_WRITE, Bandwidth, 65536, 30.0),
         (who::IPERF_TSO, Bandwidth, 65536, 60.0),
         (who::COUNT_RECEIVE, Instructions, 1448, 700.0),
@@ -53,6 +55,9 @@ fn goals_are_judged_by_medians() {
             Outcome::Unknown,
             Outcome::Told,
             Outcome::Told,
+            Outcome::Unknown,
+            Outcome::Unknown,
+            Outcome::Told,
             Outcome::Pass,
             Outcome::Fail
         ],
@@ -60,6 +65,7 @@ fn goals_are_judged_by_medians() {
         all.verdicts
     );
     assert_eq!(all.verdicts[0].ratio, Some(3.0));
+    assert_eq!(all.verdicts[7].ratio, Some(0.8));
 }
 
 #[test]
