@@ -86,28 +86,7 @@ fn needs_rping_endpoints() {
 #[test]
 #[ignore = "needs the package fio"]
 fn needs_fio_jobs() {
-    // Nothing holds up who sends: the receiving side needs a receive for each of the 64 messages. It is the only one that
-    // sees data come, and so verifies it.
-    for (verb, receives, written, read) in [
-        ("write", 16, "", ""),
-        ("read", 16, "", ""),
-        (
-            "send",
-            64,
-            "--verify=crc32c --do_verify=0 --verify_state_save=0",
-            "--verify=crc32c --verify_state_save=0",
-        ),
-    ] {
-        let common = "--ioengine=rdma --port=7777 --bs=64k --size=4m";
-        let (server, client) = pair(
-            &format!("fio --name=r {common} --rw=read --iodepth={receives} {read}"),
-            &format!(
-                "fio --name=s {common} --hostname=10.4.0.1 --verb={verb} --rw=write --iodepth=4 --iodepth_batch_complete=1 {written}"
-            ),
-        );
-        assert!(server.contains("err= 0"), "{verb}: {server}");
-        assert!(client.contains("err= 0"), "{verb}: {client}");
-    }
+    stock::fio_jobs("10.4.0.1", "--bs=64k --size=4m", pair);
 }
 
 #[test]

@@ -117,25 +117,7 @@ fn needs_root_perftest_over_af_packet() {
 fn needs_root_fio_over_af_packet() {
     let _alone = alone();
     let cable = Cable::new();
-    for (verb, receives, written, read) in [
-        ("write", 16, "", ""),
-        ("read", 16, "", ""),
-        (
-            "send",
-            64,
-            "--verify=crc32c --do_verify=0 --verify_state_save=0",
-            "--verify=crc32c --verify_state_save=0",
-        ),
-    ] {
-        let common = "--ioengine=rdma --port=7777 --bs=16k --size=1m";
-        let (server, client) = cable.pair(
-            &format!("fio --name=r {common} --rw=read --iodepth={receives} {read}"),
-            &format!(
-                "fio --name=s {common} --hostname={SERVER} --verb={verb} --rw=write --iodepth=4 --iodepth_batch_complete=1 {written}"
-            ),
-        );
-        assert!(server.contains("err= 0") && client.contains("err= 0"), "{verb}: {server} {client}");
-    }
+    stock::fio_jobs(SERVER, "--bs=16k --size=1m", |server, client| cable.pair(server, client));
 }
 
 /// rsockets' own programs.

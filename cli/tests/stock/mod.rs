@@ -265,3 +265,24 @@ pub fn perftest(left: &Node, right: &Node, arguments: &str) {
         |line: &str| line.split_whitespace().count() >= 4 && line.split_whitespace().all(is_number);
     assert!(printed.lines().any(is_result), "{arguments}: no result in {printed}");
 }
+
+/// Each verb of fio's, with data that is verified where its receiver sees it come. `pair` runs a server and a client, whose
+/// server is at `address`.
+pub fn fio_jobs(address: &str, size: &str, mut pair: impl FnMut(&str, &str) -> (String, String)) {
+    // Nothing holds up who sends: the receiving side needs a receive for each of the 64 messages. It is the only one that
+    // sees data come, and so verifies it.
+    let verified =
+        ("--verify=crc32c --do_verify=0 --verify_state_save=0", "--verify=crc32c --verify_state_save=0");
+    for (verb, receives, (written, read)) in
+        [("write", 16, ("", "")), ("read", 16, ("", "")), ("send", 64, verified)]
+    {
+        let common = format!("--ioengine=rdma --port=7777 {size}");
+        let (server, client) = pair(
+            &format!("fio --name=r {common} --rw=read --iodepth={receives} {read}"),
+            &format!(
+                "fio --name=s {common} --hostname={address} --verb={verb} --rw=write --iodepth=4 --iodepth_batch_complete=1 {written}"
+            ),
+        );
+        assert!(server.contains("err= 0") && client.contains("err= 0"), "{verb}: {server} {client}");
+    }
+}

@@ -126,11 +126,7 @@ impl HeaderTemplate {
     pub fn begin(&mut self, t: &TcpFields<'_>) -> Common {
         let remote_ip = t.key.remote_ip();
         let b = &mut self.bytes;
-        if self.begin == 0 {
-            b[0..6].copy_from_slice(&t.dst_mac);
-        } else {
-            b[TAG..TAG + 6].copy_from_slice(&t.dst_mac);
-        }
+        set_destination(b, self.begin, t.dst_mac);
         b[START + 1] = t.ecn;
         b[START + 16..START + 20].copy_from_slice(&remote_ip.to_be_bytes());
         let (header, tcp) = b.last_chunk_mut().map_or((TCP, 0), |b| begin_tcp(b, t));
@@ -161,6 +157,13 @@ impl HeaderTemplate {
     }
 }
 
+/// Puts the neighbour's address where the frame begins: with a VLAN tag at zero, without one where a tag would end.
+#[inline(always)]
+fn set_destination<const N: usize>(b: &mut [u8; N], begin: usize, mac: [u8; 6]) {
+    let at = if begin == 0 { 0 } else { TAG };
+    b[at..at + 6].copy_from_slice(&mac);
+}
+
 /// Ethernet, IPv6 and TCP.
 pub(crate) struct HeaderTemplate6 {
     bytes: [u8; START + ipv6::HEADER + TCP_MAX],
@@ -183,11 +186,7 @@ impl HeaderTemplate6 {
         const SRC: usize = START + 8;
         const DST: usize = START + 24;
         let b = &mut self.bytes;
-        if self.begin == 0 {
-            b[0..6].copy_from_slice(&t.dst_mac);
-        } else {
-            b[TAG..TAG + 6].copy_from_slice(&t.dst_mac);
-        }
+        set_destination(b, self.begin, t.dst_mac);
         // Version, traffic class, and the flow label, by which routers that spread load know connections (RFC 6437).
         let flow = path.label(t.key);
         let first = 6 << 28 | u32::from(t.ecn) << 20 | flow;
