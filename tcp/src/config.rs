@@ -199,7 +199,8 @@ pub struct TcpConfig {
     pub user_timeout: Option<Duration>,
     /// How often a SYN or SYN-ACK is sent again.
     pub syn_retries: u8,
-    /// How often data is sent again without an answer (RFC 9293 §3.8.3, R2).
+    /// How often data is sent again, or a shut window probed, without an answer (RFC 9293 §3.8.3, R2); after the user has
+    /// closed the connection also with answers that let nothing go (RFC 6429).
     pub data_retries: u8,
     /// Time in TIME-WAIT. RFC 9293 asks for 2 MSL, four minutes; hosts use less.
     pub time_wait: Duration,

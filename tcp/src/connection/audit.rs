@@ -1,6 +1,6 @@
 //! For tests: what must be true of a connection at any time.
 
-use super::{Connection, Flags, Recovery, State};
+use super::{Connection, Due, Flags, Recovery, State};
 use crate::audit::{Fault, Numbers, must};
 use crate::buffers::Buffers;
 use crate::net::Net;
@@ -24,7 +24,7 @@ impl<B: Buffers> Connection<B> {
         let c = &self.cold;
         let opening = matches!(self.state, State::SynSent | State::SynReceived);
         let (una, nxt, end) = (self.snd_una, self.snd_nxt, c.queue.end());
-        let fin = self.flags.has(Flags::FIN);
+        let (fin, outstanding) = (self.flags.has(Flags::FIN), self.outstanding());
         must!(una.le(nxt));
         must!(if opening { nxt == c.iss + 1 } else { nxt.le(end + u32::from(fin)) });
         must!(!fin || nxt == end + 1);
@@ -42,13 +42,17 @@ impl<B: Buffers> Connection<B> {
         must!(!self.flags.has(Flags::SACK) || self.recovery != Recovery::NewReno);
 
         // Whatever is to happen has something that makes it happen.
-        must!(self.outstanding() == 0 || self.rtx_at < Time::MAX);
+        must!(outstanding == 0 || self.rtx_at < Time::MAX);
         let unsent = nxt.lt(end) || self.flags.has(Flags::CLOSE) && !fin;
-        must!(self.outstanding() == 0 || c.stalled_since < Time::MAX);
-        must!(self.outstanding() > 0 || unsent || c.stalled_since == Time::MAX || opening);
+        must!(outstanding == 0 || c.stalled_since < Time::MAX);
+        must!(outstanding > 0 || unsent || c.stalled_since == Time::MAX || opening);
         let awaited = self.waits_for_neighbour || self.flags.has(Flags::OUTPUT);
         let timed = self.rtx_at.min(c.hold_until).min(c.pace_at) < Time::MAX;
         must!(opening || !unsent || awaited || timed);
+        must!(!c.persist || outstanding == 0 && self.snd_wnd == 0);
+        let shut = outstanding == 0 && nxt.lt(end) && self.snd_wnd == 0;
+        must!(opening || !shut || awaited || c.pace_at < Time::MAX || c.persist);
+        must!(c.due == Due::Timeout || outstanding > 0);
         must!(self.next_deadline(net) <= self.deadline(net));
         must!(self.armed <= self.deadline(net));
 

@@ -243,6 +243,7 @@ impl<B: Buffers> Connection<B> {
     /// Accounts for a segment that was sent.
     pub(super) fn sent<T>(&mut self, cx: &mut Cx<'_, T>, next: Next) {
         let end = next.seq + next.len;
+        let idle = self.outstanding() == 0;
         let c = &mut self.cold;
         c.last_sent = cx.now;
         c.stalled_since = c.stalled_since.min(cx.now);
@@ -268,7 +269,7 @@ impl<B: Buffers> Connection<B> {
             self.cold.congestion.on_recovery_sent(end - next.seq);
         }
         self.snd_nxt = self.snd_nxt.max(end);
-        if self.rtx_at == Time::MAX {
+        if idle {
             self.restart_timer(cx.now); // RFC 6298 (5.1)
         } else if !next.again {
             self.schedule_probe(cx.now);
@@ -342,10 +343,10 @@ impl<B: Buffers> Connection<B> {
         // its largest size; and no longer than the override time (RFC 9293 §3.8.6.2.1).
         if usable == 0 {
             self.cold.hold_until = Time::MAX;
-            if self.outstanding() == 0 && self.rtx_at == Time::MAX {
+            if self.outstanding() == 0 && !self.cold.persist {
                 self.cold.persist = true;
                 self.cold.due = Due::Timeout;
-                self.rtx_at = cx.now + self.cold.rtt.rto();
+                self.rtx_at = self.rtx_at.min(cx.now + self.cold.rtt.rto());
             }
             return None;
         }

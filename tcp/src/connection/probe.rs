@@ -29,9 +29,12 @@ impl<B: Buffers> Connection<B> {
         self.schedule_probe(now);
     }
 
-    /// Data was sent or acknowledged: a probe is due two round trips from now, or in place of the timer if that comes
-    /// first (RFC 8985 §7.2).
+    /// Data was sent or acknowledged: if some is outstanding, a probe is due two round trips from now, or in place of the
+    /// timer if that comes first (RFC 8985 §7.2).
     pub(super) fn schedule_probe(&mut self, now: Time) {
+        if self.outstanding() == 0 {
+            return;
+        }
         let c = &mut self.cold;
         let Some(srtt) = c.rtt.srtt_nanos() else { return };
         let may = self.flags.has(Flags::SACK) && self.recovery == Recovery::None && c.retries == 0;

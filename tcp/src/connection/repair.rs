@@ -274,7 +274,9 @@ impl<B: Buffers> Connection<B> {
             c.rtt.after_spurious_timeout(); // RFC 4015 §3.3
         }
         self.recovery = Recovery::None;
-        self.restart_timer(cx.now);
+        if self.outstanding() > 0 {
+            self.restart_timer(cx.now);
+        }
     }
 
     /// An ACK after a timeout: F-RTO (RFC 5682 §3.1), slow start.

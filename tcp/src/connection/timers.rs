@@ -136,9 +136,10 @@ impl<B: Buffers> Connection<B> {
     fn on_retransmission_timeout<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) -> Fate {
         let opening = matches!(self.state, State::SynSent | State::SynReceived);
         let limit = if opening { cx.net.cfg.tcp.syn_retries } else { cx.net.cfg.tcp.data_retries };
-        // A peer that keeps its window shut but answers probes is alive (RFC 9293 §3.8.6.1).
+        // A peer that keeps its window shut but answers probes is alive (RFC 9293 §3.8.6.1). Where our user has left, that
+        // must not hold the data for ever (RFC 6429 §3).
         let shut = self.cold.persist || self.snd_wnd == 0;
-        if shut && self.heard > self.cold.last_sent {
+        if shut && self.heard > self.cold.last_sent && !self.flags.has(Flags::CLOSE) {
             self.cold.retries = 0;
         }
         if self.cold.retries >= limit {

@@ -54,8 +54,9 @@ impl<B: Buffers> Connection<B> {
             c.hold_until = Time::MAX;
             c.last_len = last;
             c.scoreboard.sent(seq, cx.now);
+            let idle = self.outstanding() == 0;
             self.snd_nxt = seq;
-            if self.rtx_at == Time::MAX {
+            if idle {
                 self.restart_timer(cx.now); // RFC 6298 (5.1)
             } else {
                 self.schedule_probe(cx.now);
