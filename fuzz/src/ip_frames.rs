@@ -5,12 +5,13 @@
 
 mod craft;
 
+use crate::host::Host;
 use crate::input::Input;
-use crate::tcp_frames::app::{App, Held, Out, Vectors};
+use crate::tcp_frames::app::App;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
-use urnic_tcp::{Address, LocalPorts, Stack, StackConfig, Time, sum};
+use urnic_tcp::{Address, StackConfig, Time, sum};
 
 const STACK_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const STACK_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -20,10 +21,7 @@ const STACK_IP6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const MOST_AT_ONCE: usize = 400;
 
 struct Run {
-    stack: Stack<Vectors>,
-    app: App,
-    out: Out,
-    held: Held,
+    host: Host<App>,
     now: Time,
     mtu: usize,
     /// What was sent lately, for errors that quote it.
@@ -58,25 +56,15 @@ pub fn run(data: &[u8]) {
     let flags = input.u8();
     let config = config(flags);
     let mtu = usize::from(config.mtu);
-    let ports = Box::new(LocalPorts::new(config.seed));
     let v6 = config.autoconf || config.addresses.iter().any(|a| a.ip.is_ipv6());
-    let Ok(stack) = Stack::new(config, ports, Time::ZERO) else {
+    let Ok(host) = Host::new(config, App::default()) else {
         return assert!(!v6, "a fair configuration");
     };
-    let mut run = Run {
-        stack,
-        app: App::default(),
-        out: Out::new(mtu, false),
-        held: Held::default(),
-        now: Time::ZERO,
-        mtu,
-        sent: Vec::new(),
-        own: HashSet::new(),
-    };
-    run.out.limit = usize::MAX;
-    let _ = run.stack.listen(7, 8);
+    let mut run = Run { host, now: Time::ZERO, mtu, sent: Vec::new(), own: HashSet::new() };
+    run.host.out.limit = usize::MAX;
+    let _ = run.host.stack.listen(7, 8);
     if flags & 0x40 != 0 {
-        run.stack.claim_address(run.now);
+        run.host.stack.claim_address(run.now);
     }
     run.pass();
     for _ in 0..400 {
@@ -135,7 +123,7 @@ impl Run {
                 self.pass();
             }
             12 => {
-                if let Some(t) = self.stack.next_deadline() {
+                if let Some(t) = self.host.stack.next_deadline() {
                     self.now = self.now.max(t);
                 }
                 self.pass();
@@ -147,8 +135,8 @@ impl Run {
                     craft::ip4(input).into()
                 };
                 let to = SocketAddr::new(to, 9);
-                if let Ok(conn) = self.stack.connect(self.now, to, 5, &mut self.out) {
-                    self.app.opened(conn);
+                if let Ok(conn) = self.host.stack.connect(self.now, to, 5, &mut self.host.out) {
+                    self.host.app.opened(conn);
                 }
                 self.pass();
             }
@@ -161,11 +149,11 @@ impl Run {
             }
             _ => {
                 match input.u8() % 4 {
-                    0 => self.stack.claim_address(self.now),
-                    1 => self.stack.link_came_up(self.now),
+                    0 => self.host.stack.claim_address(self.now),
+                    1 => self.host.stack.link_came_up(self.now),
                     _ => {
-                        if let Some(conn) = self.app.nth(usize::from(input.u8())) {
-                            self.stack.abort(self.now, conn, &mut self.out);
+                        if let Some(conn) = self.host.app.nth(usize::from(input.u8())) {
+                            self.host.stack.abort(self.now, conn, &mut self.host.out);
                         }
                     }
                 }
@@ -180,47 +168,42 @@ impl Run {
             IpAddr::V6(ip) => Some(ip),
             IpAddr::V4(_) => None,
         };
-        self.stack.addresses().into_iter().filter_map(v6).collect()
+        self.host.stack.addresses().into_iter().filter_map(v6).collect()
     }
 
     fn receive(&mut self, frame: Vec<u8>) {
-        let frame = self.held.frame(frame, false);
-        self.stack.receive(self.now, frame, &mut self.app, &mut self.out);
-        self.stack.flush(self.now, &mut self.out);
+        self.host.receive(self.now, frame, false);
+        self.host.flush(self.now);
         self.after();
     }
 
     fn pass(&mut self) {
-        self.stack.advance(self.now, &mut self.app, &mut self.out);
-        self.stack.flush(self.now, &mut self.out);
+        self.host.pass(self.now);
         self.after();
     }
 
     /// Looks at what the stack keeps and says.
     fn after(&mut self) {
         // What was ours before this step may have been used in it.
-        self.own.extend(self.stack.addresses().iter().map(|a| a.ip));
+        self.own.extend(self.host.stack.addresses().iter().map(|a| a.ip));
         let mut count = 0;
         for _ in 0..20 {
-            for frame in std::mem::take(&mut self.out.frames) {
+            for frame in std::mem::take(&mut self.host.out.frames) {
                 self.look_at(&frame);
                 count += 1;
                 self.sent.push(frame);
             }
-            for frame in std::mem::take(&mut self.out.loopback) {
-                let frame = self.held.frame(frame, true);
-                self.stack.receive(self.now, frame, &mut self.app, &mut self.out);
-            }
+            self.host.loop_back(self.now);
         }
         assert!(count <= MOST_AT_ONCE, "{count} frames at once");
         if self.sent.len() > 64 {
             self.sent.drain(..self.sent.len() - 64);
         }
-        if let Err(fault) = self.stack.audit() {
-            panic!("{fault:?}; {:?}", self.stack.counters());
+        if let Err(fault) = self.host.stack.audit() {
+            panic!("{fault:?}; {:?}", self.host.stack.counters());
         }
-        assert!(self.held.count() == 0, "frames are held");
-        self.own = self.stack.addresses().iter().map(|a| a.ip).collect();
+        assert!(self.host.held() == 0, "frames are held");
+        self.own = self.host.stack.addresses().iter().map(|a| a.ip).collect();
     }
 
     /// A frame of ours is well-formed, and says that it is from us.
@@ -259,13 +242,13 @@ impl Run {
 
     /// Nobody says any more: timers run out, or come at their leisure.
     fn drain(&mut self) {
-        for conn in self.app.all() {
-            self.stack.abort(self.now, conn, &mut self.out);
+        for conn in self.host.app.all() {
+            self.host.stack.abort(self.now, conn, &mut self.host.out);
         }
         self.pass();
         let mut at_once = 0;
         for _ in 0..400 {
-            let Some(t) = self.stack.next_deadline() else { return };
+            let Some(t) = self.host.stack.next_deadline() else { return };
             at_once = if t <= self.now { at_once + 1 } else { 0 };
             assert!(at_once < 50, "timers that are always due");
             self.now = self.now.max(t);

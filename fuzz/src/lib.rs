@@ -10,6 +10,7 @@ pub mod corpus;
 #[path = "../../iwarp/tests/support/mod.rs"]
 mod iwarp_support;
 
+pub mod host;
 pub mod input;
 pub mod ip_frames;
 pub mod iwarp_stream;

@@ -6,12 +6,13 @@
 pub(crate) mod app;
 mod segment;
 
+use crate::host::{Host, Record};
 use crate::input::Input;
-use app::{App, Held, Out, Shared, Vectors};
+use app::App;
 use segment::Flow;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
-use urnic_tcp::{Congestion, Keepalive, LocalPorts, Stack, StackConfig, Time};
+use urnic_tcp::{Congestion, Keepalive, StackConfig, Time};
 
 const STACK_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -22,11 +23,8 @@ const PEER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const MOST_HELD: usize = 40_000;
 
 struct Run {
-    stack: Stack<Vectors>,
-    app: App,
-    out: Out,
+    host: Host<App>,
     now: Time,
-    held: Held,
     flows: Vec<Flow>,
 }
 
@@ -53,13 +51,9 @@ fn config(flags: u8) -> StackConfig {
 /// Runs one input.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
-    let config = config(input.u8());
-    let out = Out::new(usize::from(config.mtu), config.checksum_offload_tx);
-    let ports = Box::new(LocalPorts::new(config.seed));
-    let Ok(stack) = Stack::new(config, ports, Time::ZERO) else { return };
-    let mut run =
-        Run { stack, app: App::default(), out, now: Time::ZERO, held: Held::default(), flows: Vec::new() };
-    let _ = run.stack.listen(7, 8);
+    let Ok(host) = Host::new(config(input.u8()), App::default()) else { return };
+    let mut run = Run { host, now: Time::ZERO, flows: Vec::new() };
+    let _ = run.host.stack.listen(7, 8);
     run.receive(segment::arp(false), true);
     for _ in 0..400 {
         if input.is_empty() {
@@ -90,7 +84,7 @@ impl Run {
                 self.pass();
             }
             4 => {
-                if let Some(t) = self.stack.next_deadline() {
+                if let Some(t) = self.host.stack.next_deadline() {
                     self.now = self.now.max(t);
                 }
                 self.pass();
@@ -105,14 +99,12 @@ impl Run {
     }
 
     fn receive(&mut self, frame: Vec<u8>, trusted: bool) {
-        let frame = self.held.frame(frame, trusted);
-        self.stack.receive(self.now, frame, &mut self.app, &mut self.out);
+        self.host.receive(self.now, frame, trusted);
         self.after();
     }
 
     fn pass(&mut self) {
-        self.stack.advance(self.now, &mut self.app, &mut self.out);
-        self.stack.flush(self.now, &mut self.out);
+        self.host.pass(self.now);
         self.after();
     }
 
@@ -120,29 +112,30 @@ impl Run {
     fn application(&mut self, input: &mut Input) {
         let what = input.u8();
         let index = usize::from(input.u8());
-        let now = self.now;
-        if what % 10 == 0 {
+        let (now, Host { stack, app, out, .. }) = (self.now, &mut self.host);
+        if what.is_multiple_of(10) {
             let port = u16::from(input.u8() % 4) + 9;
-            if let Ok(conn) = self.stack.connect(now, SocketAddrV4::new(PEER_IP, port), 5, &mut self.out) {
-                self.app.opened(conn);
+            if let Ok(conn) = stack.connect(now, SocketAddrV4::new(PEER_IP, port), 5, out) {
+                app.opened(conn);
             }
         }
-        let Some(conn) = self.app.nth(index) else { return };
+        let Some(conn) = app.nth(index) else { return };
         match what % 10 {
             1..=4 => {
                 let len = input.magnitude() as usize % 20_000;
-                if len > 0 && self.stack.room(conn) > 0 && self.stack.send(conn, Shared::new(len)).is_ok() {
-                    self.app.queued(conn, len as u64);
+                if len > 0 && stack.room(conn) > 0 && stack.send(conn, Record::from(vec![0xa5; len])).is_ok()
+                {
+                    app.queued(conn, len as u64);
                 }
-                self.stack.output(now, conn, &mut self.out);
+                stack.output(now, conn, out);
             }
-            5 | 6 => self.stack.close(now, conn, &mut self.out),
-            7 => self.stack.abort(now, conn, &mut self.out),
+            5 | 6 => stack.close(now, conn, out),
+            7 => stack.abort(now, conn, out),
             8 => match input.u8() & 3 {
-                3 => self.stack.give_back_held(),
-                low => self.stack.set_pressure(low == 1),
+                3 => stack.give_back_held(),
+                low => stack.set_pressure(low == 1),
             },
-            9 => self.out.limit = usize::from(input.u8() % 70),
+            9 => out.limit = usize::from(input.u8() % 70),
             _ => {}
         }
         self.after();
@@ -151,35 +144,30 @@ impl Run {
     /// Looks at what was sent, and hands back what went to ourselves.
     fn after(&mut self) {
         for _ in 0..50 {
-            for frame in std::mem::take(&mut self.out.frames) {
+            for frame in std::mem::take(&mut self.host.out.frames) {
                 segment::observe(&frame, &mut self.flows);
             }
-            let loopback = std::mem::take(&mut self.out.loopback);
-            if loopback.is_empty() {
+            if !self.host.loop_back(self.now) {
                 break;
             }
-            for frame in loopback {
-                let frame = self.held.frame(frame, true);
-                self.stack.receive(self.now, frame, &mut self.app, &mut self.out);
-            }
         }
-        assert!(self.held.count() <= MOST_HELD, "{} frames held", self.held.count());
+        assert!(self.host.held() <= MOST_HELD, "{} frames held", self.host.held());
     }
 
     /// With nobody there any more, every timer runs out in a bounded number of steps.
     fn drain(&mut self) {
-        self.out.limit = 64;
-        for conn in self.app.all() {
-            self.stack.abort(self.now, conn, &mut self.out);
+        self.host.out.limit = 64;
+        for conn in self.host.app.all() {
+            self.host.stack.abort(self.now, conn, &mut self.host.out);
         }
         self.after();
         for _ in 0..100_000 {
-            let Some(t) = self.stack.next_deadline() else { return };
+            let Some(t) = self.host.stack.next_deadline() else { return };
             self.now = self.now.max(t);
             self.pass();
         }
-        let (census, next) = (self.stack.census(), self.stack.next_deadline());
-        panic!("timers never end: {census:?}, {next:?} at {:?}, {:?}", self.now, self.stack.counters());
+        let (census, next) = (self.host.stack.census(), self.host.stack.next_deadline());
+        panic!("timers never end: {census:?}, {next:?} at {:?}, {:?}", self.now, self.host.stack.counters());
     }
 }
 

@@ -79,7 +79,7 @@ pub fn run(data: &[u8]) {
     let forged = Rc::new(Cell::new(false));
     let [a, b] = configs;
     let mut run = Run {
-        ends: [End::new(0, a, forged.clone()), End::new(1, b, forged.clone())],
+        ends: [end::new(0, a, forged.clone()), end::new(1, b, forged.clone())],
         links: [Link::new(), Link::new()],
         now: Time::from_secs(1),
         v6,
@@ -179,7 +179,7 @@ impl Run {
                 // A router speaks, about what was sent or is forged.
                 let mtu = usize::from(input.u16());
                 if let Some(message) = self.links[who].first().and_then(|f| link::too_big(f, mtu)) {
-                    self.ends[who].receive(self.now, message);
+                    self.ends[who].receive(self.now, message, false);
                     self.drain(who);
                 }
             }
@@ -189,7 +189,7 @@ impl Run {
     /// The next frame arrives at `who`.
     fn deliver(&mut self, who: usize) {
         if let Some(frame) = self.links[1 - who].pop() {
-            self.ends[who].receive(self.now, frame);
+            self.ends[who].receive(self.now, frame, false);
             self.drain(who);
         }
     }
@@ -207,6 +207,7 @@ impl Run {
 
     /// What an end has sent goes to the link.
     fn drain(&mut self, who: usize) {
+        assert!(self.ends[who].out.loopback.is_empty(), "sent to itself");
         for frame in std::mem::take(&mut self.ends[who].out.frames) {
             if let Some(message) = self.links[who].push(frame) {
                 self.links[1 - who].push(message);
@@ -246,7 +247,7 @@ impl Run {
             }
         }
         let seen = (self.ends[to].app.received, self.ends[to].app.finished, self.ends[to].app.closed);
-        self.ends[to].receive(self.now, forged.frame);
+        self.ends[to].receive(self.now, forged.frame, false);
         if forged.effect == Effect::None {
             let end = &self.ends[to];
             assert_eq!(end.numbers(), Some(n), "a segment had an effect that should have been refused");
@@ -274,13 +275,12 @@ impl Run {
         }
         for who in [0, 1] {
             let app = &self.ends[who].app;
-            match app.closed {
-                // Links were bad, or the application wanted it so.
-                Some(CloseReason::Aborted | CloseReason::TimedOut | CloseReason::Unreachable) => {
-                    self.excused = true;
-                }
-                _ => {}
-            }
+            // Links were bad, or the application wanted it so.
+            let given_up = matches!(
+                app.closed,
+                Some(CloseReason::Aborted | CloseReason::TimedOut | CloseReason::Unreachable)
+            );
+            self.excused |= given_up;
         }
         if self.forged.get() {
             return;

@@ -29,8 +29,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use urnic_tcp::{
-    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Payload, Piece, Stack,
-    StackConfig, Time, Transmit, sum,
+    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Piece, Stack, StackConfig,
+    Time, Transmit,
 };
 
 /// Segments that are made, whatever is asked for: making them is to cost the same in every run.
@@ -179,18 +179,7 @@ impl Frame for Fixed {
     }
 }
 
-#[derive(Clone)]
-struct Record(Rc<[u8]>);
-
-impl Payload for Record {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn sum(&self, range: Range<usize>) -> u16 {
-        sum::sum(&self.0[range])
-    }
-}
+type Record = Rc<[u8]>;
 
 struct App<const COPIES: bool> {
     conn: Option<ConnId>,
@@ -238,7 +227,7 @@ impl<const COPIES: bool> Transmit<Record> for Port<COPIES> {
         self.0.frame[..len].copy_from_slice(e.headers);
         for Piece { payload, range } in e.payload {
             if COPIES {
-                self.0.frame[len..len + range.len()].copy_from_slice(&payload.0[range.clone()]);
+                self.0.frame[len..len + range.len()].copy_from_slice(&payload[range.clone()]);
             }
             len += range.len();
         }
@@ -261,7 +250,7 @@ impl<const COPIES: bool> Urnic<COPIES> {
         config.tcp.recv_window = BUFFER as u32;
         let mut stack = Stack::new(config, Box::new(LocalPorts::new(7)), now).expect("valid configuration");
         stack.listen(PORT, 1).expect("listen");
-        let data = Record(vec![7; DATA].into());
+        let data = Record::from(vec![7; DATA]);
         let app = App { conn: None, received: 0, buffer: vec![0; BUFFER] };
         Urnic { stack, app, link: Port(Link::new()), now, data }
     }

@@ -5,6 +5,8 @@ use crate::sum;
 use core::fmt;
 use core::net::SocketAddr;
 use core::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
 
 /// The most payload pieces of one frame.
 pub const MAX_PIECES: usize = 8;
@@ -59,6 +61,29 @@ pub trait Payload: Clone {
     /// One's-complement sum of `range`, folded, not complemented, as if it started at an even offset.
     fn sum(&self, range: Range<usize>) -> u16;
 }
+
+impl Frame for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
+/// Octets in ordinary memory, for whoever needs no more.
+macro_rules! shared_octets {
+    ($($kind:ty),*) => {$(
+        impl Payload for $kind {
+            fn len(&self) -> usize {
+                (**self).len()
+            }
+
+            fn sum(&self, range: Range<usize>) -> u16 {
+                sum::sum(self.get(range).unwrap_or(&[]))
+            }
+        }
+    )*};
+}
+
+shared_octets!(Rc<[u8]>, Arc<[u8]>);
 
 /// A part of a payload.
 #[derive(Debug)]

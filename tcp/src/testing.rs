@@ -14,12 +14,6 @@ impl Buffers for Plain {
     type Payload = Shared;
 }
 
-impl Frame for Vec<u8> {
-    fn bytes(&self) -> &[u8] {
-        self
-    }
-}
-
 #[derive(Clone, Debug)]
 pub struct Shared(pub Rc<[u8]>, u16);
 

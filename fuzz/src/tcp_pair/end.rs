@@ -1,14 +1,12 @@
 //! One of the two ends: a stack with one connection, and an application that knows what it should be told.
 
+use crate::host::{Bytes, Host};
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::OnceLock;
-use urnic_tcp::{
-    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, MAX_PIECES, Numbers, Payload,
-    Stack, StackConfig, Time, Transmit, sum,
-};
+use urnic_tcp::{CloseReason, ConnId, Frame, Handler, ListenerId, Numbers, StackConfig, Time};
 
 /// The streams repeat after so many octets: no window or segment is as long.
 const PERIOD: usize = 65_521;
@@ -29,59 +27,6 @@ fn pattern() -> &'static [u8] {
 fn octets(who: usize, position: u64, len: usize) -> &'static [u8] {
     let at = ((position + 7919 * who as u64) % PERIOD as u64) as usize;
     &pattern()[at..at + len]
-}
-
-pub struct Bytes(Vec<u8>, #[allow(dead_code)] Rc<()>);
-
-impl Frame for Bytes {
-    fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-#[derive(Clone)]
-pub struct Record(&'static [u8]);
-
-impl Payload for Record {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn sum(&self, range: Range<usize>) -> u16 {
-        sum::sum(&self.0[range])
-    }
-}
-
-pub struct Vectors;
-
-impl Buffers for Vectors {
-    type Frame = Bytes;
-    type Payload = Record;
-}
-
-/// Frames that were sent and have not left for the link.
-pub struct Out {
-    pub frames: Vec<Vec<u8>>,
-    pub limit: usize,
-    mtu: usize,
-}
-
-impl Transmit<Record> for Out {
-    fn room(&self) -> usize {
-        self.limit.saturating_sub(self.frames.len())
-    }
-
-    fn emit(&mut self, e: Emit<'_, Record>) {
-        assert!(self.room() > 0, "emitted without room");
-        assert!(e.payload.len() <= MAX_PIECES && !e.loopback);
-        let mut frame = e.headers.to_vec();
-        for p in e.payload {
-            assert!(!p.range.is_empty(), "empty piece");
-            frame.extend_from_slice(&p.payload.0[p.range.clone()]);
-        }
-        assert!(frame.len() <= 14 + self.mtu, "longer than the MTU");
-        self.frames.push(frame);
-    }
 }
 
 /// What the application of an end was told, and did.
@@ -114,7 +59,7 @@ impl Handler<Bytes> for App {
 
     fn data(&mut self, conn: ConnId, _: u64, frame: Bytes, range: Range<usize>) {
         assert!(self.conn == Some(conn) && self.established && !self.finished && self.closed.is_none());
-        let data = &frame.0[range];
+        let data = &frame.bytes()[range];
         assert!(!data.is_empty());
         if !self.forged.get() {
             let right = octets(1 - self.who, self.received, data.len());
@@ -140,12 +85,7 @@ impl Handler<Bytes> for App {
     }
 }
 
-pub struct End {
-    pub stack: Stack<Vectors>,
-    pub app: App,
-    pub out: Out,
-    alive: Rc<()>,
-}
+pub type End = Host<App>;
 
 pub fn mac(who: usize) -> [u8; 6] {
     [2, 0, 0, 0, 0, who as u8 + 1]
@@ -160,45 +100,23 @@ pub fn address(who: usize, v6: bool) -> IpAddr {
     }
 }
 
+pub fn new(who: usize, config: StackConfig, forged: Rc<Cell<bool>>) -> End {
+    let app = App {
+        who,
+        conn: None,
+        established: false,
+        queued: 0,
+        acked: 0,
+        received: 0,
+        finished: false,
+        close_called: false,
+        closed: None,
+        forged,
+    };
+    End::new(config, app).expect("a valid configuration")
+}
+
 impl End {
-    pub fn new(who: usize, config: StackConfig, forged: Rc<Cell<bool>>) -> Self {
-        let mtu = usize::from(config.mtu);
-        let ports = Box::new(LocalPorts::new(config.seed));
-        let app = App {
-            who,
-            conn: None,
-            established: false,
-            queued: 0,
-            acked: 0,
-            received: 0,
-            finished: false,
-            close_called: false,
-            closed: None,
-            forged,
-        };
-        End {
-            stack: Stack::new(config, ports, Time::ZERO).expect("a valid configuration"),
-            app,
-            out: Out { frames: Vec::new(), limit: 64, mtu },
-            alive: Rc::new(()),
-        }
-    }
-
-    /// Frames that it holds.
-    pub fn held(&self) -> usize {
-        Rc::strong_count(&self.alive) - 1
-    }
-
-    pub fn receive(&mut self, now: Time, frame: Vec<u8>) {
-        let frame = Bytes(frame, self.alive.clone());
-        self.stack.receive(now, frame, &mut self.app, &mut self.out);
-    }
-
-    pub fn pass(&mut self, now: Time) {
-        self.stack.advance(now, &mut self.app, &mut self.out);
-        self.stack.flush(now, &mut self.out);
-    }
-
     /// The connection, while there is one.
     pub fn live(&self) -> Option<ConnId> {
         self.app.conn.filter(|_| self.app.closed.is_none())
@@ -211,10 +129,9 @@ impl End {
     /// Queues a record of `len` octets if there is room.
     pub fn write(&mut self, len: usize) {
         let Some(conn) = self.live() else { return };
-        let record = Record(octets(self.app.who, self.app.queued, len.min(RECORD)));
-        let len = record.len() as u64;
-        if self.stack.room(conn) > 0 && self.stack.send(conn, record).is_ok() {
-            self.app.queued += len;
+        let record = octets(self.app.who, self.app.queued, len.min(RECORD));
+        if self.stack.room(conn) > 0 && self.stack.send(conn, record.into()).is_ok() {
+            self.app.queued += record.len() as u64;
         }
     }
 

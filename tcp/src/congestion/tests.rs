@@ -4,6 +4,10 @@ use proptest::prelude::*;
 const MSS: u32 = 1000;
 const KINDS: [Congestion; 3] = [Congestion::Reno, Congestion::Cubic, Congestion::Dctcp];
 
+/// Of one segment, sent because the window let it go.
+const PLAIN: Ack =
+    Ack { now: Time::ZERO, acked: MSS, limited: true, srtt: None, marked: false, flight: 0, rtt: None };
+
 fn controller(c: Congestion) -> Controller {
     Controller::new(c, MSS, INITIAL_WINDOW)
 }
@@ -12,15 +16,7 @@ fn controller(c: Congestion) -> Controller {
 fn round(c: &mut Controller, now: Time, rtt: Duration) {
     let segments = c.cwnd() / MSS;
     for i in 0..segments {
-        c.on_ack(&Ack {
-            now: now + rtt * i / segments,
-            acked: MSS,
-            limited: true,
-            srtt: Some(rtt),
-            marked: false,
-            flight: c.cwnd(),
-            rtt: None,
-        });
+        c.on_ack(&Ack { now: now + rtt * i / segments, srtt: Some(rtt), flight: c.cwnd(), ..PLAIN });
     }
 }
 
@@ -41,15 +37,7 @@ fn slow_start_doubles_and_counts_octets() {
         round(&mut c, Time::ZERO, Duration::from_millis(1));
         assert_eq!(c.cwnd(), 20 * MSS);
         // All that an ACK acknowledges counts.
-        c.on_ack(&Ack {
-            now: Time::ZERO,
-            acked: 9 * MSS,
-            limited: true,
-            srtt: None,
-            marked: false,
-            flight: 0,
-            rtt: None,
-        });
+        c.on_ack(&Ack { acked: 9 * MSS, ..PLAIN });
         assert_eq!(c.cwnd(), 29 * MSS);
     }
 }
@@ -59,30 +47,14 @@ fn an_unused_window_does_not_grow() {
     for kind in [Congestion::Reno, Congestion::Cubic] {
         let mut c = controller(kind);
         for _ in 0..100 {
-            c.on_ack(&Ack {
-                now: Time::ZERO,
-                acked: MSS,
-                limited: false,
-                srtt: None,
-                marked: false,
-                flight: 0,
-                rtt: None,
-            });
+            c.on_ack(&Ack { limited: false, ..PLAIN });
         }
         assert_eq!(c.cwnd(), 10 * MSS);
         c.on_enter_recovery(10 * MSS);
         c.on_recovery_exit(10 * MSS, false);
         let before = c.cwnd();
         for i in 0..1000 {
-            let ack = Ack {
-                now: Time::from_millis(i * 100),
-                acked: MSS,
-                limited: false,
-                srtt: None,
-                marked: false,
-                flight: 0,
-                rtt: None,
-            };
+            let ack = Ack { now: Time::from_millis(i * 100), limited: false, ..PLAIN };
             c.on_ack(&ack);
         }
         assert_eq!(c.cwnd(), before);
@@ -140,15 +112,7 @@ fn timeout_restarts_with_one_segment() {
         c.on_rto(MSS, false);
         assert_eq!((c.cwnd(), c.ssthresh()), (MSS, left)); // the threshold is held
         // RFC 3465 §2.3: one segment per ACK in this slow start.
-        c.on_ack(&Ack {
-            now: Time::ZERO,
-            acked: 5 * MSS,
-            limited: true,
-            srtt: None,
-            marked: false,
-            flight: 0,
-            rtt: None,
-        });
+        c.on_ack(&Ack { acked: 5 * MSS, ..PLAIN });
         assert_eq!(c.cwnd(), 2 * MSS);
     }
 }
@@ -185,15 +149,7 @@ fn marks_reduce_like_a_loss_but_for_dctcp() {
         c.on_marks(40 * MSS);
         assert_eq!((c.cwnd(), c.ssthresh()), (left * MSS, left * MSS), "{kind:?}");
         // RFC 3168 §6.1.2: no growth because of an ACK that tells of congestion.
-        let marked = Ack {
-            now: Time::ZERO,
-            acked: 40 * MSS,
-            limited: true,
-            srtt: None,
-            marked: true,
-            flight: 0,
-            rtt: None,
-        };
+        let marked = Ack { acked: 40 * MSS, marked: true, ..PLAIN };
         c.on_ack(&marked);
         assert_eq!(c.cwnd(), left * MSS, "{kind:?}");
     }
@@ -209,15 +165,7 @@ fn dctcp_follows_the_fraction_of_marks() {
         for i in 0..100 {
             let flight = 100 * MSS;
             let limited = false;
-            c.on_ack(&Ack {
-                now: Time::ZERO,
-                acked: MSS,
-                limited,
-                srtt: None,
-                marked: i < marked,
-                flight,
-                rtt: None,
-            });
+            c.on_ack(&Ack { limited, marked: i < marked, flight, ..PLAIN });
         }
     };
     let alpha = |c: &Controller| match &c.algorithm {
@@ -415,15 +363,7 @@ fn rounds(c: &mut Controller, rtts: &[u64]) {
         let flight = c.cwnd();
         for i in 0..20 {
             let acked = flight / 20 + if i == 19 { flight % 20 } else { 0 };
-            c.on_ack(&Ack {
-                now: Time::ZERO,
-                acked,
-                limited: true,
-                srtt: None,
-                marked: false,
-                flight,
-                rtt: Some(Duration::from_millis(rtt)),
-            });
+            c.on_ack(&Ack { acked, flight, rtt: Some(Duration::from_millis(rtt)), ..PLAIN });
         }
     }
 }

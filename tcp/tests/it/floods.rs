@@ -1,6 +1,6 @@
 //! Floods, and honest peers in the midst of them.
 
-use crate::harness::{Bytes, Host, Record, Script, ip, mac, octet};
+use crate::harness::{Host, Script, ip, mac, octet};
 use crate::peer::{Bench, Seg, arp};
 use smoltcp::wire::ArpOperation;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
@@ -72,7 +72,7 @@ impl Lan {
 }
 
 fn receive(host: &mut Host, now: Time, frame: Vec<u8>) {
-    host.stack.receive(now, Bytes(frame), &mut host.app, &mut host.out);
+    host.stack.receive(now, frame, &mut host.app, &mut host.out);
     host.stack.flush(now, &mut host.out);
 }
 
@@ -135,7 +135,7 @@ fn a_thousand_connections_in_a_million_syns() {
             let (conn, who) = (s.conn, s.who);
             let bytes = (0..100).map(|i| octet(who, i)).collect();
             client.app.sessions[session].queued = 100;
-            client.stack.send(conn, Record(bytes)).expect("send");
+            client.stack.send(conn, bytes).expect("send");
             client.stack.output(lan.now, conn, &mut client.out);
             lan.settle();
             assert_eq!(lan.clients[kind].app.sessions[session].acked, 100);
@@ -373,7 +373,7 @@ fn ack_storm() {
     let client = &mut lan.clients[0];
     let conn = client.app.sessions[session].conn;
     let bytes = (0..10).map(|i| octet(u64::from(port), i)).collect();
-    client.stack.send(conn, Record(bytes)).expect("send");
+    client.stack.send(conn, bytes).expect("send");
     client.app.sessions[session].queued = 10;
     client.stack.output(lan.now, conn, &mut client.out);
     let seen = client.out.frames.last().and_then(|f| Seg::parse(f)).expect("a segment");
@@ -454,7 +454,7 @@ fn neighbours_are_bounded() {
     lan.victim.app.sessions[0].queued = 10;
     let who = lan.victim.app.sessions[0].who;
     let bytes = (0..10).map(|i| octet(who, i)).collect();
-    lan.victim.stack.send(conn, Record(bytes)).expect("send");
+    lan.victim.stack.send(conn, bytes).expect("send");
     lan.victim.stack.output(lan.now, conn, &mut lan.victim.out);
     lan.settle();
     assert_eq!(lan.clients[0].app.sessions[session].received, 10);

@@ -8,37 +8,17 @@ use std::rc::Rc;
 use std::time::Duration;
 use urnic_sim::{Impairment, Network};
 use urnic_tcp::{
-    Address, Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Payload, Stack,
-    StackConfig, Time, Transmit, sum,
+    Address, Buffers, CloseReason, ConnId, Emit, Handler, ListenerId, LocalPorts, Stack, StackConfig, Time,
+    Transmit, sum,
 };
 
-/// A received frame.
-pub struct Bytes(pub Vec<u8>);
-
-impl Frame for Bytes {
-    fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
 /// Sent data, shared.
-#[derive(Clone)]
-pub struct Record(pub Rc<[u8]>);
-
-impl Payload for Record {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn sum(&self, range: Range<usize>) -> u16 {
-        sum::sum(&self.0[range])
-    }
-}
+pub type Record = Rc<[u8]>;
 
 pub struct Vectors;
 
 impl Buffers for Vectors {
-    type Frame = Bytes;
+    type Frame = Vec<u8>;
     type Payload = Record;
 }
 
@@ -61,7 +41,7 @@ impl Transmit<Record> for Out {
         let mut frame = e.headers.to_vec();
         for p in e.payload {
             assert!(!p.range.is_empty(), "empty piece");
-            frame.extend_from_slice(&p.payload.0[p.range.clone()]);
+            frame.extend_from_slice(&p.payload[p.range.clone()]);
         }
         self.retransmitted += u64::from(e.retransmit);
         if e.loopback { self.loopback.push(frame) } else { self.frames.push(frame) }
@@ -152,7 +132,7 @@ impl App {
     }
 }
 
-impl Handler<Bytes> for App {
+impl Handler<Vec<u8>> for App {
     fn accepted(&mut self, _: ListenerId, conn: ConnId, peer: SocketAddr) {
         // Both sides derive the identities from the active opener's address.
         let who = u64::from(peer.port());
@@ -167,13 +147,13 @@ impl Handler<Bytes> for App {
         s.established = true;
     }
 
-    fn data(&mut self, conn: ConnId, _: u64, frame: Bytes, range: Range<usize>) {
+    fn data(&mut self, conn: ConnId, _: u64, frame: Vec<u8>, range: Range<usize>) {
         let unchecked = self.unchecked;
         let s = self.session(conn);
         assert!(s.established && !s.peer_finished && s.closed.is_none(), "data at the wrong time: {s:?}");
         assert!(!range.is_empty());
         if !unchecked {
-            for (i, &b) in frame.0[range.clone()].iter().enumerate() {
+            for (i, &b) in frame[range.clone()].iter().enumerate() {
                 let at = s.received + i as u64;
                 assert_eq!(b, octet(s.peer_who, at), "wrong octet at {at} of {s:?}");
             }
@@ -235,7 +215,7 @@ impl Host {
     /// One pass: a burst in, timers, the application, and what is delayed.
     pub fn pass(&mut self, now: Time) {
         let burst = self.inbox.len().min(32);
-        let burst = self.inbox.drain(..burst).map(Bytes);
+        let burst = self.inbox.drain(..burst);
         self.stack.receive_burst(now, burst, &mut self.app, &mut self.out);
         self.stack.advance(now, &mut self.app, &mut self.out);
         self.act(now);
@@ -252,8 +232,8 @@ impl Host {
                 let wish = s.script.records[s.record % s.script.records.len()] as u64;
                 s.record += 1;
                 let len = wish.min(s.script.send - s.queued);
-                let bytes: Rc<[u8]> = (s.queued..s.queued + len).map(|i| octet(s.who, i)).collect();
-                if self.stack.send(s.conn, Record(bytes)).is_err() {
+                let bytes: Record = (s.queued..s.queued + len).map(|i| octet(s.who, i)).collect();
+                if self.stack.send(s.conn, bytes).is_err() {
                     break;
                 }
                 s.queued += len;

@@ -231,7 +231,7 @@ impl Server {
             }
             self.stack.advance(self.now, &mut self.app, &mut self.out);
             while let Some(conn) = self.app.requests.pop() {
-                let _ = self.stack.send(conn, Record(self.answer.clone()));
+                let _ = self.stack.send(conn, self.answer.clone());
                 self.stack.output(self.now, conn, &mut self.out);
             }
             self.stack.flush(self.now, &mut self.out);

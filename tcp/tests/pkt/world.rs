@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use urnic_tcp::{
-    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Payload, Stack, StackConfig,
-    Time, Transmit, sum,
+    Buffers, CloseReason, ConnId, Emit, Handler, ListenerId, LocalPorts, Payload, Stack, StackConfig, Time,
+    Transmit, sum,
 };
 
 pub const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -27,16 +27,8 @@ const PEER_CLOCK: u32 = 1000;
 pub struct Kinds;
 
 impl Buffers for Kinds {
-    type Frame = Received;
+    type Frame = Vec<u8>;
     type Payload = Record;
-}
-
-pub struct Received(pub Vec<u8>);
-
-impl Frame for Received {
-    fn bytes(&self) -> &[u8] {
-        &self.0
-    }
 }
 
 #[derive(Clone)]
@@ -124,7 +116,7 @@ pub struct Events {
     accepted: Vec<(ListenerId, ConnId, SocketAddr)>,
 }
 
-impl Handler<Received> for Events {
+impl Handler<Vec<u8>> for Events {
     fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) {
         let peer = crate::translate::script_address(peer);
         self.sessions.entry(conn).or_default().accepted = true;
@@ -135,9 +127,9 @@ impl Handler<Received> for Events {
         self.sessions.entry(conn).or_default().connected = true;
     }
 
-    fn data(&mut self, conn: ConnId, _: u64, frame: Received, range: Range<usize>) {
+    fn data(&mut self, conn: ConnId, _: u64, frame: Vec<u8>, range: Range<usize>) {
         assert!(!range.is_empty(), "no data was delivered as data");
-        self.sessions.entry(conn).or_default().data.extend_from_slice(&frame.0[range]);
+        self.sessions.entry(conn).or_default().data.extend_from_slice(&frame[range]);
     }
 
     fn acked(&mut self, conn: ConnId, _: u64, bytes: u64) {
@@ -277,7 +269,7 @@ impl World {
     /// The stack receives a frame; what follows from it happens in `settle`.
     pub fn receive(&mut self, frame: Vec<u8>) {
         if let Some(frame) = self.wire.inward(frame) {
-            self.stack.receive(self.now, Received(frame), &mut self.events, &mut self.port);
+            self.stack.receive(self.now, frame, &mut self.events, &mut self.port);
         }
     }
 
