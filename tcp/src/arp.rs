@@ -4,11 +4,10 @@
 //! cache is bounded; neighbours that no connection holds make room for others.
 
 use crate::audit::{Fault, must};
+use crate::neighbours::{self, Places};
 use crate::time::Time;
-use crate::timer::TimerWheel;
 use core::time::Duration;
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol};
-use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
 /// How long an address is used before it is asked for again.
@@ -90,6 +89,22 @@ struct Entry {
     used: bool,
 }
 
+impl neighbours::Entry for Entry {
+    type Address = Ipv4Addr;
+
+    fn address(&self) -> Ipv4Addr {
+        self.ip
+    }
+
+    fn is_held(&self) -> bool {
+        self.holders > 0
+    }
+
+    fn is_unknown(&self) -> bool {
+        matches!(self.state, State::Incomplete | State::Absent)
+    }
+}
+
 /// Whether our address is ours (RFC 5227).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
@@ -114,12 +129,7 @@ pub(crate) enum Resolved {
 pub(crate) struct Arp {
     mac: [u8; 6],
     ip: Ipv4Addr,
-    entries: Vec<Option<Entry>>,
-    index: HashMap<Ipv4Addr, u16>,
-    limit: usize,
-    /// Where the search for a place goes on.
-    hand: usize,
-    wheel: TimerWheel,
+    places: Places<Entry>,
     /// Neighbours to send a request for.
     requests: Vec<Neighbour>,
     claim: Claim,
@@ -140,11 +150,7 @@ impl Arp {
         Arp {
             mac,
             ip,
-            entries: Vec::new(),
-            index: HashMap::new(),
-            limit: limit.clamp(1, u32::from(Neighbour::MOST)) as usize,
-            hand: 0,
-            wheel: TimerWheel::new(now),
+            places: Places::new(limit, now),
             requests: Vec::new(),
             claim: Claim::Held,
             probes: 0,
@@ -211,12 +217,8 @@ impl Arp {
         }
     }
 
-    fn entry(&self, n: Neighbour) -> Option<&Entry> {
-        self.entries.get(usize::from(n.0))?.as_ref()
-    }
-
     fn entry_mut(&mut self, n: Neighbour) -> Option<&mut Entry> {
-        self.entries.get_mut(usize::from(n.0))?.as_mut()
+        self.places.get_mut(n.0)
     }
 
     /// Holds the neighbour with address `ip` for a connection. `None`: every place is held by connections.
@@ -224,7 +226,7 @@ impl Arp {
         if ip == self.ip {
             return Some(Neighbour::OWN);
         }
-        let n = self.find_or_create(ip, self.limit)?;
+        let n = self.find_or_create(ip, self.places.limit())?;
         self.entry_mut(n)?.holders += 1;
         Some(n)
     }
@@ -241,7 +243,7 @@ impl Arp {
         if n == Neighbour::OWN {
             return Some(self.mac);
         }
-        let e = self.entries.get_mut(usize::from(n.0))?.as_mut()?;
+        let e = self.places.get_mut(n.0)?;
         match e.state {
             State::Reachable | State::Probing => {
                 e.used = true;
@@ -256,31 +258,8 @@ impl Arp {
         }
     }
 
-    /// The neighbour's place, or one of the next `glances` that no connection holds; one without an address if there is
-    /// such.
     fn find_or_create(&mut self, ip: Ipv4Addr, glances: usize) -> Option<Neighbour> {
-        if let Some(&i) = self.index.get(&ip) {
-            return Some(Neighbour(i));
-        }
-        let i = if self.entries.len() < self.limit {
-            self.entries.push(None);
-            self.entries.len() - 1
-        } else {
-            let from = self.hand;
-            let next = (0..glances.min(self.limit)).map(|i| (from + i) % self.limit);
-            let free =
-                |i: &usize| self.entries.get(*i).is_some_and(|e| e.as_ref().is_none_or(|e| e.holders == 0));
-            let idle = |i: &usize| {
-                let e = self.entries.get(*i).and_then(Option::as_ref);
-                free(i) && e.is_none_or(|e| matches!(e.state, State::Incomplete | State::Absent))
-            };
-            let found = next.clone().find(idle).or_else(|| next.clone().find(free));
-            self.hand = (found.unwrap_or(from + glances) + 1) % self.limit;
-            found?
-        };
-        let n = Neighbour(i as u16);
-        self.remove(n);
-        let entry = Entry {
+        let new = || Entry {
             ip,
             mac: [0; 6],
             state: State::Absent,
@@ -291,16 +270,7 @@ impl Arp {
             holders: 0,
             used: false,
         };
-        *self.entries.get_mut(i)? = Some(entry);
-        self.index.insert(ip, n.0);
-        Some(n)
-    }
-
-    fn remove(&mut self, n: Neighbour) {
-        if let Some(old) = self.entries.get_mut(usize::from(n.0)).and_then(Option::take) {
-            self.index.remove(&old.ip);
-            self.wheel.cancel(u32::from(n.0));
-        }
+        self.places.find_or_add(ip, glances, new).map(Neighbour)
     }
 
     fn ask(&mut self, n: Neighbour, now: Time) {
@@ -310,7 +280,7 @@ impl Arp {
             e.asked = true;
             self.requests.push(n);
         }
-        self.wheel.schedule(u32::from(n.0), now + RETRY);
+        self.places.schedule(n.0, now + RETRY);
     }
 
     /// Takes an ARP frame. Answers what became known and, for a request for our address, the reply to send.
@@ -345,7 +315,7 @@ impl Arp {
             return (None, None);
         }
         let asked = for_us && operation == ArpOperation::Request;
-        let known = self.index.get(&ip).map(|&i| Neighbour(i));
+        let known = self.places.find(ip).map(Neighbour);
         // RFC 826: known senders are updated always, new ones are remembered if they talk to us.
         let n = match known {
             Some(n) => Some(n),
@@ -370,7 +340,7 @@ impl Arp {
                 State::Reachable => {
                     (e.state, e.tries, e.claimant) = (State::Probing, 1, Some(mac));
                     self.ask(n, now);
-                    self.wheel.schedule(u32::from(n.0), now + OBJECTION);
+                    self.places.schedule(n.0, now + OBJECTION);
                     return None;
                 }
                 State::Probing if e.tries <= 1 => {
@@ -388,13 +358,13 @@ impl Arp {
         let waiting = matches!(e.state, State::Incomplete | State::Absent);
         (e.mac, e.state, e.tries, e.used) = (mac, State::Reachable, 0, false);
         (e.claimant, e.confirmed) = (None, now);
-        self.wheel.schedule(u32::from(n.0), now + REACHABLE);
+        self.places.schedule(n.0, now + REACHABLE);
         waiting.then_some(Resolved::Found(n))
     }
 
     /// Works off one timer that is due; call until `None`.
     pub fn advance(&mut self, now: Time) -> Option<Option<Resolved>> {
-        let n = Neighbour(self.wheel.poll(now)? as u16);
+        let n = Neighbour(self.places.poll(now)?);
         let Some(e) = self.entry_mut(n) else { return Some(None) };
         if let Some(mac) = e.claimant {
             // The one that we knew does not object.
@@ -403,7 +373,7 @@ impl Arp {
         }
         match e.state {
             State::Reachable if e.holders == 0 && !e.used => {
-                self.remove(n);
+                self.places.remove(n.0);
                 return Some(None);
             }
             State::Reachable => (e.state, e.tries) = (State::Probing, 1),
@@ -411,7 +381,7 @@ impl Arp {
             State::Incomplete | State::Probing => {
                 e.state = State::Absent;
                 if e.holders == 0 {
-                    self.remove(n);
+                    self.places.remove(n.0);
                 }
                 return Some(Some(Resolved::Absent(n)));
             }
@@ -424,26 +394,23 @@ impl Arp {
     /// The link has come up: asks again for who did not answer while it was down. RFC 1122 §2.3.2.1 limits requests to
     /// one a second; those before did not leave.
     pub fn link_came_up(&mut self, now: Time) {
-        for i in 0..self.entries.len() {
-            let n = Neighbour(i as u16);
-            if self.entry(n).is_some_and(|e| e.state == State::Incomplete) {
-                self.ask(n, now);
+        for i in self.places.numbers() {
+            if self.places.get(i).is_some_and(|e| e.state == State::Incomplete) {
+                self.ask(Neighbour(i), now);
             }
         }
     }
 
-    /// For tests: every neighbour has one place, and there are not too many.
+    /// For tests.
     pub fn audit(&self) -> Result<(), Fault> {
-        let known = self.entries.iter().flatten();
-        must!(self.entries.len() <= self.limit && self.index.len() == known.clone().count());
-        must!(self.requests.len() <= 2 * self.limit);
-        Ok(())
+        must!(self.requests.len() <= 2 * self.places.limit());
+        self.places.audit()
     }
 
     pub fn next_deadline(&self) -> Option<Time> {
         // When all wheels are polled, or it would be due all through the tick.
         let claim = Some(self.claim_step).filter(|&at| at < Time::MAX).map(crate::timer::round_up);
-        self.wheel.next_deadline().into_iter().chain(claim).min()
+        self.places.next_deadline().into_iter().chain(claim).min()
     }
 
     /// The next request to send.

@@ -37,7 +37,7 @@
 //! | `connection` | one connection: `open`, `arrive`, `ack`, `data`, `output` and `volley`, `timers`, and its `queue`; losses: `rack`, `repair`, `probe`; `marks` (ECN), `pace`, `info` |
 //! | [`reassembly`], [`scoreboard`] | what is out of order here; what is outstanding there, when it was sent, and what became of it |
 //! | [`congestion`], [`rtt`], [`timer`] | how much, how long, when |
-//! | `arp`, `nd`, `wire`, `ipv6`, [`sum`], `net` | neighbours and addresses, headers, checksums, what connections share |
+//! | `arp`, `nd`, `neighbours`, `wire`, `ipv6`, [`sum`], `net` | neighbours and addresses, headers, checksums, what connections share |
 //! | `paths`, `pmtu` | pairs of IPv6 addresses by numbers; what packets paths carry |
 //!
 //! # What it does not do
@@ -57,6 +57,7 @@ mod held;
 mod ipv6;
 mod listen;
 mod nd;
+mod neighbours;
 mod net;
 mod paths;
 mod pmtu;

@@ -42,7 +42,7 @@ fn strangers_are_ignored() {
     ] {
         assert_eq!(a.receive(&frame, Time::ZERO), (None, None));
     }
-    assert!(a.index.is_empty());
+    assert!(a.places.numbers().all(|i| a.places.get(i).is_none()));
     assert_eq!(a.hold(US), Some(Neighbour::OWN));
     assert_eq!(a.resolve(Neighbour::OWN, Time::ZERO), Some(OUR_MAC));
 }
@@ -81,7 +81,7 @@ fn bounded() {
     for n in 200..1200 {
         a.receive(&from(n, ArpOperation::Request, US), Time::ZERO);
     }
-    assert!(a.entries.len() <= 16 && a.index.len() <= 16);
+    assert!(a.places.numbers().len() <= 16 && a.audit().is_ok());
     for (n, &held) in (100..108).zip(&held) {
         assert_eq!(a.hold(host(n)), Some(held));
     }
@@ -104,7 +104,7 @@ fn unused_ones_are_forgotten() {
     while let Some(resolved) = a.advance(Time::from_secs(61)) {
         assert_eq!(resolved, None);
     }
-    assert!(a.index.is_empty());
+    assert!(a.places.numbers().all(|i| a.places.get(i).is_none()));
     assert!(!a.has_requests());
     assert_eq!(a.next_deadline(), None);
 }

@@ -5,11 +5,10 @@
 
 use crate::arp::{Neighbour, Resolved};
 use crate::audit::{Fault, must};
+use crate::neighbours::{self, Places};
 use crate::time::Time;
-use crate::timer::TimerWheel;
 use core::net::Ipv6Addr;
 use core::time::Duration;
-use std::collections::HashMap;
 
 /// BaseReachableTime, DELAY_FIRST_PROBE_TIME and RetransTimer (RFC 4861 §10).
 pub(super) const REACHABLE: Duration = Duration::from_secs(30);
@@ -51,6 +50,22 @@ pub(super) struct Entry {
     confirmed: Time,
 }
 
+impl neighbours::Entry for Entry {
+    type Address = Ipv6Addr;
+
+    fn address(&self) -> Ipv6Addr {
+        self.ip
+    }
+
+    fn is_held(&self) -> bool {
+        self.holders > 0
+    }
+
+    fn is_unknown(&self) -> bool {
+        matches!(self.state, State::Incomplete | State::Absent)
+    }
+}
+
 /// A solicitation to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
@@ -60,12 +75,7 @@ pub(super) struct Ask {
 }
 
 pub(super) struct Cache {
-    entries: Vec<Option<Entry>>,
-    index: HashMap<Ipv6Addr, u16>,
-    limit: usize,
-    /// Where the next place is looked for when all are taken.
-    hand: usize,
-    wheel: TimerWheel,
+    places: Places<Entry>,
     pub asks: Vec<Ask>,
     /// How long an answer counts: ReachableTime.
     pub reachable: Duration,
@@ -82,37 +92,21 @@ pub(super) struct Advert {
 
 impl Cache {
     pub fn new(limit: u32, now: Time) -> Self {
-        Cache {
-            entries: Vec::new(),
-            index: HashMap::new(),
-            limit: limit.clamp(1, u32::from(Neighbour::MOST)) as usize,
-            hand: 0,
-            wheel: TimerWheel::new(now),
-            asks: Vec::new(),
-            reachable: REACHABLE,
-        }
+        Cache { places: Places::new(limit, now), asks: Vec::new(), reachable: REACHABLE }
     }
 
     pub fn find(&self, ip: Ipv6Addr) -> Option<&Entry> {
-        self.at(*self.index.get(&ip)?)
-    }
-
-    fn at(&self, i: u16) -> Option<&Entry> {
-        self.entries.get(usize::from(i))?.as_ref()
-    }
-
-    fn at_mut(&mut self, i: u16) -> Option<&mut Entry> {
-        self.entries.get_mut(usize::from(i))?.as_mut()
+        self.places.get(self.places.find(ip)?)
     }
 
     pub fn hold(&mut self, ip: Ipv6Addr, now: Time) -> Option<Neighbour> {
-        let i = self.find_or_create(ip, self.limit, now)?;
-        self.at_mut(i)?.holders += 1;
+        let i = self.find_or_create(ip, self.places.limit(), now)?;
+        self.places.get_mut(i)?.holders += 1;
         Some(Neighbour::v6(i))
     }
 
     pub fn release(&mut self, n: Neighbour) {
-        if let Some(e) = self.at_mut(n.index()) {
+        if let Some(e) = self.places.get_mut(n.index()) {
             e.holders = e.holders.saturating_sub(1);
         }
     }
@@ -121,13 +115,13 @@ impl Cache {
     #[inline]
     pub fn resolve(&mut self, n: Neighbour, now: Time) -> Option<[u8; 6]> {
         let i = n.index();
-        let e = self.entries.get_mut(usize::from(i))?.as_mut()?;
+        let e = self.places.get_mut(i)?;
         match e.state {
             State::Reachable | State::Delay | State::Probe => Some(e.mac),
             State::Stale => {
                 e.state = State::Delay;
                 let mac = e.mac;
-                self.wheel.schedule(u32::from(i), now + DELAY);
+                self.places.schedule(i, now + DELAY);
                 Some(mac)
             }
             State::Incomplete => None,
@@ -143,40 +137,20 @@ impl Cache {
     #[inline]
     pub fn confirm(&mut self, n: Neighbour, now: Time) {
         let (i, reachable) = (n.index(), self.reachable);
-        let Some(e) = self.at_mut(i) else { return };
+        let Some(e) = self.places.get_mut(i) else { return };
         match e.state {
             // The timer looks at this when it comes up.
             State::Reachable => e.confirmed = now,
             State::Stale | State::Delay | State::Probe => {
                 (e.state, e.confirmed) = (State::Reachable, now);
-                self.wheel.schedule(u32::from(i), now + reachable);
+                self.places.schedule(i, now + reachable);
             }
             State::Incomplete | State::Absent => {}
         }
     }
 
     fn find_or_create(&mut self, ip: Ipv6Addr, glances: usize, now: Time) -> Option<u16> {
-        if let Some(&i) = self.index.get(&ip) {
-            return Some(i);
-        }
-        let i = if self.entries.len() < self.limit {
-            self.entries.push(None);
-            self.entries.len() - 1
-        } else {
-            // One of the next places that no connection holds; one without an address if there is such.
-            let from = self.hand;
-            let next = (0..glances.min(self.limit)).map(|i| (from + i) % self.limit);
-            let entry = |i: &usize| self.entries.get(*i).and_then(Option::as_ref);
-            let free = |i: &usize| entry(i).is_none_or(|e| e.holders == 0);
-            let idle = |i: &usize| {
-                free(i) && entry(i).is_none_or(|e| matches!(e.state, State::Incomplete | State::Absent))
-            };
-            let found = next.clone().find(idle).or_else(|| next.clone().find(free));
-            self.hand = (found.unwrap_or(from + glances) + 1) % self.limit;
-            found?
-        } as u16;
-        self.remove(i);
-        let entry = Entry {
+        let new = || Entry {
             ip,
             mac: [0; 6],
             state: State::Absent,
@@ -185,21 +159,12 @@ impl Cache {
             holders: 0,
             confirmed: now,
         };
-        *self.entries.get_mut(usize::from(i))? = Some(entry);
-        self.index.insert(ip, i);
-        Some(i)
-    }
-
-    fn remove(&mut self, i: u16) {
-        if let Some(old) = self.entries.get_mut(usize::from(i)).and_then(Option::take) {
-            self.index.remove(&old.ip);
-            self.wheel.cancel(u32::from(i));
-        }
+        self.places.find_or_add(ip, glances, new)
     }
 
     fn ask(&mut self, i: u16, now: Time) {
-        self.wheel.schedule(u32::from(i), now + RETRY);
-        let Some(e) = self.at(i) else { return };
+        self.places.schedule(i, now + RETRY);
+        let Some(e) = self.places.get(i) else { return };
         let ask = Ask { target: e.ip, directly: (e.state == State::Probe).then_some(e.mac) };
         if !self.asks.contains(&ask) {
             self.asks.push(ask);
@@ -210,21 +175,21 @@ impl Cache {
     /// remembering, not worth believing that it can be reached.
     pub fn learn(&mut self, ip: Ipv6Addr, mac: [u8; 6], router: bool, now: Time) -> Option<Resolved> {
         let i = self.find_or_create(ip, GLANCES, now)?;
-        let e = self.at_mut(i)?;
+        let e = self.places.get_mut(i)?;
         e.router |= router;
         let waiting = matches!(e.state, State::Incomplete | State::Absent);
         if waiting || e.mac != mac {
             (e.mac, e.state, e.tries) = (mac, State::Stale, 0);
-            self.wheel.schedule(u32::from(i), now + FORGET);
+            self.places.schedule(i, now + FORGET);
         }
         waiting.then_some(Resolved::Found(Neighbour::v6(i)))
     }
 
     /// Takes what a neighbour says of itself (RFC 4861 §7.2.5). Who is not in the cache does not enter it.
     pub fn advertised(&mut self, ip: Ipv6Addr, a: Advert, now: Time) -> Option<Resolved> {
-        let i = *self.index.get(&ip)?;
+        let i = self.places.find(ip)?;
         let reachable = self.reachable;
-        let e = self.at_mut(i)?;
+        let e = self.places.get_mut(i)?;
         let n = Neighbour::v6(i);
         let other = a.mac.is_some_and(|mac| mac != e.mac);
         let waiting = matches!(e.state, State::Incomplete | State::Absent);
@@ -234,7 +199,7 @@ impl Cache {
             // It may be another's word: the address that we have is doubted, not replaced.
             if e.state == State::Reachable {
                 e.state = State::Stale;
-                self.wheel.schedule(u32::from(i), now + FORGET);
+                self.places.schedule(i, now + FORGET);
             }
             return None;
         } else if let Some(mac) = a.mac {
@@ -243,33 +208,33 @@ impl Cache {
         e.router = a.router;
         if a.solicited {
             (e.state, e.tries, e.confirmed) = (State::Reachable, 0, now);
-            self.wheel.schedule(u32::from(i), now + reachable);
+            self.places.schedule(i, now + reachable);
         } else if waiting || other {
             (e.state, e.tries) = (State::Stale, 0);
-            self.wheel.schedule(u32::from(i), now + FORGET);
+            self.places.schedule(i, now + FORGET);
         }
         waiting.then_some(Resolved::Found(n))
     }
 
     /// Works off one timer that is due; call until `None`.
     pub fn advance(&mut self, now: Time) -> Option<Option<Resolved>> {
-        let i = self.wheel.poll(now)? as u16;
+        let i = self.places.poll(now)?;
         let reachable = self.reachable;
-        let Some(e) = self.at_mut(i) else { return Some(None) };
+        let Some(e) = self.places.get_mut(i) else { return Some(None) };
         match e.state {
             State::Reachable if e.confirmed + reachable > now => {
                 let until = e.confirmed + reachable;
-                self.wheel.schedule(u32::from(i), until);
+                self.places.schedule(i, until);
                 return Some(None);
             }
             State::Reachable => {
                 e.state = State::Stale;
-                self.wheel.schedule(u32::from(i), now + FORGET);
+                self.places.schedule(i, now + FORGET);
                 return Some(None);
             }
             State::Stale => {
                 if e.holders == 0 {
-                    self.remove(i);
+                    self.places.remove(i);
                 }
                 return Some(None);
             }
@@ -279,7 +244,7 @@ impl Cache {
             State::Incomplete | State::Probe => {
                 e.state = State::Absent;
                 if e.holders == 0 {
-                    self.remove(i);
+                    self.places.remove(i);
                 }
                 return Some(Some(Resolved::Absent(Neighbour::v6(i))));
             }
@@ -291,23 +256,20 @@ impl Cache {
 
     /// The link has come up: what was asked before did not leave.
     pub fn link_came_up(&mut self, now: Time) {
-        for i in 0..self.entries.len() as u16 {
-            if self.at(i).is_some_and(|e| e.state == State::Incomplete) {
+        for i in self.places.numbers() {
+            if self.places.get(i).is_some_and(|e| e.state == State::Incomplete) {
                 self.ask(i, now);
             }
         }
     }
 
-    /// For tests: every neighbour has one place, and there are not too many.
+    /// For tests.
     pub fn audit(&self) -> Result<(), Fault> {
-        let known = self.entries.iter().flatten();
-        must!(self.entries.len() <= self.limit && self.index.len() == known.clone().count());
-        must!(known.clone().all(|e| self.find(e.ip).is_some_and(|found| core::ptr::eq(found, e))));
-        must!(self.asks.len() <= self.limit);
-        Ok(())
+        must!(self.asks.len() <= self.places.limit());
+        self.places.audit()
     }
 
     pub fn next_deadline(&self) -> Option<Time> {
-        self.wheel.next_deadline()
+        self.places.next_deadline()
     }
 }
