@@ -18,6 +18,9 @@ pub struct Capabilities {
     pub multi_segment_tx: bool,
     /// What memory external buffers may be in.
     pub external_tx: ExternalMemory,
+    /// What payload may stay in until it is acknowledged, instead of being copied when it is queued: nothing goes wrong if a
+    /// frame is read when its memory has been given back already. Where the port has no use for that: `None`.
+    pub lends: Option<ExternalMemory>,
     /// A frame may be marked as needing no TCP checksum; the peer is told so and the field is not filled.
     pub checksum_metadata: bool,
     /// What the port says of a received frame's TCP checksum is true.
@@ -36,6 +39,8 @@ impl Capabilities {
                 multi_segment_tx: true,
                 // Other memory stalls the queue for ever: the peer has not mapped it.
                 external_tx: ExternalMemory::Eal,
+                // The peer may be slow to read a frame: by then memory of EAL may be someone else's, but it is there.
+                lends: Some(ExternalMemory::Eal),
                 checksum_metadata: true,
                 checks_checksum: true,
                 reconnects: *server,
@@ -44,6 +49,8 @@ impl Capabilities {
             PortSpec::Vhost { .. } => Self {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Any,
+                // Frames are copied before the driver returns.
+                lends: Some(ExternalMemory::Any),
                 checksum_metadata: true,
                 checks_checksum: true,
                 reconnects: true,
@@ -53,6 +60,7 @@ impl Capabilities {
             PortSpec::Memif { .. } => Self {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Any,
+                lends: None,
                 checksum_metadata: false,
                 checks_checksum: false,
                 reconnects: true,
@@ -62,6 +70,7 @@ impl Capabilities {
             PortSpec::Ring { .. } => Self {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Any,
+                lends: None,
                 checksum_metadata: true,
                 checks_checksum: true,
                 reconnects: true,
@@ -71,6 +80,7 @@ impl Capabilities {
             PortSpec::AfPacket { .. } | PortSpec::Tap { .. } => Self {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Any,
+                lends: None,
                 checksum_metadata: false,
                 checks_checksum: false,
                 reconnects: true,
@@ -81,6 +91,7 @@ impl Capabilities {
             PortSpec::AfXdp { .. } | PortSpec::Vdev { .. } => Self {
                 multi_segment_tx: false,
                 external_tx: ExternalMemory::Eal,
+                lends: None,
                 checksum_metadata: false,
                 checks_checksum: false,
                 reconnects: true,
@@ -90,6 +101,7 @@ impl Capabilities {
             PortSpec::Pci { .. } => Self {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Eal,
+                lends: None,
                 checksum_metadata: false,
                 checks_checksum: true,
                 reconnects: true,

@@ -8,8 +8,8 @@ use dpdk_sys as sys;
 use crate::layers::{ETHERNET, Layers};
 use crate::{Mbuf, Pool, TxPayload};
 
-/// RTE_MBUF_F_EXTERNAL | RTE_MBUF_F_INDIRECT: what an mbuf's memory is, as opposed to what its frame needs.
-pub(crate) const ATTACHED: u64 = (1 << 61) | (1 << 62);
+/// What an mbuf's memory is, as opposed to what its frame needs.
+pub(crate) const ATTACHED: u64 = sys::RTE_MBUF_F_EXTERNAL | sys::RTE_MBUF_F_INDIRECT;
 
 /// A part of a frame: a range of a payload.
 #[derive(Clone, Debug)]
@@ -26,8 +26,9 @@ pub struct Part<'a> {
 pub struct TxFrame(NonNull<sys::rte_mbuf>);
 
 impl TxFrame {
-    /// `headers` in front of the payload in the payload's own mbuf: one segment, nothing copied. Only while nobody else
-    /// refers to that mbuf, the range starts at the payload's first byte, and the headroom suffices; else `None`.
+    /// `headers` in front of the payload in the payload's own mbuf: nothing copied, and one segment, or those that the
+    /// payload has. Only while nobody else refers to its mbufs, the range starts at the payload's first byte (and is all
+    /// of it, if it has several), and the headroom suffices; else `None`.
     #[inline]
     pub fn in_place(headers: &[u8], part: &Part<'_>) -> Option<Self> {
         if part.range.start != 0 {
@@ -50,14 +51,15 @@ impl TxFrame {
     fn extend(&mut self, pool: &mut Pool, parts: &[Part<'_>]) -> Option<()> {
         let mut last = self.0;
         for part in parts {
-            let segment = part.payload.segment(pool, part.range.clone())?;
-            // SAFETY: both mbufs are referred to by this frame only, as far as these fields are concerned.
-            unsafe {
-                last.as_mut().next = segment.as_ptr();
-                self.0.as_mut().nb_segs += 1;
-                self.0.as_mut().pkt_len += part.range.len() as u32;
-            }
-            last = segment;
+            part.payload.segments(pool, part.range.clone(), |segment| {
+                // SAFETY: the mbufs are referred to by this frame only, as far as these fields are concerned.
+                unsafe {
+                    last.as_mut().next = segment.as_ptr();
+                    self.0.as_mut().nb_segs += 1;
+                    self.0.as_mut().pkt_len += u32::from(segment.as_ref().data_len);
+                }
+                last = segment;
+            })?;
         }
         Some(())
     }
@@ -79,7 +81,9 @@ impl TxFrame {
         if !rest.is_empty() && !chains {
             return Self::copy(pool, headers, parts);
         }
-        if let Some(mut frame) = Self::in_place(headers, first) {
+        if (rest.is_empty() || first.payload.can_be_continued())
+            && let Some(mut frame) = Self::in_place(headers, first)
+        {
             frame.extend(pool, rest)?;
             return Some(frame);
         }
@@ -175,8 +179,17 @@ impl Pool {
         let mut m = self.mbuf()?;
         m.append(headers.len())?.copy_from_slice(headers);
         for part in parts {
-            let bytes = part.payload.data().get(part.range.clone())?;
-            m.append(bytes.len())?.copy_from_slice(bytes);
+            let mut out = m.append(part.range.len())?.as_mut_ptr();
+            if part.range.end > part.payload.len() {
+                return None;
+            }
+            part.payload.pieces(part.range.clone(), |from, n| {
+                // SAFETY: there is room for all pieces; a buffer of ours overlaps none.
+                unsafe {
+                    ptr::copy_nonoverlapping(from, out, n);
+                    out = out.add(n);
+                }
+            });
         }
         Some(m)
     }

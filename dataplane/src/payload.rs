@@ -4,66 +4,146 @@
 //! the same mbuf, so that the frame is linear. While any queue may still refer to that frame, a further transmission
 //! takes an mbuf for its headers and an indirect mbuf for the range of the payload: the reference count of the mbuf
 //! tells which, as the headers in front of a payload are never touched while someone else may read them.
+//!
+//! Memory of someone else can be shown in the middle of a payload instead of being copied ([`TxBuf::lend`]). Such a
+//! payload is a chain of mbufs, which it keeps together for as long as it lives: DPDK takes a frame's chain apart only
+//! where nobody else refers to its mbufs.
 
-use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 use dpdk_sys as sys;
 
-use crate::{Mbuf, Pool};
+use crate::frame::ATTACHED;
+use crate::{Mbuf, Pool, pool};
 
 /// A buffer being filled with payload; headroom for headers is kept before it.
 #[derive(Debug)]
-pub struct TxBuf(Mbuf);
+pub struct TxBuf {
+    head: NonNull<sys::rte_mbuf>,
+    /// The mbuf that is written to: `head`, or the end of its chain.
+    last: NonNull<sys::rte_mbuf>,
+    /// Bytes of all of them.
+    len: u32,
+}
 
 impl TxBuf {
     pub(crate) fn new(m: Mbuf) -> Self {
-        Self(m)
+        let len = m.len() as u32;
+        let head = m.into_raw();
+        Self { head, last: head, len }
     }
 
-    /// What is written so far.
-    pub fn data(&self) -> &[u8] {
-        self.0.data()
-    }
-
-    /// Bytes written so far.
+    /// Bytes written or shown so far.
     #[inline]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.len as usize
     }
 
     /// Whether nothing is written yet.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len == 0
     }
 
-    /// Bytes that still fit.
+    /// Bytes that can still be written in one piece.
     #[inline]
     pub fn tailroom(&self) -> usize {
-        self.0.tailroom()
+        // SAFETY: alive and ours.
+        let m = unsafe { self.last.as_ref() };
+        if m.ol_flags & ATTACHED != 0 {
+            return 0; // memory of someone else
+        }
+        usize::from(m.buf_len) - usize::from(m.data_off) - usize::from(m.data_len)
     }
 
     /// Grows the buffer by `n` bytes to be overwritten; `None` if they do not fit.
     #[inline]
     pub fn append(&mut self, n: usize) -> Option<&mut [u8]> {
-        self.0.append(n)
+        if n > self.tailroom() {
+            return None;
+        }
+        // SAFETY: the mbufs are ours alone; n bytes behind the data are within the buffer, so fit 16 bits.
+        unsafe {
+            let m = self.last.as_mut();
+            let at = m.buf_addr.cast::<u8>().add(usize::from(m.data_off) + usize::from(m.data_len));
+            m.data_len += n as u16;
+            self.len += n as u32;
+            Some(std::slice::from_raw_parts_mut(at, n))
+        }
+    }
+
+    /// Appends `len` bytes at `data` without copying them: an mbuf of `pool` shows them, and another one is for what is
+    /// written next. `false`, and nothing has changed, if the pool has no two mbufs, or `len` is zero or more than
+    /// 65,535.
+    ///
+    /// # Safety
+    /// The bytes stay readable until nothing refers to what becomes of this buffer, neither a payload nor a frame, or
+    /// [`TxPayload::make_own`] has been called on each payload and the frames are gone; they are memory that the port can
+    /// send ([`Capabilities::external_tx`](crate::Capabilities)). What is sent is what they hold when the port reads
+    /// them.
+    #[inline]
+    pub unsafe fn lend(&mut self, pool: &mut Pool, data: NonNull<u8>, len: usize) -> bool {
+        let Ok(size @ 1..) = u16::try_from(len) else { return false };
+        let Some(rest) = pool.mbuf() else { return false };
+        let Some(mut shown) = pool.take() else { return false };
+        let rest = rest.into_raw();
+        // SAFETY: fresh mbufs. What rte_pktmbuf_attach_extbuf does; addresses are virtual ones (--iova-mode=va). The chain's
+        // end is ours.
+        unsafe {
+            let m = shown.as_mut();
+            m.buf_addr = data.as_ptr().cast();
+            m.buf_iova = data.as_ptr() as u64;
+            m.buf_len = size;
+            m.data_off = 0;
+            m.data_len = size;
+            m.ol_flags = sys::RTE_MBUF_F_EXTERNAL;
+            m.shinfo = pool::lent();
+            m.next = rest.as_ptr();
+            self.last.as_mut().next = shown.as_ptr();
+        }
+        self.last = rest;
+        self.len += u32::from(size);
+        true
     }
 
     /// Takes back what was appended behind the first `len` bytes.
-    #[inline]
     pub fn truncate(&mut self, len: usize) {
-        self.0.truncate(len);
+        let mut keep = (len as u32).min(self.len);
+        self.len = keep;
+        let mut m = self.head;
+        // SAFETY: the chain is ours alone.
+        unsafe {
+            while u32::from(m.as_ref().data_len) < keep {
+                keep -= u32::from(m.as_ref().data_len);
+                let Some(next) = NonNull::new(m.as_ref().next) else { break };
+                m = next;
+            }
+            m.as_mut().data_len = m.as_ref().data_len.min(keep as u16);
+            let cut = std::mem::replace(&mut m.as_mut().next, ptr::null_mut());
+            if !cut.is_null() {
+                sys::rte_pktmbuf_free(cut);
+            }
+        }
+        self.last = m;
     }
 
     /// Ends the writing.
     #[inline]
     pub fn freeze(self) -> TxPayload {
-        let m = self.0.into_raw();
+        let m = self.head;
         // SAFETY: the mbuf is ours and alive.
-        let (off, len) = unsafe { (m.as_ref().data_off, m.as_ref().data_len) };
-        TxPayload { m, off, len }
+        let (off, first) = unsafe { (m.as_ref().data_off, m.as_ref().data_len) };
+        let len = self.len;
+        std::mem::forget(self);
+        TxPayload { m, len, off, first }
+    }
+}
+
+impl Drop for TxBuf {
+    fn drop(&mut self) {
+        // SAFETY: the chain is ours alone, not used afterwards.
+        unsafe { sys::rte_pktmbuf_free(self.head.as_ptr()) }
     }
 }
 
@@ -71,26 +151,99 @@ impl TxBuf {
 #[derive(Debug)]
 pub struct TxPayload {
     m: NonNull<sys::rte_mbuf>,
-    /// Where the payload starts in the buffer. The mbuf's own offset and length describe its latest frame.
+    /// Bytes of all mbufs.
+    len: u32,
+    /// Where the payload starts in the first buffer. That mbuf's own offset and length describe its latest frame.
+    off: u16,
+    /// Bytes in the first buffer; if these are not all, the mbufs that follow are the payload's, too.
+    first: u16,
+}
+
+/// A part of a payload within one mbuf.
+struct Place {
+    m: NonNull<sys::rte_mbuf>,
+    /// Where it starts in the mbuf's buffer.
     off: u16,
     len: u16,
 }
 
-impl TxPayload {
-    /// The bytes.
+impl Place {
+    /// The address of its first byte.
+    fn start(&self) -> *const u8 {
+        // SAFETY: the mbuf is alive; the offset is within its buffer.
+        unsafe { self.m.as_ref().buf_addr.cast::<u8>().add(self.off.into()) }
+    }
+}
+
+/// The mbufs of a payload.
+struct Places {
+    next: Option<Place>,
+    /// Bytes that follow those of `next`.
+    left: u32,
+}
+
+impl Iterator for Places {
+    type Item = Place;
+
     #[inline]
-    pub fn data(&self) -> &[u8] {
-        // SAFETY: the range was written before the freeze; since then only bytes before it change.
-        unsafe {
-            let start = self.m.as_ref().buf_addr.cast::<u8>().add(self.off.into());
-            std::slice::from_raw_parts(start, self.len.into())
+    fn next(&mut self) -> Option<Place> {
+        let place = self.next.take()?;
+        if self.left > 0 {
+            // SAFETY: alive, as is what follows it while bytes are left; of mbufs behind the first nobody changes what is
+            // read here.
+            self.next = NonNull::new(unsafe { place.m.as_ref().next }).map(|m| {
+                // SAFETY: as above.
+                let (off, len) = unsafe { (m.as_ref().data_off, m.as_ref().data_len) };
+                self.left = self.left.saturating_sub(len.into());
+                Place { m, off, len }
+            });
         }
+        Some(place)
+    }
+}
+
+impl TxPayload {
+    #[inline]
+    fn places(&self) -> Places {
+        let place = Place { m: self.m, off: self.off, len: self.first };
+        Places { next: Some(place), left: self.len - u32::from(self.first) }
+    }
+
+    /// Calls `f` with the address and length of each piece of `range`; nothing if it is out of bounds. Pieces that were
+    /// lent may change while they are read.
+    pub fn pieces(&self, range: Range<usize>, mut f: impl FnMut(*const u8, usize)) {
+        if range.end > self.len() {
+            return;
+        }
+        let mut at = 0;
+        for place in self.places() {
+            let end = at + usize::from(place.len);
+            let (from, to) = (range.start.max(at), range.end.min(end));
+            if from < to {
+                f(place.start().wrapping_add(from - at), to - from);
+            }
+            at = end;
+        }
+    }
+
+    /// Copies `range` behind what is in `out`. `None`, and `out` is as it was, if it is out of bounds.
+    pub fn append_to(&self, range: Range<usize>, out: &mut Vec<u8>) -> Option<()> {
+        let len = range.end.checked_sub(range.start).filter(|_| range.end <= self.len())?;
+        out.reserve(len);
+        self.pieces(range, |from, n| {
+            // SAFETY: room for all pieces has been reserved, and they do not overlap it.
+            unsafe {
+                ptr::copy_nonoverlapping(from, out.as_mut_ptr().add(out.len()), n);
+                out.set_len(out.len() + n);
+            }
+        });
+        Some(())
     }
 
     /// How many bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        self.len.into()
+        self.len as usize
     }
 
     /// Whether there are none.
@@ -98,108 +251,189 @@ impl TxPayload {
         self.len == 0
     }
 
-    /// Whether nobody else refers to the mbuf: no clone, no queue of a port, no frame. What others did with it before
-    /// has then happened.
+    /// Whether it is more than one mbuf.
+    #[inline]
+    fn is_chain(&self) -> bool {
+        u32::from(self.first) != self.len
+    }
+
+    /// Whether nobody else refers to its mbufs: no clone, no queue of a port, no frame. What others did with them
+    /// before has then happened.
     #[inline]
     pub fn is_unshared(&self) -> bool {
-        let unshared = refcnt(self.m).load(Ordering::Relaxed) == 1;
-        fence(Ordering::Acquire);
-        unshared
+        is_alone(self.m) && (!self.is_chain() || self.places().all(|place| is_alone(place.m)))
     }
 
-    /// Whether the bytes are in memory of someone else, attached to the mbuf.
-    fn is_attached(&self) -> bool {
-        // SAFETY: alive; the flags of a shared mbuf are only changed by us.
-        unsafe { self.m.as_ref().ol_flags & crate::frame::ATTACHED != 0 }
-    }
-
-    /// Another reference to the mbuf, to be given to a frame.
+    /// Another reference to the mbufs, to be given to a frame or a clone; and how many they are.
     #[inline]
-    fn retain(&self) -> NonNull<sys::rte_mbuf> {
-        let count = refcnt(self.m);
-        if self.is_unshared() {
-            count.store(2, Ordering::Relaxed);
+    fn retain(&self) -> (NonNull<sys::rte_mbuf>, u16) {
+        let add = |m| {
+            let count = refcnt(m);
+            if is_alone(m) {
+                count.store(2, Ordering::Relaxed);
+            } else {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let mut mbufs = 1;
+        if self.is_chain() {
+            mbufs = self.places().map(|place| add(place.m)).count() as u16;
         } else {
-            count.fetch_add(1, Ordering::Relaxed);
+            add(self.m);
         }
-        self.m
+        (self.m, mbufs)
     }
 
-    /// A frame of `headers` and the first `len` bytes of this payload in one segment, written in front of the payload.
-    /// `None` while anyone else refers to the mbuf, or if there is no room for the headers or fewer bytes.
+    /// A frame of `headers` and the first `len` bytes of this payload, written in front of the payload: one segment, or
+    /// as many as the payload has, all of which is sent then. `None` while anyone else refers to the mbufs, or if there is
+    /// no room for the headers or fewer bytes.
     #[inline]
     pub(crate) fn prepend(&self, headers: &[u8], len: usize) -> Option<NonNull<sys::rte_mbuf>> {
-        if headers.len() > self.off.into() || len > self.len() || self.is_attached() || !self.is_unshared() {
+        let chain = self.is_chain();
+        let fits = headers.len() <= self.off.into() && len <= self.len();
+        if !fits || chain && len != self.len() || !is_alone(self.m) {
             return None;
         }
-        let mut m = self.retain();
-        // SAFETY: nobody but us refers to the mbuf, so its fields and its headroom are ours to write; both ranges are
-        // within the buffer. `&[u8]`s from `data` do not reach before `off`.
+        let (mut m, segments) = self.retain();
+        // SAFETY: nobody but us refers to the first mbuf, so its fields and its headroom are ours to write; both ranges are
+        // within the buffer. Nobody reads what lies before `off`. The chain behind it is as it was when it was frozen.
         unsafe {
             let mbuf = m.as_mut();
             mbuf.data_off = self.off - headers.len() as u16;
-            mbuf.data_len = (headers.len() + len) as u16;
-            mbuf.pkt_len = mbuf.data_len.into();
+            mbuf.data_len = headers.len() as u16 + if chain { self.first } else { len as u16 };
+            mbuf.pkt_len = (headers.len() + len) as u32;
             mbuf.ol_flags = 0;
-            mbuf.nb_segs = 1;
-            mbuf.next = ptr::null_mut();
+            mbuf.nb_segs = segments;
+            if !chain {
+                mbuf.next = ptr::null_mut();
+            }
             let at = mbuf.buf_addr.cast::<u8>().add(mbuf.data_off.into());
             ptr::copy_nonoverlapping(headers.as_ptr(), at, headers.len());
         }
         Some(m)
     }
 
-    /// A segment that shows `range` of this payload: the mbuf itself while nobody else refers to it, else an indirect
-    /// one. `None` if the range is beyond the payload or the pool is empty.
+    /// Whether a frame that starts with all of this payload, in place, can go on with other segments: the mbufs of a
+    /// chain stay as they are.
+    pub(crate) fn can_be_continued(&self) -> bool {
+        !self.is_chain()
+    }
+
+    /// Gives `f` the segments that show `range` of this payload: the mbuf itself while nobody else refers to it and it is
+    /// the only one, else indirect ones. `None` if the range is beyond the payload or the pool is empty; what `f` got
+    /// stays with it.
     #[inline]
-    pub(crate) fn segment(&self, pool: &mut Pool, range: Range<usize>) -> Option<NonNull<sys::rte_mbuf>> {
+    pub(crate) fn segments(
+        &self,
+        pool: &mut Pool,
+        range: Range<usize>,
+        mut f: impl FnMut(NonNull<sys::rte_mbuf>),
+    ) -> Option<()> {
         if range.start > range.end || range.end > self.len() {
             return None;
         }
-        let mut m = if self.is_unshared() {
-            self.retain()
-        } else {
-            let indirect = pool.take()?;
-            // SAFETY: a fresh mbuf; attaching takes a reference of what it shows and copies its address and flags.
-            unsafe { sys::rte_pktmbuf_attach(indirect.as_ptr(), self.m.as_ptr()) };
-            indirect
-        };
-        // SAFETY: nobody else refers to `m`; the range lies within the buffer.
-        unsafe {
-            let mbuf = m.as_mut();
-            mbuf.data_off = self.off + range.start as u16;
-            mbuf.data_len = (range.end - range.start) as u16;
-            mbuf.pkt_len = mbuf.data_len.into();
-            mbuf.ol_flags &= crate::frame::ATTACHED;
-            mbuf.nb_segs = 1;
-            mbuf.next = ptr::null_mut();
+        let mut at = 0;
+        for place in self.places() {
+            let end = at + usize::from(place.len);
+            let (from, to) = (range.start.max(at), range.end.min(end));
+            let only = !self.is_chain();
+            if from < to || only {
+                let mut m = if only && self.is_unshared() {
+                    self.retain().0
+                } else {
+                    let indirect = pool.take()?;
+                    // SAFETY: a fresh mbuf; attaching takes a reference of what it shows, the mbuf or what was lent to
+                    // it, and copies its address and flags.
+                    unsafe { sys::rte_pktmbuf_attach(indirect.as_ptr(), place.m.as_ptr()) };
+                    indirect
+                };
+                // SAFETY: nobody else refers to `m`; the range lies within the buffer.
+                unsafe {
+                    let mbuf = m.as_mut();
+                    mbuf.data_off = place.off + (from - at) as u16;
+                    mbuf.data_len = (to - from) as u16;
+                    mbuf.pkt_len = mbuf.data_len.into();
+                    mbuf.ol_flags &= ATTACHED;
+                    mbuf.nb_segs = 1;
+                    mbuf.next = ptr::null_mut();
+                }
+                f(m);
+            }
+            at = end;
         }
-        Some(m)
+        Some(())
     }
 
-    /// Wraps an mbuf to which foreign memory has just been attached.
-    ///
-    /// # Safety
-    /// `m` is an unshared mbuf with an external buffer of `len` initialised bytes that nobody writes.
-    pub(crate) unsafe fn attached(m: NonNull<sys::rte_mbuf>, len: u16) -> Self {
-        Self { m, off: 0, len }
+    /// Whether it shows memory of someone else that lies within `range`, by address.
+    pub fn shows(&self, range: &Range<usize>) -> bool {
+        self.is_chain()
+            && self.places().any(|place| {
+                let at = place.start() as usize;
+                // SAFETY: alive; nobody changes these flags while the payload lives.
+                let lent = unsafe { place.m.as_ref().ol_flags & ATTACHED != 0 };
+                lent && at < range.end && range.start < at + usize::from(place.len)
+            })
+    }
+
+    /// Copies what was lent, so that the lender may have it back: this payload refers to it no longer. Frames that were
+    /// made before still do. False, and nothing has changed, if the pool is empty or its mbufs are too small.
+    pub fn make_own(&mut self, pool: &mut Pool) -> bool {
+        if !self.is_chain() {
+            return true;
+        }
+        let Some(mut own) = pool.buffer() else { return false };
+        let Some(out) = own.append(self.len()) else { return false };
+        let mut at = out.as_mut_ptr();
+        self.pieces(0..self.len(), |from, n| {
+            // SAFETY: `out` has room for all pieces, and does not overlap any.
+            unsafe {
+                ptr::copy_nonoverlapping(from, at, n);
+                at = at.add(n);
+            }
+        });
+        *self = own.freeze();
+        true
     }
 }
 
 impl Clone for TxPayload {
     #[inline]
     fn clone(&self) -> Self {
-        Self { m: self.retain(), off: self.off, len: self.len }
+        Self { m: self.retain().0, ..*self }
     }
 }
 
 impl Drop for TxPayload {
     #[inline]
     fn drop(&mut self) {
-        // The next segment, if any, belongs to a frame that a queue has or had: only this segment is released.
-        // SAFETY: our reference, not used afterwards.
-        unsafe { sys::rte_pktmbuf_free_seg(self.m.as_ptr()) }
+        if !self.is_chain() {
+            // The next segment, if any, belongs to a frame that a queue has or had: only this segment is released.
+            // SAFETY: our reference, not used afterwards.
+            unsafe { sys::rte_pktmbuf_free_seg(self.m.as_ptr()) };
+            return;
+        }
+        // Each is read before it is released.
+        for mut place in self.places() {
+            // SAFETY: our reference, not used afterwards; if it is the last one, nobody else knows the mbuf.
+            unsafe {
+                if is_alone(place.m) && place.m.as_ref().ol_flags & ATTACHED == 0 {
+                    place.m.as_mut().next = ptr::null_mut();
+                    place.m.as_mut().nb_segs = 1;
+                    pool::give_back(place.m);
+                } else {
+                    sys::rte_pktmbuf_free_seg(place.m.as_ptr());
+                }
+            }
+        }
     }
+}
+
+/// Whether there is one reference to the mbuf. What others did with it before has then happened.
+#[inline]
+fn is_alone(m: NonNull<sys::rte_mbuf>) -> bool {
+    let alone = refcnt(m).load(Ordering::Relaxed) == 1;
+    fence(Ordering::Acquire);
+    alone
 }
 
 /// The reference count, as DPDK itself accesses it.
@@ -208,53 +442,4 @@ fn refcnt<'a>(m: NonNull<sys::rte_mbuf>) -> &'a AtomicU16 {
     // SAFETY: the callers hold a reference, so the mbuf is alive for as long as they use the result; DPDK accesses
     // the field by atomic operations of the same width.
     unsafe { AtomicU16::from_ptr(&raw mut (*m.as_ptr()).refcnt) }
-}
-
-/// What keeps the memory of an external buffer alive.
-struct External<T> {
-    info: sys::rte_mbuf_ext_shared_info,
-    owner: ManuallyDrop<T>,
-}
-
-impl Pool {
-    /// Payload in memory of its own, which is not copied: an mbuf that shows `len` bytes at `data`. `owner` is dropped
-    /// when the last frame, clone or queue that refers to them is gone, which may be long after the peer has the
-    /// bytes. `None` if the pool is empty or `len` is more than 65,535; see
-    /// [`Capabilities::external_tx`](crate::Capabilities) for the memory that a port can send from.
-    ///
-    /// # Safety
-    /// The bytes stay readable and unchanged until `owner` is dropped, and are memory that the port can send.
-    pub unsafe fn external<T: Send + 'static>(
-        &mut self,
-        data: NonNull<u8>,
-        len: usize,
-        owner: T,
-    ) -> Option<TxPayload> {
-        let len = u16::try_from(len).ok()?;
-        let m = self.take()?;
-        let external = Box::into_raw(Box::new(External {
-            info: sys::rte_mbuf_ext_shared_info {
-                free_cb: Some(release::<T>),
-                fcb_opaque: ptr::null_mut(),
-                refcnt: 1,
-            },
-            owner: ManuallyDrop::new(owner),
-        }));
-        // SAFETY: a fresh mbuf; the shared information lives until its callback has run; addresses are virtual ones
-        // (--iova-mode=va).
-        unsafe {
-            (*external).info.fcb_opaque = external.cast();
-            let info = &raw mut (*external).info;
-            sys::rte_pktmbuf_attach_extbuf(m.as_ptr(), data.as_ptr().cast(), data.as_ptr() as u64, len, info);
-            Some(TxPayload::attached(m, len))
-        }
-    }
-}
-
-/// The last reference to an external buffer is gone.
-unsafe extern "C" fn release<T>(_: *mut std::ffi::c_void, external: *mut std::ffi::c_void) {
-    // SAFETY: made by Box::into_raw in `external`, and called once.
-    let mut external = unsafe { Box::from_raw(external.cast::<External<T>>()) };
-    // SAFETY: dropped here only.
-    unsafe { ManuallyDrop::drop(&mut external.owner) }
 }

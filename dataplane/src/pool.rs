@@ -1,5 +1,6 @@
 //! Pools of mbufs.
 
+use std::cell::UnsafeCell;
 use std::ffi::CString;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -50,6 +51,28 @@ pub struct Pool {
     room: usize,
     eal: Arc<Eal>,
 }
+
+/// What mbufs that show memory of someone else have in common: what DPDK calls when nobody refers to that memory any more,
+/// which is nothing, as lenders are told otherwise. Its count is not kept.
+struct Lent(UnsafeCell<sys::rte_mbuf_ext_shared_info>);
+
+// SAFETY: only the count changes, by DPDK's atomic instructions.
+unsafe impl Sync for Lent {}
+
+static LENT: Lent = Lent(UnsafeCell::new(sys::rte_mbuf_ext_shared_info {
+    free_cb: Some(nobody_waits),
+    fcb_opaque: ptr::null_mut(),
+    refcnt: 1,
+}));
+
+/// That of all mbufs.
+#[inline]
+pub(crate) fn lent() -> *mut sys::rte_mbuf_ext_shared_info {
+    LENT.0.get()
+}
+
+/// Memory that was lent is not referred to any more.
+unsafe extern "C" fn nobody_waits(_: *mut std::ffi::c_void, _: *mut std::ffi::c_void) {}
 
 /// A mempool whose owner is gone while frames of it were still alive.
 struct Retired {

@@ -28,7 +28,7 @@ const FUNCTIONS: [&str; 18] = [
     "rte_log_(cur_msg_loglevel|set_global_level)",
     "rte_openlog_stream",
     "rte_mempool_(register_ops|free|avail_count|get_bulk|put_bulk)",
-    "rte_pktmbuf_(pool_create_by_ops|attach|free|free_seg|attach_extbuf)",
+    "rte_pktmbuf_(pool_create_by_ops|attach|free|free_seg)",
     "rte_ring_(create|free|dequeue)",
     "rte_socket_id",
     "rte_strerror",

@@ -181,6 +181,8 @@ impl EngineOps for FakeEngine {
         &mut self.table
     }
 
+    fn take_back(&mut self, _range: &std::ops::Range<usize>) {}
+
     fn attach_qp(&mut self, shared: Arc<QpShared>) -> Result<()> {
         let qpn = shared.qpn;
         let qp = FakeQp { shared, sends: 0, receives: 0, peer: None, events: None };

@@ -22,6 +22,8 @@ pub enum Rule {
     ReceivedLength,
     /// A request completes when all of it was handed to TCP.
     CopiedBeforeCompletion,
+    /// A request whose memory was lent completes when the peer has what it holds.
+    LentUntilAcked,
     /// A Read completes when its data is there.
     ReadAnswered,
     /// A fence waits for all earlier Reads.
@@ -70,7 +72,7 @@ pub use switch::set;
 #[cfg(feature = "sabotage")]
 impl Rule {
     /// All of them.
-    pub const ALL: [Rule; 18] = [
+    pub const ALL: [Rule; 19] = [
         Rule::Bounds,
         Rule::ProtectionDomain,
         Rule::Rights,
@@ -79,6 +81,7 @@ impl Rule {
         Rule::Scatter,
         Rule::ReceivedLength,
         Rule::CopiedBeforeCompletion,
+        Rule::LentUntilAcked,
         Rule::ReadAnswered,
         Rule::Fence,
         Rule::Doorbell,

@@ -45,6 +45,8 @@ pub struct Options {
     pub mtu: u16,
     /// Bytes of payload that one frame may carry as several segments; 0 for a network that cannot.
     pub gso_max: usize,
+    /// Payload of at least so many octets is not copied when it is sent, but read from registered memory each time.
+    pub lends_from: usize,
     /// TCP's settings.
     pub tcp: TcpConfig,
     /// Highest MPA revision that the devices speak.
@@ -69,6 +71,7 @@ impl Default for Options {
             ipv6: false,
             mtu: 1500,
             gso_max: 0,
+            lends_from: usize::MAX,
             tcp: TcpConfig::default(),
             mpa_rev: 2,
             crc: true,
@@ -276,6 +279,7 @@ impl Node {
     ) -> Result<Self> {
         let (mut port, wire) = SimPort::new(options.mtu);
         port.set_gso_max(options.gso_max);
+        port.set_lends_from(options.lends_from);
         let ip = Simulation::address(index);
         let seed = options.network.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(index as u64);
         let mut addresses = vec![Cidr { address: ip.into(), prefix: 24 }];

@@ -26,3 +26,5 @@ pub const RTE_MBUF_F_TX_TCP_SEG: u64 = 1 << 50;
 pub const RTE_MBUF_F_TX_TCP_CKSUM: u64 = 1 << 52;
 pub const RTE_MBUF_F_TX_IPV4: u64 = 1 << 55;
 pub const RTE_MBUF_F_TX_IPV6: u64 = 1 << 56;
+pub const RTE_MBUF_F_EXTERNAL: u64 = 1 << 61;
+pub const RTE_MBUF_F_INDIRECT: u64 = 1 << 62;

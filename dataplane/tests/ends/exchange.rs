@@ -81,7 +81,7 @@ pub fn all(eal: &Arc<Eal>, port: &mut Port) {
         in_place_then_chained(port, size);
     }
     parts(port, largest);
-    external(eal, port);
+    lent(eal, port);
     checksum_metadata(port);
     train(port);
     stream(port, largest);
@@ -205,29 +205,69 @@ fn parts(port: &mut Port, largest: usize) {
     send(port, frame, [&HEADERS[..], &piece.repeat(8)].concat());
 }
 
-/// Memory from the arena is sent without a copy, twice.
-fn external(eal: &Arc<Eal>, port: &mut Port) {
-    let block = Arc::new(Arena::new(eal).alloc(1 << 20, 4096).expect("a block"));
+/// Memory from the arena is sent without a copy, in the middle of a payload, whole and in parts, while the driver may still
+/// hold earlier frames of it; at last the payload owns a copy.
+fn lent(eal: &Arc<Eal>, port: &mut Port) {
+    let block = Arena::new(eal).alloc(1 << 20, 4096).expect("a block");
     assert_eq!(block.as_ptr().as_ptr() as usize % 4096, 0);
-    let bytes = pattern(3, 1200);
+    let bytes = pattern(3, 500);
     // SAFETY: inside the block, which nobody else uses.
     let at = unsafe {
         let at = block.as_ptr().add(777_777);
-        assert!((0..1200).all(|i| *at.as_ptr().add(i) == 0), "fresh memory is zero");
+        assert!((0..500).all(|i| *at.as_ptr().add(i) == 0), "fresh memory is zero");
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len());
         at
     };
-    // SAFETY: the block is EAL memory, is kept by the owner, and is not changed any more.
-    let payload = unsafe { port.tx_pool().external(at, bytes.len(), Arc::clone(&block)) }.expect("an mbuf");
-    for range in [0..1200, 100..1100] {
-        let frame = port
-            .frame(&HEADERS, &[Part { payload: &payload, range: range.clone() }], false)
-            .expect("a frame");
-        assert_eq!(frame.segments(), 2);
-        send(port, frame, [&HEADERS[..], &bytes[range]].concat());
+    let mut buffer = port.tx_pool().buffer().expect("a buffer");
+    buffer.append(20).expect("room").copy_from_slice(&[1; 20]);
+    for last in [[2; 4], [3; 4]] {
+        for half in [at, at.map_addr(|a| a.saturating_add(250))] {
+            // SAFETY: the block is EAL memory, lives until all frames are back, and is not changed any more.
+            assert!(unsafe { buffer.lend(port.tx_pool(), half, 250) });
+        }
+        buffer.append(4).expect("room").copy_from_slice(&last);
     }
-    assert!(Arc::strong_count(&block) == 2);
-    drop(payload);
+    let whole = [&[1; 20], &bytes[..], &[2; 4], &bytes, &[3; 4]].concat();
+    // SAFETY: as above.
+    assert!(unsafe { buffer.lend(port.tx_pool(), at, 100) });
+    buffer.truncate(whole.len() + 50);
+    assert_eq!(
+        (buffer.len(), buffer.tailroom()),
+        (whole.len() + 50, 0),
+        "memory of others is not written to"
+    );
+    assert!(buffer.append(1).is_none());
+    buffer.truncate(whole.len());
+    let mut payload = buffer.freeze();
+    let mut copied = Vec::new();
+    payload.append_to(0..payload.len(), &mut copied).expect("all of it");
+    assert_eq!(copied, whole);
+    assert!(payload.append_to(0..payload.len() + 1, &mut copied).is_none());
+    for owned in [false, true] {
+        assert!(payload.is_unshared() || owned);
+        for range in [0..1028, 0..1028, 0..500, 10..270, 300..600, 510..530, 1000..1028] {
+            let part = Part { payload: &payload, range: range.clone() };
+            let frame = port.frame(&HEADERS, std::slice::from_ref(&part), false).expect("a frame");
+            send(port, frame, [&HEADERS[..], &whole[range]].concat());
+        }
+        // Together with other payloads the chain stays as it is.
+        let other = self::payload(port, &[7; 9]);
+        for parts in [
+            vec![Part { payload: &other, range: 0..9 }, Part { payload: &payload, range: 0..1028 }],
+            vec![Part { payload: &payload, range: 0..1028 }, Part { payload: &other, range: 0..9 }],
+        ] {
+            let bytes: Vec<u8> = parts
+                .iter()
+                .flat_map(|part| if part.range.len() == 9 { vec![7; 9] } else { whole.clone() })
+                .collect();
+            let frame = port.frame(&HEADERS, &parts, false).expect("a frame");
+            send(port, frame, [&HEADERS[..], &bytes].concat());
+        }
+        let clone = payload.clone();
+        assert!(!payload.is_unshared());
+        drop(clone);
+        assert!(payload.make_own(port.tx_pool()));
+    }
     // The driver may keep a reference to its last frames; the leak check at the end covers them.
 }
 

@@ -50,6 +50,26 @@ pub fn sum(data: &[u8]) -> u16 {
     unsafe { (dispatch::table().sum)(data.as_ptr(), data.len()) }
 }
 
+/// As [`crc32c`], of memory that may change meanwhile.
+///
+/// # Safety
+/// `src` must be readable for `len` bytes. Other threads or processes may write it meanwhile.
+#[inline]
+pub unsafe fn crc32c_at(state: u32, src: *const u8, len: usize) -> u32 {
+    // SAFETY: the caller's promise is the kernel's.
+    unsafe { (dispatch::table().crc)(src, len, state) }
+}
+
+/// As [`sum`], of memory that may change meanwhile.
+///
+/// # Safety
+/// As [`crc32c_at`].
+#[inline]
+pub unsafe fn sum_at(src: *const u8, len: usize) -> u16 {
+    // SAFETY: the caller's promise is the kernel's.
+    unsafe { (dispatch::table().sum)(src, len) }
+}
+
 /// Copies `len` bytes and runs them through the CRC register, in one pass.
 ///
 /// The order of the stores is not defined.

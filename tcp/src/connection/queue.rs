@@ -79,6 +79,11 @@ impl<P: Payload> SendQueue<P> {
         }
     }
 
+    /// Calls `f` with the payload of each record.
+    pub fn each_payload(&mut self, mut f: impl FnMut(&mut P)) {
+        self.records.iter_mut().for_each(|r| f(&mut r.payload));
+    }
+
     /// Gives memory back that a burst needed.
     pub fn shrink(&mut self) {
         if self.records.len() <= IDLE_CAPACITY && self.records.capacity() > IDLE_CAPACITY {

@@ -114,6 +114,14 @@ impl<B: Buffers> Stack<B> {
         Ok(())
     }
 
+    /// Calls `f` with every payload that is queued or in flight, which may put another one with the same octets in its
+    /// place.
+    pub fn each_payload(&mut self, conn: ConnId, f: impl FnMut(&mut B::Payload)) {
+        if let Some(c) = self.get_mut(conn) {
+            c.cold.queue.each_payload(f);
+        }
+    }
+
     /// Sends what the windows allow.
     pub fn output(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {
         self.with(now, conn, tx, |c, cx| c.output(cx));

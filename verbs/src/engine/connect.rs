@@ -104,6 +104,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             heard: false,
             nudges: 0,
             starved: false,
+            lender: None,
             farewell: None,
             announced: false,
             phase,

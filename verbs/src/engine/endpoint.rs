@@ -25,6 +25,8 @@ pub(super) struct Endpoint {
     pub(super) outbox: Vec<u8>,
     /// Has work that waits for the TCP window.
     pub(super) starved: bool,
+    /// Its place among the lenders, while TCP may hold memory that was lent to it.
+    pub(super) lender: Option<u32>,
     /// How the connection is to end, at the end of the next turn.
     pub(super) farewell: Option<Farewell>,
     /// Stream data of the peer has arrived in RDMA mode.

@@ -3,6 +3,7 @@
 
 use super::qp::{Cursor, Source};
 use crate::memory::{Access, MrFault, MrTable};
+use crate::port::{Draft, Port};
 use crate::qp::QpShared;
 use crate::queue::SendView;
 use crate::sabotage::{Rule, broken};
@@ -89,6 +90,73 @@ pub(super) fn write(
     let crc = if fpdu.crc { urnic_crc::finish(writer.crc).to_le_bytes() } else { [0; 4] };
     writer.uncovered(&crc);
     Ok(writer.sum)
+}
+
+/// Appends `fpdu` to `draft` with its payload lent instead of copied; gives its one's-complement sum (0 unless
+/// `want_sum`). `None`, and nothing has changed, if it can't be: the payload is not a work request's, nor in one piece,
+/// nor registered, or it lies in the last `lone_end` octets of its message. (That end is copied where nothing follows
+/// it, as a peer may take its time to acknowledge what came last, and the request would wait for that.)
+#[allow(clippy::too_many_arguments)]
+pub(super) fn lend<P: Port>(
+    draft: &mut P::Draft,
+    port: &mut P,
+    fpdu: &Fpdu<'_>,
+    source: Source,
+    qp: &QpShared,
+    table: &MrTable,
+    want_sum: bool,
+    lone_end: usize,
+) -> Option<u16> {
+    let Source::WorkRequest { index, cursor } = source else { return None };
+    let view = qp.send.peek(index)?;
+    let range = fpdu.payload.clone();
+    if view.inline.is_some() || ((view.entry.length - range.start) as usize) <= lone_end {
+        return None;
+    }
+    let (mut element, mut base) = (usize::from(cursor.element), cursor.base);
+    let sge = loop {
+        let sge = view.sges.get(element)?;
+        if range.start.wrapping_sub(base) < sge.len {
+            break sge;
+        }
+        (element, base) = (element + 1, base.wrapping_add(sge.len));
+    };
+    let (skip, len) = (range.start - base, range.end - range.start);
+    if sge.len - skip < len {
+        return None;
+    }
+    let addr = sge.addr.wrapping_add(u64::from(skip));
+    let ours = table.is_ours(sge.lkey);
+    let at = table.resolve(sge.lkey, qp.scopes, Access::LOCAL_READ, addr, len).ok()?.ptr.cast_const();
+    let before = draft.len();
+    let header = fpdu.header();
+    draft.append(header.len())?.copy_from_slice(header);
+    // SAFETY: just resolved. The request completes when the peer has acknowledged these octets; if it ends before, or the
+    // region is deregistered, they are copied first (`super::lent`).
+    if !unsafe { port.lend(draft, at, len as usize, ours) } {
+        draft.truncate(before);
+        return None;
+    }
+    // SAFETY: just resolved; regions leave the table only under the engine lock, which we hold.
+    let crc = unsafe { urnic_crc::crc32c_at(urnic_crc::crc32c(urnic_crc::INIT, header), at, len as usize) };
+    let pad = usize::from(fpdu.pad.min(3));
+    let crc = urnic_crc::crc32c(crc, &[0; 3][..pad]);
+    let mut end = [0; 3 + 4];
+    // RFC 5044 §4.4, as in `write`.
+    end[pad..pad + 4].copy_from_slice(&if fpdu.crc { urnic_crc::finish(crc).to_le_bytes() } else { [0; 4] });
+    let end = &end[..pad + 4];
+    let Some(out) = draft.append(end.len()) else {
+        draft.truncate(before);
+        return None;
+    };
+    out.copy_from_slice(end);
+    if !want_sum {
+        return Some(0);
+    }
+    // SAFETY: as above.
+    let payload = unsafe { urnic_crc::sum_at(at, len as usize) };
+    let sum = urnic_crc::combine(urnic_crc::sum(header), header.len(), payload);
+    Some(urnic_crc::combine(sum, header.len() + len as usize, urnic_crc::sum(end)))
 }
 
 /// Copies `range` of a work request's message.

@@ -275,9 +275,11 @@ impl<F: urnic_tcp::Frame> Handler<F> for Core<F> {
         }
     }
 
-    fn acked(&mut self, conn: ConnId, tag: u64, _bytes: u64) {
+    fn acked(&mut self, conn: ConnId, tag: u64, bytes: u64) {
         let Some(index) = self.endpoint_of(conn, tag) else { return };
-        if self.endpoints.get(index).is_some_and(|e| e.starved) {
+        let Some(endpoint) = self.endpoints.get(index) else { return };
+        let starved = endpoint.starved;
+        if endpoint.lender.is_some() && self.came_back(index, bytes) || starved {
             self.schedule(index);
         }
     }

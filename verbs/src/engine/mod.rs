@@ -11,6 +11,7 @@ mod connect;
 mod endpoint;
 mod fpdu;
 mod inbound;
+mod lent;
 mod open;
 mod outbound;
 mod peers;
@@ -36,6 +37,7 @@ use qp::QpCore;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
@@ -127,6 +129,8 @@ struct Core<F: urnic_tcp::Frame> {
     by_qpn: Vec<Option<u32>>,
     /// Endpoints that want a turn, in order.
     ready: VecDeque<u32>,
+    /// Endpoints whose connections may hold memory that was lent to them.
+    lenders: Vec<u32>,
     /// Accepted connections whose tag the stack does not know yet.
     newborn: Vec<(ConnId, u32)>,
     listeners: Vec<Option<Listener>>,
@@ -240,6 +244,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
                 qps: Slab::new(),
                 by_qpn: Vec::new(),
                 ready: VecDeque::new(),
+                lenders: Vec::new(),
                 newborn: Vec::new(),
                 listeners: Vec::new(),
                 alarms: Alarms::default(),
@@ -512,6 +517,10 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
 
     fn table(&mut self) -> &mut MrTable {
         &mut self.core.table
+    }
+
+    fn take_back(&mut self, range: &Range<usize>) {
+        self.take_back_range(range);
     }
 
     fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<(), Error> {

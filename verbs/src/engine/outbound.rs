@@ -227,6 +227,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             more = self.service_qp(index, conn, qp, now);
         }
         let farewell = self.core.endpoints.get_mut(index).and_then(|e| e.farewell.take());
+        self.settle_lent(index, conn);
         match farewell {
             None => self.stack.output(now, conn, &mut Wire(&mut self.port)),
             Some(Farewell::Fin) => {
@@ -283,6 +284,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             quantum: if alone { ALONE_OCTETS.min(ALONE_SEGMENTS * emss) } else { QUANTUM_SEGMENTS * emss },
             conn,
             drafts: &mut self.drafts,
+            lends_from: self.port.lends_from(),
             sum: 0,
             want_sum: !self.port.spares_checksum(),
         };
@@ -342,6 +344,8 @@ struct Segments<'a, D> {
     conn: ConnId,
     /// The segment under construction first, then a spare.
     drafts: &'a mut ArrayVec<D, 2>,
+    /// Payload of so many octets is lent rather than copied.
+    lends_from: usize,
     sum: u16,
     want_sum: bool,
 }
@@ -412,16 +416,34 @@ impl<D: Draft> Segments<'_, D> {
             }
             let Some(draft) = self.drafts.first_mut() else { return Turn::More };
             let before = draft.len();
-            let Some(out) = draft.append(len) else { return Turn::More };
-            match fpdu::write(out, &fpdu, &mut message.source, &qp.shared, table, self.want_sum) {
-                Ok(mut sum) => {
-                    if let (Some(markers), Some(stream)) = (markers, &mut qp.stream) {
-                        markers.insert(out, fpdu.size(), fpdu.crc);
-                        sum = urnic_crc::sum(out);
-                        stream.sent(fpdu.size());
-                    }
-                    self.sum = urnic_crc::combine(self.sum, 0, sum);
+            let lent = if fpdu.payload_len() >= self.lends_from && !marked {
+                let company = qp.shared.send.peek(qp.tx.next).is_some();
+                let lone_end = if company { 0 } else { self.record_max };
+                fpdu::lend(draft, port, &fpdu, message.source, &qp.shared, table, self.want_sum, lone_end)
+            } else {
+                None
+            };
+            let written = match (lent, message.source) {
+                (Some(sum), Source::WorkRequest { index, .. }) => {
+                    qp.tx.lent.lend(index);
+                    Ok(sum)
                 }
+                _ => {
+                    let Some(out) = draft.append(len) else { return Turn::More };
+                    let written =
+                        fpdu::write(out, &fpdu, &mut message.source, &qp.shared, table, self.want_sum);
+                    match (written, markers, &mut qp.stream) {
+                        (Ok(_), Some(markers), Some(stream)) => {
+                            markers.insert(out, fpdu.size(), fpdu.crc);
+                            stream.sent(fpdu.size());
+                            Ok(urnic_crc::sum(out))
+                        }
+                        (written, ..) => written,
+                    }
+                }
+            };
+            match written {
+                Ok(sum) => self.sum = urnic_crc::combine(self.sum, 0, sum),
                 Err(fault) => {
                     draft.truncate(before);
                     return match message.source {

@@ -1,6 +1,7 @@
 //! The engine's half of a queue pair: where its queues stand, and its RDMAP stream.
 
 use super::endpoint::StreamRange;
+use super::lent::Lent;
 use crate::events::AsyncEvent;
 use crate::pd::Scopes;
 use crate::qp::{QpShared, QpState, Receives};
@@ -58,6 +59,8 @@ pub(super) struct SendSide {
     pub(super) rtr_read: bool,
     /// A completion found no room in its queue.
     pub(super) overflowed: bool,
+    /// Requests some of whose payload was lent to TCP, in order.
+    pub(super) lent: Lent,
 }
 
 /// A message under way.
@@ -213,8 +216,8 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         finishes
     }
 
-    /// Completes, in order, what is complete: copied requests once all of them is handed to TCP, Reads
-    /// and Atomics once answered (RDMAP-62).
+    /// Completes, in order, what is complete: copied requests once all of them is handed to TCP, those whose memory was lent
+    /// once that is acknowledged, Reads and Atomics once answered (RDMAP-62).
     pub(super) fn complete_sends(&mut self) {
         // The message under way, if it is a work request's, is the last one begun.
         let handed = match &self.tx.message {
@@ -227,6 +230,9 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         };
         while self.tx.done != handed {
             let Some(view) = self.shared.send.peek(self.tx.done) else { break };
+            if self.tx.lent.holds(self.tx.done) {
+                break;
+            }
             let entry = view.entry;
             if view.is_answered() && !broken(Rule::ReadAnswered) {
                 if self.tx.reads_answered == 0 {
@@ -281,6 +287,7 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
     pub(super) fn flush(&mut self, culprit: Option<(u32, WcStatus)>, open_receive: WcStatus) {
         self.tx.message = None;
         self.tx.immediate = false;
+        self.tx.lent.clear();
         while let Some(view) = self.shared.send.peek(self.tx.done) {
             let opcode = view.completes_as();
             let status = match culprit {

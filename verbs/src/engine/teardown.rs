@@ -91,6 +91,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
     /// A Terminate has arrived: nothing is sent but FIN (ERR-47, RDMAP-85).
     pub(super) fn terminated(&mut self, qp: u32, terminate: Terminate) {
         let Some(core) = self.qps.get_mut(qp) else { return };
+        core.complete_sends();
         let status = blame(&terminate);
         let oldest = core.tx.done;
         let told = core.shared.send.peek(oldest).is_some();
@@ -115,6 +116,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
         match self.endpoints.get(index).map(|e| &e.phase) {
             Some(&Phase::Open { qp }) => {
                 let Some(core) = self.qps.get_mut(qp) else { return };
+                // The FIN has acknowledged what had arrived.
+                core.complete_sends();
                 let cut_short = core.is_cut_short();
                 if core.has_work_left() && core.may_speak() && !cut_short && !core.is_over() {
                     return self.fail(qp, Some(Terminate::STREAM_CATASTROPHIC), Why::WorkLeft);
@@ -190,6 +193,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             None => return,
         }
         self.leave_backlog(index);
+        self.lends_no_more(index);
         self.endpoints.remove(index);
     }
 
@@ -251,8 +255,11 @@ impl<F: urnic_tcp::Frame> Core<F> {
         core.reset();
         // What its last peer was granted is not for the next one.
         self.table.queue_pair_gone(core.shared.scopes.qp);
-        if let Some(endpoint) = old.and_then(|index| self.endpoints.get_mut(index)) {
+        if let Some(index) = old
+            && let Some(endpoint) = self.endpoints.get_mut(index)
+        {
             endpoint.phase = Phase::Closing;
+            self.schedule(index);
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ mod stag;
 mod table;
 mod window;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -148,7 +149,7 @@ impl Mr {
         block: Option<Box<dyn Block>>,
     ) -> Result<Self> {
         let len = len as u64;
-        let entry = MrEntry { base, len, pd: pd.shared.scope, access, virt };
+        let entry = MrEntry { base, len, pd: pd.shared.scope, access, virt, ours: block.is_some() };
         let stag = pd.shared.device.shard.control(|engine| engine.table().insert(entry))?;
         pd.shared.regions.insert(stag, base, len, virt);
         Ok(Self { base, len, virt, access, stag, pd: pd.clone(), block })
@@ -179,7 +180,10 @@ impl Mr {
     /// # Errors
     /// [`Error::WindowsBound`].
     pub fn revoke(&self) -> Result<()> {
-        self.pd.shared.device.shard.control(|engine| engine.table().revoke(self.stag))
+        self.pd.shared.device.shard.control(|engine| {
+            engine.take_back(&self.range());
+            engine.table().revoke(self.stag)
+        })
     }
 
     /// From now on only `qp` can use the region: neither the peers of other queue pairs of the domain, nor requests posted
@@ -217,7 +221,8 @@ impl Mr {
         let virt = first_offset(base, iova, access)?;
         check(base, len, virt, access)?;
         allocate::fault_in(base, len, access.contains(Access::LOCAL_WRITE))?;
-        let entry = MrEntry { base, len: len as u64, pd: pd.shared.scope, access, virt };
+        let ours = change.memory.is_none() && self.block.is_some();
+        let entry = MrEntry { base, len: len as u64, pd: pd.shared.scope, access, virt, ours };
         let stag = self.pd.shared.device.shard.control(|engine| {
             let table = engine.table();
             match table.windows(self.stag)? {
@@ -226,6 +231,7 @@ impl Mr {
             }
             let stag = table.insert(entry)?;
             table.remove(self.stag)?;
+            engine.take_back(&self.range());
             Ok(stag)
         })?;
         self.pd.shared.regions.remove(self.stag);
@@ -242,6 +248,11 @@ impl Mr {
     /// region was registered otherwise ([`Access::ZERO_BASED`], [`Pd::reg_mr_iova`]).
     pub fn addr(&self) -> u64 {
         self.virt
+    }
+
+    /// The addresses of the region.
+    fn range(&self) -> Range<usize> {
+        self.base as usize..self.base as usize + self.len as usize
     }
 
     /// Where the region starts.
@@ -357,7 +368,10 @@ impl Drop for Mr {
     fn drop(&mut self) {
         self.pd.shared.regions.remove(self.stag);
         // Between passes: when this returns, nothing of the engine uses the memory.
-        let _ = self.pd.shared.device.shard.control(|engine| engine.table().remove(self.stag));
+        let _ = self.pd.shared.device.shard.control(|engine| {
+            engine.take_back(&self.range());
+            engine.table().remove(self.stag)
+        });
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct MrEntry {
     pub(crate) access: Access,
     /// Address or tagged offset of the first byte; the range does not wrap.
     pub(crate) virt: u64,
+    /// The memory is of the device's own allocator, so that every port can send from it.
+    pub(crate) ours: bool,
 }
 
 /// Memory that an access may touch, until the engine lock is released.
@@ -92,6 +94,8 @@ enum Kind {
         len: u64,
         /// Whether the memory was registered for writing.
         writable: bool,
+        /// See [`MrEntry::ours`].
+        ours: bool,
         /// Windows bound to it; while there are any it can't be invalidated.
         windows: u32,
     },
@@ -126,9 +130,9 @@ impl MrTable {
 
     /// Enters a region and answers its STag, which is never 0.
     pub(crate) fn insert(&mut self, entry: MrEntry) -> Result<u32> {
-        let MrEntry { base, len, pd, access, virt } = entry;
+        let MrEntry { base, len, pd, access, virt, ours } = entry;
         let writable = access.contains(Access::LOCAL_WRITE);
-        let home = Home { pd, kind: Kind::Region { base, len, writable, windows: 0 } };
+        let home = Home { pd, kind: Kind::Region { base, len, writable, ours, windows: 0 } };
         let access = access | Access::LOCAL_READ;
         self.enter(Slot { base, len, virt, scope: pd, access, key: 0, state: State::Valid }, home)
     }
@@ -179,6 +183,12 @@ impl MrTable {
             Some(slot) if slot.state != State::Free => Ok(index),
             _ => Err(Error::UnknownKey(stag)),
         }
+    }
+
+    /// Whether what `stag` names is memory of the device's own allocator.
+    pub(crate) fn is_ours(&self, stag: u32) -> bool {
+        let home = self.homes.get(self.map.slot(stag).0 as usize);
+        home.is_some_and(|home| matches!(home.kind, Kind::Region { ours: true, .. }))
     }
 
     /// The memory for an access of `len` bytes at `addr` that needs the rights `need`, by a queue pair whose scopes are

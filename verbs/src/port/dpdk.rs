@@ -8,12 +8,15 @@ use super::{BURST, Draft, Port};
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::ops::Range;
-use urnic_dataplane::{Capture, Direction, Mbuf, Part, TxBuf, TxPayload, TxQueue};
+use std::ptr::NonNull;
+use urnic_dataplane::{Capture, Direction, ExternalMemory, Mbuf, Part, TxBuf, TxPayload, TxQueue};
 use urnic_sim::{Impairment, Link};
 use urnic_tcp::{Emit, Frame, MAX_PIECES, Payload, Time};
 
 /// Queued frames at which a burst is sent without waiting for the end of the pass.
 const EAGER: usize = 32;
+/// Payload of at least so many octets is lent rather than copied, where that can be: less is not worth two more mbufs.
+const LENDS_FROM: usize = 4096;
 /// Frames to ourselves that wait, at most; like any link, this one drops what it can't hold.
 const HAIRPIN: usize = 1024;
 
@@ -73,7 +76,15 @@ impl Payload for MbufPayload {
     fn sum(&self, range: Range<usize>) -> u16 {
         match self.sum {
             Some(sum) if range == (0..self.payload.len()) => sum,
-            _ => self.payload.data().get(range).map_or(0, urnic_crc::sum),
+            _ => {
+                let (mut sum, mut at) = (0, 0);
+                self.payload.pieces(range, |from, len| {
+                    // SAFETY: a piece of a payload is readable.
+                    sum = urnic_crc::combine(sum, at, unsafe { urnic_crc::sum_at(from, len) });
+                    at += len;
+                });
+                sum
+            }
         }
     }
 }
@@ -127,6 +138,8 @@ pub(crate) struct DpdkPort {
     /// Frames that found no buffer.
     unsent: u64,
     spares_checksum: bool,
+    lends: Option<ExternalMemory>,
+    lends_from: usize,
 }
 
 // SAFETY: see the module's words on `Send`.
@@ -144,6 +157,8 @@ impl DpdkPort {
             low: port.rx_pool().capacity() / 4,
             // Injected corruption is to be noticed, as on a real wire: so the checksums are real then.
             spares_checksum: port.caps().checksum_metadata && fault.is_none(),
+            lends: port.caps().lends.filter(|_| fault.is_none()),
+            lends_from: if port.caps().lends.is_some() && fault.is_none() { LENDS_FROM } else { usize::MAX },
             port,
             queue: TxQueue::new(),
             hairpin: VecDeque::new(),
@@ -243,7 +258,7 @@ impl Port for DpdkPort {
         if let Some(fault) = &mut self.fault {
             let mut frame = emit.headers.to_vec();
             for part in &parts {
-                frame.extend_from_slice(part.payload.data().get(part.range.clone()).unwrap_or_default());
+                let _ = part.payload.append_to(part.range.clone(), &mut frame);
             }
             fault.link.push(fault.now.0, frame);
             self.send_impaired();
@@ -257,11 +272,11 @@ impl Port for DpdkPort {
                 if self.queue.push(frame).is_err() {
                     self.unsent += 1;
                 } else if let Some(capture) = &mut self.capture {
-                    let payload =
-                        parts.iter().map(|p| p.payload.data().get(p.range.clone()).unwrap_or_default());
-                    let pieces: ArrayVec<&[u8], { MAX_PIECES + 1 }> =
-                        std::iter::once(emit.headers).chain(payload).collect();
-                    capture.record(Direction::Outbound, emit.tcp_checksum_offload, &pieces);
+                    let mut payload = Vec::new();
+                    for part in &parts {
+                        let _ = part.payload.append_to(part.range.clone(), &mut payload);
+                    }
+                    capture.record(Direction::Outbound, emit.tcp_checksum_offload, &[emit.headers, &payload]);
                 }
                 if self.queue.len() >= EAGER {
                     self.send_burst();
@@ -304,6 +319,31 @@ impl Port for DpdkPort {
 
     fn spares_checksum(&self) -> bool {
         self.spares_checksum
+    }
+
+    #[inline]
+    fn lends_from(&self) -> usize {
+        self.lends_from
+    }
+
+    #[inline]
+    unsafe fn lend(&mut self, draft: &mut MbufDraft, at: *const u8, len: usize, ours: bool) -> bool {
+        if !ours && self.lends != Some(ExternalMemory::Any) {
+            return false;
+        }
+        let Some(at) = NonNull::new(at.cast_mut()) else { return false };
+        // SAFETY: as the caller promises; it is memory that the port can send.
+        unsafe { draft.0.lend(self.port.tx_pool(), at, len) }
+    }
+
+    fn make_own(&mut self, payload: &mut MbufPayload, range: &Range<usize>) -> bool {
+        !payload.payload.shows(range) || payload.payload.make_own(self.port.tx_pool())
+    }
+
+    fn forget(&mut self) {
+        self.send_burst();
+        self.unsent += self.queue.len() as u64;
+        self.queue.clear();
     }
 
     fn check_link(&mut self) -> bool {

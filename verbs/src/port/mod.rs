@@ -7,6 +7,7 @@ pub(crate) mod dpdk;
 pub mod sim;
 
 use arrayvec::ArrayVec;
+use std::ops::Range;
 use urnic_tcp::{Buffers, Emit, Frame, Payload, Time};
 
 /// Frames taken from a port in one burst at most.
@@ -51,6 +52,29 @@ pub trait Port: Send {
     /// Octets of payload that one frame may carry as several segments to the link's other end; zero if it can't.
     /// May change while the link is being set up, and with every peer.
     fn gso_max(&self) -> usize;
+
+    /// From how many octets in one piece on payload had better be lent than copied; `usize::MAX` where none can be.
+    fn lends_from(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Appends `len` octets at `at` to a draft without copying them. `ours`: they are of the device's own allocator. False:
+    /// it can't be done, and nothing has changed.
+    ///
+    /// # Safety
+    /// The octets stay readable until nothing refers to them: not the payload that the draft becomes, unless
+    /// [`Port::make_own`] has copied it, nor frames of it that wait, which [`Port::forget`] drops.
+    unsafe fn lend(&mut self, _draft: &mut Self::Draft, _at: *const u8, _len: usize, _ours: bool) -> bool {
+        false
+    }
+
+    /// Copies what was lent to `payload` from within `range` (addresses). False: it could not be.
+    fn make_own(&mut self, _payload: &mut Self::Payload, _range: &Range<usize>) -> bool {
+        true
+    }
+
+    /// Drops frames that wait, if the wire does not take them now.
+    fn forget(&mut self) {}
 
     /// True where the link's metadata spares the Internet checksum of outgoing frames.
     fn spares_checksum(&self) -> bool;

@@ -21,17 +21,58 @@ impl Frame for SimFrame {
     }
 }
 
+/// Octets in order, some of which may lie in memory of someone else.
+#[derive(Default)]
+struct Pieces(Vec<Piece>);
+
+enum Piece {
+    Own(Vec<u8>),
+    Lent(*const u8, usize),
+}
+
+// SAFETY: what is lent may be read by any thread, as whoever lends it promises.
+unsafe impl Send for Pieces {}
+// SAFETY: as above.
+unsafe impl Sync for Pieces {}
+
+impl Pieces {
+    fn len(&self) -> usize {
+        self.0
+            .iter()
+            .map(|piece| match piece {
+                Piece::Own(bytes) => bytes.len(),
+                Piece::Lent(_, len) => *len,
+            })
+            .sum()
+    }
+
+    /// What they hold now.
+    fn bytes(&self) -> Vec<u8> {
+        let mut all = Vec::new();
+        for piece in &self.0 {
+            match *piece {
+                Piece::Own(ref bytes) => all.extend_from_slice(bytes),
+                Piece::Lent(at, len) => all.extend((0..len).map(|i| {
+                    // SAFETY: lent memory is readable until it has been taken back; it may change meanwhile.
+                    unsafe { at.add(i).read_volatile() }
+                })),
+            }
+        }
+        all
+    }
+}
+
 /// Finished payload.
 #[derive(Clone)]
 pub struct SimPayload {
-    bytes: Arc<[u8]>,
+    pieces: Arc<Pieces>,
     sum: Option<u16>,
     unit: u16,
 }
 
 impl Payload for SimPayload {
     fn len(&self) -> usize {
-        self.bytes.len()
+        self.pieces.len()
     }
 
     fn unit(&self) -> u16 {
@@ -40,38 +81,61 @@ impl Payload for SimPayload {
 
     fn sum(&self, range: Range<usize>) -> u16 {
         match self.sum {
-            Some(sum) if range == (0..self.bytes.len()) => sum,
-            _ => self.bytes.get(range).map_or(0, urnic_crc::sum),
+            Some(sum) if range == (0..self.len()) => sum,
+            _ => self.pieces.bytes().get(range).map_or(0, urnic_crc::sum),
         }
     }
 }
 
 /// Payload under construction.
 pub struct SimDraft {
-    bytes: Vec<u8>,
-    len: usize,
+    pieces: Pieces,
+    room: usize,
 }
 
 impl Draft for SimDraft {
     type Payload = SimPayload;
 
     fn len(&self) -> usize {
-        self.len
+        self.pieces.len()
     }
 
     fn append(&mut self, n: usize) -> Option<&mut [u8]> {
-        let out = self.bytes.get_mut(self.len..self.len + n)?;
-        self.len += n;
-        Some(out)
+        self.room = self.room.checked_sub(n)?;
+        if !matches!(self.pieces.0.last(), Some(Piece::Own(_))) {
+            self.pieces.0.push(Piece::Own(Vec::new()));
+        }
+        let Some(Piece::Own(bytes)) = self.pieces.0.last_mut() else { return None };
+        let at = bytes.len();
+        bytes.resize(at + n, 0);
+        bytes.get_mut(at..)
     }
 
     fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
+        while let Some(excess @ 1..) = self.len().checked_sub(len) {
+            let Some(last) = self.pieces.0.last_mut() else { break };
+            let cut = match last {
+                Piece::Own(bytes) => {
+                    let keep = bytes.len().saturating_sub(excess);
+                    let cut = bytes.len() - keep;
+                    bytes.truncate(keep);
+                    cut
+                }
+                Piece::Lent(_, n) => {
+                    let cut = excess.min(*n);
+                    *n -= cut;
+                    cut
+                }
+            };
+            self.room += cut;
+            if matches!(last, Piece::Lent(_, 0)) || matches!(last, Piece::Own(bytes) if bytes.is_empty()) {
+                self.pieces.0.pop();
+            }
+        }
     }
 
-    fn freeze(mut self, sum: Option<u16>, unit: u16) -> SimPayload {
-        self.bytes.truncate(self.len);
-        SimPayload { bytes: self.bytes.into(), sum, unit }
+    fn freeze(self, sum: Option<u16>, unit: u16) -> SimPayload {
+        SimPayload { pieces: self.pieces.into(), sum, unit }
     }
 }
 
@@ -112,13 +176,22 @@ pub struct SimPort {
     wire: SimWire,
     draft_size: usize,
     gso_max: usize,
+    lends_from: usize,
 }
 
 impl SimPort {
     /// A port for frames of up to `mtu` octets of IP.
     pub fn new(mtu: u16) -> (SimPort, SimWire) {
         let wire = SimWire::default();
-        (SimPort { wire: wire.clone(), draft_size: usize::from(mtu), gso_max: 0 }, wire)
+        (
+            SimPort { wire: wire.clone(), draft_size: usize::from(mtu), gso_max: 0, lends_from: usize::MAX },
+            wire,
+        )
+    }
+
+    /// Lends payload of at least `octets` instead of copying it.
+    pub fn set_lends_from(&mut self, octets: usize) {
+        self.lends_from = octets;
     }
 
     /// Lets frames of up to `octets` of payload pass, as several segments.
@@ -144,7 +217,7 @@ impl Port for SimPort {
     fn prefetch(_frame: &SimFrame) {}
 
     fn draft(&mut self) -> Option<SimDraft> {
-        Some(SimDraft { bytes: vec![0; self.draft_size], len: 0 })
+        Some(SimDraft { pieces: Pieces::default(), room: self.draft_size })
     }
 
     fn room(&self) -> usize {
@@ -154,7 +227,8 @@ impl Port for SimPort {
     fn emit(&mut self, emit: Emit<'_, SimPayload>) {
         let mut frame = emit.headers.to_vec();
         for piece in emit.payload {
-            frame.extend_from_slice(piece.payload.bytes.get(piece.range.clone()).unwrap_or_default());
+            frame
+                .extend_from_slice(piece.payload.pieces.bytes().get(piece.range.clone()).unwrap_or_default());
         }
         let mut queues = self.wire.queues();
         if emit.loopback {
@@ -180,6 +254,28 @@ impl Port for SimPort {
 
     fn spares_checksum(&self) -> bool {
         false
+    }
+
+    fn lends_from(&self) -> usize {
+        self.lends_from
+    }
+
+    unsafe fn lend(&mut self, draft: &mut SimDraft, at: *const u8, len: usize, _ours: bool) -> bool {
+        let Some(room) = draft.room.checked_sub(len) else { return false };
+        draft.room = room;
+        draft.pieces.0.push(Piece::Lent(at, len));
+        true
+    }
+
+    fn make_own(&mut self, payload: &mut SimPayload, range: &Range<usize>) -> bool {
+        let within = |piece: &Piece| {
+            matches!(*piece, Piece::Lent(at, len)
+            if (at as usize) < range.end && range.start < at as usize + len)
+        };
+        if payload.pieces.0.iter().any(within) {
+            payload.pieces = Arc::new(Pieces(vec![Piece::Own(payload.pieces.bytes())]));
+        }
+        true
     }
 
     fn next_deadline(&self) -> Option<Time> {

@@ -1,6 +1,7 @@
 //! What the shard and the control verbs need of an engine.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,6 +74,9 @@ pub(crate) trait EngineOps: Send {
     fn ties(&self) -> Ties;
     /// The memory regions.
     fn table(&mut self) -> &mut MrTable;
+    /// From now on nothing that is under way reads memory within `range` (addresses). To be called before a region is
+    /// taken from the table.
+    fn take_back(&mut self, range: &Range<usize>);
 
     /// Takes a new QP, in the idle state.
     fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<()>;

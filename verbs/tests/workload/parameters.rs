@@ -139,6 +139,7 @@ impl Parameters {
                 ipv6,
                 mtu,
                 gso_max,
+                lends_from: pick(&mut start_up, &[usize::MAX, 1, 300]),
                 tcp,
                 mpa_rev,
                 crc,
@@ -188,7 +189,7 @@ impl fmt::Display for Parameters {
         let o = &self.options;
         write!(
             f,
-            "seed {} (URNIC_SEED={0} runs it alone): network {} swap={}, IPv6 {}, mtu {}, MPA {}, RTR {}, markers \
+            "seed {} (URNIC_SEED={0} runs it alone): network {} swap={}, IPv6 {}, mtu {}, lends from {}, MPA {}, RTR {}, markers \
              to {:?}, crc {}, sack {}, timestamps {}, \
              window scale {}, {:?}, window {}, IW {}, IRD/ORD {:?}, {} operations of {} octets at most, queues of {}, \
              shared CQ {}, endings {:?}",
@@ -197,6 +198,7 @@ impl fmt::Display for Parameters {
             self.swap,
             o.ipv6,
             o.mtu,
+            o.lends_from,
             o.mpa_rev,
             o.rtr,
             o.exceptions.iter().map(|(device, _)| *device).collect::<Vec<_>>(),

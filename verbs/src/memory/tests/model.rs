@@ -172,7 +172,7 @@ proptest! {
                     access.set(Access::ZERO_BASED, zero);
                     let (base, len, pd) = (u64::from(base), u64::from(len), QPS[2 * usize::from(pd)].pd);
                     let virt = if zero { 0 } else { base };
-                    let entry = MrEntry { base: base as *mut u8, len, pd, access, virt };
+                    let entry = MrEntry { base: base as *mut u8, len, pd, access, virt, ours: false };
                     let stag = table.insert(entry).unwrap();
                     prop_assert!(!stags.contains(&stag) && !old.contains(&stag) && stag != 0);
                     let kind = Kind::Region { base, len, writable: access.contains(Access::LOCAL_WRITE) };

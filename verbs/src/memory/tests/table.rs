@@ -14,7 +14,7 @@ const BY: Scopes = Scopes { pd: PD, qp: Scope(10) };
 const OTHER: Scopes = Scopes { pd: Scope(2), qp: Scope(20) };
 
 fn entry(base: usize, len: u64, access: Access) -> MrEntry {
-    MrEntry { base: base as *mut u8, len, pd: PD, access, virt: base as u64 }
+    MrEntry { base: base as *mut u8, len, pd: PD, access, virt: base as u64, ours: false }
 }
 
 #[test]

@@ -1,0 +1,102 @@
+//! Payload that is lent to TCP instead of being copied.
+
+mod common;
+
+use common::*;
+use std::time::Duration;
+use urnic::simulation::Options;
+use urnic::*;
+
+const LEN: usize = 20_000;
+const SENDS: u64 = 4;
+
+fn lending(network: &str) -> Options {
+    Options { network: network.parse().unwrap(), lends_from: 1000, ..Options::default() }
+}
+
+/// Receives at `to` and Sends from `from`, whose payload lies in `source`.
+fn post_sends(from: &End, to: &End, source: &Mr) -> Mr {
+    let inbox = to.pd.alloc_mr(LEN * SENDS as usize, Access::LOCAL_WRITE).unwrap();
+    for i in 0..SENDS {
+        to.post_recv(i, &[Sge::of(&inbox, i * LEN as u64, LEN as u32)]);
+        from.post(i, SendOp::Send, &[Sge::of(source, i * LEN as u64, LEN as u32)]);
+    }
+    inbox
+}
+
+/// A request completes when the peer has acknowledged what was lent, not when TCP has it; the last one's end is copied.
+#[test]
+fn requests_complete_when_the_peer_has_acknowledged() {
+    let (mut simulation, server, client) = connected(&lending("delay=1ms"));
+    let source = client.pd.alloc_mr(LEN * SENDS as usize, Access::empty()).unwrap();
+    source.write_at(0, &pattern(LEN * SENDS as usize, 9)).unwrap();
+    // A window's worth leaves in the first flight.
+    let inbox = server.pd.alloc_mr(LEN, Access::LOCAL_WRITE).unwrap();
+    server.post_recv(7, &[Sge::of(&inbox, 0, 10_000)]);
+    client.post(7, SendOp::Send, &[Sge::of(&source, 0, 10_000)]);
+    simulation.wait(Duration::from_micros(1900));
+    assert_eq!(server.completions().len(), 1, "all of it has arrived");
+    assert_eq!(client.completions().len(), 0, "the peer's word has not");
+    simulation.wait(Duration::from_micros(200));
+    assert_eq!(client.completions().len(), 1);
+    // What is too small to be lent completes at once, but not before what was posted before it.
+    let inboxes = post_sends(&client, &server, &source);
+    server.post_recv(8, &[Sge::of(&inbox, 0, 100)]);
+    client.post(8, SendOp::Send, &[Sge::of(&source, 0, 100)]);
+    for wr_id in (0..SENDS).chain([8]) {
+        assert_eq!(client.next(&mut simulation).wr_id, wr_id);
+    }
+    simulation.wait(Duration::from_millis(2));
+    assert!(content(&inboxes) == content(&source));
+    server.post_recv(9, &[Sge::of(&inbox, 0, 100)]);
+    client.post(9, SendOp::Send, &[Sge::of(&source, 0, 100)]);
+    simulation.wait(Duration::from_micros(10));
+    assert_eq!(client.completions().len(), 1, "copied");
+}
+
+/// The queue pair is gone, the region deregistered and its memory used for something else before the peer has
+/// acknowledged anything, or got anything whole: what TCP sends again is what it was lent.
+#[test]
+fn memory_that_is_given_back_early_is_copied_first() {
+    let mut retransmitted = 0;
+    for seed in 0..40 {
+        let (mut simulation, server, client) =
+            connected(&lending(&format!("delay=50us,loss=0.1,seed={seed}")));
+        let mut memory = pattern(LEN * SENDS as usize, 9);
+        // SAFETY: the vector lives until the region is gone, and is written by nobody else.
+        let source = unsafe { client.pd.reg_mr(memory.as_mut_ptr(), memory.len(), Access::empty()) }.unwrap();
+        let inbox = post_sends(&client, &server, &source);
+        simulation.wait(Duration::from_micros(seed * 10));
+        let End { pd, cq, qp, events, connection } = client;
+        match seed % 3 {
+            // Silently.
+            0 => drop(qp),
+            // The region first: what has not been sent yet has no memory any more.
+            1 => {}
+            // The memory first; the region stays.
+            _ => source.revoke().unwrap(),
+        }
+        if seed % 3 == 2 {
+            memory.fill(0xEE);
+            drop(source);
+        } else {
+            drop(source);
+            memory.fill(0xEE);
+        }
+        simulation.wait(Duration::from_secs(20));
+        let received: Vec<Wc> =
+            server.completions().into_iter().filter(|wc| wc.status == WcStatus::Success).collect();
+        let (got, want) = (content(&inbox), pattern(LEN * SENDS as usize, 9));
+        for wc in &received {
+            let range = wc.wr_id as usize * LEN..(wc.wr_id as usize + 1) * LEN;
+            assert!(got[range.clone()] == want[range], "seed {seed}: message {}", wc.wr_id);
+        }
+        assert!(got.iter().zip(&want).all(|(got, want)| got == want || *got == 0), "seed {seed}");
+        let blamed = server.qp.terminate().filter(|t| t.sent);
+        assert!(blamed.is_none(), "seed {seed}: {blamed:?}");
+        let counters = simulation.device(1).attributes().unwrap().counters;
+        retransmitted += counters.iter().find(|(name, _)| *name == "tcp_retransmitted").map_or(0, |c| c.1);
+        drop((pd, cq, events, connection));
+    }
+    assert!(retransmitted > 100, "{retransmitted}");
+}
