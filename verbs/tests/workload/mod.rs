@@ -398,8 +398,15 @@ impl World {
             return Ok(());
         }
         use DisconnectReason::*;
-        // A Responder that has seen no valid FPDU must not send any, not even a Terminate (MPA-92).
-        if self.swapped > 0 && terminates == [None; 2] && reasons.contains(&Some(Aborted)) {
+        // A Responder that has seen no valid FPDU must not send any, not even a Terminate (MPA-92). The other end, whose
+        // work that leaves undone, says so (ERR-46).
+        let unheard = |side: usize| {
+            let left = |t: TerminateInfo| t.sent && (t.layer, t.etype, t.code) == (0, 2, 7);
+            reasons[side] == Some(Aborted)
+                && terminates[side].is_none()
+                && terminates[1 - side].is_none_or(left)
+        };
+        if self.swapped > 0 && (unheard(0) || unheard(1)) {
             return Ok(());
         }
         match self.p.endings[pair] {
