@@ -39,6 +39,8 @@ pub(crate) fn capture() {
     }
 }
 
+/// # Safety
+/// `len` bytes at `text` are readable.
 unsafe extern "C" fn write(_: *mut c_void, text: *const c_char, len: usize) -> isize {
     // A panic (say, of a subscriber) must not cross into C.
     let _ = std::panic::catch_unwind(|| {

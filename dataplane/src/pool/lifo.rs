@@ -80,6 +80,9 @@ impl Stack {
 }
 
 /// Whether `pool` is kept as a stack.
+///
+/// # Safety
+/// `pool` is a live mempool.
 #[inline]
 unsafe fn is_stack(pool: *const sys::rte_mempool) -> bool {
     // SAFETY: the caller passes a live mempool.
@@ -113,6 +116,8 @@ pub(super) unsafe fn give_back(pool: *const sys::rte_mempool, object: *mut c_voi
     unsafe { if is_stack(pool) { stack(pool).push(&[object]) } else { None } }
 }
 
+/// # Safety
+/// DPDK's alone to call: `pool` is a mempool under construction.
 unsafe extern "C" fn alloc(pool: *mut sys::rte_mempool) -> i32 {
     // SAFETY: DPDK passes a mempool under construction.
     unsafe {
@@ -123,23 +128,31 @@ unsafe extern "C" fn alloc(pool: *mut sys::rte_mempool) -> i32 {
     0
 }
 
+/// # Safety
+/// DPDK's alone to call, once, after [`alloc`] and when nobody uses the pool any more.
 unsafe extern "C" fn free(pool: *mut sys::rte_mempool) {
     // SAFETY: made by `alloc`, freed once.
     unsafe { drop(Box::from_raw((*pool).__bindgen_anon_1.pool_data.cast::<Stack>())) }
 }
 
+/// # Safety
+/// [`alloc`] made the pool, whose thread this is; `n` objects are at `objects`.
 unsafe extern "C" fn enqueue(pool: *mut sys::rte_mempool, objects: *const *mut c_void, n: u32) -> i32 {
     // SAFETY: DPDK passes n objects; the cells are used by one thread at a time.
     let pushed = unsafe { stack(pool).push(slice::from_raw_parts(objects, n as usize)) };
     pushed.map_or(-libc::ENOBUFS, |()| 0)
 }
 
+/// # Safety
+/// [`alloc`] made the pool, whose thread this is; `n` objects have room at `objects`.
 unsafe extern "C" fn dequeue(pool: *mut sys::rte_mempool, objects: *mut *mut c_void, n: u32) -> i32 {
     // SAFETY: DPDK passes room for n objects; the cells are used by one thread at a time.
     let popped = unsafe { stack(pool).pop(slice::from_raw_parts_mut(objects, n as usize)) };
     popped.map_or(-libc::ENOBUFS, |()| 0)
 }
 
+/// # Safety
+/// [`alloc`] made the pool.
 unsafe extern "C" fn count(pool: *const sys::rte_mempool) -> u32 {
     // SAFETY: made by `alloc`. This may run on another thread, and looks at the atomic only.
     unsafe { stack(pool) }.len.load(Ordering::Acquire) as u32

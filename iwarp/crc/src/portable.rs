@@ -120,21 +120,29 @@ unsafe fn pass<const COPY: bool, const CRC: bool, const SUM: bool>(
     (state, acc)
 }
 
+/// # Safety
+/// `src` must be readable for `len` bytes.
 unsafe fn crc(src: *const u8, len: usize, state: u32) -> u32 {
     // SAFETY: the caller's promise; nothing is written.
     unsafe { pass::<false, true, false>(ptr::null_mut(), src, len, state).0 }
 }
 
+/// # Safety
+/// `src` must be readable for `len` bytes.
 unsafe fn sum_only(src: *const u8, len: usize) -> u16 {
     // SAFETY: the caller's promise; nothing is written.
     sum::fold(unsafe { pass::<false, false, true>(ptr::null_mut(), src, len, 0).1 })
 }
 
+/// # Safety
+/// As [`crate::copy_crc`].
 unsafe fn copy_crc(dst: *mut u8, src: *const u8, len: usize, state: u32) -> u32 {
     // SAFETY: the caller's promise.
     unsafe { pass::<true, true, false>(dst, src, len, state).0 }
 }
 
+/// # Safety
+/// As [`crate::copy_crc_sum`].
 unsafe fn copy_crc_sum(dst: *mut u8, src: *const u8, len: usize, state: u32) -> (u32, u16) {
     // SAFETY: the caller's promise.
     let (state, acc) = unsafe { pass::<true, true, true>(dst, src, len, state) };
@@ -166,6 +174,8 @@ pub(crate) unsafe fn store_last(dst: *mut u8, src: *const u8, width: usize) {
     }
 }
 
+/// # Safety
+/// As [`crate::place`].
 unsafe fn place(dst: *mut u8, src: *const u8, len: usize) {
     if len == 0 {
         return;

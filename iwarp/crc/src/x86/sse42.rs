@@ -207,27 +207,37 @@ unsafe fn pass<const COPY: bool, const CRC: bool, const SUM: bool>(
     }
 }
 
+/// # Safety
+/// `src` must be readable for `len` bytes; the processor has the features of this kernel.
 unsafe fn crc(src: *const u8, len: usize, state: u32) -> u32 {
     // SAFETY: the caller's promise; the table is used only where the features exist; nothing is written.
     unsafe { pass::<false, true, false>(ptr::null_mut(), src, len, state).0 }
 }
 
+/// # Safety
+/// As [`crate::copy_crc`]; the processor has the features of this kernel.
 unsafe fn copy_crc(dst: *mut u8, src: *const u8, len: usize, state: u32) -> u32 {
     // SAFETY: the caller's promise; the table is used only where the features exist.
     unsafe { pass::<true, true, false>(dst, src, len, state).0 }
 }
 
+/// # Safety
+/// As [`crate::copy_crc_sum`]; the processor has the features of this kernel.
 unsafe fn copy_crc_sum(dst: *mut u8, src: *const u8, len: usize, state: u32) -> (u32, u16) {
     // SAFETY: the caller's promise; the table is used only where the features exist.
     let (state, acc) = unsafe { pass::<true, true, true>(dst, src, len, state) };
     (state, sum::fold(acc))
 }
 
+/// # Safety
+/// `src` must be readable for `len` bytes; the processor has the features of this kernel.
 unsafe fn sum_only(src: *const u8, len: usize) -> u16 {
     // SAFETY: the caller's promise; the table is used only where the features exist; nothing is written.
     sum::fold(unsafe { pass::<false, false, true>(ptr::null_mut(), src, len, 0).1 })
 }
 
+/// # Safety
+/// As [`crate::place`]; the processor has the features of this kernel.
 unsafe fn place(mut dst: *mut u8, mut src: *const u8, len: usize) {
     if len == 0 {
         return;
