@@ -280,11 +280,12 @@ impl<B: Buffers> Connection<B> {
     fn next<T>(&mut self, cx: &mut Cx<'_, T>, pipe: u32) -> Option<Next> {
         let mss = u32::from(self.mss);
         let cwnd = self.cold.congestion.cwnd();
-        if core::mem::take(&mut self.cold.resend_first) && self.outstanding() > 0 {
+        let timeout = self.recovery == Recovery::Timeout;
+        if !timeout && core::mem::take(&mut self.cold.resend_first) && self.outstanding() > 0 {
             let hole = self.cold.scoreboard.first_hole();
             return Some(self.again(self.snd_una, mss.min(hole)));
         }
-        let by_scoreboard = matches!(self.recovery, Recovery::Timeout | Recovery::Sack);
+        let by_scoreboard = timeout || self.recovery == Recovery::Sack;
         if by_scoreboard && self.cold.frto != Frto::NewData && self.cold.scoreboard.lost() > 0 {
             return self.next_lost(pipe, cwnd); // what is old goes first
         }
@@ -315,11 +316,15 @@ impl<B: Buffers> Connection<B> {
         Next { seq, len, fin, again: true }
     }
 
-    /// What is lost, as far as the window lets it go: one segment goes in any case, or recovery would wait for the timer.
+    /// What is lost, as far as the window lets it go: one segment goes in any case (RFC 6298 (5.4), RFC 6937 §2), or
+    /// recovery would wait for the timer.
     fn next_lost(&mut self, pipe: u32, cwnd: u32) -> Option<Next> {
         let lost = self.cold.scoreboard.next_lost()?;
         let next = self.again(lost.start, lost.end - lost.start);
-        let first = self.recovery == Recovery::Sack && self.cold.congestion.nothing_recovered();
+        let first = match self.recovery {
+            Recovery::Timeout => core::mem::take(&mut self.cold.resend_first),
+            _ => self.recovery == Recovery::Sack && self.cold.congestion.nothing_recovered(),
+        };
         let fits = pipe.saturating_add(next.len) <= cwnd || pipe == 0 || first;
         fits.then_some(next)
     }

@@ -7,6 +7,9 @@ use crate::seq::Seq;
 use crate::time::Time;
 use core::time::Duration;
 
+#[cfg(test)]
+mod tests;
+
 /// Recoveries without a report of a duplicate after which the reordering window is as small as at first (RFC 8985
 /// §6.2 step 4).
 const PERSISTENCE: u8 = 16;

@@ -79,7 +79,7 @@ impl<B: Buffers> Connection<B> {
         self.undo_if_mistaken(cx, s, f, &d);
         match self.recovery {
             Recovery::None => self.grow(cx, f),
-            Recovery::Timeout => self.after_timeout(cx, f, &d, duplicate),
+            Recovery::Timeout => self.after_timeout(cx, f, duplicate),
             Recovery::Sack => {
                 self.leave_recovery(cx);
             }
@@ -280,7 +280,7 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// An ACK after a timeout: F-RTO (RFC 5682 §3.1), slow start.
-    fn after_timeout<T>(&mut self, cx: &mut Cx<'_, T>, f: &Facts, d: &Delivered, duplicate: bool) {
+    fn after_timeout<T>(&mut self, cx: &mut Cx<'_, T>, f: &Facts, duplicate: bool) {
         let complete = self.snd_una.ge(self.cold.recover);
         self.cold.frto = match self.cold.frto {
             // Step 2b: two new segments instead of retransmissions, if there are any.
@@ -288,19 +288,17 @@ impl<B: Buffers> Connection<B> {
             // Step 2a.
             Frto::Retransmitted if f.acked > 0 || duplicate => Frto::Off,
             // Step 3a: they arrived, and what is missing did not.
-            Frto::NewData if duplicate || d.sacked > 0 => {
+            Frto::NewData if duplicate => {
                 self.cold.congestion.after_genuine_timeout();
                 Frto::Off
             }
-            Frto::NewData if complete => Frto::Off,
             other => other,
         };
-        if f.acked > 0 {
-            self.grow(cx, f);
-        }
+        self.grow(cx, f);
         if complete {
             self.recovery = Recovery::None;
             self.cold.frto = Frto::Off;
+            self.cold.resend_first = false;
             self.cold.rack.on_recovery_exit();
             self.schedule_probe(cx.now);
         }

@@ -189,7 +189,7 @@ impl<B: Buffers> Connection<B> {
         let c = &mut self.cold;
         c.scoreboard.on_timeout(recent);
         c.recover = self.snd_nxt;
-        c.resend_first = false;
+        c.resend_first = true;
         c.probe = None;
         self.dup_acks = 0;
         self.recovery = Recovery::Timeout;

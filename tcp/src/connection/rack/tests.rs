@@ -1,0 +1,49 @@
+use super::*;
+
+const MIN_RTT: Duration = Duration::from_millis(4);
+
+/// The reordering window, in quarters of the least round-trip time.
+fn window(r: &Rack) -> u32 {
+    let patience = r.patience(false, MIN_RTT, Duration::from_secs(1));
+    (4 * patience.as_nanos() / MIN_RTT.as_nanos()) as u32
+}
+
+fn with_duplicates(rounds: u32) -> Rack {
+    let mut r = Rack::new(Seq(0));
+    for i in 0..rounds {
+        r.on_dsack(Seq(100 * i), Seq(100 * i + 100));
+    }
+    r
+}
+
+/// RFC 8985 §6.2 step 4: once per round trip.
+#[test]
+fn a_round_trip_with_duplicates_widens_the_window_once() {
+    assert_eq!(window(&Rack::new(Seq(0))), 1);
+    let mut r = with_duplicates(1);
+    assert_eq!(window(&r), 2);
+    r.on_dsack(Seq(99), Seq(200));
+    assert_eq!(window(&r), 2);
+    r.on_dsack(Seq(100), Seq(200));
+    assert_eq!(window(&r), 3);
+    // It is no longer than the smoothed round-trip time.
+    assert_eq!(with_duplicates(300).patience(false, MIN_RTT, MIN_RTT), MIN_RTT);
+}
+
+/// RFC 8985 §6.2 step 4: sixteen recoveries without a duplicate.
+#[test]
+fn recoveries_without_duplicates_make_the_window_small_again() {
+    let mut r = with_duplicates(4);
+    for _ in 0..15 {
+        r.on_recovery_exit();
+        assert_eq!(window(&r), 5);
+    }
+    r.on_recovery_exit();
+    assert_eq!(window(&r), 1);
+    // A duplicate begins the count anew.
+    let mut r = with_duplicates(4);
+    (0..15).for_each(|_| r.on_recovery_exit());
+    r.on_dsack(Seq(1000), Seq(1100));
+    (0..15).for_each(|_| r.on_recovery_exit());
+    assert_eq!(window(&r), 6);
+}
