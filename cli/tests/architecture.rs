@@ -173,6 +173,39 @@ fn every_unsafe_block_says_why_it_is_sound() {
     }
 }
 
+/// The line numbers (from 1) of unsafe functions whose documentation does not say what they ask of their callers. What
+/// C calls asks what C's documentation says, and what implements a trait what the trait says.
+fn unconditional(source: &str) -> Vec<usize> {
+    let lines: Vec<&str> = source.lines().collect();
+    let declares = |line: &str| {
+        let line = line.trim_start();
+        let code = line.strip_prefix("pub").map_or(line, |l| l.trim_start_matches(|c| c != ' ').trim_start());
+        code.starts_with("unsafe fn ")
+    };
+    let says = |at: usize| {
+        let above = lines[..at].iter().rev().map(|l| l.trim_start());
+        above.take_while(|l| l.starts_with("///") || l.starts_with("#[")).any(|l| l.contains("# Safety"))
+    };
+    let of_a_trait = |at: usize| {
+        let block = lines[..at].iter().rev().find(|l| l.starts_with("impl") || l.starts_with("unsafe impl"));
+        lines[at].starts_with(' ') && block.is_some_and(|l| l.contains(" for "))
+    };
+    let silent = |at: &usize| declares(lines[*at]) && !says(*at) && !of_a_trait(*at);
+    (0..lines.len()).filter(silent).map(|at| at + 1).collect()
+}
+
+#[test]
+fn every_unsafe_function_says_what_it_asks() {
+    for path in sources().iter().filter(|p| !p.iter().any(|part| part == "tests")) {
+        let found = unconditional(&fs::read_to_string(path).expect("a source"));
+        assert!(found.is_empty(), "{}: unsafe fn without # Safety at {found:?}", path.display());
+    }
+    assert_eq!(unconditional("/// A.\npub(super) unsafe fn a() {}\n"), [2]);
+    assert!(unconditional("/// # Safety\n/// B.\n#[inline]\nunsafe fn a() {}\n").is_empty());
+    assert!(unconditional("impl A for B {\n    unsafe fn a() {}\n}\n").is_empty());
+    assert_eq!(unconditional("impl B {\n    unsafe fn a() {}\n}\n"), [2]);
+}
+
 #[test]
 fn an_unexplained_unsafe_block_is_found() {
     assert_eq!(unexplained("let a = 1;\nlet b = unsafe { f() };\n"), [2]);

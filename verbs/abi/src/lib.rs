@@ -11,6 +11,12 @@
 //! * `call`: how a call crosses the border: no panic gets out, errors become errno.
 //! * `rnic`: the process's one device, opened on first use.
 //!
+//! # Safety
+//! Every `extern "C"` function here asks of its caller what its manual page does: pointers are of the kind that it
+//! names, and to objects that live and are not destroyed meanwhile. Null is an error, not undefined; other numbers are
+//! checked.
+//!
+//! # Cancellation
 //! Cancellation (`pthread_cancel`) is held off while a call is at work, because it would unwind through Rust. Functions in
 //! which a program may be cancelled as it waits hold nothing while they block and call nothing but `extern "C"` functions
 //! that are not inlined: a function from which a panic could pass has tables for that, by which cancellation would

@@ -6,6 +6,10 @@
 //! in good order when a program ends without exit handlers (`leave`), and finds the
 //! functions behind the drop-in libraries (`drop_in`): `libibverbs.so.1` and `librdmacm.so.1` for programs that look for
 //! these by name, which the build script makes.
+//!
+//! # Safety
+//! Every `extern "C"` function here asks of its caller what the function of the C library or of libibverbs with that name
+//! does.
 
 mod drop_in;
 mod engine;
