@@ -51,6 +51,36 @@ fn a_burst_is_one_run() {
 }
 
 #[test]
+fn memory_that_a_long_burst_needed_goes_back() {
+    let mut s = Scoreboard::new(Seq(0));
+    for i in 1..=100 {
+        s.sent(Seq(i * 100), at(u64::from(i)));
+    }
+    s.acknowledge(Seq(9500), &mut Delivered::new(Seq(0)));
+    s.shrink();
+    assert!(s.runs.capacity() >= 100, "five runs are more than an idle connection has");
+    s.acknowledge(Seq(9600), &mut Delivered::new(Seq(0)));
+    s.shrink();
+    assert!(s.runs.capacity() <= 2 * IDLE_CAPACITY);
+}
+
+#[test]
+fn sacked_or_lost_is_disturbed() {
+    assert!(!with(&[]).is_disturbed());
+    let mut s = with(&[(1300, 1400)]);
+    assert!(s.is_disturbed());
+    found(&mut s, &yardstick(4, 1400, 10, 14));
+    assert!((s.sacked(), s.lost()) == (100, 300) && s.is_disturbed());
+    let mut lost = with(&[]);
+    lost.on_timeout(at(0));
+    assert!((lost.sacked(), lost.lost()) == (0, 100) && lost.is_disturbed());
+    // The same amounts of both, too.
+    let mut s = with(&[(1100, 1200)]);
+    s.on_timeout(at(0));
+    assert!(s.sacked() == s.lost() && s.is_disturbed());
+}
+
+#[test]
 fn three_ranges_or_more_than_two_segments_mean_loss() {
     assert!(!with(&[(1100, 1200)]).dup_thresh_reached(MSS));
     assert!(!with(&[(1100, 1300)]).dup_thresh_reached(MSS));
@@ -123,6 +153,20 @@ fn duplicates_are_not_sacks() {
     let mut d = Delivered::new(Seq(0));
     assert_eq!(s.sack(&[block(1500, 1550), block(1500, 1600)], &mut d), Some(block(1500, 1550)));
     assert_eq!(d.sacked, 0);
+}
+
+/// RFC 2018 §3: a block is beyond what is ACKed, is not empty, and is of what was sent.
+#[test]
+fn nonsense_is_no_sack() {
+    let mut s = with(&[]);
+    let mut d = Delivered::new(Seq(0));
+    for (a, b) in [(1000, 1100), (1300, 1300), (1400, 1300), (2900, 3001), (900, 1100)] {
+        s.sack(&[block(a, b)], &mut d);
+        assert_eq!((d.sacked, s.sacked(), s.runs.len()), (0, 0, 20), "{a}..{b}");
+        assert_eq!(s.audit(Seq(1000), Seq(3000)), Ok(()), "{a}..{b}");
+    }
+    s.sack(&[block(2900, 3000)], &mut d);
+    assert_eq!((d.sacked, s.sacked()), (100, 100));
 }
 
 #[test]
