@@ -66,6 +66,10 @@ fn memory_that_is_given_back_early_is_copied_first() {
         // SAFETY: the vector lives until the region is gone, and is written by nobody else.
         let source = unsafe { client.pd.reg_mr(memory.as_mut_ptr(), memory.len(), Access::empty()) }.unwrap();
         let inbox = post_sends(&client, &server, &source);
+        if seed % 4 == 3 {
+            // Fails in the same turn in which the others are lent.
+            client.post(99, SendOp::Send, &[Sge { addr: 0x1000, len: 5000, lkey: 0 }]);
+        }
         simulation.wait(Duration::from_micros(seed * 10));
         let End { pd, cq, qp, events, connection } = client;
         match seed % 3 {

@@ -63,9 +63,10 @@ impl Lent {
         self.requests.front().is_some_and(|&(_, until)| until <= self.acked)
     }
 
-    /// Whether all that was lent has come back.
-    fn is_empty(&self) -> bool {
-        self.requests.is_empty() && !self.abandoned
+    /// Whether any memory has not come back.
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        !self.requests.is_empty() || self.abandoned
     }
 
     /// The requests have ended in another way.
@@ -106,30 +107,31 @@ impl<F: urnic_tcp::Frame> Core<F> {
 }
 
 impl<P: Port, C: Clock> Engine<P, C> {
-    /// The turn of the endpoint at `index` is over. What it has lent is kept in mind, or taken back where the requests have
-    /// ended without waiting for the peer.
-    #[inline]
-    pub(super) fn settle_lent(&mut self, index: u32, conn: ConnId) {
-        let Some(endpoint) = self.core.endpoints.get(index) else { return };
-        let lender = endpoint.lender.is_some();
-        let qp = match endpoint.phase {
-            Phase::Open { qp } => self.core.qps.get_mut(qp),
+    /// Takes back what a lender has lent if its requests have ended without waiting for the peer: its queue pair has failed or
+    /// is gone.
+    #[inline(never)]
+    pub(super) fn take_back_abandoned(&mut self, index: u32, conn: ConnId) {
+        let qp = match self.core.endpoints.get(index).map(|e| &e.phase) {
+            Some(&Phase::Open { qp }) => self.core.qps.get_mut(qp),
             _ => None,
         };
-        let abandoned = match qp.map(|qp| &mut qp.tx.lent) {
-            Some(lent) if lent.is_empty() => false,
-            Some(lent) if !lent.abandoned => {
-                lent.settle(self.stack.unacked(conn));
-                return self.core.lends(index);
-            }
-            Some(lent) => std::mem::take(&mut lent.abandoned),
-            None => lender,
-        };
-        if lender {
+        // What has failed is in the ready list.
+        if qp.is_none_or(|qp| std::mem::take(&mut qp.tx.lent.abandoned)) {
             self.core.lends_no_more(index);
-        }
-        if abandoned {
             self.take_back(conn, &(0..usize::MAX));
+        }
+    }
+
+    /// The endpoint at `index` has had its turn, and its queue pair has lent memory or had it lent.
+    #[inline(never)]
+    pub(super) fn settle_lent(&mut self, index: u32, qp: u32) {
+        let Some(conn) = self.core.endpoints.get(index).and_then(|e| e.conn) else { return };
+        let Some(lent) = self.core.qps.get_mut(qp).map(|qp| &mut qp.tx.lent) else { return };
+        if lent.any() {
+            lent.settle(self.stack.unacked(conn));
+            self.core.lends(index);
+        } else {
+            self.core.lends_no_more(index);
         }
     }
 

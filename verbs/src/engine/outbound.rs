@@ -227,7 +227,9 @@ impl<P: Port, C: Clock> Engine<P, C> {
             more = self.service_qp(index, conn, qp, now);
         }
         let farewell = self.core.endpoints.get_mut(index).and_then(|e| e.farewell.take());
-        self.settle_lent(index, conn);
+        if self.core.endpoints.get(index).is_some_and(|e| e.lender.is_some()) {
+            self.take_back_abandoned(index, conn);
+        }
         match farewell {
             None => self.stack.output(now, conn, &mut Wire(&mut self.port)),
             Some(Farewell::Fin) => {
@@ -318,14 +320,19 @@ impl<P: Port, C: Clock> Engine<P, C> {
 
     /// After the turn of the endpoint at `index`: its requests complete. True if it has something to send now.
     pub(super) fn complete(&mut self, index: u32) -> bool {
-        let phase = self.core.endpoints.get(index).map(|e| &e.phase);
-        let Some(&Phase::Open { qp: qp_index }) = phase else { return false };
+        let Some(endpoint) = self.core.endpoints.get(index) else { return false };
+        let Phase::Open { qp: qp_index } = endpoint.phase else { return false };
+        let lender = endpoint.lender.is_some();
         let Some(qp) = self.core.qps.get_mut(qp_index) else { return false };
+        let lends = qp.tx.lent.any();
         qp.complete_sends();
         let overflowed = std::mem::take(&mut qp.tx.overflowed) && !qp.is_over();
         if overflowed {
             let terminate = Some(Terminate::STREAM_CATASTROPHIC);
             self.core.fail(qp_index, terminate, Why::CompletionQueueFull);
+        }
+        if lends || lender {
+            self.settle_lent(index, qp_index);
         }
         overflowed
     }
