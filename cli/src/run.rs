@@ -88,7 +88,8 @@ impl Libraries {
     /// The variables of the dynamic linker, with what they hold already behind ours.
     pub fn environment(&self, way: Way, rsockets: bool) -> Result<Vec<(&'static str, OsString)>, Failure> {
         let mut preload = Vec::new();
-        if way != Way::DropIn {
+        // It has to be before librspreload.so, lest that makes rsockets of DPDK's sockets.
+        if way != Way::DropIn || rsockets {
             preload.push(self.shim.clone());
         }
         if rsockets {

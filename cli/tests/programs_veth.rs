@@ -112,6 +112,23 @@ fn needs_root_perftest_over_af_packet() {
     }
 }
 
+/// 2 bytes to 8 MiB.
+#[test]
+#[ignore = "takes a minute, and needs root, for network namespaces, and the package perftest"]
+fn long_perftest_all_sizes_over_af_packet() {
+    let _alone = alone();
+    let cable = Cable::new();
+    for arguments in [
+        "ib_write_lat -R -n 5 -a",
+        "ib_read_lat -R -n 5 -a",
+        "ib_send_lat -R -n 5 -a",
+        "ib_write_bw -R -n 5 -a",
+        "ib_read_bw -R -n 5 -a",
+    ] {
+        perftest(&cable.left, &cable.right, arguments);
+    }
+}
+
 #[test]
 #[ignore = "needs root, for network namespaces, and the package fio"]
 fn needs_root_fio_over_af_packet() {
@@ -129,6 +146,20 @@ fn needs_root_rsockets_over_af_packet() {
     for program in ["rstream -T v -C 50 -S 10000", "riostream -T v -C 50 -S 65536"] {
         let (server, client) = cable.pair(program, &format!("{program} -s {SERVER}"));
         assert!(server.contains("custom") && client.contains("custom"), "{program}: {server} {client}");
+    }
+}
+
+/// A program for sockets, whose sockets librspreload.so turns into rsockets; those of DPDK's driver, which asks the kernel
+/// about the interface, stay sockets.
+#[test]
+#[ignore = "needs root, for network namespaces, and the packages iperf and librdmacm1"]
+fn needs_root_sockets_become_rsockets_over_af_packet() {
+    let _alone = alone();
+    let cable = Cable::new();
+    for way in ["--rsockets --", "--libraries drop-in --rsockets --"] {
+        let (server, client) = cable
+            .pair(&format!("{way} iperf -s -P 1 -B {SERVER}"), &format!("{way} iperf -c {SERVER} -n 4M"));
+        assert!(server.contains("4.00 MBytes") && client.contains("4.00 MBytes"), "{way}: {server} {client}");
     }
 }
 

@@ -5,11 +5,13 @@
 //! signal blocked, so that the program around us keeps its signals, its affinity and its SIGPIPE disposition.
 
 use std::ffi::{CStr, CString, c_char};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, ThreadId};
 
 use dpdk_sys as sys;
 use nix::sys::signal::SigSet;
+use nix::unistd::gettid;
 use urnic_config::Hugepages;
 
 use crate::affinity;
@@ -99,6 +101,14 @@ pub struct Eal {
 
 static STARTED: Mutex<Option<Result<Arc<Eal>, EalError>>> = Mutex::new(None);
 
+/// The kernel's number of the private thread, 0 until there is one.
+static THREAD: AtomicI32 = AtomicI32::new(0);
+
+/// Whether the caller is the thread that runs DPDK's control calls. May be called in a signal handler.
+pub fn is_control_thread() -> bool {
+    THREAD.load(Ordering::Relaxed) == gettid().as_raw()
+}
+
 impl Eal {
     /// Starts EAL, or joins the one that already runs in this process: the settings of the first start hold.
     ///
@@ -119,6 +129,7 @@ impl Eal {
         let (jobs, inbox) = mpsc::channel::<Job>();
         let (answer, outcome) = mpsc::channel();
         let body = move || {
+            THREAD.store(gettid().as_raw(), Ordering::Relaxed);
             // The thread, and all that EAL starts from it, must never run the program's signal handlers.
             if let Err(e) = SigSet::all().thread_block() {
                 let _ = answer.send(Err(EalError::Thread(e.to_string())));

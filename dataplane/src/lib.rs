@@ -29,7 +29,7 @@ pub use caps::{Capabilities, ExternalMemory};
 pub use capture::{Capture, CaptureError, CaptureStats, Direction};
 pub use checksum::fill_checksum;
 pub use clock::Clock;
-pub use eal::{Eal, EalConfig, EalError, MemoryKind};
+pub use eal::{Eal, EalConfig, EalError, MemoryKind, is_control_thread};
 pub use frame::{Part, TxFrame, TxQueue};
 pub use hugepages::{HugepageStatus, status as hugepage_status};
 pub use mbuf::Mbuf;

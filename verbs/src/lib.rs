@@ -50,6 +50,7 @@ pub use qp::{Qp, QpAttr, QpConnection, QpInit, QpState, TerminateInfo};
 pub use shard::before_exit;
 pub use srq::{Srq, SrqAttr, SrqInit};
 pub use urnic_config::{Cidr, RtrChoice};
+pub use urnic_dataplane::is_control_thread;
 pub use urnic_iwarp::Rtr;
 pub use urnic_tcp::{
     ConnInfo as TcpInfo, Keepalive, Patience, RecoveryState as TcpRecovery, State as TcpState,

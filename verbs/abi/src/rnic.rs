@@ -124,6 +124,12 @@ extern "C" fn urnic_before_exit() {
     urnic::before_exit();
 }
 
+/// Asked by `liburnic.so` about the thread that opens a socket. Safe in signal handlers.
+#[unsafe(no_mangle)]
+extern "C" fn urnic_control_thread() -> bool {
+    urnic::is_control_thread()
+}
+
 /// Logs on stderr what `URNIC_LOG` asks for.
 fn log() {
     let filter = EnvFilter::try_from_env("URNIC_LOG").unwrap_or_else(|_| EnvFilter::new("warn,dpdk=error"));

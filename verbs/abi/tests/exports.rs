@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the shim has besides: to show the device's address to programs, to end connections when they end, and to find
-/// functions for the drop-in libraries.
-const INTERPOSED: [&str; 6] = ["getifaddrs", "freeifaddrs", "getaddrinfo", "_exit", "_Exit", "urnic_find"];
+/// What the shim has besides: to show the device's address to programs, to end connections when they end, to leave sockets
+/// of DPDK's alone, and to find functions for the drop-in libraries.
+const INTERPOSED: [&str; 7] =
+    ["getifaddrs", "freeifaddrs", "getaddrinfo", "_exit", "_Exit", "socket", "urnic_find"];
 /// What the engine has for the shim.
-const INTERNAL: &str = "urnic_before_exit";
+const INTERNAL: [&str; 2] = ["urnic_before_exit", "urnic_control_thread"];
 
 /// The folder that cargo puts libraries into.
 fn built(package: &str, library: &str) -> PathBuf {
@@ -39,7 +40,7 @@ fn expected() -> BTreeSet<String> {
 #[test]
 fn the_interface_is_complete() {
     let mut expected = expected();
-    expected.insert(INTERNAL.to_owned());
+    expected.extend(INTERNAL.map(str::to_owned));
     assert_eq!(exports(built("urnic-abi", "liburnic_verbs.so")), expected);
 }
 

@@ -95,14 +95,18 @@ fn library() -> *mut c_void {
             let why = unsafe { CStr::from_ptr(libc::dlerror()) };
             give_up(&format!("cannot load the library: {}", why.to_string_lossy()));
         }
-        // SAFETY: a library that stays loaded, and a string that ends.
-        BEFORE_EXIT.store(unsafe { libc::dlsym(handle, c"urnic_before_exit".as_ptr()) }, Ordering::Release);
+        for (slot, name) in [(&BEFORE_EXIT, c"urnic_before_exit"), (&CONTROL_THREAD, c"urnic_control_thread")]
+        {
+            // SAFETY: a library that stays loaded, and a string that ends.
+            slot.store(unsafe { libc::dlsym(handle, name.as_ptr()) }, Ordering::Release);
+        }
         handle as usize
     }) as *mut c_void
 }
 
-/// A function of the library behind, null until that is loaded.
+/// Functions of the library behind, null until that is loaded.
 static BEFORE_EXIT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static CONTROL_THREAD: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// The process is about to end without running exit handlers.
 pub fn before_exit() {
@@ -111,6 +115,13 @@ pub fn before_exit() {
         // SAFETY: the function of that name, which takes and gives nothing.
         unsafe { std::mem::transmute::<*mut c_void, extern "C" fn()>(function)() };
     }
+}
+
+/// Whether the caller is a thread of DPDK's and not of the program.
+pub fn is_control_thread() -> bool {
+    let function = CONTROL_THREAD.load(Ordering::Acquire);
+    // SAFETY: the function of that name, which takes nothing.
+    !function.is_null() && unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> bool>(function)() }
 }
 
 /// The folder that this library was loaded from.

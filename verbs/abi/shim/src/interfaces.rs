@@ -62,7 +62,7 @@ fn sockaddr(ip: IpAddr) -> libc::sockaddr_storage {
 }
 
 /// The next definition of a function, behind ours.
-fn next(name: &CStr, cache: &AtomicPtr<c_void>) -> *mut c_void {
+pub fn next(name: &CStr, cache: &AtomicPtr<c_void>) -> *mut c_void {
     let known = cache.load(Ordering::Acquire);
     if !known.is_null() {
         return known;

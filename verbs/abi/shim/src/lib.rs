@@ -3,8 +3,8 @@
 //! one is called: processes that never do pay for a small file and nothing else. There are no constructors.
 //!
 //! It also shows the device's address to programs that ask for the addresses of this host (`interfaces`), ends connections
-//! in good order when a program ends without exit handlers (`leave`), and finds the
-//! functions behind the drop-in libraries (`drop_in`): `libibverbs.so.1` and `librdmacm.so.1` for programs that look for
+//! in good order when a program ends without exit handlers (`leave`), keeps sockets of DPDK's drivers from becoming rsockets
+//! (`sockets`), and finds the functions behind the drop-in libraries (`drop_in`): `libibverbs.so.1` and `librdmacm.so.1` for programs that look for
 //! these by name, which the build script makes.
 //!
 //! # Safety
@@ -15,3 +15,4 @@ mod drop_in;
 mod engine;
 mod interfaces;
 mod leave;
+mod sockets;
