@@ -16,7 +16,6 @@ fn perftest(arguments: &[&str]) {
             let port = format!("{kind}:{}/link.sock", folder.path().display());
             Node { ip: ip.into(), port, ..Node::default() }
         };
-        // In this order: a vhost end whose peer is not there yet looks for it once a second.
         stock::perftest(&node("10.4.0.1", "virtio_user"), &node("10.4.0.2", "vhost"), arguments);
     }
 }

@@ -18,6 +18,9 @@ use crate::{Capabilities, Pool, log};
 /// How often a memif client tries to reach its server.
 const RETRY: Duration = Duration::from_millis(20);
 
+/// How long a device that could not be made is left alone.
+const PLUG_AGAIN: Duration = Duration::from_secs(10);
+
 /// How long a NIC may take to make its link when a port is opened.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -30,7 +33,7 @@ enum State {
     Waiting(Door),
     /// The device exists. Whether it is started: a memif client cannot be before its server is there.
     Plugged { started: bool },
-    /// There is no device.
+    /// There is no device; a `vhost` port has none until its peer listens.
     Absent,
 }
 
@@ -121,6 +124,8 @@ impl Device {
                 }
                 device.start()?;
             }
+            // Where nobody listens yet, the driver would look for its peer once a second.
+            PortSpec::Vhost { path, server: false } if !socket::is_served(path) => {}
             PortSpec::Tap { .. } => {
                 signals::reserved(|| device.plug())?;
                 device.start()?;
@@ -177,7 +182,11 @@ impl Device {
             return netdev.is_running();
         }
         match &mut self.state {
-            State::Absent => return false,
+            State::Absent => {
+                if !self.join() {
+                    return false;
+                }
+            }
             State::Waiting(door) => {
                 if !door.has_visitor() || !self.admit() {
                     return false;
@@ -233,6 +242,20 @@ impl Device {
         {
             self.state = State::Waiting(door);
         }
+        false
+    }
+
+    /// Makes the device of a `vhost` port once somebody listens for it: the driver connects at once. Whether there is one.
+    fn join(&mut self) -> bool {
+        let PortSpec::Vhost { path, server: false } = &self.spec else { return false };
+        if Instant::now() < self.retry_at || !socket::is_served(path) {
+            return false;
+        }
+        self.retry_at = Instant::now() + RETRY;
+        let Err(e) = self.plug().and_then(|()| self.start()) else { return true };
+        tracing::warn!("{e}; trying again in {} s", PLUG_AGAIN.as_secs());
+        self.retry_at = Instant::now() + PLUG_AGAIN;
+        self.unplug();
         false
     }
 
