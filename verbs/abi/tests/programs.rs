@@ -56,6 +56,8 @@ enum Watched {
     Asan,
     /// By valgrind, which knows what cancelled threads do, and sees the reads of the libraries.
     Memcheck,
+    /// By valgrind, but not for leaks: a forked child has the memory of threads that it has not.
+    Touches,
     /// AddressSanitizer does not know what the program does: threads that are cancelled leave their stacks behind.
     No,
 }
@@ -86,9 +88,11 @@ fn run_for(name: &str, arguments: &[&str], watched: Watched, patience: u32, log:
     std::fs::write(&kept, if watched == Watched::Memcheck { KEPT_TOO } else { KEPT }).expect("a file");
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", &patience.to_string()]);
+    if matches!(watched, Watched::Memcheck | Watched::Touches) {
+        command.args(["valgrind", "--quiet", "--error-exitcode=9", "--num-callers=40"]);
+    }
     if watched == Watched::Memcheck {
-        command.args(["valgrind", "--quiet", "--error-exitcode=9", "--num-callers=40", "--leak-check=full"]);
-        command.args(["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]);
+        command.args(["--leak-check=full", "--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]);
         command.arg(format!("--suppressions={}", kept.display()));
     }
     command.arg(&program).args(arguments);
@@ -186,6 +190,7 @@ fn long_memcheck() {
     ] {
         succeeds(name, arguments, Watched::Memcheck);
     }
+    succeeds("survive", &["fork-after"], Watched::Touches);
 }
 
 /// Standard error is a pipe without a reader, everything is logged, and SIGPIPE is ignored.

@@ -239,14 +239,14 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
     status(|| {
         // SAFETY: null, or a queue pair and the program's attributes.
         let (this, attr) = unsafe { (pair(qp)?, deref(attr)?) };
-        if mask & IBV_QP_STATE == 0 {
-            return Ok(());
-        }
-        let now = this.qp.state();
         // A peer by its number and path is an InfiniBand one: whoever asks for it would wait for it for ever.
         if mask & (IBV_QP_AV | IBV_QP_DEST_QPN) != 0 {
             return Err(libc::EOPNOTSUPP);
         }
+        if mask & IBV_QP_STATE == 0 {
+            return Ok(());
+        }
+        let now = this.qp.state();
         match attr.qp_state {
             IBV_QPS_ERR => this.qp.to_error(),
             IBV_QPS_SQD => crate::cm::close_qp(this.qp.qpn()),

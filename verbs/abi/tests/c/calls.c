@@ -366,6 +366,8 @@ static void shared_queues(struct ibv_context *context, void *memory)
 	ex.srq_type = IBV_SRQT_XRC;
 	ex.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
 	NONE(ibv_create_srq_ex(context, &ex), EOPNOTSUPP);
+	ex.srq_type = IBV_SRQT_TM;
+	NONE(ibv_create_srq_ex(context, &ex), EOPNOTSUPP);
 	OK(ibv_destroy_cq(cq));
 	OK(ibv_dereg_mr(mr));
 	OK(ibv_dealloc_pd(pd));
@@ -465,6 +467,10 @@ static void queue_pairs(struct ibv_context *context, void *memory)
 	OK(C(ibv_modify_qp)(qp, &attr, IBV_QP_STATE));
 	FAILS(ibv_modify_qp(NULL, &attr, IBV_QP_STATE), EINVAL);
 	FAILS(ibv_modify_qp(qp, NULL, IBV_QP_STATE), EINVAL);
+	OK(ibv_modify_qp(qp, &attr, IBV_QP_ACCESS_FLAGS));
+	FAILS(ibv_modify_qp(qp, &attr, IBV_QP_AV), EOPNOTSUPP);
+	attr.qp_state = IBV_QPS_RTR;
+	FAILS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_DEST_QPN), EOPNOTSUPP);
 	attr.qp_state = 99;
 	FAILS(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
 	attr.qp_state = IBV_QPS_ERR;
@@ -496,6 +502,9 @@ static void queue_pairs(struct ibv_context *context, void *memory)
 	ibv_wr_set_sge(qpx, 1, 2, 3); /* of nothing */
 	ibv_wr_set_sge_list(qpx, 2, NULL);
 	FAILS(ibv_wr_complete(qpx), EINVAL);
+	ibv_wr_start(qpx);
+	ibv_wr_send_imm(qpx, 0);
+	FAILS(ibv_wr_complete(qpx), EOPNOTSUPP);
 	ibv_wr_start(qpx);
 	ibv_wr_bind_mw(qpx, NULL, 0, NULL);
 	FAILS(ibv_wr_complete(qpx), EINVAL);
@@ -593,6 +602,15 @@ static void what_is_not_here(struct ibv_context *context)
 	NONE(ibv_open_xrcd(context, &xrcd), EOPNOTSUPP);
 	struct ibv_counters_init_attr counters = { 0 };
 	NONE(ibv_create_counters(context, &counters), EOPNOTSUPP);
+	struct ibv_rwq_ind_table_init_attr table = { 0 };
+	NONE(ibv_create_rwq_ind_table(context, &table), EOPNOTSUPP);
+	struct ibv_qp_open_attr open = { 0 };
+	NONE(ibv_open_qp(context, &open), EOPNOTSUPP);
+	struct ibv_flow_action_esp_attr esp = { 0 };
+	NONE(ibv_create_flow_action_esp(context, &esp), EOPNOTSUPP);
+	struct ibv_qp qp = { .context = context };
+	struct ibv_flow_attr flow = { 0 };
+	NONE(ibv_create_flow(&qp, &flow), EOPNOTSUPP);
 	OK(ibv_dealloc_pd(pd));
 }
 
