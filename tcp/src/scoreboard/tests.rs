@@ -65,6 +65,20 @@ fn memory_that_a_long_burst_needed_goes_back() {
 }
 
 #[test]
+fn what_goes_again_together_is_one_run() {
+    let mut s = with(&[]);
+    s.on_timeout(at(30));
+    for i in 0..5 {
+        s.sent_again(Seq(1000 + 100 * i)..Seq(1100 + 100 * i), at(31));
+    }
+    assert_eq!((s.runs.len(), s.lost()), (16, 1500));
+    // Not with what went again at another time, or for the first.
+    s.sent_again(Seq(1500)..Seq(1600), at(32));
+    s.sent(Seq(3100), at(32));
+    assert_eq!((s.runs.len(), s.lost()), (17, 1400));
+}
+
+#[test]
 fn sacked_or_lost_is_disturbed() {
     assert!(!with(&[]).is_disturbed());
     let mut s = with(&[(1300, 1400)]);
