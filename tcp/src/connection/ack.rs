@@ -102,6 +102,9 @@ impl<B: Buffers> Connection<B> {
     /// SND.UNA moves.
     fn advance<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment, delivered: &mut Delivered) {
         let una = core::mem::replace(&mut self.snd_una, s.ack);
+        if (una.0 ^ s.ack.0) >> 30 != 0 {
+            self.follow();
+        }
         self.dup_acks = 0;
         self.cold.scoreboard.acknowledge(s.ack, delivered);
         if let Some(newest) = delivered.newest {
@@ -123,6 +126,17 @@ impl<B: Buffers> Connection<B> {
         if !(self.recovery == Recovery::NewReno && c.partial_acked) {
             self.restart_timer(cx.now);
         }
+    }
+
+    /// Numbers that are kept for as long as it takes until they matter follow SND.UNA, or they would seem to lie ahead of
+    /// it after 2^31 octets. Windows are smaller than 2^30.
+    #[cold]
+    fn follow(&mut self) {
+        let (una, c) = (self.snd_una, &mut self.cold);
+        c.recover = c.recover.max(una - 1);
+        c.marks_until = c.marks_until.max(una - 1);
+        c.rack.follow(una);
+        c.path_mtu.follow(una);
     }
 
     /// A round-trip sample, once per round trip: of the newest transmission that was acknowledged. Of one that was sent

@@ -37,6 +37,11 @@ impl PathMtu {
         PathMtu { most, raise_at, trial: None }
     }
 
+    /// All before `una` has arrived: then larger segments do pass.
+    pub fn follow(&mut self, una: Seq) {
+        self.trial = self.trial.filter(|(from, _)| una.le(*from));
+    }
+
     /// Larger segments may be tried.
     #[inline]
     pub fn is_due(&self, now: Time) -> bool {

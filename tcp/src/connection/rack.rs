@@ -63,6 +63,12 @@ impl Rack {
         }
     }
 
+    /// All before `una` has arrived.
+    pub fn follow(&mut self, una: Seq) {
+        self.fack = self.fack.max(una);
+        self.dsack_round = self.dsack_round.filter(|r| una.lt(*r));
+    }
+
     /// A duplicate was reported: once per round trip the window grows (step 4).
     pub fn on_dsack(&mut self, una: Seq, nxt: Seq) {
         if self.dsack_round.is_some_and(|r| una.lt(r)) {

@@ -10,6 +10,7 @@ mod peer;
 mod acks;
 mod attacks;
 mod closing;
+mod far;
 mod floods;
 mod goodput;
 mod random;

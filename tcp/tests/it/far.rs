@@ -1,0 +1,188 @@
+//! Connections that have carried more octets than sequence numbers can be told apart over.
+
+use crate::harness::{Record, ip, mac};
+use crate::peer::{Seg, arp};
+use smoltcp::wire::ArpOperation;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::time::Duration;
+use urnic_tcp::{
+    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Stack, StackConfig, Time,
+    Transmit,
+};
+
+const PEER: u8 = 9;
+const ROUND_TRIP: Duration = Duration::from_millis(10);
+const ECE: u8 = 0x40;
+const ECN_SYN: u8 = 0xc0;
+
+struct Kinds;
+
+impl Buffers for Kinds {
+    type Frame = Trusted;
+    type Payload = Record;
+}
+
+/// A frame whose checksums somebody has looked at.
+struct Trusted(Vec<u8>);
+
+impl Frame for Trusted {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn checksum_trusted(&self) -> bool {
+        true
+    }
+}
+
+#[derive(Default)]
+struct App {
+    conn: Option<ConnId>,
+}
+
+impl Handler<Trusted> for App {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) {
+        self.conn = Some(conn);
+    }
+
+    fn connected(&mut self, _: ConnId, _: u64) {}
+
+    fn data(&mut self, _: ConnId, _: u64, _: Trusted, _: Range<usize>) {}
+
+    fn acked(&mut self, _: ConnId, _: u64, _: u64) {}
+
+    fn finished(&mut self, _: ConnId, _: u64) {}
+
+    fn closed(&mut self, _: ConnId, _: u64, reason: CloseReason) {
+        panic!("closed: {reason:?}");
+    }
+}
+
+/// What was sent: the number of the SYN, and how many octets followed.
+#[derive(Default)]
+struct Out {
+    first: u32,
+    octets: u64,
+}
+
+impl Transmit<Record> for Out {
+    fn room(&self) -> usize {
+        usize::MAX
+    }
+
+    fn emit(&mut self, e: Emit<'_, Record>) {
+        if let Some(seq) = e.headers.get(38..42).filter(|_| self.octets == 0) {
+            self.first = u32::from_be_bytes([seq[0], seq[1], seq[2], seq[3]]);
+        }
+        if e.retransmit {
+            return;
+        }
+        self.octets += e.payload.iter().map(|p| p.range.len() as u64).sum::<u64>();
+    }
+}
+
+struct Far {
+    stack: Stack<Kinds>,
+    app: App,
+    out: Out,
+    now: Time,
+    iss: u32,
+    /// Octets acknowledged.
+    acked: u64,
+    record: Record,
+}
+
+impl Far {
+    /// A connection that has carried half of all numbers, and some, without losses or marks. `flags` are in the SYN, too.
+    fn new(sack: bool, flags: u8) -> Self {
+        let mut config = StackConfig::new(mac(1), ip(1), 24, 7);
+        config.checksum_offload_tx = true;
+        config.tcp.send_buffer = 128 << 20;
+        config.tcp.timestamps = false;
+        let now = Time::from_secs(1);
+        let mut stack = Stack::new(config, Box::new(LocalPorts::new(7)), now).expect("a valid configuration");
+        stack.set_gso_max(60_000);
+        stack.listen(7, 1).expect("listen");
+        let record = Record::from(vec![7; 58_400]);
+        let mut far = Far { stack, app: App::default(), out: Out::default(), now, iss: 0, acked: 0, record };
+        far.receive(arp(ArpOperation::Request, PEER, 1));
+        let syn = Seg { syn: true, mss: Some(1460), scale: Some(14), sack_permitted: sack, ..Seg::default() };
+        far.send(&syn, flags);
+        far.iss = far.out.first;
+        far.send(&far.ack(&[]), 0);
+        while far.acked < (1 << 31) + (1 << 28) {
+            far.round();
+            far.acked = far.out.octets;
+            far.send(&far.ack(&[]), 0);
+        }
+        far.round();
+        let c = far.stack.counters();
+        assert_eq!((c.retransmitted_segments, c.congestion_reductions), (0, 0));
+        far
+    }
+
+    fn receive(&mut self, frame: Vec<u8>) {
+        self.stack.receive(self.now, Trusted(frame), &mut self.app, &mut self.out);
+        self.stack.flush(self.now, &mut self.out);
+    }
+
+    /// The peer sends a segment, with more flags.
+    fn send(&mut self, seg: &Seg, flags: u8) {
+        let mut frame = seg.frame(PEER, 1);
+        frame[47] |= flags;
+        self.receive(frame);
+    }
+
+    fn ack(&self, sacks: &[(u32, u32)]) -> Seg {
+        let number = |octets: u64| self.iss.wrapping_add(1).wrapping_add(octets as u32);
+        let sacks =
+            sacks.iter().map(|&(a, b)| (number(self.acked + a as u64), number(self.acked + b as u64)));
+        Seg {
+            seq: 1,
+            ack: Some(number(self.acked)),
+            window: 0xffff,
+            sacks: sacks.collect(),
+            ..Seg::default()
+        }
+    }
+
+    /// Sends what the windows let go. A round trip later:
+    fn round(&mut self) {
+        let conn = self.app.conn.expect("a connection");
+        while self.stack.room(conn) > 0 {
+            self.stack.send(conn, self.record.clone()).expect("room");
+            self.stack.output(self.now, conn, &mut self.out);
+        }
+        self.now += ROUND_TRIP;
+    }
+}
+
+/// RFC 6582 §3.2 step 1: so far behind, `recover` must not look as if it were ahead.
+#[test]
+fn three_duplicates_tell_of_a_loss() {
+    let mut far = Far::new(false, 0);
+    for _ in 0..3 {
+        far.send(&far.ack(&[]), 0);
+    }
+    assert_eq!(far.stack.counters().fast_recoveries, 1);
+}
+
+/// RFC 8985 §6.2 step 3: what arrives first after long is no reordering.
+#[test]
+fn a_loss_is_no_reordering() {
+    let mut far = Far::new(true, 0);
+    far.send(&far.ack(&[(1460, 6 * 1460)]), 0);
+    assert_eq!(far.stack.counters().sack_recoveries, 1);
+    let conn = far.app.conn.expect("a connection");
+    assert!(!far.stack.info(conn).expect("it lives").reordering);
+}
+
+/// RFC 3168 §6.1.2: the first mark after long reduces the window.
+#[test]
+fn a_mark_is_heard() {
+    let mut far = Far::new(true, ECN_SYN);
+    far.acked += 1460;
+    far.send(&far.ack(&[]), ECE);
+    assert_eq!(far.stack.counters().congestion_reductions, 1);
+}
