@@ -9,7 +9,7 @@ use smoltcp::wire::ArpOperation;
 use std::net::SocketAddr;
 use std::time::Duration;
 use urnic_sim::Impairment;
-use urnic_tcp::{Congestion, Ecn, StackConfig, Time};
+use urnic_tcp::{CloseReason, Congestion, Ecn, StackConfig, Time};
 
 /// Both octet counts and record sizes of every magnitude.
 fn script(rng: &mut Rng, mtu: usize) -> Script {
@@ -190,18 +190,60 @@ fn an_outage_is_survived() {
         let connected = |w: &World| w.hosts.iter().all(|h| h.app.sessions.iter().any(|s| s.established));
         assert!(w.run(Duration::from_secs(600), connected), "not connected: {}", w.describe());
         w.run(Duration::from_millis(rng.u64(..50)), |_| false);
-        let cut = Impairment { loss: 1.0, ..Impairment::default() };
-        let mut before = Vec::new();
-        for (a, b) in [(0, 1), (1, 0)] {
-            let link = w.net.link_mut(a, b).expect("exists");
-            before.push(*link.impairment());
-            link.set_impairment(&cut);
-        }
-        w.run(Duration::from_secs(rng.u64(1..20)), |_| false);
-        for ((a, b), i) in [(0, 1), (1, 0)].into_iter().zip(&before) {
-            w.net.link_mut(a, b).expect("exists").set_impairment(i);
-        }
+        outage(&mut w, Duration::from_secs(rng.u64(1..20)));
         w.run_to_end(Duration::from_secs(7200));
+    });
+}
+
+/// Nothing passes for a while.
+fn outage(w: &mut World, span: Duration) {
+    let cut = Impairment { loss: 1.0, ..Impairment::default() };
+    let ways = [(0, 1), (1, 0)];
+    let before = ways.map(|(a, b)| {
+        let link = w.net.link_mut(a, b).expect("exists");
+        let before = *link.impairment();
+        link.set_impairment(&cut);
+        before
+    });
+    w.run(span, |_| false);
+    for ((a, b), i) in ways.into_iter().zip(&before) {
+        w.net.link_mut(a, b).expect("exists").set_impairment(i);
+    }
+}
+
+/// A network that fails while a connection is being opened. If it comes back while SYNs are repeated, the open succeeds;
+/// otherwise who opens is told that time is up, or, if nobody has ever answered for the address, that (RFC 1122 §2.3.2.2).
+#[test]
+fn an_outage_while_opening() {
+    for_seeds(60, |seed| {
+        let mut rng = Rng::with_seed(seed ^ 0x0b);
+        let v6 = rng.bool();
+        let mut w = World::pair("delay=1ms", |c| {
+            // SYNs after 0, 1, 3, 7 and 15 s; the end after 31 s.
+            c.tcp.syn_retries = 4;
+            if v6 {
+                let n = c.mac[5];
+                only_v6(n, c);
+            }
+        });
+        let known = rng.bool();
+        w.open(Script::send(1000), Script::send(1000));
+        if known {
+            w.run_to_end(Duration::from_secs(10));
+            let to = SocketAddr::new(w.hosts[1].address(), 7);
+            w.hosts[0].connect(w.now, to, Script::send(1000));
+        }
+        w.run(Duration::from_micros(rng.u64(..7000)), |_| false);
+        let in_time = rng.bool();
+        let span = if in_time { rng.u64(100..14_000) } else { rng.u64(33_000..40_000) };
+        outage(&mut w, Duration::from_millis(span));
+        let s = w.hosts[0].app.sessions.last().expect("somebody opens");
+        match s.closed.filter(|_| !s.established) {
+            Some(CloseReason::TimedOut) => assert!(!in_time, "{}", w.describe()),
+            Some(reason) => assert!(reason == CloseReason::Unreachable && !known, "{}", w.describe()),
+            None if in_time => w.run_to_end(Duration::from_secs(120)),
+            None => assert!(s.established, "opening for ever: {}", w.describe()),
+        }
     });
 }
 
