@@ -30,11 +30,20 @@ impl What {
     }
 }
 
+/// What is known of an identifier.
+struct Registered {
+    /// Where its events go.
+    inbox: Arc<Inbox<Pending>>,
+    /// Queue pairs whose events are its own: one, unless the program changes them.
+    qpns: Vec<u32>,
+    /// Its number as a listener.
+    listener: Option<u64>,
+}
+
 /// The identifiers and channels that exist. Never held while the engine is called: the engine's events take it.
 #[derive(Default)]
 pub struct Hub {
-    /// Where the events of each identifier go.
-    ids: HashMap<usize, Arc<Inbox<Pending>>>,
+    ids: HashMap<usize, Registered>,
     by_qpn: HashMap<u32, usize>,
     listeners: HashMap<u64, usize>,
     channels: HashMap<usize, Arc<Inbox<Pending>>>,
@@ -68,7 +77,7 @@ impl Hub {
     }
 
     pub fn add_id(&mut self, id: *mut Id, inbox: Arc<Inbox<Pending>>) {
-        self.ids.insert(id as usize, inbox);
+        self.ids.insert(id as usize, Registered { inbox, qpns: Vec::new(), listener: None });
     }
 
     pub fn knows(&self, id: *mut Id) -> bool {
@@ -77,21 +86,41 @@ impl Hub {
 
     /// Forgets an identifier, and gives what was not fetched of it.
     pub fn remove_id(&mut self, id: *mut Id) -> Vec<Pending> {
-        self.by_qpn.retain(|_, other| *other != id as usize);
-        self.listeners.retain(|_, other| *other != id as usize);
-        let inbox = self.ids.remove(&(id as usize));
-        inbox.map_or_else(Vec::new, |inbox| inbox.take_out(|pending| pending.id == id))
+        let Some(gone) = self.ids.remove(&(id as usize)) else { return Vec::new() };
+        for qpn in gone.qpns {
+            self.by_qpn.remove(&qpn);
+        }
+        if let Some(number) = gone.listener {
+            self.listeners.remove(&number);
+        }
+        gone.inbox.take_out(|pending| pending.id == id)
     }
 
     /// The events of an identifier go to another channel from now on, with those that were not fetched.
     pub fn migrate(&mut self, id: *mut Id, to: Arc<Inbox<Pending>>) {
-        if let Some(from) = self.ids.insert(id as usize, to.clone()) {
-            from.take_out(|pending| pending.id == id).into_iter().for_each(|pending| to.push(pending));
+        if let Some(this) = self.ids.get_mut(&(id as usize)) {
+            let from = std::mem::replace(&mut this.inbox, to);
+            from.take_out(|pending| pending.id == id)
+                .into_iter()
+                .for_each(|pending| this.inbox.push(pending));
         }
     }
 
+    /// Events of the queue pair are the identifier's from now on, and nobody else's.
     pub fn tie(&mut self, qpn: u32, id: *mut Id) {
-        self.by_qpn.insert(qpn, id as usize);
+        self.untie(qpn);
+        if let Some(this) = self.ids.get_mut(&(id as usize)) {
+            this.qpns.push(qpn);
+            self.by_qpn.insert(qpn, id as usize);
+        }
+    }
+
+    fn untie(&mut self, qpn: u32) {
+        if let Some(id) = self.by_qpn.remove(&qpn)
+            && let Some(this) = self.ids.get_mut(&id)
+        {
+            this.qpns.retain(|other| *other != qpn);
+        }
     }
 
     pub fn tied(&self, qpn: u32) -> Option<*mut Id> {
@@ -101,7 +130,12 @@ impl Hub {
     /// A number by which the requests of a listener find it.
     pub fn listener(&mut self, id: *mut Id) -> u64 {
         self.next_listener += 1;
-        self.listeners.insert(self.next_listener, id as usize);
+        if let Some(this) = self.ids.get_mut(&(id as usize)) {
+            if let Some(before) = this.listener.replace(self.next_listener) {
+                self.listeners.remove(&before);
+            }
+            self.listeners.insert(self.next_listener, id as usize);
+        }
         self.next_listener
     }
 
@@ -131,15 +165,15 @@ impl Hub {
 
     /// Gives an event to the program.
     pub fn tell(&self, id: *mut Id, what: What) {
-        if let Some(inbox) = self.ids.get(&(id as usize)) {
-            inbox.push(Pending { id, what });
+        if let Some(this) = self.ids.get(&(id as usize)) {
+            this.inbox.push(Pending { id, what });
         }
     }
 }
 
 /// The queue pair is gone: nobody wants its events.
 pub fn forget_qp(qpn: u32) {
-    hub().by_qpn.remove(&qpn);
+    hub().untie(qpn);
 }
 
 /// Takes an event of a listener's from the engine. A request whose listener is gone is refused by the engine itself.
