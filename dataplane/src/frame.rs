@@ -238,6 +238,24 @@ impl TxQueue {
         Ok(())
     }
 
+    /// Drops the frames that show memory of someone else within `range`, by address; answers how many.
+    pub fn drop_showing(&mut self, range: &Range<usize>) -> usize {
+        let before = self.len;
+        self.len = 0;
+        for i in 0..before {
+            let m = self.frames[i];
+            // SAFETY: each of the first `before` entries is a frame that the queue owns.
+            if unsafe { shows(m, range) } {
+                // SAFETY: as above; it is not kept.
+                unsafe { sys::rte_pktmbuf_free(m) }
+            } else {
+                self.frames[self.len] = m;
+                self.len += 1;
+            }
+        }
+        before - self.len
+    }
+
     /// Drops all frames.
     pub fn clear(&mut self) {
         for &m in self.frames.iter().take(self.len) {
@@ -258,6 +276,23 @@ impl TxQueue {
         self.len -= sent;
         sent
     }
+}
+
+/// Whether a frame shows memory of someone else within `range`.
+///
+/// # Safety
+/// `m` is a live frame.
+unsafe fn shows(mut m: *const sys::rte_mbuf, range: &Range<usize>) -> bool {
+    // SAFETY: the segments of a live frame are alive.
+    while let Some(segment) = unsafe { m.as_ref() } {
+        let at = segment.buf_addr as usize + usize::from(segment.data_off);
+        let lent = segment.ol_flags & sys::RTE_MBUF_F_EXTERNAL != 0;
+        if lent && at < range.end && range.start < at + usize::from(segment.data_len) {
+            return true;
+        }
+        m = segment.next;
+    }
+    false
 }
 
 impl Default for TxQueue {

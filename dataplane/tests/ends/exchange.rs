@@ -266,6 +266,21 @@ fn lent(eal: &Arc<Eal>, port: &mut Port) {
         let clone = payload.clone();
         assert!(!payload.is_unshared());
         drop(clone);
+        // Frames that wait can be told by what they show.
+        let mut queue = TxQueue::new();
+        for (shown, range) in [(&other, 0..9), (&payload, 0..1028), (&other, 0..9)] {
+            let part = Part { payload: shown, range };
+            queue.push(port.frame(&HEADERS, &[part], false).expect("a frame")).expect("room");
+        }
+        let start = at.as_ptr() as usize;
+        assert_eq!(queue.drop_showing(&(start + 500..start + 900)), 0);
+        let chained = port.caps().multi_segment_tx && !owned;
+        assert_eq!(queue.drop_showing(&(start + 499..start + 900)), usize::from(chained));
+        let mut left = VecDeque::from([[&HEADERS[..], &[7; 9]].concat(), [&HEADERS[..], &[7; 9]].concat()]);
+        if !chained {
+            left.insert(1, [&HEADERS[..], &whole].concat());
+        }
+        until_back(port, &mut queue, &mut left);
         assert!(payload.make_own(port.tx_pool()));
     }
     // The driver may keep a reference to its last frames; the leak check at the end covers them.

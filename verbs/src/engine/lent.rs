@@ -118,6 +118,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         // What has failed is in the ready list.
         if qp.is_none_or(|qp| std::mem::take(&mut qp.tx.lent.abandoned)) {
             self.core.lends_no_more(index);
+            // Frames that wait may still go: the memory is registered.
             self.take_back(conn, &(0..usize::MAX));
         }
     }
@@ -137,9 +138,11 @@ impl<P: Port, C: Clock> Engine<P, C> {
 
     /// Memory within `range` (addresses) is not ours any more when this returns.
     pub(super) fn take_back_range(&mut self, range: &Range<usize>) {
-        let lenders: Vec<u32> = self.core.lenders.clone();
-        for index in lenders {
-            if let Some(conn) = self.core.endpoints.get(index).and_then(|e| e.conn) {
+        // Also frames of what has been acknowledged since: they were sent twice.
+        self.port.forget(range);
+        for i in 0..self.core.lenders.len() {
+            let endpoint = self.core.lenders.get(i).and_then(|index| self.core.endpoints.get(*index));
+            if let Some(conn) = endpoint.and_then(|e| e.conn) {
                 self.take_back(conn, range);
             }
         }
@@ -150,7 +153,6 @@ impl<P: Port, C: Clock> Engine<P, C> {
     fn take_back(&mut self, conn: ConnId, range: &Range<usize>) {
         let mut copied = true;
         let port = &mut self.port;
-        port.forget();
         self.stack.each_payload(conn, |payload| copied &= port.make_own(payload, range));
         if !copied {
             self.stack.abort(self.core.now, conn, &mut Wire(port));

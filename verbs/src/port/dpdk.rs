@@ -139,7 +139,6 @@ pub(crate) struct DpdkPort {
     unsent: u64,
     spares_checksum: bool,
     lends: Option<ExternalMemory>,
-    lends_from: usize,
 }
 
 // SAFETY: see the module's words on `Send`.
@@ -158,7 +157,6 @@ impl DpdkPort {
             // Injected corruption is to be noticed, as on a real wire: so the checksums are real then.
             spares_checksum: port.caps().checksum_metadata && fault.is_none(),
             lends: port.caps().lends.filter(|_| fault.is_none()),
-            lends_from: if port.caps().lends.is_some() && fault.is_none() { LENDS_FROM } else { usize::MAX },
             port,
             queue: TxQueue::new(),
             hairpin: VecDeque::new(),
@@ -323,7 +321,7 @@ impl Port for DpdkPort {
 
     #[inline]
     fn lends_from(&self) -> usize {
-        self.lends_from
+        if self.lends.is_some() { LENDS_FROM } else { usize::MAX }
     }
 
     #[inline]
@@ -340,10 +338,8 @@ impl Port for DpdkPort {
         !payload.payload.shows(range) || payload.payload.make_own(self.port.tx_pool())
     }
 
-    fn forget(&mut self) {
-        self.send_burst();
-        self.unsent += self.queue.len() as u64;
-        self.queue.clear();
+    fn forget(&mut self, range: &Range<usize>) {
+        self.unsent += self.queue.drop_showing(range) as u64;
     }
 
     fn check_link(&mut self) -> bool {

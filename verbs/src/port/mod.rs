@@ -73,8 +73,8 @@ pub trait Port: Send {
         true
     }
 
-    /// Drops frames that wait, if the wire does not take them now.
-    fn forget(&mut self) {}
+    /// Drops frames that wait and show memory within `range` (addresses) that was lent.
+    fn forget(&mut self, _range: &Range<usize>) {}
 
     /// True where the link's metadata spares the Internet checksum of outgoing frames.
     fn spares_checksum(&self) -> bool;
