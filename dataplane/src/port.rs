@@ -1,7 +1,8 @@
 //! Ports: opened when a device is opened, by hot-plugging a virtual device into the running EAL.
 
+use std::mem::MaybeUninit;
 use std::path::PathBuf;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -229,18 +230,36 @@ impl Port {
     /// is dropped and counted.
     #[inline]
     pub fn rx_burst<F: From<Mbuf>>(&mut self, frames: &mut ArrayVec<F, BURST>) -> usize {
-        let mut burst = [ptr::null_mut(); BURST];
+        let mut burst = [const { MaybeUninit::uninit() }; BURST];
         let Some(id) = self.device.polled() else { return 0 };
         // SAFETY: the device is started and has a queue 0, which only this port polls; `burst` has the room stated.
         let n = unsafe {
             let ops = (&raw const sys::rte_eth_fp_ops).cast::<sys::rte_eth_fp_ops>().add(id.into());
             let Some(receive) = (*ops).rx_pkt_burst else { return 0 };
-            receive(*(*ops).rxq.data, burst.as_mut_ptr(), frames.remaining_capacity() as u16)
+            receive(*(*ops).rxq.data, burst.as_mut_ptr().cast(), frames.remaining_capacity() as u16)
         };
+        // Mostly there is nothing, and whoever polls looks again soon.
+        if n == 0 {
+            return 0;
+        }
+        // SAFETY: the driver has put so many mbufs there, and given them to us.
+        unsafe { self.accept(burst.get_unchecked(..n.into()).assume_init_ref(), frames) }
+    }
+
+    /// The frames that the driver has given us; answers how many they have become.
+    ///
+    /// # Safety
+    /// `burst` has whole frames that are ours to free, no more than `frames` has room for.
+    #[inline(never)]
+    unsafe fn accept<F: From<Mbuf>>(
+        &mut self,
+        burst: &[*mut sys::rte_mbuf],
+        frames: &mut ArrayVec<F, BURST>,
+    ) -> usize {
         let before = frames.len();
-        for &m in burst.iter().take(n.into()) {
+        for &m in burst {
             let Some(m) = NonNull::new(m) else { continue };
-            // SAFETY: the driver has given us the mbuf.
+            // SAFETY: as the caller promises.
             unsafe {
                 if self.device.is_ring() {
                     self.accept_from_ring(m, frames);
