@@ -3,6 +3,7 @@
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -230,7 +231,7 @@ impl Port {
     /// is dropped and counted.
     #[inline]
     pub fn rx_burst<F: From<Mbuf>>(&mut self, frames: &mut ArrayVec<F, BURST>) -> usize {
-        let mut burst = [const { MaybeUninit::uninit() }; BURST];
+        let mut burst = [const { MaybeUninit::<*mut sys::rte_mbuf>::uninit() }; BURST];
         let Some(id) = self.device.polled() else { return 0 };
         // SAFETY: the device is started and has a queue 0, which only this port polls; `burst` has the room stated.
         let n = unsafe {
@@ -243,7 +244,7 @@ impl Port {
             return 0;
         }
         // SAFETY: the driver has put so many mbufs there, and given them to us.
-        unsafe { self.accept(burst.get_unchecked(..n.into()).assume_init_ref(), frames) }
+        unsafe { self.accept(slice::from_raw_parts(burst.as_ptr().cast(), n.into()), frames) }
     }
 
     /// The frames that the driver has given us; answers how many they have become.
