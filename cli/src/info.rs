@@ -7,7 +7,9 @@ use std::fmt::Write;
 use serde::Serialize;
 use urnic::{Device, DeviceAttr};
 use urnic_config::{Choice, Config, Mac, PortSpec};
-use urnic_dataplane::{Capabilities, Eal, ExternalMemory, allowed_cores, hugepage_status};
+use urnic_dataplane::{
+    Capabilities, Eal, ExternalMemory, RxChecksum, TxChecksum, allowed_cores, hugepage_status,
+};
 
 use crate::args::{InfoArgs, NodeArgs};
 use crate::connections;
@@ -54,15 +56,20 @@ struct HugepageInfo {
     free: u64,
 }
 
-/// What the port does for us.
+/// What the port does for us; without a device, what ports of its kind may do.
 #[derive(Serialize)]
 struct Offloads {
-    /// TCP checksums need not be computed on this link.
+    /// We need not compute TCP checksums of what is sent.
     checksum: bool,
+    /// Who does: `software` (we), `nic`, or nobody (`spared`), as the link needs none.
+    tx_checksum: &'static str,
+    /// Who verifies those of what arrives: `software`, `nic` where it has an opinion, or nobody (`link`) where the peer says so.
+    rx_checksum: &'static str,
     /// Frames are sent in several pieces.
     scatter_gather: bool,
-    /// Memory that is sent without a copy: `eal` or `any`.
+    /// Memory that is sent without a copy: `none`, `eal` or `any`.
     zero_copy: &'static str,
+    /// The peer that is there takes several TCP segments as one frame.
     tso: bool,
     rss: bool,
 }
@@ -120,7 +127,7 @@ impl Info {
             port: config.port.spec.as_ref().map(ToString::to_string),
             mtu: config.port.mtu,
             fault: config.port.fault.clone(),
-            offloads: config.port.spec.as_ref().map(Offloads::of),
+            offloads: config.port.spec.as_ref().map(|spec| Offloads::of(spec, device)),
             device: device.map(DeviceInfo::of),
             run,
         }
@@ -148,7 +155,7 @@ impl Info {
         }
         if let Some(o) = &self.offloads {
             let yes = |b: bool| if b { "yes" } else { "no" };
-            line("checksums", if o.checksum { "offloaded" } else { "in software" }.to_owned());
+            line("checksums", format!("sent: {}, received: {}", o.tx_checksum, o.rx_checksum));
             line("scatter-gather", yes(o.scatter_gather).to_owned());
             line("zero copy", format!("{} memory", o.zero_copy));
             line("TSO, RSS", format!("{}, {}", yes(o.tso), yes(o.rss)));
@@ -194,16 +201,27 @@ impl RunInfo {
 }
 
 impl Offloads {
-    fn of(spec: &PortSpec) -> Self {
-        let caps = Capabilities::of(spec);
+    fn of(spec: &PortSpec, device: Option<&DeviceAttr>) -> Self {
+        let caps = device.and_then(|d| d.capabilities).unwrap_or_else(|| Capabilities::of(spec));
         Self {
-            checksum: caps.checksum_metadata,
-            scatter_gather: caps.multi_segment_tx,
-            zero_copy: match caps.external_tx {
-                ExternalMemory::Eal => "eal",
-                ExternalMemory::Any => "any",
+            checksum: caps.tx_checksum != TxChecksum::Software,
+            tx_checksum: match caps.tx_checksum {
+                TxChecksum::Software => "software",
+                TxChecksum::Spared => "spared",
+                TxChecksum::Nic => "nic",
             },
-            tso: false,
+            rx_checksum: match caps.rx_checksum {
+                RxChecksum::Software => "software",
+                RxChecksum::Link => "link",
+                RxChecksum::Nic => "nic",
+            },
+            scatter_gather: caps.multi_segment_tx,
+            zero_copy: match caps.lends {
+                None => "none",
+                Some(ExternalMemory::Eal) => "eal",
+                Some(ExternalMemory::Any) => "any",
+            },
+            tso: device.is_some_and(|d| d.gso_max > 0),
             rss: false,
         }
     }

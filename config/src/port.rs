@@ -61,10 +61,12 @@ pub enum PortSpec {
         /// Name of the interface.
         interface: String,
     },
-    /// `pci:ADDRESS`: a NIC that DPDK drives itself.
+    /// `pci:ADDRESS[,offload=no]`: a NIC that DPDK drives itself.
     Pci {
         /// Its address on the bus, as `0000:00:04.0`.
         address: String,
+        /// Whether checksums are left to the NIC, where it has them.
+        offload: bool,
     },
     /// `vdev:NAME[,key=value...]`: any other virtual device of DPDK, its arguments as they are.
     Vdev {
@@ -305,7 +307,7 @@ impl FromStr for PortSpec {
                 queue: options.take("queue", 0, "a number", |v| v.parse().ok())?,
             },
             "tap" => PortSpec::Tap { interface: interface(kind, arg)? },
-            "pci" => PortSpec::Pci { address: pci_address(arg)? },
+            "pci" => PortSpec::Pci { address: pci_address(arg)?, offload: options.flag("offload", true)? },
             _ => return Err(format!("there is no kind of port {kind:?}")),
         };
         options.end()?;
@@ -355,7 +357,12 @@ impl fmt::Display for PortSpec {
                 }
             }
             PortSpec::Tap { interface } => f.write_str(interface)?,
-            PortSpec::Pci { address } => f.write_str(address)?,
+            PortSpec::Pci { address, offload } => {
+                f.write_str(address)?;
+                if !offload {
+                    f.write_str(",offload=no")?;
+                }
+            }
             PortSpec::Vdev { name, args } => {
                 f.write_str(name)?;
                 if !args.is_empty() {

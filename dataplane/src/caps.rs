@@ -11,7 +11,29 @@ pub enum ExternalMemory {
     Any,
 }
 
-/// What a kind of port can do.
+/// Who computes the TCP checksum of a frame that is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxChecksum {
+    /// We do.
+    Software,
+    /// Nobody: frames cross memory only. The peer is told that the field holds the sum of the pseudo-header, and trusts it.
+    Spared,
+    /// The NIC does, of what the field's sum of the pseudo-header and the mbuf's flags describe; on the wire it is right.
+    Nic,
+}
+
+/// Who verifies the TCP checksum of a frame that arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RxChecksum {
+    /// We do.
+    Software,
+    /// Nobody, where the link's metadata says that none is needed.
+    Link,
+    /// The NIC, where it has found a whole segment's right; else we do.
+    Nic,
+}
+
+/// What a port can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Frames of several segments arrive whole.
@@ -21,10 +43,10 @@ pub struct Capabilities {
     /// What payload may stay in until it is acknowledged, instead of being copied when it is queued: nothing goes wrong if a
     /// frame is read when its memory has been given back already. Where the port has no use for that: `None`.
     pub lends: Option<ExternalMemory>,
-    /// A frame may be marked as needing no TCP checksum; the peer is told so and the field is not filled.
-    pub checksum_metadata: bool,
-    /// What the port says of a received frame's TCP checksum is true.
-    pub checks_checksum: bool,
+    /// Whether a frame may be sent with the sum of the pseudo-header in place of its TCP checksum, and what comes of it.
+    pub tx_checksum: TxChecksum,
+    /// What is believed of what the port says of a received frame's TCP checksum.
+    pub rx_checksum: RxChecksum,
     /// The link comes back by itself when the peer was killed and restarted.
     pub reconnects: bool,
     /// A peer that is killed cannot take this process with it.
@@ -32,7 +54,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// The table.
+    /// The table, by kinds. Of an open port, [`Port::caps`](crate::Port::caps) tells more.
     pub fn of(spec: &PortSpec) -> Self {
         match spec {
             PortSpec::VirtioUser { server, .. } => Self {
@@ -41,8 +63,8 @@ impl Capabilities {
                 external_tx: ExternalMemory::Eal,
                 // The peer may be slow to read a frame: by then memory of EAL may be someone else's, but it is there.
                 lends: Some(ExternalMemory::Eal),
-                checksum_metadata: true,
-                checks_checksum: true,
+                tx_checksum: TxChecksum::Spared,
+                rx_checksum: RxChecksum::Link,
                 reconnects: *server,
                 survives_peer: true,
             },
@@ -51,8 +73,8 @@ impl Capabilities {
                 external_tx: ExternalMemory::Any,
                 // Frames are copied before the driver returns.
                 lends: Some(ExternalMemory::Any),
-                checksum_metadata: true,
-                checks_checksum: true,
+                tx_checksum: TxChecksum::Spared,
+                rx_checksum: RxChecksum::Link,
                 reconnects: true,
                 survives_peer: true,
             },
@@ -61,8 +83,8 @@ impl Capabilities {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Any,
                 lends: None,
-                checksum_metadata: false,
-                checks_checksum: false,
+                tx_checksum: TxChecksum::Software,
+                rx_checksum: RxChecksum::Software,
                 reconnects: true,
                 survives_peer: false,
             },
@@ -71,8 +93,8 @@ impl Capabilities {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Any,
                 lends: None,
-                checksum_metadata: true,
-                checks_checksum: true,
+                tx_checksum: TxChecksum::Spared,
+                rx_checksum: RxChecksum::Link,
                 reconnects: true,
                 survives_peer: true,
             },
@@ -81,8 +103,8 @@ impl Capabilities {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Any,
                 lends: None,
-                checksum_metadata: false,
-                checks_checksum: false,
+                tx_checksum: TxChecksum::Software,
+                rx_checksum: RxChecksum::Software,
                 reconnects: true,
                 survives_peer: true,
             },
@@ -92,18 +114,18 @@ impl Capabilities {
                 multi_segment_tx: false,
                 external_tx: ExternalMemory::Eal,
                 lends: None,
-                checksum_metadata: false,
-                checks_checksum: false,
+                tx_checksum: TxChecksum::Software,
+                rx_checksum: RxChecksum::Software,
                 reconnects: true,
                 survives_peer: true,
             },
-            // What the driver says of chaining is believed; checksums are computed, and checked unless the NIC has.
-            PortSpec::Pci { .. } => Self {
+            // What the driver says of chaining and of checksums is believed. An upper bound: the open port knows.
+            PortSpec::Pci { offload, .. } => Self {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Eal,
                 lends: None,
-                checksum_metadata: false,
-                checks_checksum: true,
+                tx_checksum: if *offload { TxChecksum::Nic } else { TxChecksum::Software },
+                rx_checksum: if *offload { RxChecksum::Nic } else { RxChecksum::Software },
                 reconnects: true,
                 survives_peer: true,
             },

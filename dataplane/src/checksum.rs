@@ -29,6 +29,11 @@ pub fn fill_checksum(frame: &mut [u8]) {
     }
 }
 
+/// Whether a header that holds its own checksum, as IPv4's does, is right (RFC 791 §3.1).
+pub(crate) fn is_complete(header: &[u8]) -> bool {
+    fold(sum(header)) == 0xffff
+}
+
 /// Where the segment is, and its checksum.
 fn places(frame: &[u8]) -> Option<(Layers, Range<usize>, usize)> {
     let layers = Layers::of(frame)?;

@@ -94,22 +94,12 @@ impl TxFrame {
     /// to a frame that is no TCP segment.
     #[inline]
     pub(crate) fn leave_checksum(&mut self, headers: &[u8]) {
-        // Mostly IPv4 without a VLAN, whose headers we have written ourselves, without options.
-        let untagged = headers.get(12..14) == Some(&[0x08, 0x00]);
-        let (l2, l3, family) = match untagged {
-            true => (ETHERNET as u64, 20, sys::RTE_MBUF_F_TX_IPV4),
-            false => match Layers::of(headers).filter(|l| l.protocol == 6) {
-                Some(l) if l.v6 => (l.ip as u64, 40, sys::RTE_MBUF_F_TX_IPV6),
-                Some(l) => (l.ip as u64, (l.payload - l.ip) as u64, sys::RTE_MBUF_F_TX_IPV4),
-                None => return,
-            },
-        };
-        // SAFETY: the first mbuf's flags are this frame's. tx_offload is a bit field: l2_len in bits 0..7, l3_len in
-        // bits 7..16.
+        let Some((family, lengths)) = tcp_layers(headers) else { return };
+        // SAFETY: the first mbuf's flags are this frame's.
         unsafe {
             let m = self.0.as_mut();
             m.ol_flags |= sys::RTE_MBUF_F_TX_TCP_CKSUM | family;
-            m.__bindgen_anon_3.tx_offload = l2 | (l3 << 7);
+            m.__bindgen_anon_3.tx_offload = lengths;
         }
     }
 
@@ -193,6 +183,22 @@ impl Pool {
         }
         Some(m)
     }
+}
+
+/// The flag of the IP family of a TCP segment, and how long its headers before TCP's are, as the bit field `tx_offload` has
+/// it: l2_len, with a VLAN tag, in bits 0..7, l3_len in bits 7..16. `None` for what is no TCP segment.
+#[inline(always)]
+fn tcp_layers(headers: &[u8]) -> Option<(u64, u64)> {
+    // Mostly IPv4 without a VLAN, whose headers we have written ourselves, without options.
+    let untagged = headers.get(12..14) == Some(&[0x08, 0x00]);
+    let (l2, l3, family) = match untagged {
+        true => (ETHERNET as u64, 20, sys::RTE_MBUF_F_TX_IPV4),
+        false => match Layers::of(headers).filter(|l| l.protocol == 6)? {
+            l if l.v6 => (l.ip as u64, 40, sys::RTE_MBUF_F_TX_IPV6),
+            l => (l.ip as u64, (l.payload - l.ip) as u64, sys::RTE_MBUF_F_TX_IPV4),
+        },
+    };
+    Some((family, l2 | l3 << 7))
 }
 
 /// Frames that wait to be sent, in order.
@@ -304,5 +310,50 @@ impl Default for TxQueue {
 impl Drop for TxQueue {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What drivers are told of the headers: `rte_mbuf_core.h`, `tx_offload`.
+    #[test]
+    fn lengths_of_headers() {
+        let headers = |kind: [u8; 2], ip: &[u8]| {
+            let mut h = vec![2; 12];
+            h.extend(kind);
+            h.extend(ip);
+            h.extend([0; 20]);
+            h
+        };
+        let v4 = |first, len, protocol| {
+            let mut ip = vec![first, 0, 0, 100, 0, 0, 0x40, 0, 64, protocol];
+            ip.resize(len, 0);
+            ip
+        };
+        let mut v6 = vec![0x60, 0, 0, 0, 0, 80, 6, 64];
+        v6.resize(40, 1);
+        let tag = |ip: &[u8], kind: [u8; 2]| [&[0, 7], &kind[..], ip].concat();
+        let (ip4, ip6, vlan) = ([0x08, 0x00], [0x86, 0xdd], [0x81, 0x00]);
+        let (flag4, flag6) = (sys::RTE_MBUF_F_TX_IPV4, sys::RTE_MBUF_F_TX_IPV6);
+        for (frame, family, l2, l3) in [
+            (headers(ip4, &v4(0x45, 20, 6)), flag4, 14, 20),
+            (headers(ip6, &v6), flag6, 14, 40),
+            (headers(vlan, &tag(&v4(0x45, 20, 6), ip4)), flag4, 18, 20),
+            (headers(vlan, &tag(&v4(0x46, 24, 6), ip4)), flag4, 18, 24),
+            (headers(vlan, &tag(&v6, ip6)), flag6, 18, 40),
+        ] {
+            assert_eq!(tcp_layers(&frame), Some((family, l2 | l3 << 7)), "{frame:x?}");
+        }
+        for other in [
+            headers(vlan, &tag(&v4(0x45, 20, 17), ip4)),
+            headers([0x08, 0x06], &[0; 28]),
+            headers(ip6, &[0x60; 8]),
+            vec![1; 13],
+            Vec::new(),
+        ] {
+            assert_eq!(tcp_layers(&other), None, "{other:x?}");
+        }
     }
 }

@@ -25,7 +25,7 @@ mod port;
 
 pub use affinity::{PinError, allowed_cores, pin_current_thread};
 pub use arena::{Arena, ArenaError, HugeBuf};
-pub use caps::{Capabilities, ExternalMemory};
+pub use caps::{Capabilities, ExternalMemory, RxChecksum, TxChecksum};
 pub use capture::{Capture, CaptureError, CaptureStats, Direction};
 pub use checksum::fill_checksum;
 pub use clock::Clock;
@@ -35,5 +35,5 @@ pub use hugepages::{HugepageStatus, status as hugepage_status};
 pub use mbuf::Mbuf;
 pub use payload::{TxBuf, TxPayload};
 pub use pool::{HEADROOM, Pool, PoolError, retired_pools};
-pub use port::{BURST, Port, PortError, PortOptions, PortStats};
+pub use port::{BURST, NicChecksums, Port, PortError, PortOptions, PortStats};
 pub use urnic_config::Hugepages;

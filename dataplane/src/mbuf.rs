@@ -101,10 +101,13 @@ impl Mbuf {
     /// checksum unfilled, or the port has verified it.
     #[inline]
     pub fn checksum_trusted(&self) -> bool {
-        matches!(
-            self.raw().ol_flags & sys::RTE_MBUF_F_RX_L4_CKSUM_MASK,
-            sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD | sys::RTE_MBUF_F_RX_L4_CKSUM_NONE
-        )
+        matches!(self.checksum_flags(), sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD | sys::RTE_MBUF_F_RX_L4_CKSUM_NONE)
+    }
+
+    /// What the port says of it.
+    #[inline]
+    pub(crate) fn checksum_flags(&self) -> u64 {
+        self.raw().ol_flags & sys::RTE_MBUF_F_RX_L4_CKSUM_MASK
     }
 
     /// Vouches for the TCP checksum: for frames to ourselves, whose field may be unfilled.

@@ -11,15 +11,17 @@ use dpdk_sys as sys;
 use urnic_config::PortSpec;
 
 use self::device::Device;
+use self::nic::Nic;
 use crate::eal::Eal;
 use crate::frame::{Part, TxFrame, TxQueue};
 use crate::mbuf::prefetch_data;
 use crate::pool::{HEADROOM, Pool, PoolError, Users};
-use crate::{Capabilities, Mbuf, log};
+use crate::{Capabilities, Mbuf, RxChecksum, TxChecksum, log};
 
 mod device;
 mod door;
 mod netdev;
+mod nic;
 mod packet_ring;
 mod pci;
 mod ring;
@@ -187,6 +189,23 @@ pub struct PortStats {
     pub tx_bytes: u64,
     /// Frames that found no mbuf or no room in the port's ring, or were longer than its MTU, and were dropped.
     pub rx_dropped: u64,
+    /// What a NIC has done about TCP checksums; none where they are not its business.
+    pub checksums: Option<NicChecksums>,
+}
+
+/// What a NIC has done about TCP checksums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NicChecksums {
+    /// Frames sent whose checksum was left to it.
+    pub tx_filled: u64,
+    /// Frames whose checksum was to be left to it, and which its driver refused: computed by us.
+    pub tx_refused: u64,
+    /// Of these, lost for want of an mbuf.
+    pub tx_unsent: u64,
+    /// Segments received whose checksum it found right, and which are believed.
+    pub rx_good: u64,
+    /// Frames received whose checksum it found wrong.
+    pub rx_bad: u64,
 }
 
 /// An open port with one queue each way and its own pools.
@@ -197,6 +216,8 @@ pub struct Port {
     rx: Pool,
     tx: Pool,
     caps: Capabilities,
+    /// What computes or verifies checksums for us.
+    nic: Option<Box<Nic>>,
     dropped: u64,
     mtu: u16,
     spec: PortSpec,
@@ -223,7 +244,11 @@ impl Port {
         let device = Device::open(eal, spec, options.mtu, &rx, netdev, options.trains)?;
         let mut caps = Capabilities::of(spec);
         caps.multi_segment_tx &= device.chains();
-        Ok(Self { device, rx, tx, caps, dropped: 0, mtu: options.mtu, spec: spec.clone() })
+        let nic = device.nic().map(|does| {
+            (caps.tx_checksum, caps.rx_checksum) = (does.tx, does.rx);
+            Box::new(Nic::new(does.driver))
+        });
+        Ok(Self { device, rx, tx, caps, nic, dropped: 0, mtu: options.mtu, spec: spec.clone() })
     }
 
     /// Receives up to as many frames as `frames` has room for, and prefetches their headers. Every frame is linear;
@@ -267,8 +292,11 @@ impl Port {
                 } else if m.as_ref().nb_segs == 1 {
                     prefetch_data(m);
                     let mut frame = Mbuf::from_raw(m);
-                    if !self.caps.checks_checksum {
-                        frame.distrust_checksum();
+                    if self.caps.rx_checksum != RxChecksum::Link {
+                        match self.nic.as_mut().filter(|_| self.caps.rx_checksum == RxChecksum::Nic) {
+                            Some(nic) => nic.judge(&mut frame),
+                            None => frame.distrust_checksum(),
+                        }
                     }
                     // Frames that were taken apart may have used up the room. Not `try_push`, which is slower by far.
                     if frames.is_full() {
@@ -309,6 +337,9 @@ impl Port {
         // SAFETY: the device is started and has a queue 0, which only this port uses; the queue passes live frames.
         queue.offer(|frames, n| unsafe {
             let ops = (&raw const sys::rte_eth_fp_ops).cast::<sys::rte_eth_fp_ops>().add(id.into());
+            if let Some(nic) = &mut self.nic {
+                return nic.send(ops, frames, n, &mut self.tx);
+            }
             let Some(send) = (*ops).tx_pkt_burst else { return 0 };
             send(*(*ops).txq.data, frames, n)
         })
@@ -318,12 +349,12 @@ impl Port {
     /// of the first payload while nobody else refers to it, further parts as segments, a copy where the port cannot
     /// chain. `None` if the TX pool is empty, a range is out of bounds, or a copy would not fit.
     ///
-    /// `leave_checksum` says that the TCP checksum field holds the sum of the pseudo-header only; allowed if
-    /// [`Capabilities::checksum_metadata`].
+    /// `leave_checksum` says that the TCP checksum field holds the sum of the pseudo-header only; allowed unless
+    /// [`Capabilities::tx_checksum`] is in software.
     #[inline]
     pub fn frame(&mut self, headers: &[u8], parts: &[Part<'_>], leave_checksum: bool) -> Option<TxFrame> {
         let mut frame = TxFrame::assemble(&mut self.tx, headers, parts, self.caps.multi_segment_tx)?;
-        if leave_checksum && self.caps.checksum_metadata {
+        if leave_checksum && self.caps.tx_checksum != TxChecksum::Software {
             frame.leave_checksum(headers);
         }
         Some(frame)
@@ -348,7 +379,7 @@ impl Port {
         self.device.mac()
     }
 
-    /// What the kind of port can do.
+    /// What the port can do.
     pub fn caps(&self) -> &Capabilities {
         &self.caps
     }
@@ -391,6 +422,7 @@ impl Port {
             tx_frames: stats.opackets,
             tx_bytes: stats.obytes,
             rx_dropped: stats.imissed + stats.rx_nombuf + self.dropped + self.device.kernel_drops(),
+            checksums: self.nic.as_ref().map(|nic| nic.counts),
         }
     }
 }

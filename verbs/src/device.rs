@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use urnic_config::{Cidr, Config, Progress};
+use urnic_dataplane::Capabilities;
 
 use crate::channel::{ChannelShared, CompChannel};
 use crate::cm::{EventChannel, EventSink};
@@ -136,6 +137,10 @@ pub struct DeviceAttr {
     pub port: String,
     /// Whether the link is up.
     pub link_up: bool,
+    /// What the port can do; none of a simulated one.
+    pub capabilities: Option<Capabilities>,
+    /// Bytes of payload that one frame may carry to the peer that is there now as several TCP segments; zero if none.
+    pub gso_max: usize,
     /// Queue pairs.
     pub max_qp: u32,
     /// Work requests of a queue.
@@ -240,6 +245,8 @@ impl Device {
             mtu: engine.mtu,
             port: engine.port,
             link_up: engine.link_up,
+            capabilities: engine.capabilities,
+            gso_max: engine.gso_max,
             max_qp: MAX_QPS,
             max_qp_wr: MAX_WR,
             max_sge: MAX_SGE,

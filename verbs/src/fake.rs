@@ -332,6 +332,8 @@ impl EngineOps for FakeEngine {
             mtu: 1500,
             port: "fake".into(),
             link_up: true,
+            capabilities: None,
+            gso_max: 0,
             ird: 8,
             ord: 8,
             counters: vec![("passes", self.knobs.passes.load(Ordering::SeqCst))],

@@ -308,6 +308,8 @@ impl Node {
             mtu: options.mtu,
             port: "simulation".to_owned(),
             link_up: true,
+            capabilities: None,
+            gso_max: 0,
             ird: mpa.ird,
             ord: mpa.ord,
             counters: Vec::new(),

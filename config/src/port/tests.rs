@@ -24,7 +24,9 @@ fn kinds_and_defaults() {
     );
     assert_eq!(parse("af_xdp:eth0"), PortSpec::AfXdp { interface: interface.clone(), queue: 0 });
     assert_eq!(parse("tap:eth0"), PortSpec::Tap { interface });
-    assert_eq!(parse("pci:3:1F.7"), PortSpec::Pci { address: "0000:03:1f.7".to_string() });
+    for (text, offload) in [("pci:3:1F.7", true), ("pci:3:1F.7,offload=no", false)] {
+        assert_eq!(parse(text), PortSpec::Pci { address: "0000:03:1f.7".to_string(), offload });
+    }
     assert_eq!(
         parse("vdev:net_pcap9,iface=eth0,a=b"),
         PortSpec::Vdev { name: "net_pcap9".to_string(), args: "iface=eth0,a=b".to_string() }
@@ -62,6 +64,7 @@ fn written_form_reads_back() {
         "af_xdp:eth0,queue=3",
         "tap:dtap0",
         "pci:0000:00:04.0",
+        "pci:0000:00:04.0,offload=no",
         "vdev:net_pcap9,iface=eth0",
         "vdev:net_null0",
     ] {
@@ -100,7 +103,8 @@ fn mistakes_are_named() {
         ("pci:0000:00:20.0", "not the address of a PCI device"),
         ("pci:0:0:0:0.0", "not the address of a PCI device"),
         ("pci:+1:00.0", "not the address of a PCI device"),
-        ("pci:00:04.0,x=y", "a pci port has no options"),
+        ("pci:00:04.0,x=y", "a pci port has no option \"x\"; its options are offload"),
+        ("pci:00:04.0,offload=maybe", "offload=maybe is not yes or no"),
         ("af_packet:", "needs the name of a network interface"),
         ("af_packet:a/b", "cannot be the name of a network interface"),
         ("af_packet:abcdefghijklmnop", "cannot be the name of a network interface"),

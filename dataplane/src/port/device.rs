@@ -1,6 +1,6 @@
 //! The device of a port in EAL: plugged in, configured, started, and taken out again.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use super::door::Door;
 use super::netdev::Netdev;
 use super::{ETHERNET, PortError, packet_ring, pci, ring, signals, sigpipe, socket, vdev};
 use crate::eal::{self, Eal};
-use crate::{Capabilities, Pool, log};
+use crate::{Capabilities, Pool, RxChecksum, TxChecksum, log};
 
 /// How often a memif client tries to reach its server.
 const RETRY: Duration = Duration::from_millis(20);
@@ -37,6 +37,18 @@ enum State {
     Absent,
 }
 
+/// What the driver of a NIC does about checksums.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offload {
+    pub tx: TxChecksum,
+    pub rx: RxChecksum,
+    /// Its name.
+    pub driver: &'static CStr,
+}
+
+/// Segments that the longest chain has: headers, and the pieces of payload that TCP puts into a segment.
+const LONGEST_CHAIN: u16 = 9;
+
 #[derive(Debug)]
 pub(super) struct Device {
     state: State,
@@ -54,6 +66,7 @@ pub(super) struct Device {
     retry_at: Instant,
     /// The driver sends frames of several segments.
     chains: bool,
+    nic: Option<Offload>,
     netdev: Option<Netdev>,
     eal: Arc<Eal>,
     _listening: Option<socket::Listening>,
@@ -85,6 +98,7 @@ impl Device {
             link: None,
             retry_at: Instant::now(),
             chains: true,
+            nic: None,
             netdev,
             eal: Arc::clone(eal),
             _listening: listening,
@@ -109,7 +123,7 @@ impl Device {
                 device.plug()?;
                 device.start_client();
             }
-            PortSpec::Pci { address } => {
+            PortSpec::Pci { address, .. } => {
                 pci::check(spec, address)?;
                 device.plug()?;
                 device.carries_mtu()?;
@@ -153,6 +167,11 @@ impl Device {
     /// Whether the driver sends frames of several segments.
     pub(super) fn chains(&self) -> bool {
         self.chains
+    }
+
+    /// What a NIC does about checksums, if any of it is left to it.
+    pub(super) fn nic(&self) -> Option<Offload> {
+        self.nic
     }
 
     /// Frames that the kernel had for the driver and dropped.
@@ -366,7 +385,7 @@ impl Device {
         let watched = self.is_watched();
         // Other ports send and receive single segments.
         let trains = self.trains && matches!(self.spec, PortSpec::VirtioUser { .. });
-        let checks = Capabilities::of(&self.spec).checks_checksum;
+        let caps = Capabilities::of(&self.spec);
         // The kernel's interfaces are made promiscuous by us, for as long as the port is open.
         let filters = matches!(self.spec, PortSpec::Pci { .. } | PortSpec::Vdev { .. });
         // A NIC discards frames beyond the MTU that it is told of; drivers of virtual devices mostly refuse to be told.
@@ -380,7 +399,7 @@ impl Device {
             // mempool, which outlives the device.
             unsafe {
                 ok("reading the device's properties", sys::rte_eth_dev_info_get(id, &raw mut info))?;
-                if checks {
+                if caps.rx_checksum != RxChecksum::Software {
                     conf.rxmode.offloads = sys::RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
                 }
                 if trains {
@@ -390,8 +409,10 @@ impl Device {
                 conf.rxmode.offloads &= info.rx_offload_capa;
                 conf.rxmode.mtu = jumbo.into();
                 conf.intr_conf.set_lsc(u32::from(watched));
-                conf.txmode.offloads |=
-                    sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM | sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+                if caps.tx_checksum != TxChecksum::Software {
+                    conf.txmode.offloads |= sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
+                }
+                conf.txmode.offloads |= sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
                 conf.txmode.offloads &= info.tx_offload_capa;
                 ok("configuring the device", sys::rte_eth_dev_configure(id, 1, 1, &raw const conf))?;
                 let (mut rxd, mut txd) = (queue, queue);
@@ -410,16 +431,33 @@ impl Device {
                     sys::rte_eth_promiscuous_enable(id);
                 }
             }
-            Ok(conf.txmode.offloads & sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS != 0)
+            // Drivers that do not say how many segments a frame may have leave zero.
+            let most = info.tx_desc_lim.nb_mtu_seg_max;
+            let chains = conf.txmode.offloads & sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS != 0
+                && (most == 0 || most >= LONGEST_CHAIN);
+            let fills = conf.txmode.offloads & sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM != 0;
+            let checks = conf.rxmode.offloads & sys::RTE_ETH_RX_OFFLOAD_TCP_CKSUM != 0;
+            let driver = match info.driver_name.is_null() {
+                true => c"",
+                // SAFETY: a driver's name is a string that lives as long as its library, which stays loaded.
+                false => unsafe { CStr::from_ptr(info.driver_name) },
+            };
+            let nic = Offload {
+                tx: if fills { caps.tx_checksum } else { TxChecksum::Software },
+                rx: if checks { caps.rx_checksum } else { RxChecksum::Software },
+                driver,
+            };
+            Ok((chains, nic))
         };
         let result = if watched {
             Eal::on_interrupt_thread(start).unwrap_or(Err(("setting an alarm", -libc::ENOMEM)))
         } else {
             self.eal.control(start)
         };
-        let chains = result.map_err(|(step, status)| self.error(step, status))?;
+        let (chains, nic) = result.map_err(|(step, status)| self.error(step, status))?;
         // The drivers of memory links chain whatever they say, and were tested.
         self.chains = chains || self.spec.is_memory_link();
+        self.nic = matches!(self.spec, PortSpec::Pci { offload: true, .. }).then_some(nic);
         self.state = State::Plugged { started: true };
         Ok(())
     }

@@ -112,7 +112,7 @@ pub(super) fn name(spec: &PortSpec, serial: u32) -> CString {
         PortSpec::AfPacket { .. } => "net_af_packet",
         PortSpec::AfXdp { .. } => "net_af_xdp",
         PortSpec::Tap { .. } => "net_tap",
-        PortSpec::Pci { address: name } | PortSpec::Vdev { name, .. } => {
+        PortSpec::Pci { address: name, .. } | PortSpec::Vdev { name, .. } => {
             return CString::new(name.as_str()).unwrap_or_default();
         }
     };

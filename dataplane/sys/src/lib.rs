@@ -20,6 +20,7 @@ pub const VIRTIO_NET_F_GUEST_TSO6: u64 = 1 << 8;
 
 pub const RTE_MBUF_F_RX_LRO: u64 = 1 << 16;
 pub const RTE_MBUF_F_RX_L4_CKSUM_MASK: u64 = (1 << 3) | (1 << 8);
+pub const RTE_MBUF_F_RX_L4_CKSUM_BAD: u64 = 1 << 3;
 pub const RTE_MBUF_F_RX_L4_CKSUM_GOOD: u64 = 1 << 8;
 pub const RTE_MBUF_F_RX_L4_CKSUM_NONE: u64 = (1 << 3) | (1 << 8);
 pub const RTE_MBUF_F_TX_TCP_SEG: u64 = 1 << 50;

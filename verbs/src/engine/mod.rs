@@ -685,6 +685,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     fn attributes(&self) -> EngineAttr {
         let mut attributes = self.attributes.clone();
         attributes.link_up = self.link_up == Some(true);
+        attributes.gso_max = self.port.gso_max();
         let now = self.stack.addresses();
         if !now.is_empty() {
             let cidr = |a: &urnic_tcp::Address| Cidr { address: a.ip, prefix: a.prefix_len };

@@ -51,7 +51,7 @@ pub(crate) fn open(
         memory_mb: config.memory_mb(),
         hugepages,
         nic: match spec {
-            PortSpec::Pci { address } => Some(address.clone()),
+            PortSpec::Pci { address, .. } => Some(address.clone()),
             _ => None,
         },
         ..EalConfig::default()
@@ -102,6 +102,8 @@ pub(crate) fn open(
         mtu: config.port.mtu,
         port: spec.kind().to_owned(),
         link_up: false,
+        capabilities: Some(*port.caps()),
+        gso_max: 0,
         ird: mpa.ird,
         ord: mpa.ord,
         counters: Vec::new(),

@@ -9,7 +9,9 @@ use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::ptr::NonNull;
-use urnic_dataplane::{Capture, Direction, ExternalMemory, Mbuf, Part, TxBuf, TxPayload, TxQueue};
+use urnic_dataplane::{
+    Capture, Direction, ExternalMemory, Mbuf, Part, TxBuf, TxChecksum, TxPayload, TxQueue,
+};
 use urnic_sim::{Impairment, Link};
 use urnic_tcp::{Emit, Frame, MAX_PIECES, Payload, Time};
 
@@ -155,7 +157,7 @@ impl DpdkPort {
         DpdkPort {
             low: port.rx_pool().capacity() / 4,
             // Injected corruption is to be noticed, as on a real wire: so the checksums are real then.
-            spares_checksum: port.caps().checksum_metadata && fault.is_none(),
+            spares_checksum: port.caps().tx_checksum != TxChecksum::Software && fault.is_none(),
             lends: port.caps().lends.filter(|_| fault.is_none()),
             port,
             queue: TxQueue::new(),
@@ -363,8 +365,16 @@ impl Port for DpdkPort {
             ("tx_frames", stats.tx_frames),
             ("tx_bytes", stats.tx_bytes),
             ("rx_dropped", stats.rx_dropped),
-            ("tx_unsent", self.unsent),
+            ("tx_unsent", self.unsent + stats.checksums.map_or(0, |nic| nic.tx_unsent)),
         ];
+        if let Some(nic) = stats.checksums {
+            counters.extend([
+                ("tx_nic_checksums", nic.tx_filled),
+                ("tx_nic_refused", nic.tx_refused),
+                ("rx_nic_good", nic.rx_good),
+                ("rx_nic_bad", nic.rx_bad),
+            ]);
+        }
         if let Some(capture) = &self.capture {
             let stats = capture.stats();
             counters.extend([("captured", stats.recorded), ("capture_dropped", stats.dropped)]);

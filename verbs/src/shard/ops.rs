@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use urnic_config::Cidr;
+use urnic_dataplane::Capabilities;
 use urnic_tcp::Patience;
 
 use crate::cm::{ConnParam, EventQueue};
@@ -45,6 +46,10 @@ pub(crate) struct EngineAttr {
     /// Kind of port, as in the configuration.
     pub(crate) port: String,
     pub(crate) link_up: bool,
+    /// What the port can do; none of a simulated one.
+    pub(crate) capabilities: Option<Capabilities>,
+    /// Octets of payload that a frame may carry to the peer that is there now as several segments, or zero.
+    pub(crate) gso_max: usize,
     /// Most Reads of a QP, inbound and outbound.
     pub(crate) ird: u16,
     pub(crate) ord: u16,

@@ -1,0 +1,174 @@
+//! TCP checksums that NICs compute and verify.
+//!
+//! Sent: the stack leaves the sum of the pseudo-header in the field, and the mbuf says where the layers are (`rte_mbuf_core.h`,
+//! `RTE_MBUF_F_TX_TCP_CKSUM`). Drivers look at each burst before they take it, as DPDK has applications ask them to
+//! (`rte_eth_tx_prepare`, `rte_ethdev.h`): some write a pseudo-header's sum of their own there, and all refuse what their NIC
+//! cannot do. What is refused goes in one piece, with its checksum computed here. The header checksum of IPv4 is never left
+//! to the NIC.
+//!
+//! Received: a NIC's word that a checksum is right is taken for whole TCP segments; a bad word is not final, and no word is
+//! none: then the stack computes.
+
+use std::ffi::CStr;
+use std::ptr::NonNull;
+
+use dpdk_sys as sys;
+
+use super::NicChecksums;
+use crate::checksum::is_complete;
+use crate::layers::Layers;
+use crate::{Mbuf, Pool, fill_checksum};
+
+#[cfg(test)]
+mod tests;
+
+const TCP: u8 = 6;
+
+/// What drivers mean that others do not, by the names that DPDK has for them.
+///
+/// * `net_virtio`: a frame that came through memory only, whose checksum nobody has filled in, is
+///   `RTE_MBUF_F_RX_L4_CKSUM_NONE`, "not correct in the packet data, but the integrity of the data is verified". Of NICs with
+///   a cable that would be odd, and is not believed.
+/// * `net_e1000_em` says which checksums are bad, never which are good.
+/// * `net_vmxnet3` in QEMU says nothing, though it offers to.
+fn vouches_for_unfilled(driver: &CStr) -> bool {
+    driver == c"net_virtio"
+}
+
+/// A port's NIC, what it does about checksums, and how often it has.
+#[derive(Debug)]
+pub(super) struct Nic {
+    vouches_for_unfilled: bool,
+    pub(super) counts: NicChecksums,
+}
+
+impl Nic {
+    pub(super) fn new(driver: &CStr) -> Self {
+        Self { vouches_for_unfilled: vouches_for_unfilled(driver), counts: NicChecksums::default() }
+    }
+
+    /// Takes away what the NIC says of a received frame unless it is to be believed.
+    pub(super) fn judge(&mut self, frame: &mut Mbuf) {
+        if !self.believes(frame.checksum_flags(), frame.data()) {
+            frame.distrust_checksum();
+        }
+    }
+
+    fn believes(&mut self, verdict: u64, frame: &[u8]) -> bool {
+        match verdict {
+            sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD => {}
+            sys::RTE_MBUF_F_RX_L4_CKSUM_NONE if self.vouches_for_unfilled => {}
+            sys::RTE_MBUF_F_RX_L4_CKSUM_BAD => {
+                self.counts.rx_bad += 1;
+                return false;
+            }
+            _ => return false,
+        }
+        let believed = is_whole_segment(frame);
+        self.counts.rx_good += u64::from(believed);
+        believed
+    }
+
+    /// Offers frames to the driver, after it has prepared them; answers how many it has taken, from the front.
+    ///
+    /// # Safety
+    /// `frames` are `n` live frames that are ours, and `ops` those of a started device whose queue 0 only we use. What is
+    /// taken is ours no more.
+    pub(super) unsafe fn send(
+        &mut self,
+        ops: *const sys::rte_eth_fp_ops,
+        frames: *mut *mut sys::rte_mbuf,
+        n: u16,
+        pool: &mut Pool,
+    ) -> u16 {
+        // SAFETY: as the caller promises; `taken` stays within `n`.
+        unsafe {
+            let Some(burst) = (*ops).tx_pkt_burst else { return 0 };
+            let queue = *(*ops).txq.data;
+            let mut taken = 0;
+            while taken < n {
+                let (at, rest) = (frames.add(taken.into()), n - taken);
+                // Drivers that have nothing to prepare have no such function.
+                let ready = (*ops).tx_pkt_prepare.map_or(rest, |prepare| prepare(queue, at, rest));
+                let left = left_to_nic(at, ready);
+                let sent = if ready > 0 { burst(queue, at, ready) } else { 0 };
+                self.counts.tx_filled += left - left_to_nic(at.add(sent.into()), ready - sent);
+                taken += sent;
+                if sent < ready || taken == n {
+                    break;
+                }
+                let refused = frames.add(taken.into());
+                let own = in_software(*refused, pool);
+                sys::rte_pktmbuf_free(*refused);
+                taken += 1;
+                match own {
+                    Some(own) => {
+                        self.counts.tx_refused += 1;
+                        *refused = own.into_raw().as_ptr();
+                        if burst(queue, refused, 1) == 0 {
+                            taken -= 1;
+                            break;
+                        }
+                    }
+                    // Like a drop on the wire: TCP sends it again.
+                    None => self.counts.tx_unsent += 1,
+                }
+            }
+            taken
+        }
+    }
+}
+
+/// Whether a frame is a TCP segment of which a NIC can have seen everything, in an IPv4 packet whose header is right: its
+/// word is about TCP only. RFC 1122 §3.2.1.2.
+fn is_whole_segment(frame: &[u8]) -> bool {
+    let Some(l) = Layers::of(frame).filter(|l| l.protocol == TCP && l.payload + l.len <= frame.len()) else {
+        return false;
+    };
+    l.v6 || frame.get(l.ip..l.payload).is_some_and(is_complete)
+}
+
+/// How many of `n` frames leave their checksum to the NIC.
+///
+/// # Safety
+/// They are live.
+unsafe fn left_to_nic(frames: *const *mut sys::rte_mbuf, n: u16) -> u64 {
+    // SAFETY: as the caller promises.
+    let is_left = |&i: &usize| unsafe { (**frames.add(i)).ol_flags & sys::RTE_MBUF_F_TX_TCP_CKSUM != 0 };
+    (0..usize::from(n)).filter(is_left).count() as u64
+}
+
+/// A frame in one piece that asks nothing of a NIC.
+///
+/// # Safety
+/// `m` is a live frame.
+unsafe fn in_software(m: *const sys::rte_mbuf, pool: &mut Pool) -> Option<Mbuf> {
+    let mut own = pool.mbuf()?;
+    // SAFETY: as the caller promises.
+    let (len, flags) = unsafe { ((*m).pkt_len as usize, (*m).ol_flags) };
+    let out = own.append(len)?;
+    // SAFETY: as above.
+    unsafe { gather(NonNull::new(m.cast_mut()), out) };
+    if flags & sys::RTE_MBUF_F_TX_TCP_CKSUM != 0 {
+        fill_checksum(out);
+    }
+    Some(own)
+}
+
+/// Copies the segments of a frame one after the other, as far as there is room.
+///
+/// # Safety
+/// They are live, and `out` is none of them.
+unsafe fn gather(mut m: Option<NonNull<sys::rte_mbuf>>, mut out: &mut [u8]) {
+    while let Some(segment) = m {
+        // SAFETY: as the caller promises; a segment's data lies in its buffer, and may be memory that a program writes to.
+        unsafe {
+            let segment = segment.as_ref();
+            let n = usize::from(segment.data_len).min(out.len());
+            let from = segment.buf_addr.cast::<u8>().add(segment.data_off.into());
+            std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), n);
+            out = &mut out[n..];
+            m = NonNull::new(segment.next);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+use super::*;
+
+const GOOD: u64 = sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD;
+const BAD: u64 = sys::RTE_MBUF_F_RX_L4_CKSUM_BAD;
+const NONE: u64 = sys::RTE_MBUF_F_RX_L4_CKSUM_NONE;
+const UNKNOWN: u64 = 0;
+
+/// A segment of ten octets of data in IPv4, its header checksum right.
+fn v4() -> Vec<u8> {
+    let mut f = vec![0x5a; 14 + 20 + 20 + 10];
+    f[12..34].copy_from_slice(&[
+        0x08, 0x00, 0x45, 0, 0, 50, 0, 0, 0x40, 0, 64, TCP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+    ]);
+    // 4500 + 0032 + 4000 + 4006 + 0a00 + 0001 + 0a00 + 0002 = d93b
+    f[24..26].copy_from_slice(&(!0xd93b_u16).to_be_bytes());
+    f
+}
+
+fn v6() -> Vec<u8> {
+    let mut f = vec![0x5a; 14 + 40 + 20 + 10];
+    f[12..22].copy_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 30, TCP, 64]);
+    f
+}
+
+fn tagged(frame: &[u8]) -> Vec<u8> {
+    [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat()
+}
+
+#[test]
+fn a_good_word_is_believed_of_whole_segments() {
+    let mut nic = Nic::new(c"net_ice");
+    for frame in [v4(), v6(), tagged(&v4()), tagged(&v6())] {
+        assert!(nic.believes(GOOD, &frame), "{frame:x?}");
+    }
+    assert_eq!(nic.counts.rx_good, 4);
+    // Ethernet's padding is no part of it.
+    assert!(nic.believes(GOOD, &[&v4()[..], &[0; 6]].concat()));
+    for (what, at, value) in [
+        ("a fragment", 20, 0x20),
+        ("a later fragment", 21, 1),
+        ("UDP", 23, 17),
+        ("a packet that is cut short", 17, 51),
+        ("a header that is damaged where the pseudo-header has no part", 22, 63),
+        ("a header shorter than any", 14, 0x44),
+        ("something else", 12, 9),
+    ] {
+        let mut frame = v4();
+        frame[at] = value;
+        assert!(!nic.believes(GOOD, &frame), "{what}");
+    }
+    for (what, at, value) in [("an extension header", 20, 0), ("a fragment", 20, 44), ("cut short", 19, 31)] {
+        let mut frame = v6();
+        frame[at] = value;
+        assert!(!nic.believes(GOOD, &frame), "{what} of IPv6");
+    }
+    assert!(!nic.believes(GOOD, &[]));
+    assert_eq!((nic.counts.rx_good, nic.counts.rx_bad), (5, 0));
+}
+
+/// A fragment whose header is right, too: the NIC cannot have seen the whole segment.
+#[test]
+fn nothing_is_believed_of_fragments() {
+    let mut frame = v4();
+    frame[20] = 0x60; // more fragments
+    frame[24..26].copy_from_slice(&(!(0xd93b_u16 + 0x2000)).to_be_bytes());
+    assert!(is_complete(&frame[14..34]));
+    assert!(!Nic::new(c"net_ice").believes(GOOD, &frame));
+}
+
+#[test]
+fn other_words_leave_it_to_the_stack() {
+    let mut nic = Nic::new(c"net_e1000_em");
+    for verdict in [UNKNOWN, BAD, NONE, BAD] {
+        assert!(!nic.believes(verdict, &v4()));
+    }
+    assert_eq!((nic.counts.rx_good, nic.counts.rx_bad), (0, 2));
+    let mut nic = Nic::new(c"net_virtio");
+    assert!(nic.believes(NONE, &v4()), "it came through memory");
+    assert!(!nic.believes(UNKNOWN, &v4()) && !nic.believes(BAD, &v4()));
+    assert_eq!((nic.counts.rx_good, nic.counts.rx_bad), (1, 1));
+}
+
+/// Mbufs of memory of this test, which no driver sees.
+fn segment(data: &mut [u8], off: u16) -> sys::rte_mbuf {
+    let mut m = sys::rte_mbuf::default();
+    m.buf_addr = data.as_mut_ptr().cast();
+    m.data_off = off;
+    m.data_len = data.len() as u16 - off;
+    m
+}
+
+#[test]
+fn a_chain_is_gathered_as_far_as_there_is_room() {
+    let (mut a, mut b, mut c) = ([9, 1, 2], [3], [9, 9, 4, 5, 6]);
+    let (mut first, mut second, mut third) = (segment(&mut a, 1), segment(&mut b, 0), segment(&mut c, 2));
+    second.next = &raw mut third;
+    first.next = &raw mut second;
+    for (room, want) in [(6, &[1, 2, 3, 4, 5, 6][..]), (4, &[1, 2, 3, 4]), (8, &[1, 2, 3, 4, 5, 6, 0, 0])] {
+        let mut out = vec![0; room];
+        // SAFETY: the segments and what they show outlive the call.
+        unsafe { gather(NonNull::new(&raw mut first), &mut out) };
+        assert_eq!(out, want);
+    }
+}
+
+/// Only frames that carry the flag count, whatever else is asked for.
+#[test]
+fn frames_are_counted_by_their_flags() {
+    let mut mbufs: [sys::rte_mbuf; 3] = Default::default();
+    mbufs[0].ol_flags = sys::RTE_MBUF_F_TX_TCP_CKSUM | sys::RTE_MBUF_F_TX_IPV4;
+    mbufs[2].ol_flags = sys::RTE_MBUF_F_TX_TCP_CKSUM | sys::RTE_MBUF_F_TX_IPV6;
+    let frames = mbufs.each_mut().map(|m| m as *mut sys::rte_mbuf);
+    for (n, left) in [(0, 0), (1, 1), (2, 1), (3, 2)] {
+        // SAFETY: so many live mbufs.
+        assert_eq!(unsafe { left_to_nic(frames.as_ptr(), n) }, left);
+    }
+}
