@@ -169,7 +169,12 @@ fn info_of_a_device() {
     assert_eq!(device["transport"], "iWARP");
     assert!(device["max_qp"].as_u64().is_some_and(|n| n >= 1000), "{info}");
     assert_eq!((&info["port"], &info["engine_cores"]), (&"ring:info".into(), &serde_json::json!([0])));
-    assert_eq!(info["offloads"]["tso"], false);
+    let offloads = &info["offloads"];
+    assert_eq!((&offloads["tso"], &offloads["checksum"]), (&false.into(), &true.into()));
+    assert_eq!((&offloads["tx_checksum"], &offloads["rx_checksum"]), (&"spared".into(), &"link".into()));
+    assert_eq!(offloads["zero_copy"], "none", "frames are copied where they arrive");
+    let faulty = [&["info", "--json", "--fault", "loss=0.1"], settings.as_slice()].concat();
+    assert_eq!(json(&run(&faulty))["offloads"]["tx_checksum"], "software", "damage is to be noticed");
     let output = run(&[&["info"], settings.as_slice()].concat());
     let shown = text(&output.stdout);
     assert!(

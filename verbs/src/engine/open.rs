@@ -9,7 +9,7 @@ use nix::ifaddrs::InterfaceAddress;
 use std::net::IpAddr;
 use std::sync::Arc;
 use urnic_config::{Choice, Config, CrcKernel, PortSpec};
-use urnic_dataplane::{Arena, Capture, Eal, EalConfig, PortOptions};
+use urnic_dataplane::{Arena, Capabilities, Capture, Eal, EalConfig, PortOptions, TxChecksum};
 use urnic_sim::Impairment;
 use urnic_tcp::{Address, Congestion, Ecn, Keepalive, Route, StackConfig, TcpConfig, Time};
 
@@ -102,7 +102,11 @@ pub(crate) fn open(
         mtu: config.port.mtu,
         port: spec.kind().to_owned(),
         link_up: false,
-        capabilities: Some(*port.caps()),
+        // Faults are injected into frames that are complete, and copies.
+        capabilities: Some(match fault {
+            None => *port.caps(),
+            Some(_) => Capabilities { tx_checksum: TxChecksum::Software, lends: None, ..*port.caps() },
+        }),
         gso_max: 0,
         ird: mpa.ird,
         ord: mpa.ord,
