@@ -87,11 +87,12 @@ fn other_words_leave_it_to_the_stack() {
 
 /// Mbufs of memory of this test, which no driver sees.
 fn segment(data: &mut [u8], off: u16) -> sys::rte_mbuf {
-    let mut m = sys::rte_mbuf::default();
-    m.buf_addr = data.as_mut_ptr().cast();
-    m.data_off = off;
-    m.data_len = data.len() as u16 - off;
-    m
+    sys::rte_mbuf {
+        buf_addr: data.as_mut_ptr().cast(),
+        data_off: off,
+        data_len: data.len() as u16 - off,
+        ..Default::default()
+    }
 }
 
 #[test]
