@@ -200,7 +200,7 @@ pub struct NicChecksums {
     pub tx_filled: u64,
     /// Frames whose checksum was to be left to it, and which its driver refused: computed by us.
     pub tx_refused: u64,
-    /// Of these, lost for want of an mbuf.
+    /// Frames that its driver refused, and that were lost for want of an mbuf.
     pub tx_unsent: u64,
     /// Segments received whose checksum it found right, and which are believed.
     pub rx_good: u64,
