@@ -78,19 +78,25 @@ fn node(command: &str, port: &str, ip: &str, more: &str) -> String {
 
 /// Measures every operation between the ends of a cable, verified.
 fn measure(kind: &str, mtu: u16) {
-    let _alone = alone();
-    let veth = Veth::new(mtu);
-    for (op, mode, size, iters) in [
+    let all = [
         ("write", "lat", 8, 2000),
         ("send", "lat", 20_000, 300),
         ("write", "bw", 65536, 600),
         ("read", "bw", 65536, 600),
-    ] {
+    ];
+    measure_at(kind, mtu, SERVER, (&format!("{SERVER}/24"), &format!("{CLIENT}/24")), &all);
+}
+
+/// Measures operations, verified: the server's and the client's addresses are `ips`, and the client is told `target`.
+fn measure_at(kind: &str, mtu: u16, target: &str, ips: (&str, &str), which: &[(&str, &str, u32, u32)]) {
+    let _alone = alone();
+    let veth = Veth::new(mtu);
+    for (op, mode, size, iters) in which {
         let settings = format!("--mtu {mtu} --json");
-        let server = node("perf server", &format!("{kind}:va"), SERVER, &settings);
+        let server = format!("perf server --port {kind}:va --ip {} {settings}", ips.0);
         let server = Running::start(urnic(&veth.a, &server));
         let what = format!("--op {op} --mode {mode} --size {size} --iters {iters} --verify {settings}");
-        let client = node(&format!("perf client {SERVER}"), &format!("{kind}:vb"), CLIENT, &what);
+        let client = format!("perf client {target} --port {kind}:vb --ip {} {what}", ips.1);
         let client = Running::start(urnic(&veth.b, &client)).output();
         let (said, result) =
             (String::from_utf8_lossy(&client.stderr), String::from_utf8_lossy(&client.stdout));
@@ -109,6 +115,15 @@ fn measure(kind: &str, mtu: u16) {
 fn needs_root_perf_over_af_packet() {
     measure("af_packet", 1500);
     measure("af_packet", 9000);
+}
+
+/// By addresses of the link alone: given ones, and those that the Ethernet addresses make, with and without the interface.
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_perf_over_ipv6_on_the_link() {
+    let which = [("write", "lat", 8, 500), ("read", "bw", 65536, 200)];
+    measure_at("af_packet", 1500, "fe80::9:1%vb", ("fe80::9:1/64", "fe80::9:2/64"), &which);
+    measure_at("af_packet", 1500, "fe80::76:fdff:fe09:1", ("fd09::1/64", "fd09::2/64"), &which);
 }
 
 #[test]
