@@ -53,7 +53,7 @@ impl Block {
 pub enum Inserted {
     /// It brought new octets and is held.
     Held,
-    /// All its octets were held already; it was dropped.
+    /// All its octets were held already, up to others in the place of some; it was dropped.
     Duplicate,
     /// There is no place for it; it was dropped.
     Full,
@@ -166,8 +166,7 @@ impl<F: Frame> Reassembly<F> {
                 }
             };
         }
-        holes.insert(Held { start: seq, at, frame });
-        Inserted::Held
+        holes.insert(Held { start: seq, at, frame })
     }
 
     /// How many octets of `data`, the stream's from `seq` on, may be taken: all, or those up to the first held frame
@@ -271,13 +270,13 @@ impl<F: Frame> Reassembly<F> {
 }
 
 impl<F: Frame> Holes<F> {
-    fn insert(&mut self, mut new: Held<F>) {
+    fn insert(&mut self, mut new: Held<F>) -> Inserted {
         // Where it belongs: after every frame that starts before it or with it.
         let i = self.frames.partition_point(|f| f.start.le(new.start));
         if let Some(before) = i.checked_sub(1).and_then(|b| self.frames.get(b)) {
             let known = before.end().since(new.start) as usize;
             if known >= new.at.len() {
-                return;
+                return Inserted::Duplicate;
             }
             new.start += known as u32;
             new.at.start += known;
@@ -291,6 +290,10 @@ impl<F: Frame> Holes<F> {
         if let Some(after) = self.frames.get(i) {
             let overlap = new.end().since(after.start) as usize;
             new.at.end -= overlap.min(new.at.len());
+            if new.at.is_empty() {
+                // Between neighbours there was no place, and the second keeps other octets.
+                return Inserted::Duplicate;
+            }
         }
         self.octets += new.at.len();
         let mut run = new.block();
@@ -303,6 +306,7 @@ impl<F: Frame> Holes<F> {
             !joined
         });
         self.runs.insert(0, run);
+        Inserted::Held
     }
 }
 

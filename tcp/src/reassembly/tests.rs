@@ -100,6 +100,22 @@ fn a_larger_segment_supersedes_smaller_ones() {
     assert_eq!(q.pop(Seq(190)).map(|(_, at)| at), Some(54..104));
 }
 
+/// Two neighbours are held; a segment that begins in the first and ends behind the second has other octets for the second.
+#[test]
+fn others_octets_between_neighbours_are_not_held() {
+    let mut q: Reassembly<Bytes> = Reassembly::new(10);
+    let frame = |octet: u8, len: usize| vec![octet; len];
+    assert_eq!(q.insert(Seq(100), frame(1, 10), 0..10), Inserted::Held);
+    assert_eq!(q.insert(Seq(110), frame(2, 10), 0..10), Inserted::Held);
+    for start in [100, 105] {
+        assert_eq!(q.insert(Seq(start), frame(1, 30), 0..30), Inserted::Duplicate);
+        assert_eq!((q.len(), q.octets(), q.audit(Seq(1), Seq(1000)).is_ok()), (2, 20, true));
+    }
+    assert_eq!(q.pop(Seq(100)).map(|(_, at)| at), Some(0..10));
+    assert_eq!(q.pop(Seq(110)).map(|(_, at)| at), Some(0..10));
+    assert!(q.is_empty());
+}
+
 #[test]
 fn full_keeps_what_is_nearest_to_the_hole() {
     let mut q = Reassembly::new(2);
@@ -232,6 +248,7 @@ proptest! {
             let before = held(&q);
             q.insert(Seq(base.wrapping_add(at)), vec![version as u8; 54 + len as usize], 54..54 + len as usize);
             let after = held(&q);
+            prop_assert!(q.audit(Seq(base), Seq(base.wrapping_add(400))).is_ok());
             for (seq, octet) in &before {
                 prop_assert_eq!(after.get(seq), Some(octet));
             }
