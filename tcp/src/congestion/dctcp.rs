@@ -12,9 +12,9 @@ const GAIN_SHIFT: u32 = 4;
 pub(super) struct Dctcp {
     reno: Reno,
     /// The moving fraction of octets that were marked, of [`ONE`] (DCTCP.Alpha).
-    alpha: u32,
+    pub(super) alpha: u32,
     /// Octets of this window until it is over.
-    left: u32,
+    pub(super) left: u32,
     /// Octets ACKed in this window, and of them those whose ACK echoed congestion.
     acked: u32,
     marked: u32,

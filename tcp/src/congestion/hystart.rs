@@ -23,10 +23,10 @@ pub(super) struct HyStart {
     last: u32,
     present: u32,
     /// In conservative slow start: the least one of the round that began it.
-    baseline: u32,
+    pub(super) baseline: u32,
     samples: u8,
     /// Rounds of conservative slow start.
-    rounds: u8,
+    pub(super) rounds: u8,
 }
 
 impl HyStart {

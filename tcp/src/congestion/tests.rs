@@ -1,6 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 
+mod exact;
+
 const MSS: u32 = 1000;
 const KINDS: [Congestion; 3] = [Congestion::Reno, Congestion::Cubic, Congestion::Dctcp];
 

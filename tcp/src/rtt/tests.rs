@@ -34,7 +34,7 @@ fn the_floor_and_the_clock_step() {
         e.sample(Duration::from_micros(50));
     }
     // (2.3): at least the clock's step above SRTT, however steady the path.
-    assert!(e.rto() >= Duration::from_nanos(50_000 + GRANULARITY), "{:?}", e.rto());
+    assert!(e.rto() >= Duration::from_nanos(50_000 + 16_384), "{:?}", e.rto());
 }
 
 #[test]
@@ -62,6 +62,75 @@ fn a_lost_syn_means_three_seconds() {
     e.sample(ms(100));
     e.syn_was_lost();
     assert_eq!(e.rto(), ms(300));
+}
+
+#[test]
+fn three_seconds_within_the_limits() {
+    let limits = |initial: u64, max: u64| RttConfig { initial: ms(initial), max: ms(max), ..config(1) };
+    for (initial, max, rto) in [(1000, 2000, 2000), (5000, 60_000, 5000), (1000, 3500, 3000)] {
+        let mut e = RttEstimator::new(&limits(initial, max));
+        e.back_off();
+        e.syn_was_lost();
+        assert_eq!((e.rto(), e.backoff()), (ms(rto), 0)); // RFC 6298 (5.7)
+    }
+}
+
+#[test]
+fn doubling_ends_at_the_maximum() {
+    let mut e = RttEstimator::new(&RttConfig { max: ms(4000), ..config(1) });
+    for (rto, backoff) in [(2000, 1), (4000, 2), (4000, 2)] {
+        e.back_off();
+        assert_eq!((e.rto(), e.backoff()), (ms(rto), backoff)); // RFC 6298 (5.5)
+    }
+    // Beyond the maximum once, if that is no power of two times the first.
+    let mut e = RttEstimator::new(&RttConfig { max: ms(3000), ..config(1) });
+    for backoff in [1, 2, 2] {
+        e.back_off();
+        assert_eq!((e.rto(), e.backoff()), (ms(3000).min(ms(1000 << backoff)), backoff));
+    }
+}
+
+/// RFC 4015 §3.3: the variation is at least half of SRTT, and RTO follows from it.
+#[test]
+fn a_timeout_that_was_a_mistake() {
+    let steady = |min: Duration, max: Duration, rtt: Duration| {
+        let mut e = RttEstimator::new(&RttConfig { initial: ms(1000), min, max });
+        for _ in 0..200 {
+            e.sample(rtt);
+        }
+        assert!(e.rttvar() < rtt / 100);
+        e.after_spurious_timeout();
+        (e.rttvar(), e.rto())
+    };
+    let us = Duration::from_micros;
+    assert_eq!(steady(ms(1), ms(9000), ms(100)), (ms(50), ms(300)));
+    assert_eq!(steady(ms(400), ms(9000), ms(100)), (ms(50), ms(400)));
+    assert_eq!(steady(ms(1), ms(250), ms(100)), (ms(50), ms(250)));
+    // The clock's step counts here, too.
+    assert_eq!(steady(us(1), ms(9000), us(4)), (us(2), us(4) + Duration::from_nanos(16_384)));
+    // A variation that is more stays.
+    let mut e = RttEstimator::new(&config(1));
+    e.sample(ms(100));
+    e.sample(ms(1000));
+    let (rttvar, rto) = (e.rttvar(), e.rto());
+    e.after_spurious_timeout();
+    assert_eq!((e.rttvar(), e.rto()), (rttvar, rto));
+}
+
+#[test]
+fn the_least_round_trip_is_forgotten_after_one_to_two_periods() {
+    let mut e = RttEstimator::new(&config(1));
+    assert_eq!((e.min_rtt(), e.srtt_nanos()), (Duration::ZERO, None));
+    e.sample(ms(10));
+    assert_eq!((e.min_rtt(), e.srtt_nanos()), (ms(10), Some(10_000_000)));
+    for n in 2..3 * u32::from(PERIOD) {
+        e.sample(ms(20));
+        assert_eq!(e.min_rtt(), ms(if n < 2 * u32::from(PERIOD) { 10 } else { 20 }), "{n}");
+    }
+    // The one of the last period counts as long as the present one lasts.
+    e.sample(ms(5));
+    e.sample(ms(30));
+    assert_eq!(e.min_rtt(), ms(5));
 }
 
 proptest! {
