@@ -69,7 +69,8 @@ impl Nic {
         believed
     }
 
-    /// Offers frames to the driver, after it has prepared them; answers how many it has taken, from the front.
+    /// Offers frames to the driver, after it has prepared them; answers how many it has taken, from the front. What it
+    /// refuses goes as a copy of our own, from `pool`.
     ///
     /// # Safety
     /// `frames` are `n` live frames that are ours, and `ops` those of a started device whose queue 0 only we use. What is
@@ -80,6 +81,28 @@ impl Nic {
         frames: *mut *mut sys::rte_mbuf,
         n: u16,
         pool: &mut Pool,
+    ) -> u16 {
+        // SAFETY: as the caller promises; a refused frame is used no more.
+        unsafe {
+            self.offer(ops, frames, n, |refused| {
+                let own = in_software(refused, pool);
+                sys::rte_pktmbuf_free(refused);
+                own.map(|own| own.into_raw().as_ptr())
+            })
+        }
+    }
+
+    /// As `send`; `instead` turns a frame that the driver refuses into another, if it can.
+    ///
+    /// # Safety
+    /// As of `send`.
+    #[inline]
+    unsafe fn offer(
+        &mut self,
+        ops: *const sys::rte_eth_fp_ops,
+        frames: *mut *mut sys::rte_mbuf,
+        n: u16,
+        mut instead: impl FnMut(*mut sys::rte_mbuf) -> Option<*mut sys::rte_mbuf>,
     ) -> u16 {
         // SAFETY: as the caller promises; `taken` stays within `n`.
         unsafe {
@@ -98,13 +121,11 @@ impl Nic {
                     break;
                 }
                 let refused = frames.add(taken.into());
-                let own = in_software(*refused, pool);
-                sys::rte_pktmbuf_free(*refused);
                 taken += 1;
-                match own {
+                match instead(*refused) {
                     Some(own) => {
                         self.counts.tx_refused += 1;
-                        *refused = own.into_raw().as_ptr();
+                        *refused = own;
                         if burst(queue, refused, 1) == 0 {
                             taken -= 1;
                             break;

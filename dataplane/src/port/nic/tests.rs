@@ -121,3 +121,81 @@ fn frames_are_counted_by_their_flags() {
         assert_eq!(unsafe { left_to_nic(frames.as_ptr(), n) }, left);
     }
 }
+
+/// What a driver made for the test has been given, how much room it has, and its frames by their `port`.
+#[derive(Default)]
+struct Driver {
+    room: u16,
+    sent: Vec<u16>,
+}
+
+/// Refuses frames of odd numbers.
+unsafe extern "C" fn prepare(_: *mut std::ffi::c_void, frames: *mut *mut sys::rte_mbuf, n: u16) -> u16 {
+    // SAFETY: the test passes so many live mbufs.
+    (0..n).find(|&i| unsafe { (**frames.add(i.into())).port % 2 == 1 }).unwrap_or(n)
+}
+
+unsafe extern "C" fn burst(driver: *mut std::ffi::c_void, frames: *mut *mut sys::rte_mbuf, n: u16) -> u16 {
+    // SAFETY: the test's driver, and so many live mbufs.
+    unsafe {
+        let driver = &mut *driver.cast::<Driver>();
+        let taken = n.min(driver.room);
+        driver.room -= taken;
+        driver.sent.extend((0..taken).map(|i| (**frames.add(i.into())).port));
+        taken
+    }
+}
+
+/// Sends frames of the numbers `numbers` to a driver with room for `room`. Refused ones become a hundred more, and 7 cannot.
+/// Answers how many were taken, what was sent, what is left, and the counters.
+fn offered(numbers: &[u16], room: u16) -> (u16, Vec<u16>, Vec<u16>, NicChecksums) {
+    let flagged = |port| sys::rte_mbuf { port, ol_flags: sys::RTE_MBUF_F_TX_TCP_CKSUM, ..Default::default() };
+    let mut mbufs: Vec<sys::rte_mbuf> = numbers.iter().map(|&n| flagged(n)).collect();
+    let mut frames: Vec<*mut sys::rte_mbuf> = mbufs.iter_mut().map(|m| m as *mut _).collect();
+    let mut driver = Driver { room, sent: Vec::new() };
+    let mut queue = (&raw mut driver).cast::<std::ffi::c_void>();
+    let mut ops = sys::rte_eth_fp_ops {
+        tx_pkt_burst: Some(burst),
+        tx_pkt_prepare: Some(prepare),
+        ..Default::default()
+    };
+    ops.txq.data = &raw mut queue;
+    let mut nic = Nic::new(c"net_test");
+    // SAFETY: live mbufs, and a driver that is one.
+    let taken = unsafe {
+        nic.offer(&raw const ops, frames.as_mut_ptr(), numbers.len() as u16, |m| {
+            let refused = (*m).port;
+            (*m).port += 100;
+            (*m).ol_flags = 0;
+            (refused != 7).then_some(m)
+        })
+    };
+    // SAFETY: as above.
+    let left = frames[usize::from(taken)..].iter().map(|&m| unsafe { (*m).port }).collect();
+    (taken, driver.sent, left, nic.counts)
+}
+
+#[test]
+fn what_the_driver_refuses_goes_without_it_and_in_order() {
+    let (taken, sent, left, counts) = offered(&[2, 4, 5, 6, 8], 9);
+    assert_eq!((taken, sent, left), (5, vec![2, 4, 105, 6, 8], vec![]));
+    assert_eq!((counts.tx_filled, counts.tx_refused, counts.tx_unsent), (4, 1, 0));
+    // All, and the last.
+    assert_eq!(offered(&[1, 3, 5], 9).1, [101, 103, 105]);
+    // One that cannot be copied is lost alone.
+    let (taken, sent, left, counts) = offered(&[2, 7, 4], 9);
+    assert_eq!((taken, sent, left), (3, vec![2, 4], vec![]));
+    assert_eq!((counts.tx_filled, counts.tx_refused, counts.tx_unsent), (2, 0, 1));
+}
+
+#[test]
+fn what_the_driver_has_no_room_for_stays() {
+    let (taken, sent, left, counts) = offered(&[2, 4, 6, 5], 2);
+    assert_eq!((taken, sent, left, counts.tx_filled), (2, vec![2, 4], vec![6, 5], 2));
+    // A copy that found no room stays in its frame's place.
+    let (taken, sent, left, counts) = offered(&[2, 5, 6], 1);
+    assert_eq!((taken, sent, left), (1, vec![2], vec![105, 6]));
+    assert_eq!((counts.tx_filled, counts.tx_refused), (1, 1));
+    assert_eq!(offered(&[2, 4], 0).0, 0);
+    assert_eq!(offered(&[], 3).0, 0);
+}
