@@ -48,6 +48,7 @@ impl Nic {
     }
 
     /// Takes away what the NIC says of a received frame unless it is to be believed.
+    #[inline(never)]
     pub(super) fn judge(&mut self, frame: &mut Mbuf) {
         if !self.believes(frame.checksum_flags(), frame.data()) {
             frame.distrust_checksum();
@@ -75,6 +76,7 @@ impl Nic {
     /// # Safety
     /// `frames` are `n` live frames that are ours, and `ops` those of a started device whose queue 0 only we use. What is
     /// taken is ours no more.
+    #[inline(never)]
     pub(super) unsafe fn send(
         &mut self,
         ops: *const sys::rte_eth_fp_ops,
