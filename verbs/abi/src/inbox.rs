@@ -3,9 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use crate::call::{Errno, last_errno};
 
@@ -14,12 +12,7 @@ use crate::call::{Errno, last_errno};
 pub struct Inbox<T> {
     items: Mutex<VecDeque<T>>,
     fd: OwnedFd,
-    /// The thread that was given an item and has not asked for another since; 0: none.
-    busy: AtomicU64,
 }
-
-/// How long [`Inbox::see_reader_back`] waits: for a thread that the scheduler has set aside.
-const BACK: Duration = Duration::from_millis(50);
 
 impl<T> Inbox<T> {
     pub fn new() -> Result<Self, Errno> {
@@ -29,7 +22,7 @@ impl<T> Inbox<T> {
             return Err(last_errno());
         }
         // SAFETY: the descriptor is new and nobody else owns it.
-        Ok(Self { items: Mutex::default(), fd: unsafe { OwnedFd::from_raw_fd(fd) }, busy: AtomicU64::new(0) })
+        Ok(Self { items: Mutex::default(), fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
     pub fn fd(&self) -> c_int {
@@ -50,24 +43,7 @@ impl<T> Inbox<T> {
 
     /// The item that a read of the descriptor stood for; none if it was taken out meanwhile.
     pub fn take_after_read(&self) -> Option<T> {
-        let item = self.items().pop_front();
-        if item.is_some() {
-            self.busy.store(own_thread(), Ordering::Relaxed);
-        }
-        item
-    }
-
-    /// A thread is about to read the descriptor.
-    pub fn reader_is_back(&self) {
-        self.busy.store(0, Ordering::Relaxed);
-    }
-
-    /// Gives another thread that has taken an item a moment to come back for the next one.
-    pub fn see_reader_back(&self) {
-        let (own, start) = (own_thread(), Instant::now());
-        while ![0, own].contains(&self.busy.load(Ordering::Relaxed)) && start.elapsed() < BACK {
-            std::thread::sleep(Duration::from_micros(100));
-        }
+        self.items().pop_front()
     }
 
     /// Takes out all that `unwanted` picks.
@@ -92,11 +68,6 @@ impl<T> Inbox<T> {
         // SAFETY: one buffer of 8 writable bytes.
         unsafe { libc::preadv2(self.fd(), &buffer, 1, -1, libc::RWF_NOWAIT) };
     }
-}
-
-fn own_thread() -> u64 {
-    // SAFETY: no pointers are passed.
-    unsafe { libc::pthread_self() }
 }
 
 /// Reads one count of a descriptor, as its owner's flags say: 0, or -1 and errno. A cancellation point that holds nothing.

@@ -1,5 +1,6 @@
 //! Event channels, and the events as the program sees them.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -39,14 +40,18 @@ unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     })
 }
 
-/// Identifiers keep working with their events; a thread that waits in the channel goes on to wait, as with a kernel.
-/// One that is on its way back there is given time: rping's main thread destroys the channel as soon as the other has
-/// acknowledged the last event, and the program fails if that one finds no channel.
+thread_local! {
+    /// The channel whose events this thread waits for: it has blocked there, and has not destroyed the channel since.
+    static SERVES: Cell<*mut rdma_event_channel> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+/// Identifiers keep working with their events. Another thread that serves the channel, whether it waits there or is on its
+/// way back from an event, will wait for good: see [`rdma_get_cm_event`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     quiet(|| {
-        if let Ok(inbox) = inbox(channel) {
-            inbox.see_reader_back();
+        if SERVES.get() == channel {
+            SERVES.set(std::ptr::null_mut());
         }
         if hub().remove_channel(channel as usize).is_some() {
             // SAFETY: made by `Box::into_raw`, and registered until now.
@@ -67,11 +72,7 @@ struct Event {
 /// The channel's descriptor, or -1 and errno.
 #[inline(never)]
 unsafe extern "C" fn descriptor(channel: *mut rdma_event_channel) -> c_int {
-    number(|| {
-        let inbox = inbox(channel)?;
-        inbox.reader_is_back();
-        Ok(inbox.fd())
-    })
+    number(|| Ok(inbox(channel)?.fd()))
 }
 
 /// The event that was counted: 1, 0 if it is gone, or -1 and errno.
@@ -176,6 +177,10 @@ unsafe fn child(
 }
 
 /// Blocks in a read of the descriptor, as the program has set it; a cancellation point.
+///
+/// A thread that finds its channel destroyed by another goes on to wait, as it would in a kernel: rping's main thread
+/// destroys the channel on its way out, as soon as the other has acknowledged the last event, and that one takes any answer
+/// for an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
@@ -184,7 +189,6 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     if event.is_null() {
         return fails(libc::EINVAL);
     }
-    let mut blocks = false;
     // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
     unsafe {
         loop {
@@ -192,7 +196,8 @@ pub unsafe extern "C" fn rdma_get_cm_event(
             if fd < 0 {
                 break;
             }
-            blocks = libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK == 0;
+            let blocks = libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK == 0;
+            SERVES.set(if blocks { channel } else { std::ptr::null_mut() });
             if read_count(fd) == 0 {
                 match take(channel, event) {
                     0 => continue,
@@ -205,9 +210,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
             }
             break;
         }
-        // Another thread has destroyed the channel. Whoever was waiting there by then goes on to wait, as with a kernel:
-        // rping takes anything else for an error, while its main thread is on the way out.
-        if blocks {
+        if SERVES.get() == channel {
             libc::pause();
         }
     }

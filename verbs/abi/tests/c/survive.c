@@ -193,6 +193,57 @@ static void *get_and_keep(void *arg)
 	return NULL;
 }
 
+static struct rdma_event_channel *served;
+
+/* Takes an event, and comes back for the next when the channel is gone: rping's threads do so when it ends. */
+static void *in_cm_again(void *unused)
+{
+	struct rdma_cm_event *event;
+	OK(rdma_get_cm_event(served, &event));
+	OK(rdma_ack_cm_event(event));
+	ready = 1;
+	while (ready == 1)
+		sched_yield();
+	about_to_wait();
+	rdma_get_cm_event(served, &event);
+	return unused;
+}
+
+/* An identifier about which an event waits. */
+static struct rdma_cm_id *with_event(void)
+{
+	struct rdma_cm_id *id;
+	struct sockaddr_in to = own_address(1);
+	OK(rdma_create_id(served, &id, NULL, RDMA_PS_TCP));
+	OK(rdma_resolve_addr(id, NULL, (void *)&to, 1000));
+	return id;
+}
+
+/* The channel goes while a thread is on its way back from an event: that one waits. Who has destroyed it is told. */
+static void outrun(void)
+{
+	pthread_t thread;
+	void *answer;
+	struct rdma_cm_event *event;
+	served = SOME(rdma_create_event_channel());
+	struct rdma_cm_id *ids[2] = { with_event() };
+	take_event(served, RDMA_CM_EVENT_ADDR_RESOLVED);
+	ids[1] = with_event();
+	ready = waiter = 0;
+	OK(pthread_create(&thread, NULL, in_cm_again, NULL));
+	while (!ready)
+		sched_yield();
+	for (int i = 0; i < 2; i++)
+		OK(rdma_destroy_id(ids[i]));
+	rdma_destroy_event_channel(served);
+	ready = 2;
+	CHECK(until_it_waits());
+	OK(pthread_cancel(thread));
+	OK(pthread_join(thread, &answer));
+	CHECK(answer == PTHREAD_CANCELED);
+	FAILS(rdma_get_cm_event(served, &event), EBADF);
+}
+
 /* Objects go while other threads wait for them, or hold events about them. */
 static void destruction(void)
 {
@@ -218,6 +269,7 @@ static void destruction(void)
 			OK(pthread_join(threads[i], &answer));
 			CHECK(answer == PTHREAD_CANCELED);
 		}
+		outrun();
 
 		/* Events that were not acknowledged hold their objects. */
 		struct ibv_comp_channel *own = SOME(ibv_create_comp_channel(verbs));
