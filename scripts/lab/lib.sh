@@ -114,12 +114,13 @@ wait_for_guest() {
     say "$(grep -a '^lab: ready' "$2" | tr -d '\r') after $((SECONDS - began)) s"
 }
 
-# guest COMMAND: runs it in the guest, output and status pass through.
+# guest COMMAND: runs it in the guest, output and status pass through. A guest that says nothing for longer than any command
+# may take is dead.
 guest() {
     local fd line last=''
     exec {fd}<>/dev/tcp/127.0.0.1/2001
     printf '{ %s\n} </dev/null 2>&1\nstatus=$?; echo; echo "lab-status $status"\nexit\n' "$*" >&$fd
-    while IFS= read -r line <&$fd; do
+    while IFS= read -r -t 400 line <&$fd; do
         case $line in
             # Not until the connection closes: what runs on in the guest may hold it open.
             'lab-status '*) last=${line#lab-status }; break ;;
