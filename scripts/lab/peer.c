@@ -13,6 +13,7 @@
 #include <arpa/inet.h>
 #include <endian.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -478,14 +479,20 @@ static int listen_and_serve(void)
 		perror("peer: cannot listen");
 		return -1;
 	}
+	/* What poll has seen goes again when a thread destroys the identifier that it is about. */
+	if (fcntl(channel->fd, F_SETFL, O_NONBLOCK))
+		return fail("fcntl");
 	puts("listening");
 	fflush(stdout);
 	while (finished < qps) {
 		struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
 		if (poll(&fd, 1, 20) == 1) {
 			struct rdma_cm_event copy;
-			if (rdma_get_cm_event(channel, &event))
+			if (rdma_get_cm_event(channel, &event)) {
+				if (errno == EAGAIN)
+					continue;
 				return fail("rdma_get_cm_event");
+			}
 			copy = *event;
 			if (copy.event == RDMA_CM_EVENT_CONNECT_REQUEST && accept_one(event))
 				return -1;

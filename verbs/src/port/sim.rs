@@ -48,7 +48,7 @@ impl Pieces {
 
     /// What they hold now.
     fn bytes(&self) -> Vec<u8> {
-        let mut all = Vec::new();
+        let mut all = Vec::with_capacity(self.len());
         for piece in &self.0 {
             match *piece {
                 Piece::Own(ref bytes) => all.extend_from_slice(bytes),
@@ -101,9 +101,10 @@ impl Draft for SimDraft {
     }
 
     fn append(&mut self, n: usize) -> Option<&mut [u8]> {
-        self.room = self.room.checked_sub(n)?;
+        let room = self.room;
+        self.room = room.checked_sub(n)?;
         if !matches!(self.pieces.0.last(), Some(Piece::Own(_))) {
-            self.pieces.0.push(Piece::Own(Vec::new()));
+            self.pieces.0.push(Piece::Own(Vec::with_capacity(room)));
         }
         let Some(Piece::Own(bytes)) = self.pieces.0.last_mut() else { return None };
         let at = bytes.len();
