@@ -35,5 +35,5 @@ pub use hugepages::{HugepageStatus, status as hugepage_status};
 pub use mbuf::Mbuf;
 pub use payload::{TxBuf, TxPayload};
 pub use pool::{HEADROOM, Pool, PoolError, retired_pools};
-pub use port::{BURST, NicChecksums, Port, PortError, PortOptions, PortStats};
+pub use port::{BURST, NicChecksums, Port, PortError, PortOptions, PortStats, RxEvent};
 pub use urnic_config::Hugepages;

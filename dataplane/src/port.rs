@@ -12,6 +12,7 @@ use urnic_config::PortSpec;
 
 use self::device::Device;
 use self::nic::Nic;
+pub use self::rx_event::RxEvent;
 use crate::eal::Eal;
 use crate::frame::{Part, TxFrame, TxQueue};
 use crate::mbuf::prefetch_data;
@@ -25,6 +26,7 @@ mod nic;
 mod packet_ring;
 mod pci;
 mod ring;
+mod rx_event;
 mod signals;
 mod sigpipe;
 mod socket;
@@ -282,6 +284,9 @@ impl Port {
         burst: &[*mut sys::rte_mbuf],
         frames: &mut ArrayVec<F, BURST>,
     ) -> usize {
+        if self.device.is_armed() {
+            self.device.disarm();
+        }
         let before = frames.len();
         for &m in burst {
             let Some(m) = NonNull::new(m) else { continue };
@@ -365,6 +370,13 @@ impl Port {
     /// pass. Until the first peer is there, nothing is sent or received.
     pub fn link_up(&mut self) -> bool {
         self.device.link_up()
+    }
+
+    /// Lets the driver tell of the next frame that arrives. Whoever asks looks for frames once more before he sleeps on the
+    /// event: those that came before are not told of. The first burst that finds any disarms. None: the port's frames have to
+    /// be looked for.
+    pub fn arm(&mut self) -> Option<Arc<RxEvent>> {
+        self.device.arm()
     }
 
     /// Bytes of payload that one frame may carry as several TCP segments to the peer that is there now; zero if it

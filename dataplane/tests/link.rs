@@ -40,7 +40,11 @@ impl Link {
 }
 
 fn exchange(first: &str, second: &str, env: &[(&str, &str)]) {
-    let mut echo = Child::start("echo", first, env);
+    exchange_with("echo", first, second, env);
+}
+
+fn exchange_with(echo: &str, first: &str, second: &str, env: &[(&str, &str)]) {
+    let mut echo = Child::start(echo, first, env);
     echo.expect("open");
     let mut ping = Child::start("ping", second, env);
     ping.expect("open");
@@ -75,6 +79,16 @@ fn memif() {
     let _alone = alone();
     let link = Link::new();
     exchange(&link.spec("memif", ",role=server"), &link.spec("memif", ""), &[]);
+}
+
+/// An end that sleeps until its port tells of frames misses none.
+#[test]
+fn frames_wake_a_sleeping_end() {
+    let _alone = alone();
+    for (sleeps, polls) in [("virtio_user", "vhost"), ("vhost", "virtio_user")] {
+        let link = Link::new();
+        exchange_with("sleeping echo", &link.spec(sleeps, ""), &link.spec(polls, ""), &[]);
+    }
 }
 
 #[test]

@@ -3,11 +3,12 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use urnic_config::{Cidr, Progress};
+use urnic_dataplane::RxEvent;
 use urnic_iwarp::Role;
 use urnic_iwarp::startup::{Negotiated, PeerParams};
 
@@ -33,6 +34,9 @@ pub(crate) struct Knobs {
     pub(crate) arrivals: AtomicU32,
     /// Passes needed after shutdown until everything is drained.
     pub(crate) undrained: AtomicU32,
+    /// What tells of arrivals, if anything does, and how often it was armed.
+    pub(crate) rx_event: OnceLock<Arc<RxEvent>>,
+    pub(crate) armed: AtomicU32,
     pub(crate) shut_down: AtomicBool,
     pub(crate) overflows: AtomicU32,
     /// The STag's region was resolved while it was registered.
@@ -138,6 +142,12 @@ impl FakeEngine {
 }
 
 impl EngineOps for FakeEngine {
+    fn arm(&mut self) -> Option<Arc<RxEvent>> {
+        let event = self.knobs.rx_event.get()?;
+        self.knobs.armed.fetch_add(1, Ordering::SeqCst);
+        Some(event.clone())
+    }
+
     fn kick(&mut self, _qpn: u32) -> bool {
         false
     }

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use dpdk_sys as sys;
@@ -11,6 +11,7 @@ use urnic_config::{MemifRole, PortSpec};
 
 use super::door::Door;
 use super::netdev::Netdev;
+use super::rx_event::RxEvent;
 use super::{ETHERNET, PortError, packet_ring, pci, ring, signals, sigpipe, socket, vdev};
 use crate::eal::{self, Eal};
 use crate::{Capabilities, Pool, RxChecksum, TxChecksum, log};
@@ -67,6 +68,9 @@ pub(super) struct Device {
     /// The driver sends frames of several segments.
     chains: bool,
     nic: Option<Offload>,
+    /// What tells of frames while it is armed.
+    rx_event: Option<Arc<RxEvent>>,
+    armed: bool,
     netdev: Option<Netdev>,
     eal: Arc<Eal>,
     _listening: Option<socket::Listening>,
@@ -99,6 +103,8 @@ impl Device {
             retry_at: Instant::now(),
             chains: true,
             nic: None,
+            rx_event: None,
+            armed: false,
             netdev,
             eal: Arc::clone(eal),
             _listening: listening,
@@ -172,6 +178,35 @@ impl Device {
     /// What a NIC does about checksums, if any of it is left to it.
     pub(super) fn nic(&self) -> Option<Offload> {
         self.nic
+    }
+
+    /// See [`super::Port::arm`].
+    pub(super) fn arm(&mut self) -> Option<Arc<RxEvent>> {
+        let id = self.polled()?;
+        let event = self.rx_event.clone()?;
+        // SAFETY: no pointers are passed; the device is started and has a queue 0, which only its owner polls.
+        if unsafe { sys::rte_eth_dev_rx_intr_enable(id, 0) } != 0 {
+            return None;
+        }
+        // What the driver has written for the peer to see comes before our next look at what the peer has written.
+        fence(Ordering::SeqCst);
+        self.armed = true;
+        Some(event)
+    }
+
+    #[inline]
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    /// The driver need not tell of frames: somebody looks for them.
+    #[cold]
+    pub(super) fn disarm(&mut self) {
+        self.armed = false;
+        if let Some(id) = self.polled() {
+            // SAFETY: as for arming.
+            unsafe { sys::rte_eth_dev_rx_intr_disable(id, 0) };
+        }
     }
 
     /// Frames that the kernel had for the driver and dropped.
@@ -383,6 +418,8 @@ impl Device {
         let queue = vdev::queue_size(&self.spec);
         let pool = self.rx as usize;
         let watched = self.is_watched();
+        // Of the drivers for links in user space, only these can.
+        let interrupts = matches!(self.spec, PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. });
         // Other ports send and receive single segments.
         let trains = self.trains && matches!(self.spec, PortSpec::VirtioUser { .. });
         let caps = Capabilities::of(&self.spec);
@@ -409,6 +446,7 @@ impl Device {
                 conf.rxmode.offloads &= info.rx_offload_capa;
                 conf.rxmode.mtu = jumbo.into();
                 conf.intr_conf.set_lsc(u32::from(watched));
+                conf.intr_conf.set_rxq(u32::from(interrupts));
                 if caps.tx_checksum != TxChecksum::Software {
                     conf.txmode.offloads |= sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
                 }
@@ -459,6 +497,8 @@ impl Device {
         self.chains = chains || self.spec.is_memory_link();
         self.nic = matches!(self.spec, PortSpec::Pci { offload: true, .. }).then_some(nic);
         self.state = State::Plugged { started: true };
+        self.armed = false;
+        self.rx_event = if interrupts { RxEvent::of(id).map(Arc::new) } else { None };
         Ok(())
     }
 

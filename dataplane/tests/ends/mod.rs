@@ -5,6 +5,7 @@ mod exchange;
 mod program;
 
 use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use urnic_config::PortSpec;
 use urnic_dataplane::{
-    Eal, EalConfig, Hugepages, Mbuf, Port, PortError, PortOptions, TxFrame, TxQueue, retired_pools,
+    Eal, EalConfig, Hugepages, Mbuf, Port, PortError, PortOptions, RxEvent, TxFrame, TxQueue, retired_pools,
 };
 
 pub const ROLE: &str = "URNIC_TEST_ROLE";
@@ -63,6 +64,11 @@ pub fn run(role: &str) {
         "echo" => {
             say("open");
             echo(&mut port, &stop);
+        }
+        "sleeping echo" => {
+            say("open");
+            await_link(&mut port, true);
+            sleeping_echo(&mut port, &stop);
         }
         "ping" => {
             say("open");
@@ -124,6 +130,43 @@ fn echo(port: &mut Port, stop: &AtomicBool) {
             }
         }
         port.tx_burst(&mut queue);
+    }
+}
+
+/// The same, and sleeps until the port tells of frames: the other end waits in vain if it does not.
+fn sleeping_echo(port: &mut Port, stop: &AtomicBool) {
+    let mut frames = ArrayVec::new();
+    let mut queue = TxQueue::new();
+    let mut event = None;
+    while !stop.load(Ordering::Relaxed) {
+        if port.rx_burst(&mut frames) > 0 {
+            event = None;
+        } else if queue.is_empty() {
+            // Looks once more for what came before that.
+            match event.take() {
+                None => event = Some(port.arm().expect("a port that tells of frames")),
+                Some(armed) => sleep_on(&armed, stop),
+            }
+        }
+        for frame in frames.drain(..) {
+            if let Some(frame) = reply(port, frame) {
+                queue.push(frame).expect("no more than were received");
+            }
+        }
+        while !queue.is_empty() && !stop.load(Ordering::Relaxed) {
+            port.tx_burst(&mut queue);
+        }
+    }
+}
+
+fn sleep_on(event: &RxEvent, stop: &AtomicBool) {
+    let mut end = libc::pollfd { fd: event.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    while !stop.load(Ordering::Relaxed) {
+        // SAFETY: one descriptor, which is open.
+        if unsafe { libc::poll(&raw mut end, 1, 100) } != 0 {
+            event.clear();
+            return;
+        }
     }
 }
 

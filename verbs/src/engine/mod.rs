@@ -42,6 +42,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
 use urnic_config::{Cidr, RtrChoice};
+use urnic_dataplane::RxEvent;
 use urnic_iwarp::AccessFault;
 use urnic_tcp::{Claim, ConnId, LocalPorts, Patience, Stack, StackConfig, State, Time};
 
@@ -508,6 +509,10 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         let deadlines = [self.stack.next_deadline(), self.core.alarms.next(), self.port.next_deadline()];
         let next = deadlines.into_iter().flatten().min()?;
         Some(Duration::from_nanos(next.0.saturating_sub(self.now().0)))
+    }
+
+    fn arm(&mut self) -> Option<Arc<RxEvent>> {
+        self.port.arm()
     }
 
     fn ties(&self) -> Ties {

@@ -9,8 +9,9 @@ use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use urnic_dataplane::{
-    Capture, Direction, ExternalMemory, Mbuf, Part, TxBuf, TxChecksum, TxPayload, TxQueue,
+    Capture, Direction, ExternalMemory, Mbuf, Part, RxEvent, TxBuf, TxChecksum, TxPayload, TxQueue,
 };
 use urnic_sim::{Impairment, Link};
 use urnic_tcp::{Emit, Frame, MAX_PIECES, Payload, Time};
@@ -355,6 +356,10 @@ impl Port for DpdkPort {
 
     fn finish(&mut self) {
         self.capture = None;
+    }
+
+    fn arm(&mut self) -> Option<Arc<RxEvent>> {
+        self.port.arm()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

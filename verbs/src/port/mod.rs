@@ -8,6 +8,8 @@ pub mod sim;
 
 use arrayvec::ArrayVec;
 use std::ops::Range;
+use std::sync::Arc;
+use urnic_dataplane::RxEvent;
 use urnic_tcp::{Buffers, Emit, Frame, Payload, Time};
 
 /// Frames taken from a port in one burst at most.
@@ -87,6 +89,11 @@ pub trait Port: Send {
 
     /// Completes what the port writes besides frames: the process is about to end.
     fn finish(&mut self) {}
+
+    /// Lets the port tell of the next frame; see [`urnic_dataplane::Port::arm`].
+    fn arm(&mut self) -> Option<Arc<RxEvent>> {
+        None
+    }
 
     /// Counters, by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;

@@ -1,20 +1,25 @@
 //! The engine's own thread.
 
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use urnic_config::Progress;
+use urnic_dataplane::RxEvent;
 
 use super::{Shard, linger};
 use crate::error::{Error, Result};
+use crate::eventfd::EventFd;
 
 /// A nap while there was work a moment ago.
 pub(super) const SHORTEST_NAP: Duration = Duration::from_micros(50);
 /// A nap when nothing has happened for long: the delay that the peer of a sleeping application sees at most, against
 /// the processor time of an idle process (about 15 us for each nap).
 pub(super) const LONGEST_NAP: Duration = Duration::from_micros(1500);
+/// A nap while the port tells of frames: the delay if it does not, as when a peer has just come back.
+const ARMED_NAP: Duration = Duration::from_millis(if cfg!(test) { 3_600_000 } else { 10 });
 /// A nap while somebody polls: how soon it is noticed that he stopped.
 const WATCHING_NAP: Duration = LONGEST_NAP;
 /// How long the thread keeps passing after the last work before it naps.
@@ -35,6 +40,8 @@ mod sleep {
     pub(super) const WATCHING: u8 = 1;
     /// Nothing happens.
     pub(super) const IDLE: u8 = 2;
+    /// Nothing happens, and the port tells of frames.
+    pub(super) const ARMED: u8 = 3;
 }
 
 /// Hand-over between callers and the thread.
@@ -43,6 +50,8 @@ pub(super) struct Driver {
     /// Counts wake-ups; the thread sleeps on it (futex).
     wakes: AtomicU32,
     sleeping: AtomicU8,
+    /// Ends naps that the port may end, too.
+    bell: EventFd,
     /// A caller is about to sleep: take over whether or not somebody polled a moment ago.
     handed_over: AtomicBool,
     stopping: AtomicBool,
@@ -50,15 +59,16 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(progress: Progress) -> Self {
-        Self {
+    pub(super) fn new(progress: Progress) -> Result<Self> {
+        Ok(Self {
             progress,
             wakes: AtomicU32::new(0),
             sleeping: AtomicU8::new(sleep::NO),
+            bell: EventFd::new()?,
             handed_over: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             thread: Mutex::new(None),
-        }
+        })
     }
 
     #[inline]
@@ -98,7 +108,7 @@ impl Driver {
     /// There is work: wakes the thread if it sleeps and nobody polls.
     #[inline]
     pub(super) fn nudge(&self) {
-        if self.sleeping.load(Ordering::Relaxed) == sleep::IDLE {
+        if self.sleeping.load(Ordering::Relaxed) >= sleep::IDLE {
             self.wake();
         }
     }
@@ -114,16 +124,18 @@ impl Driver {
     #[cold]
     fn wake(&self) {
         self.wakes.fetch_add(1, Ordering::SeqCst);
-        if self.sleeping.swap(sleep::NO, Ordering::SeqCst) != sleep::NO {
+        match self.sleeping.swap(sleep::NO, Ordering::SeqCst) {
+            sleep::NO => {}
+            sleep::ARMED => self.bell.signal(),
             // SAFETY: the word lives as long as `self`.
-            unsafe {
+            _ => unsafe {
                 libc::syscall(
                     libc::SYS_futex,
                     self.wakes.as_ptr(),
                     libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
                     1,
                 );
-            }
+            },
         }
     }
 
@@ -142,6 +154,27 @@ impl Driver {
             );
         }
         self.sleeping.store(sleep::NO, Ordering::SeqCst);
+    }
+
+    /// The same, and a frame that arrives ends it, too.
+    fn nap_armed(&self, seen: u32, event: &RxEvent, time: Duration) {
+        self.sleeping.store(sleep::ARMED, Ordering::SeqCst);
+        // Whoever wakes us counts first and looks whether we sleep then.
+        if self.wakes.load(Ordering::SeqCst) == seen {
+            let ends =
+                |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut ends = [ends(self.bell.as_fd()), ends(event.as_fd())];
+            let time = time.min(ARMED_NAP);
+            let limit = libc::timespec {
+                tv_sec: time.as_secs() as libc::time_t,
+                tv_nsec: time.subsec_nanos().into(),
+            };
+            // SAFETY: descriptors that are open, and a time, that live through the call.
+            unsafe { libc::ppoll(ends.as_mut_ptr(), 2, &raw const limit, std::ptr::null()) };
+        }
+        self.sleeping.store(sleep::NO, Ordering::SeqCst);
+        self.bell.take();
+        event.clear();
     }
 
     pub(super) fn stop(&self) {
@@ -185,44 +218,68 @@ fn adaptive(shard: &Shard) {
             nap = (nap * 2).min(WATCHING_NAP);
             continue;
         }
-        let (worked, deadline) = drive(shard, polls);
+        let Drive { worked, deadline, event } = drive(shard, polls);
         if worked {
             nap = SHORTEST_NAP;
         }
-        let time = deadline.map_or(nap, |d| d.min(nap));
-        driver.nap(seen, sleep::IDLE, time);
+        let until = |most: Duration| deadline.map_or(most, |d| d.min(most));
+        match event {
+            Some(event) => driver.nap_armed(seen, &event, until(ARMED_NAP)),
+            None => driver.nap(seen, sleep::IDLE, until(nap)),
+        }
         nap = (nap * 2).min(LONGEST_NAP);
     }
 }
 
-/// Passes until there was no work for a while or somebody polls. Answers whether there was any, and when the engine
-/// wants the next pass.
-fn drive(shard: &Shard, polls: u32) -> (bool, Option<Duration>) {
-    let mut worked = false;
+/// What came of driving an engine.
+#[derive(Default)]
+struct Drive {
+    /// There was work.
+    worked: bool,
+    /// When the engine wants the next pass.
+    deadline: Option<Duration>,
+    /// What tells of the next frame.
+    event: Option<Arc<RxEvent>>,
+}
+
+/// Passes until there was no work for a while or somebody polls.
+fn drive(shard: &Shard, polls: u32) -> Drive {
+    let mut done = Drive::default();
     let mut end = None;
     loop {
         step_aside(shard);
         let Some(mut engine) = shard.try_lock() else {
-            return (worked, None);
+            return Drive { deadline: None, event: None, ..done };
         };
         let found = engine.pass();
-        let deadline = if found { None } else { engine.next_deadline() };
-        drop(engine);
-        worked |= found;
-        let stopping = shard.driver.stopping.load(Ordering::Relaxed);
-        if stopping || linger::is_wanted() || shard.hot.polls.load(Ordering::Relaxed) != polls {
-            return (worked, deadline);
-        }
+        done.worked |= found;
         if found {
-            end = None;
-            continue;
+            (end, done.event) = (None, None);
         }
         // Only a thread that has just worked spins: an idle one would burn its core.
-        let now = Instant::now();
-        if !worked || now >= *end.get_or_insert(now + SPIN) {
-            return (worked, deadline);
+        let spins = found
+            || done.worked && {
+                let now = Instant::now();
+                now < *end.get_or_insert(now + SPIN)
+            };
+        let stops = shard.driver.stopping.load(Ordering::Relaxed)
+            || linger::is_wanted()
+            || shard.hot.polls.load(Ordering::Relaxed) != polls;
+        if !spins && !stops && done.event.is_none() {
+            done.event = engine.arm();
+            // What came before that is not told of.
+            if done.event.is_some() {
+                continue;
+            }
         }
-        thread::yield_now();
+        done.deadline = if found { None } else { engine.next_deadline() };
+        drop(engine);
+        if stops || !spins {
+            return done;
+        }
+        if !found {
+            thread::yield_now();
+        }
     }
 }
 

@@ -99,7 +99,7 @@ pub fn before_exit() {
         if start.elapsed() >= patience || !driver::has_threads() {
             return;
         }
-        // Their naps are no longer than a millisecond and a half.
+        // Their naps are short.
         thread::sleep(driver::SHORTEST_NAP);
     }
 }

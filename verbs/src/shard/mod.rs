@@ -80,7 +80,7 @@ impl Shard {
             want: Line::default(),
             engine: UnsafeCell::new(ManuallyDrop::new(engine)),
             doorbells,
-            driver: Driver::new(progress),
+            driver: Driver::new(progress)?,
         });
         Driver::start(&shard, core)?;
         Ok(shard)

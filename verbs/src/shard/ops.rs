@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use urnic_config::Cidr;
-use urnic_dataplane::Capabilities;
+use urnic_dataplane::{Capabilities, RxEvent};
 use urnic_tcp::Patience;
 
 use crate::cm::{ConnParam, EventQueue};
@@ -75,6 +75,8 @@ pub(crate) trait EngineOps: Send {
     fn kick(&mut self, qpn: u32) -> bool;
     /// When the engine wants a pass even if nothing happens, from now. For callers that may wait.
     fn next_deadline(&mut self) -> Option<Duration>;
+    /// Lets what arrives from now on end a nap, if the port can. The caller makes a pass before the nap.
+    fn arm(&mut self) -> Option<Arc<RxEvent>>;
     /// What the device has in common with it.
     fn ties(&self) -> Ties;
     /// The memory regions.

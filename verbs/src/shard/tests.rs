@@ -1,3 +1,4 @@
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -5,9 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use urnic_config::Progress;
+use urnic_dataplane::RxEvent;
 
 use super::{Doorbells, Polled, before_exit, linger_at_exit};
 use crate::error::PostError;
+use crate::eventfd::EventFd;
 use crate::fake::{self, Knobs};
 use crate::qp::QpInit;
 use crate::wr::{SendFlags, SendOp, SendWr};
@@ -186,6 +189,30 @@ fn hand_over_and_doorbells_wake() {
             shard.ring(1);
         }
         until("a pass of the thread", || passes(&knobs) > before);
+    }
+}
+
+/// Where the port tells of frames, a nap lasts until it does, a doorbell rings, or somebody is about to sleep; in tests there
+/// is no other end.
+#[test]
+fn frames_and_doorbells_end_a_nap_of_an_armed_port() {
+    let (device, knobs) = fake::device(Progress::Adaptive);
+    let frames = EventFd::new().unwrap();
+    knobs.rx_event.set(Arc::new(RxEvent::new(frames.as_fd()).unwrap())).unwrap();
+    let armed = || knobs.armed.load(Ordering::SeqCst);
+    for round in 0..200 {
+        let before = armed();
+        match round % 4 {
+            0 => {
+                knobs.arrivals.store(1, Ordering::SeqCst);
+                frames.signal();
+            }
+            // Nobody takes what is signalled: the next has to be noticed nevertheless.
+            1 => frames.signal(),
+            2 => device.shared.shard.ring(1),
+            _ => device.shared.shard.hand_over(),
+        }
+        until("the next nap", || armed() > before && knobs.arrivals.load(Ordering::SeqCst) == 0);
     }
 }
 
