@@ -203,6 +203,16 @@ impl Raw {
         Ok(())
     }
 
+    /// Stays without looking for frames until the other end has gone, for a moment: memif's driver crashes a process that
+    /// polls while its peer goes, and the other end polls until we are silent.
+    fn outlast(&mut self) {
+        const MOMENT: Duration = Duration::from_secs(1);
+        let began = Instant::now();
+        while self.port.link_up() && began.elapsed() < MOMENT {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// A frame of `size` bytes: only its header is written.
     #[inline]
     fn frame(&mut self, size: usize) -> Option<TxFrame> {
@@ -294,6 +304,9 @@ fn measure(raw: &mut Raw, options: &FloorOptions, bar: bool) -> Result<Outcome, 
         _ => pour(raw, options.size, &mut extent)?,
     };
     let (counted, wall) = ask(raw, options.control_size())?;
+    if matches!(raw.port.spec(), PortSpec::Memif { .. }) {
+        raw.outlast();
+    }
     if options.mode == Mode::Bw {
         // What has arrived counts, from the first frame to the last.
         outcome.messages = counted;
