@@ -210,7 +210,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
             }
             break;
         }
-        if SERVES.get() == channel {
+        if !channel.is_null() && SERVES.get() == channel {
             libc::pause();
         }
     }
