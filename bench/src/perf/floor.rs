@@ -205,6 +205,7 @@ impl Raw {
 
     /// Stays without looking for frames until the other end has gone, for a moment: memif's driver crashes a process that
     /// polls while its peer goes, and the other end polls until we are silent.
+    #[cold]
     fn outlast(&mut self) {
         const MOMENT: Duration = Duration::from_secs(1);
         let began = Instant::now();
