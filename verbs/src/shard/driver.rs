@@ -15,8 +15,8 @@ use crate::eventfd::EventFd;
 
 /// A nap while there was work a moment ago.
 pub(super) const SHORTEST_NAP: Duration = Duration::from_micros(50);
-/// A nap when nothing has happened for long: the delay that the peer of a sleeping application sees at most, against
-/// the processor time of an idle process (about 15 us for each nap).
+/// A nap when nothing has happened for long, where the port does not tell of frames: the delay that the peer of a sleeping
+/// application sees at most, against the processor time of an idle process (15 to 30 us for each nap).
 pub(super) const LONGEST_NAP: Duration = Duration::from_micros(1500);
 /// A nap while the port tells of frames: the delay if it does not, as when a peer has just come back.
 const ARMED_NAP: Duration = Duration::from_millis(if cfg!(test) { 3_600_000 } else { 10 });
