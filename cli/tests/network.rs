@@ -186,6 +186,21 @@ fn needs_root_missing_rights_are_named() {
     }
 }
 
+/// Waits until the node with the address [`SERVER`] is there: it then refuses what it does not serve.
+fn answers(from: &Namespace) {
+    let there = from.run(|| {
+        let (to, start) = (format!("{SERVER}:9").parse().expect("an address"), Instant::now());
+        while start.elapsed() < PATIENCE {
+            match TcpStream::connect_timeout(&to, Duration::from_secs(1)) {
+                Err(e) if e.kind() == ErrorKind::ConnectionRefused => return true,
+                _ => thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        false
+    });
+    assert!(there.join().expect("a thread"), "the other node does not answer");
+}
+
 /// RFC 5227: an address that another host has is not used; nor one that our own kernel has.
 #[test]
 #[ignore = "needs root, for network namespaces"]
@@ -199,19 +214,8 @@ fn needs_root_address_conflicts() {
     // Another urnic, whose Ethernet address is the same, as it is derived from the same IP address.
     let other = node("perf server", "af_packet:va", SERVER, "");
     let other = Running::start(urnic(&veth.a, &other));
-    // It is there when it refuses what it does not serve.
     veth.b.ip(&["address", "add", "10.9.0.9/24", "dev", "vb"]);
-    let there = veth.b.run(|| {
-        let (to, start) = (format!("{SERVER}:9").parse().expect("an address"), Instant::now());
-        while start.elapsed() < PATIENCE {
-            match TcpStream::connect_timeout(&to, Duration::from_secs(1)) {
-                Err(e) if e.kind() == ErrorKind::ConnectionRefused => return true,
-                _ => thread::sleep(Duration::from_millis(10)),
-            }
-        }
-        false
-    });
-    assert!(there.join().expect("a thread"), "the other node does not answer");
+    answers(&veth.b);
     fails(
         info("af_packet:vb"),
         &["address conflict: the host 02:75:0a:09:00:01 has the address 10.9.0.1 already"],
@@ -228,6 +232,50 @@ fn needs_root_address_conflicts() {
     // Our own.
     veth.b.ip(&["address", "add", &format!("{SERVER}/24"), "dev", "vb"]);
     fails(info("af_packet:vb"), &["address conflict: the kernel has 10.9.0.1 on its interface vb"]);
+}
+
+/// Processes on one interface do not hear each other: the second to want an address is refused, by the number of the
+/// first. Another address, even of the same Ethernet address, and another namespace are free; so is what a killed process
+/// had.
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_an_address_belongs_to_one_process_of_an_interface() {
+    let _alone = alone();
+    let veth = Veth::new(1500);
+    let info = |port: &str, more: &str| urnic(&veth.b, &format!("info --port {port} {more}"));
+    let opens = |command: Command| {
+        let words = format!("{command:?}");
+        let output = Running::start(command).output();
+        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    let addresses = format!("--ip {SERVER}/24 --ip fd09::1/64 --mac interface");
+    let first = format!("perf server --port af_packet:vb {addresses}");
+    // `ip netns exec` becomes the program, so that the number stays.
+    let first = Running::start(urnic(&veth.b, &first));
+    veth.a.ip(&["address", "add", "10.9.0.9/24", "dev", "va"]);
+    answers(&veth.a);
+    let pid = first.0.id();
+    for kind in ["af_packet", "af_xdp"] {
+        for own in [SERVER.to_owned() + "/24", "fd09::1/64".into(), "10.9.0.7/24 --ip fd09::1/64".into()] {
+            let holder = format!("address conflict: process {pid} (urnic) of user 0 has the address ");
+            fails(
+                info(&format!("{kind}:vb"), &format!("--ip {own}")),
+                &[&holder, "on this interface; stop it"],
+            );
+        }
+    }
+    // The same Ethernet address makes the same address of the link.
+    let made = &["has the address fe80::", "is made of the Ethernet address: set mac to another one"];
+    fails(info("af_packet:vb", "--ip fd09::7/64 --mac interface"), made);
+    opens(info("af_packet:vb", "--ip fd09::7/64 --ip fe80::7/64 --mac interface"));
+    opens(info("af_packet:vb", "--ip fd09::7/64"));
+    opens(info("af_packet:vb", &format!("--ip {CLIENT}/24 --mac interface")));
+    opens(info("af_packet:vb", &format!("--ip {SERVER}/24 --vlan 7")));
+    let mut elsewhere = Veth::new(1500);
+    std::mem::swap(&mut elsewhere.a, &mut elsewhere.b);
+    opens(urnic(&elsewhere.b, &format!("info --port af_packet:va {addresses}")));
+    drop(first);
+    opens(info("af_packet:vb", &addresses));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Ports: opened when a device is opened, by hot-plugging a virtual device into the running EAL.
 
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::slice;
@@ -11,6 +12,7 @@ use dpdk_sys as sys;
 use urnic_config::PortSpec;
 
 use self::device::Device;
+use self::held::{Held, HoldError};
 use self::nic::Nic;
 pub use self::rx_event::RxEvent;
 use crate::eal::Eal;
@@ -21,6 +23,7 @@ use crate::{Capabilities, Mbuf, RxChecksum, TxChecksum, log};
 
 mod device;
 mod door;
+mod held;
 mod netdev;
 mod nic;
 mod packet_ring;
@@ -35,6 +38,9 @@ mod vdev;
 
 /// Frames that a burst receives at most.
 pub const BURST: usize = 32;
+
+/// Looks at the link, milliseconds apart, after which [`Held::drain`] is called.
+const DRAIN_EVERY: u32 = 256;
 
 /// Bytes of an Ethernet header with a VLAN tag.
 const ETHERNET: usize = 18;
@@ -148,6 +154,18 @@ pub enum PortError {
     /// The interface has a port of this process already.
     #[error("{0}: this process has a port on the interface already; use another interface for each device")]
     InterfaceInUse(String),
+    /// A port of this machine has the address on the interface.
+    #[error(
+        "{port}: address conflict: {holder} has the address {address} on this interface; stop it, or choose another one"
+    )]
+    AddressInUse {
+        /// The port.
+        port: String,
+        /// The address.
+        address: IpAddr,
+        /// Who has it, in words.
+        holder: String,
+    },
     /// The network interface or the NIC cannot be used.
     #[error("{port}: the interface cannot be used: {reason}")]
     Interface {
@@ -223,6 +241,10 @@ pub struct Port {
     dropped: u64,
     mtu: u16,
     spec: PortSpec,
+    /// Its addresses, held against other processes.
+    held: Vec<Held>,
+    /// Looks at the link since [`Held::drain`].
+    looks: u32,
 }
 
 impl Port {
@@ -250,7 +272,18 @@ impl Port {
             (caps.tx_checksum, caps.rx_checksum) = (does.tx, does.rx);
             Box::new(Nic::new(does.driver))
         });
-        Ok(Self { device, rx, tx, caps, nic, dropped: 0, mtu: options.mtu, spec: spec.clone() })
+        Ok(Self {
+            device,
+            rx,
+            tx,
+            caps,
+            nic,
+            dropped: 0,
+            mtu: options.mtu,
+            spec: spec.clone(),
+            held: Vec::new(),
+            looks: 0,
+        })
     }
 
     /// Receives up to as many frames as `frames` has room for, and prefetches their headers. Every frame is linear;
@@ -369,7 +402,32 @@ impl Port {
     /// has (re)started, for some milliseconds at times: to be called by the engine every few milliseconds, not every
     /// pass. Until the first peer is there, nothing is sent or received.
     pub fn link_up(&mut self) -> bool {
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(DRAIN_EVERY) {
+            self.held.iter().for_each(Held::drain);
+        }
         self.device.link_up()
+    }
+
+    /// Holds `addresses`, in the VLAN `vlan`, against other processes on the same network interface until the port is
+    /// closed. Such processes do not hear each other, so the network cannot be asked. Ports without an interface that
+    /// others can use hold nothing.
+    ///
+    /// # Errors
+    /// [`PortError::AddressInUse`] says who has one of them, [`PortError::Interface`] what the kernel refuses.
+    pub fn hold_addresses(&mut self, addresses: &[IpAddr], vlan: Option<u16>) -> Result<(), PortError> {
+        let Some(index) = vdev::shared_interface(&self.spec).and_then(held::index_of) else { return Ok(()) };
+        let port = || self.spec.to_string();
+        let hold = |&address: &IpAddr| {
+            Held::hold(index, vlan, address).map_err(|e| match e {
+                HoldError::Taken(holder) => PortError::AddressInUse { port: port(), address, holder },
+                HoldError::System(e) => {
+                    PortError::Interface { port: port(), reason: format!("holding {address}: {e}") }
+                }
+            })
+        };
+        self.held = addresses.iter().map(hold).collect::<Result<_, _>>()?;
+        Ok(())
     }
 
     /// Lets the driver tell of the next frame that arrives. Whoever asks looks for frames once more before he sleeps on the

@@ -2,6 +2,7 @@
 
 use crate::congestion::Congestion;
 use crate::ipv6::{MIN_MTU, is_link_local, is_no_host};
+use crate::nd::link_local;
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use thiserror::Error;
@@ -103,6 +104,18 @@ impl StackConfig {
             IpAddr::V4(ip) => Some((ip, a.prefix_len)),
             IpAddr::V6(_) => None,
         })
+    }
+
+    /// Addresses that no other stack of the link may have: those given, and with IPv6 that of the link which is made of
+    /// the MAC address, unless another one is given and no router's prefix is completed with it.
+    pub fn own_addresses(&self) -> Vec<IpAddr> {
+        let mut own: Vec<IpAddr> = self.addresses.iter().map(|a| a.ip).collect();
+        let has_own = own.iter().any(|ip| matches!(ip, IpAddr::V6(ip) if is_link_local(*ip)));
+        let made = IpAddr::V6(link_local(self.mac));
+        if self.has_ipv6() && (self.autoconf || !has_own) && !own.contains(&made) {
+            own.push(made);
+        }
+        own
     }
 
     fn has_ipv6(&self) -> bool {
@@ -324,3 +337,6 @@ pub enum ConfigError {
     #[error("retransmission timeouts must satisfy 0 < rto_min <= rto_initial <= rto_max")]
     Rto,
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,17 @@ use urnic_config::{MemifRole, PortSpec};
 
 use super::PortError;
 
+/// The network interface of the kernel that the port is on, if other processes can be on it too. Interfaces that a port
+/// makes and NICs that it drives by itself are its own.
+pub(super) fn shared_interface(spec: &PortSpec) -> Option<&str> {
+    match spec {
+        PortSpec::AfPacket { interface, .. } | PortSpec::AfXdp { interface, .. } => Some(interface),
+        // `net_af_packet` and `net_pcap` name it so; `net_tap` names one of its own so.
+        PortSpec::Vdev { args, .. } => args.split(',').find_map(|arg| arg.trim().strip_prefix("iface=")),
+        _ => None,
+    }
+}
+
 /// Descriptors of the driver's queue in either direction.
 pub(super) fn queue_size(spec: &PortSpec) -> u16 {
     match spec {
@@ -163,6 +174,22 @@ pub(super) fn args(spec: &PortSpec, frame: usize, trains: bool) -> Result<CStrin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interfaces_that_processes_share() {
+        for (port, interface) in [
+            ("af_packet:eth0", Some("eth0")),
+            ("af_xdp:eth1,queue=3", Some("eth1")),
+            ("vdev:net_af_packet9,iface=eth2,blocksz=4096", Some("eth2")),
+            ("vdev:net_null9,size=64", None),
+            ("tap:t0", None),
+            ("pci:0000:00:04.0", None),
+            ("virtio_user:/tmp/a.sock", None),
+        ] {
+            let spec: PortSpec = port.parse().expect("a port");
+            assert_eq!(shared_interface(&spec), interface, "{port}");
+        }
+    }
 
     /// Drivers round the buffer of a NIC down to a power of two, at least 2048: the longest frame with a VLAN tag and its
     /// FCS must fit.

@@ -94,7 +94,7 @@ fn interface_id(mac: [u8; 6]) -> u128 {
 }
 
 /// The address that a station has on its link by itself.
-pub(super) fn link_local(mac: [u8; 6]) -> Ipv6Addr {
+pub(crate) fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     Ipv6Addr::from_bits(0xfe80_u128 << 112 | interface_id(mac))
 }
 

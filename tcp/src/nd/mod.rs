@@ -16,6 +16,7 @@ use crate::ipv6::{self, is_link_local, is_no_host};
 use crate::secret::Secret;
 use crate::time::Time;
 use addresses::Own;
+pub(crate) use addresses::link_local;
 use cache::{Advert, Cache};
 use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;

@@ -9,7 +9,7 @@ use nix::ifaddrs::InterfaceAddress;
 use std::net::IpAddr;
 use std::sync::Arc;
 use urnic_config::{Choice, Config, CrcKernel, PortSpec};
-use urnic_dataplane::{Arena, Capabilities, Capture, Eal, EalConfig, PortOptions, TxChecksum};
+use urnic_dataplane::{Arena, Capabilities, Capture, Eal, EalConfig, PortError, PortOptions, TxChecksum};
 use urnic_sim::Impairment;
 use urnic_tcp::{Address, Congestion, Ecn, Keepalive, Route, StackConfig, TcpConfig, Time};
 
@@ -59,7 +59,7 @@ pub(crate) fn open(
     let eal = Eal::start(&eal).map_err(|e| failed(&e))?;
     let options =
         PortOptions { mtu: config.port.mtu, rx_frames: receive_frames(config), ..PortOptions::default() };
-    let port = urnic_dataplane::Port::open(&eal, spec, &options).map_err(|e| failed(&e))?;
+    let mut port = urnic_dataplane::Port::open(&eal, spec, &options).map_err(|e| failed(&e))?;
 
     let mac = match config.mac() {
         Some(mac) => mac.0,
@@ -87,6 +87,15 @@ pub(crate) fn open(
         tcp: tcp(config),
         ..StackConfig::new(mac, [0; 4], 0, secret()?)
     };
+    port.hold_addresses(&stack.own_addresses(), stack.vlan).map_err(|e| match e {
+        PortError::AddressInUse { address, .. } if config.ip.addresses.iter().all(|a| a.address != address) => {
+            Error::Open(format!(
+                "{e}; {address} is made of the Ethernet address: set mac to another one, or give an address of fe80::/64 \
+                 too, and leave autoconf out"
+            ))
+        }
+        e => failed(&e),
+    })?;
     let mpa = MpaConfig {
         rev: config.mpa.rev,
         crc: config.mpa.crc,

@@ -1,0 +1,80 @@
+use super::*;
+
+/// An interface that there is not: the names need none, and no port has them.
+const NOWHERE: i32 = i32::MAX;
+
+fn address(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn taken(result: Result<Held, HoldError>) -> String {
+    match result {
+        Err(HoldError::Taken(holder)) => holder,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_address_is_held_once_per_interface_and_vlan_until_it_is_let_go() {
+    for ip in ["10.1.2.3", "fd00::1"].map(address) {
+        let held = Held::hold(NOWHERE, None, ip).expect("it is free");
+        assert_eq!(taken(Held::hold(NOWHERE, None, ip)), "this process");
+        let _vlan = Held::hold(NOWHERE, Some(7), ip).expect("another network");
+        let _other = Held::hold(NOWHERE - 1, None, ip).expect("another interface");
+        let _ip = Held::hold(NOWHERE, None, address("10.1.2.4")).expect("another address");
+        drop(held);
+        Held::hold(NOWHERE, None, ip).expect("it is free again");
+    }
+}
+
+/// More refusals than the kernel lets wait: it tells the holder's number nonetheless, once they are drained.
+#[test]
+fn a_thousand_refusals_all_name_the_holder() {
+    let ip = address("10.1.2.5");
+    let held = Held::hold(NOWHERE, None, ip).expect("it is free");
+    for _ in 0..20 {
+        for _ in 0..VISITORS {
+            assert_eq!(taken(Held::hold(NOWHERE, None, ip)), "this process");
+        }
+        held.drain();
+    }
+}
+
+/// A forked child keeps no address of its parent's.
+#[test]
+fn a_forked_child_lets_go() {
+    let ip = address("10.1.2.6");
+    let held = Held::hold(NOWHERE, None, ip).expect("it is free");
+    let mut pipe = [0; 2];
+    // SAFETY: the kernel fills in two descriptors.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    // SAFETY: the child calls nothing but `read` and `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut byte = 0u8;
+        // SAFETY: one byte of ours; the child ends here.
+        unsafe {
+            libc::close(pipe[1]);
+            libc::read(pipe[0], (&raw mut byte).cast(), 1);
+            libc::_exit(0);
+        }
+    }
+    assert!(child > 0, "a child");
+    drop(held);
+    // The kernel runs the child when it likes; until then it has the socket.
+    let start = std::time::Instant::now();
+    let again = loop {
+        match Held::hold(NOWHERE, None, ip) {
+            Ok(held) => break held,
+            Err(e) => assert!(start.elapsed().as_secs() < 30, "the child holds it: {e:?}"),
+        }
+        std::thread::yield_now();
+    };
+    drop(again);
+    // SAFETY: our own descriptors and our own child.
+    unsafe {
+        libc::close(pipe[1]);
+        libc::close(pipe[0]);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+}
