@@ -72,3 +72,32 @@ fn nothing_that_is_public_elsewhere_is_left_out() {
         }
     }
 }
+
+/// A call that goes by name goes to the first library of the process that has the name. That is a drop-in library's function,
+/// if the program is linked to those, and where they have several versions it is the oldest, which always fails.
+#[test]
+fn no_library_reaches_its_own_functions_by_name() {
+    for (package, library) in [
+        ("urnic-abi", "liburnic_verbs.so"),
+        ("urnic-shim", "liburnic.so"),
+        ("urnic-shim", "drop-in/libibverbs.so.1"),
+        ("urnic-shim", "drop-in/librdmacm.so.1"),
+    ] {
+        let path = built(package, library);
+        let own: BTreeSet<String> =
+            exports(path.clone()).iter().map(|name| without_version(name).to_owned()).collect();
+        assert!(!own.is_empty(), "{library} exports nothing");
+        let output = Command::new("readelf").args(["--relocs", "--wide"]).arg(&path).output();
+        let text = String::from_utf8(output.expect("readelf runs").stdout).expect("relocations");
+        // Offset, info, type, value, name, addend.
+        let named = text.lines().filter_map(|line| line.split_whitespace().nth(4)).map(without_version);
+        let named: BTreeSet<&str> = named.collect();
+        assert!(named.contains("malloc") || named.contains("urnic_find"), "{library}: {text}");
+        let by_name: Vec<&&str> = named.iter().filter(|name| own.contains(**name)).collect();
+        assert!(by_name.is_empty(), "{library} reaches {by_name:?} by name");
+    }
+}
+
+fn without_version(name: &str) -> &str {
+    name.split('@').next().unwrap_or(name)
+}

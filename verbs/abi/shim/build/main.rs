@@ -11,6 +11,8 @@ fn main() {
     println!("cargo:rerun-if-changed=build");
     println!("cargo:rerun-if-changed={}", list.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{}", drop_in::SHIM);
+    // Its own calls stay within it: see the build script of `liburnic_verbs.so`.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     let names = fs::read_to_string(list).expect("the list of symbols");
     let names: Vec<&str> = names.lines().collect();
     let mut code = String::new();
