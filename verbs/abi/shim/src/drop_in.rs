@@ -17,9 +17,9 @@ unsafe extern "C" fn urnic_find(name: *const c_char) -> *const c_void {
     // SAFETY: a string that ends.
     let name = unsafe { CStr::from_ptr(name) };
     match name.to_bytes() {
-        b"getifaddrs" => interfaces::our_getifaddrs as *const c_void,
-        b"freeifaddrs" => interfaces::our_freeifaddrs as *const c_void,
-        b"getaddrinfo" => interfaces::our_getaddrinfo as *const c_void,
+        b"getifaddrs" => interfaces::drop_in::getifaddrs as *const c_void,
+        b"freeifaddrs" => interfaces::drop_in::freeifaddrs as *const c_void,
+        b"getaddrinfo" => interfaces::drop_in::getaddrinfo as *const c_void,
         b"_exit" | b"_Exit" => leave::our_exit as *const c_void,
         _ if engine::forwards(name) => engine::function(name),
         _ => rsocket(name),

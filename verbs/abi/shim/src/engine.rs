@@ -135,7 +135,7 @@ pub fn own_path() -> Option<PathBuf> {
 }
 
 /// The file that an address was loaded from.
-pub fn file_of(address: *const c_void) -> Option<PathBuf> {
+fn file_of(address: *const c_void) -> Option<PathBuf> {
     // SAFETY: a structure of pointers; addresses are only compared.
     let info = unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();

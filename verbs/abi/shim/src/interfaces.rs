@@ -6,8 +6,6 @@ use std::net::IpAddr;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::engine::file_of;
-
 /// The name of the interface that stands for the device.
 const NAME: &CStr = c"urnic0";
 
@@ -62,29 +60,40 @@ fn sockaddr(ip: IpAddr) -> libc::sockaddr_storage {
 }
 
 /// The next definition of a function, behind ours.
-pub fn next(name: &CStr, cache: &AtomicPtr<c_void>) -> *mut c_void {
+pub fn next(name: &CStr, cache: &Cache) -> *mut c_void {
+    cached(cache, || {
+        // SAFETY: a string that ends.
+        let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        if next.is_null() { of_libc(name) } else { next }
+    })
+}
+
+/// The C library's own definition of a function.
+fn of_libc(name: &CStr) -> *mut c_void {
+    // SAFETY: strings that end. The C library is loaded in any case.
+    unsafe {
+        let libc = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        libc::dlsym(libc, name.as_ptr())
+    }
+}
+
+/// What `find` finds, looked for once.
+fn cached(cache: &Cache, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
     let known = cache.load(Ordering::Acquire);
     if !known.is_null() {
         return known;
     }
-    // SAFETY: strings that end. The C library is loaded in any case.
-    let found = unsafe {
-        let next = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
-        if next.is_null() || is_drop_in(next) {
-            let libc = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-            libc::dlsym(libc, name.as_ptr())
-        } else {
-            next
-        }
-    };
+    let found = find();
     cache.store(found, Ordering::Release);
     found
 }
 
-/// Whether a function is a drop-in library's, which would lead back here.
-fn is_drop_in(function: *mut c_void) -> bool {
-    let Some(path) = file_of(function) else { return false };
-    path.file_name().is_some_and(|name| name == "libibverbs.so.1" || name == "librdmacm.so.1")
+/// A place for a function that was found.
+type Cache = AtomicPtr<c_void>;
+
+/// Nothing was looked for yet.
+const fn unknown() -> Cache {
+    AtomicPtr::new(ptr::null_mut())
 }
 
 type GetIfAddrs = unsafe extern "C" fn(*mut *mut libc::ifaddrs) -> c_int;
@@ -96,20 +105,20 @@ type GetAddrInfo = unsafe extern "C" fn(
     *mut *mut libc::addrinfo,
 ) -> c_int;
 
-static GETIFADDRS: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-static FREEIFADDRS: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-static GETADDRINFO: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-
-pub unsafe extern "C" fn our_getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int {
-    let real = next(c"getifaddrs", &GETIFADDRS);
+/// `getifaddrs` by way of `real`, with our entries unless they are there already: the call may have come through a
+/// drop-in library, too.
+///
+/// # Safety
+/// Null or a function of that name, and the program's pointer.
+unsafe fn getifaddrs_by(real: *mut c_void, list: *mut *mut libc::ifaddrs) -> c_int {
     if real.is_null() {
         return -1;
     }
-    // SAFETY: the C library's function of that name, and the program's pointer.
+    // SAFETY: the caller's promise.
     unsafe {
         let real: GetIfAddrs = std::mem::transmute(real);
         let answer = real(list);
-        if answer == 0 {
+        if answer == 0 && !is_ours(*list) {
             for (ip, prefix) in addresses().into_iter().rev() {
                 *list = Box::into_raw(entry(ip, prefix, *list)).cast();
             }
@@ -150,12 +159,24 @@ fn entry(ip: IpAddr, prefix: u8, next: *mut libc::ifaddrs) -> Box<Entry> {
     entry
 }
 
-pub unsafe extern "C" fn our_freeifaddrs(list: *mut libc::ifaddrs) {
-    let real = next(c"freeifaddrs", &FREEIFADDRS);
-    // SAFETY: null or a list of `getifaddrs`, which begins with our entries if it has any.
+/// Whether an entry of a list is one of ours.
+///
+/// # Safety
+/// Null or an entry.
+unsafe fn is_ours(entry: *const libc::ifaddrs) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { entry.as_ref() }.is_some_and(|entry| ptr::eq(entry.ifa_name, NAME.as_ptr()))
+}
+
+/// `freeifaddrs` by way of `real`.
+///
+/// # Safety
+/// Null or a function of that name; null or a list of `getifaddrs`.
+unsafe fn freeifaddrs_by(real: *mut c_void, list: *mut libc::ifaddrs) {
+    // SAFETY: the caller's promise; the list begins with our entries if it has any.
     unsafe {
         let mut rest = list;
-        while !rest.is_null() && ptr::eq((*rest).ifa_name, NAME.as_ptr()) {
+        while is_ours(rest) {
             let ours = rest.cast::<Entry>();
             rest = (*rest).ifa_next;
             drop(Box::from_raw(ours));
@@ -167,18 +188,21 @@ pub unsafe extern "C" fn our_freeifaddrs(list: *mut libc::ifaddrs) {
     }
 }
 
-/// Addresses count as configured, whatever the kernel's interfaces have (`AI_ADDRCONFIG`).
-pub unsafe extern "C" fn our_getaddrinfo(
+/// `getaddrinfo` by way of `real`. Addresses count as configured, whatever the kernel's interfaces have (`AI_ADDRCONFIG`).
+///
+/// # Safety
+/// Null or a function of that name, and the program's pointers.
+unsafe fn getaddrinfo_by(
+    real: *mut c_void,
     node: *const c_char,
     service: *const c_char,
     hints: *const libc::addrinfo,
     found: *mut *mut libc::addrinfo,
 ) -> c_int {
-    let real = next(c"getaddrinfo", &GETADDRINFO);
     if real.is_null() {
         return libc::EAI_FAIL;
     }
-    // SAFETY: the C library's function of that name, and the program's pointers.
+    // SAFETY: the caller's promise.
     unsafe {
         let real: GetAddrInfo = std::mem::transmute(real);
         match hints.as_ref() {
@@ -192,21 +216,55 @@ pub unsafe extern "C" fn our_getaddrinfo(
     }
 }
 
-/// The symbols. What finds a function for a drop-in library takes the functions above: the dynamic linker may resolve
-/// these to that library's.
+/// What the symbols of the drop-in libraries lead to. They stand right before the C library's functions: the next
+/// definition behind `liburnic.so` may be a sanitizer's, which would lead back to them.
+pub mod drop_in {
+    use super::*;
+
+    static GETIFADDRS: Cache = unknown();
+    static FREEIFADDRS: Cache = unknown();
+    static GETADDRINFO: Cache = unknown();
+
+    pub unsafe extern "C" fn getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int {
+        // SAFETY: a function of that name, and the caller's promises.
+        unsafe { getifaddrs_by(cached(&GETIFADDRS, || of_libc(c"getifaddrs")), list) }
+    }
+
+    pub unsafe extern "C" fn freeifaddrs(list: *mut libc::ifaddrs) {
+        // SAFETY: as above.
+        unsafe { freeifaddrs_by(cached(&FREEIFADDRS, || of_libc(c"freeifaddrs")), list) }
+    }
+
+    pub unsafe extern "C" fn getaddrinfo(
+        node: *const c_char,
+        service: *const c_char,
+        hints: *const libc::addrinfo,
+        found: *mut *mut libc::addrinfo,
+    ) -> c_int {
+        let real = cached(&GETADDRINFO, || of_libc(c"getaddrinfo"));
+        // SAFETY: as above.
+        unsafe { getaddrinfo_by(real, node, service, hints, found) }
+    }
+}
+
+/// The symbols of `liburnic.so`, which lead on to whatever the process has behind it.
 mod symbols {
     use super::*;
 
+    static GETIFADDRS: Cache = unknown();
+    static FREEIFADDRS: Cache = unknown();
+    static GETADDRINFO: Cache = unknown();
+
     #[unsafe(no_mangle)]
     unsafe extern "C" fn getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int {
-        // SAFETY: the caller's promises.
-        unsafe { our_getifaddrs(list) }
+        // SAFETY: a function of that name, and the caller's promises.
+        unsafe { getifaddrs_by(next(c"getifaddrs", &GETIFADDRS), list) }
     }
 
     #[unsafe(no_mangle)]
     unsafe extern "C" fn freeifaddrs(list: *mut libc::ifaddrs) {
-        // SAFETY: the caller's promises.
-        unsafe { our_freeifaddrs(list) }
+        // SAFETY: as above.
+        unsafe { freeifaddrs_by(next(c"freeifaddrs", &FREEIFADDRS), list) }
     }
 
     #[unsafe(no_mangle)]
@@ -216,7 +274,7 @@ mod symbols {
         hints: *const libc::addrinfo,
         found: *mut *mut libc::addrinfo,
     ) -> c_int {
-        // SAFETY: the caller's promises.
-        unsafe { our_getaddrinfo(node, service, hints, found) }
+        // SAFETY: as above.
+        unsafe { getaddrinfo_by(next(c"getaddrinfo", &GETADDRINFO), node, service, hints, found) }
     }
 }

@@ -1,0 +1,120 @@
+//! C programs (`../c/`), linked to rdma-core's libraries as any program is, and run on ours in each way of loading them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// How our libraries come into a program, as `urnic run --libraries` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Preload,
+    DropIn,
+    Both,
+}
+
+pub const WAYS: [Way; 3] = [Way::Preload, Way::DropIn, Way::Both];
+
+/// What watches over a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    No,
+    /// AddressSanitizer. Its library wants to be the first of the process.
+    Asan,
+    /// The same behind what is preloaded, as it is with `urnic run` and `verify_asan_link_order=0`.
+    AsanBehind,
+}
+
+/// How long a program may take, in seconds. A bound, not a measurement: the machine may be busy.
+const PATIENCE: u32 = 300;
+
+/// What is kept until the process ends: DPDK's memory, and the one device.
+const KEPT: &str = "leak:urnic_dataplane\nleak:librte_\n";
+
+/// The folder of the libraries, which are built here: they are no dependencies of this test.
+pub fn libraries() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let own = std::env::current_exe().expect("this test");
+        let profile = own.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "urnic-abi", "--package", "urnic-shim", "--target-dir"]);
+        build.arg(profile.parent().expect("the target folder"));
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo runs").success(), "the libraries are built");
+        profile.to_path_buf()
+    })
+}
+
+/// Compiles a program and runs it in one of the ways.
+pub fn run(name: &str, arguments: &[&str], way: Way, watched: Watched) -> Output {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
+    let mut compile = Command::new("cc");
+    compile.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    if watched != Watched::No {
+        compile.args(["-fsanitize=address", "-fno-omit-frame-pointer"]);
+    }
+    compile.arg(source).args(["-lrdmacm", "-libverbs", "-lpthread", "-ldl"]);
+    assert!(compile.status().expect("cc runs").success(), "{name} is compiled");
+
+    let kept = folder.path().join("kept");
+    std::fs::write(&kept, KEPT).expect("a file");
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", &PATIENCE.to_string(), "env"]);
+    // Only for the program: `timeout` is none of urnic's.
+    let mut preload: Vec<PathBuf> = Vec::new();
+    if watched == Watched::Asan {
+        preload.push(sanitizer());
+    }
+    if way != Way::DropIn {
+        preload.push(libraries().join("liburnic.so"));
+    }
+    if !preload.is_empty() {
+        let preload: Vec<String> = preload.iter().map(|path| path.display().to_string()).collect();
+        command.arg(format!("LD_PRELOAD={}", preload.join(":")));
+    }
+    if way != Way::Preload {
+        command.arg(format!("LD_LIBRARY_PATH={}", libraries().join("drop-in").display()));
+    }
+    command.arg(&program).args(arguments);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_")) {
+        command.env_remove(name);
+    }
+    command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD");
+    command.env("URNIC_MEMORY_HUGEPAGES", "off").env("URNIC_IP", "10.4.9.1/24");
+    command.env("URNIC_PORT", format!("vhost:{}/nobody.sock", folder.path().display()));
+    // Leaks are told apart by whole stacks.
+    command.env(
+        "ASAN_OPTIONS",
+        "fast_unwind_on_malloc=0:verify_asan_link_order=0:detect_stack_use_after_return=0",
+    );
+    command.env("LSAN_OPTIONS", format!("suppressions={}:print_suppressions=0", kept.display()));
+    command.output().expect("timeout runs")
+}
+
+/// AddressSanitizer's library.
+fn sanitizer() -> PathBuf {
+    let output = Command::new("cc").arg("-print-file-name=libasan.so").output().expect("cc runs");
+    PathBuf::from(text(&output).trim())
+}
+
+pub fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Runs a program, which has to reach its end. Answers what it printed.
+pub fn succeeds(name: &str, arguments: &[&str], way: Way, watched: Watched) -> String {
+    let output = run(name, arguments, way, watched);
+    let printed = text(&output);
+    assert!(
+        output.status.success() && printed.lines().any(|l| l == "done"),
+        "{name} {arguments:?} {way:?} {watched:?}: {}: {printed}",
+        output.status
+    );
+    printed
+}
