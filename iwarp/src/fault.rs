@@ -76,6 +76,14 @@ pub enum Cause {
         /// Octets that the receive request holds.
         capacity: u32,
     },
+    /// The message offset skips octets of the message that have not arrived (DDP-65).
+    #[error("message offset {mo} leaves a gap: {placed} octets of the message have arrived before")]
+    MessageGap {
+        /// Message offset of the segment.
+        mo: u32,
+        /// Octets of the message placed so far.
+        placed: u32,
+    },
     /// The message is longer than the receive request. Its completion is a local length error.
     #[error("an incoming Send of at least {needed} octets exceeds the receive request's {capacity}")]
     MessageTooLong {

@@ -15,6 +15,8 @@ pub enum Rule {
     IgnoreTaggedFault,
     /// Accept any MSN on queue 0.
     IgnoreMsn,
+    /// Accept a segment on queue 0 that leaves a gap before it.
+    AcceptGaps,
     /// Do not match Read Responses with their request.
     AcceptAnyReadResponse,
     /// Do not match Atomic Responses with their request.
@@ -37,12 +39,13 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 14] = [
+    pub const ALL: [Rule; 15] = [
         Rule::SkipCrc,
         Rule::PlaceBeforeCrc,
         Rule::SkipBounds,
         Rule::IgnoreTaggedFault,
         Rule::IgnoreMsn,
+        Rule::AcceptGaps,
         Rule::AcceptAnyReadResponse,
         Rule::AcceptAnyAtomicResponse,
         Rule::DeliverEarly,

@@ -102,7 +102,7 @@ pub enum Delivery {
     FirstFpdu,
     /// A Send of any kind is complete in the receive request that was taken for it.
     Received {
-        /// Octets of the message.
+        /// Octets of the message, all of which have been placed.
         len: u32,
         /// Send with Solicited Event.
         solicited: bool,
@@ -124,7 +124,8 @@ pub enum Delivery {
         data: [u8; 8],
         /// Immediate Data with Solicited Event.
         solicited: bool,
-        /// Octets of the RDMA Write right before it; 0 if it does not follow one.
+        /// Octets of the RDMA Write right before it, as far as it was placed without a gap; 0 if it does not follow a
+        /// whole one.
         written: u32,
     },
     /// The oldest outstanding Atomic of ours is complete.

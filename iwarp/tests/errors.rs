@@ -169,15 +169,17 @@ fn err_24_message_offset() {
 fn err_25_message_too_long() {
     let cause = Cause::MessageTooLong { needed: 33, capacity: 32 };
     assert_eq!(fresh(&send(1, 0, 33), [0x12, 0x05, 0xC0]), cause);
-    fresh(&send(1, 32, 1), [0x12, 0x05, 0xC0]);
     accepted(&mut node(), &send(1, 0, 32));
-    accepted(&mut node(), &send(1, 32, 0));
     // In a later segment.
     let mut n = node();
     accepted(&mut n, &untagged(0x01, 0x43, 0, 1, 0, &[1; 32]));
     let placed = n.memory.placements;
     assert_eq!(placed, 32);
     refused(&mut n, &send(1, 32, 1), [0x12, 0x05, 0xC0]);
+    let mut n = node();
+    accepted(&mut n, &untagged(0x01, 0x43, 0, 1, 0, &[1; 32]));
+    accepted(&mut n, &send(1, 32, 0));
+    assert_eq!(n.events(), [Delivery::Received { len: 32, solicited: false, invalidated: None }]);
 }
 
 /// ERR-26, RDMAP-70, RDMAP-36: IRD Requests are taken, one more is not; IRD 0 takes none.
@@ -403,18 +405,64 @@ fn err_47_terminate_is_the_last_message() {
     assert_eq!(n.stream.begin(op, 0).unwrap_err(), BeginError::Ended);
 }
 
-/// ERR-48, DDP-65: steps back, gaps and overlaps inside the buffer are no error; the length is where L ends (DDP-40).
+fn part(ddp: u8, mo: u32, octets: &[u8]) -> Vec<u8> {
+    untagged(ddp, 0x43, 0, 1, mo, octets)
+}
+
+/// ERR-48, DDP-65: steps back and overlaps are no error; the message ends with the highest octet placed, which is the
+/// end of the L segment where that is no step back (DDP-40).
 #[test]
-fn err_48_message_offsets_out_of_order() {
+fn err_48_steps_back() {
+    type Parts = [(u8, u32, &'static [u8])];
+    let cases: [(&Parts, &[u8]); 5] = [
+        (&[(0x01, 0, b"abcdef"), (0x01, 4, b"EFGH"), (0x41, 8, b"ij")], b"abcdEFGHij"),
+        (&[(0x01, 0, b"abcdef"), (0x41, 2, b"CD")], b"abCDef"),
+        (&[(0x01, 0, b"abcdef"), (0x41, 0, b"")], b"abcdef"),
+        (&[(0x01, 0, b"abcdef"), (0x01, 0, b"A"), (0x41, 6, b"g")], b"Abcdefg"),
+        (&[(0x01, 0, b""), (0x01, 0, b"ab"), (0x01, 2, b""), (0x41, 2, b"c")], b"abc"),
+    ];
+    for (parts, message) in cases {
+        let mut n = node();
+        for &(ddp, mo, octets) in parts {
+            assert_eq!(n.events(), []);
+            accepted(&mut n, &part(ddp, mo, octets));
+        }
+        let len = message.len() as u32;
+        assert_eq!(n.events(), [Delivery::Received { len, solicited: false, invalidated: None }]);
+        assert_eq!(n.memory.received, [message]);
+    }
+}
+
+/// ERR-48b, DDP-65: what a gap skips would be reported as received although it never came. The octets placed before stay
+/// unreported, and a message that begins has nothing before it.
+#[test]
+fn err_48b_gaps() {
+    for (before, mo, octets) in [
+        (&b""[..], 1, &b"x"[..]),
+        (b"", 31, b"x"),
+        (b"", 32, b""),
+        (b"", 1, b""),
+        (b"abcd", 5, b"x"),
+        (b"abcd", 5, b""),
+        (b"abcd", 32, b""),
+    ] {
+        for ddp in [0x01, 0x41] {
+            let mut n = node();
+            if !before.is_empty() {
+                accepted(&mut n, &part(0x01, 0, before));
+                accepted(&mut n, &part(0x01, 1, b"B"));
+            }
+            let cause = refused(&mut n, &part(ddp, mo, octets), [0x12, 0x04, 0xC0]);
+            assert_eq!(cause, Cause::MessageGap { mo, placed: before.len() as u32 });
+            assert_eq!((n.events(), n.memory.received.len()), (vec![], 0));
+        }
+    }
+    // What was placed of one message counts for nothing in the next.
     let mut n = node();
-    let part = |ddp, mo, octets: &[u8]| untagged(ddp, 0x43, 0, 1, mo, octets);
-    accepted(&mut n, &part(0x01, 20, b"wxyz"));
-    accepted(&mut n, &part(0x01, 0, b"abcdef"));
-    accepted(&mut n, &part(0x01, 4, b"EFGH"));
-    assert_eq!(n.events(), []);
-    accepted(&mut n, &part(0x41, 8, b"ij"));
-    assert_eq!(n.events(), [Delivery::Received { len: 10, solicited: false, invalidated: None }]);
-    assert_eq!(n.memory.received, [b"abcdEFGHij"]);
+    accepted(&mut n, &send(1, 0, 8));
+    n.memory.post_receive(32);
+    let cause = refused(&mut n, &send(2, 8, 1), [0x12, 0x04, 0xC0]);
+    assert_eq!(cause, Cause::MessageGap { mo: 8, placed: 0 });
 }
 
 /// DDP-15, RDMAP-10, RDMAP-11, MPA-14: what must be ignored is.

@@ -267,6 +267,59 @@ fn immediate_data_follows_what_came_before() {
     refused(&mut n, &immediate(1, &[0; 8]), [0x02, 0x06, 0xC0]);
 }
 
+/// A Write is told as long as it was placed without a gap (as DDP-65 has it for Sends): the program takes that for the
+/// octets that are there. RDMAPX-22.
+#[test]
+fn immediate_data_tells_of_no_more_than_was_written() {
+    const OTHER: u32 = STAG + 1;
+    // Segments: L, STag, offset in the region, octets.
+    type Segments = [(bool, u32, u64, usize)];
+    let cases: [(&str, &Segments, u32); 11] = [
+        ("a gap", &[(false, STAG, 0, 8), (true, STAG, 32, 8)], 8),
+        (
+            "a gap that is filled too late",
+            &[(false, STAG, 0, 8), (false, STAG, 16, 8), (true, STAG, 8, 8)],
+            16,
+        ),
+        ("an overlap", &[(false, STAG, 0, 8), (false, STAG, 0, 8), (true, STAG, 4, 8)], 12),
+        ("a step back", &[(false, STAG, 0, 20), (true, STAG, 3, 8)], 20),
+        ("before its start", &[(false, STAG, 16, 8), (true, STAG, 8, 8)], 8),
+        ("another region", &[(false, STAG, 0, 8), (true, OTHER, 8, 8)], 8),
+        (
+            "empty segments",
+            &[(false, 9, 77, 0), (false, STAG, 4, 8), (false, 9, 0, 0), (true, STAG, 12, 8)],
+            16,
+        ),
+        ("not whole", &[(false, STAG, 0, 8), (false, STAG, 8, 8)], 0),
+        ("two Writes", &[(true, STAG, 0, 8), (true, STAG, 8, 4)], 4),
+        ("a Write and one of nothing", &[(true, STAG, 0, 8), (true, STAG, 8, 0)], 0),
+        ("none", &[], 0),
+    ];
+    for (name, segments, written) in cases {
+        let mut n = node();
+        n.memory.add(OTHER, BASE, LEN);
+        for &(last, stag, at, len) in segments {
+            accepted(&mut n, &tagged(if last { 0xC1 } else { 0x81 }, 0x40, stag, BASE + at, &vec![7; len]));
+        }
+        accepted(&mut n, &immediate(1, &[1; 8]));
+        let event = Delivery::Immediate { data: [1; 8], solicited: false, written };
+        assert_eq!(n.events(), [event], "{name}");
+    }
+    // The rest of a Write that has begun before another message is right before nothing.
+    for between in [immediate(1, &[1; 8]), send(1, 0, 3)] {
+        let mut n = node();
+        (0..3).for_each(|_| n.memory.post_receive(8));
+        accepted(&mut n, &tagged(0x81, 0x40, STAG, BASE, &[7; 8]));
+        accepted(&mut n, &between);
+        accepted(&mut n, &tagged(0xC1, 0x40, STAG, BASE + 8, &[7; 8]));
+        accepted(&mut n, &immediate(2, &[2; 8]));
+        accepted(&mut n, &tagged(0xC1, 0x40, STAG, BASE, &[7; 5]));
+        accepted(&mut n, &immediate(3, &[3; 8]));
+        let event = |octet, written| Delivery::Immediate { data: [octet; 8], solicited: false, written };
+        assert_eq!(n.events()[1..], [event(2, 0), event(3, 5)]);
+    }
+}
+
 /// RDMAPX-9, 13, 15, 25: Reads and Atomics are one sequence with one limit, answered in order; each Atomic sees what
 /// the one before has done, and a Read between them what was done so far.
 #[test]

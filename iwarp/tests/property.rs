@@ -136,6 +136,73 @@ impl End {
     }
 }
 
+/// A segment of a peer that keeps no rule of its own.
+#[derive(Clone, Debug)]
+enum Segment {
+    Send { mo: u32, len: usize, last: bool },
+    Write { at: u64, len: usize, last: bool },
+    Immediate,
+}
+
+fn segment() -> impl Strategy<Value = Segment> {
+    let len = prop_oneof![Just(0), 1..40usize];
+    let mo = prop_oneof![3 => Just(0), 4 => 0..64u32];
+    prop_oneof![
+        3 => (mo, len.clone(), any::<bool>()).prop_map(|(mo, len, last)| Segment::Send { mo, len, last }),
+        2 => (0..64u64, len, any::<bool>()).prop_map(|(at, len, last)| Segment::Write { at, len, last }),
+        1 => Just(Segment::Immediate),
+    ]
+}
+
+/// Says `segments` to a Responder whose receive requests hold 64 octets each, and looks at what it reports, which
+/// `Memory` does too.
+fn report(segments: &[Segment]) {
+    let mut node = Node::responder();
+    node.memory.add(WRITTEN, 0, 128);
+    (0..segments.len()).for_each(|_| node.memory.post_receive(64));
+    let mut msn = 1;
+    let mut message: Option<Vec<u8>> = None;
+    for (i, segment) in segments.iter().enumerate() {
+        let data = |len| vec![i as u8 | 0x80; len];
+        let ulpdu = match *segment {
+            Segment::Send { mo, len, last } => {
+                untagged(if last { 0x41 } else { 0x01 }, 0x43, 0, msn, mo, &data(len))
+            }
+            Segment::Write { at, len, last } => {
+                tagged(if last { 0xC1 } else { 0x81 }, 0x40, WRITTEN, at, &data(len))
+            }
+            Segment::Immediate => untagged(0x41, 0x48, 0, msn, 0, &[0; 8]),
+        };
+        let result = node.receive(&fpdu(&ulpdu));
+        match *segment {
+            Segment::Send { mo, len, last } => {
+                let placed = message.get_or_insert_default();
+                let (at, end) = (mo as usize, mo as usize + len);
+                if at > placed.len() || end > 64 {
+                    assert_eq!(
+                        result.unwrap_err().terminate.unwrap().code,
+                        if at > placed.len() { 4 } else { 5 }
+                    );
+                    return;
+                }
+                placed.resize(placed.len().max(end), 0);
+                placed[at..end].fill(i as u8 | 0x80);
+                if last {
+                    assert_eq!(node.memory.received.last(), message.as_ref());
+                    (message, msn) = (None, msn + 1);
+                }
+            }
+            Segment::Write { .. } => {}
+            Segment::Immediate if message.is_some() => {
+                assert!(result.is_err());
+                return;
+            }
+            Segment::Immediate => msn += 1,
+        }
+        assert_eq!(result, Ok(()));
+    }
+}
+
 /// Octets that differ from message to message.
 fn payload(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (seed * 89 + i * 13 + i / 256) as u8).collect()
@@ -275,6 +342,12 @@ proptest! {
     #[test]
     fn what_arrives_is_what_was_sent(steps in prop::collection::vec(step(), 1..24), split in split()) {
         run(&steps, &split);
+    }
+
+    /// DDP-65: whatever a peer makes of a message, what is reported of it has come, and nothing else is in the buffer.
+    #[test]
+    fn what_is_reported_has_come(segments in prop::collection::vec(segment(), 1..24)) {
+        report(&segments);
     }
 
     /// MPA-37, MPA-82, DDP-54: one damaged bit ends the stream at its FPDU; what came before stands, in any split.

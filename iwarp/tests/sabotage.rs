@@ -44,6 +44,7 @@ fn kept(rule: Rule) -> bool {
         }
         Rule::IgnoreTaggedFault => receiver().receive(&fpdu(&tagged(0xC1, 0x40, 8, 0, &[9; 8]))).is_err(),
         Rule::IgnoreMsn => receiver().receive(&send_part(true, 5, 0)).is_err(),
+        Rule::AcceptGaps => receiver().receive(&send_part(false, 1, 1)).is_err(),
         Rule::AcceptAnyReadResponse => {
             reader().receive(&fpdu(&tagged(0xC1, 0x42, STAG, 16, &[9; 8]))).is_err()
         }

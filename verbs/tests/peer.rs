@@ -154,7 +154,8 @@ fn mistakes_are_answered_by_the_terminate_of_the_table() {
         s.ends(&said, DisconnectReason::TerminateSent);
         let t = s.end.qp.terminate().expect(name);
         assert_eq!((t.sent, t.layer << 4 | t.etype, t.code), (true, codes[0], codes[1]), "{name}");
-        assert_eq!(s.statuses(), [(10, receive), flushed(11)], "{name}");
+        let told: Vec<_> = s.end.completions().iter().map(|wc| (wc.wr_id, wc.status, wc.byte_len)).collect();
+        assert_eq!(told, [(10, receive, 0), (11, WcStatus::Flushed, 0)], "{name}");
         assert!([&s.all, &s.readable, &s.foreign, &s.inbox].map(content) == before, "{name}: written");
     }
 }
@@ -196,9 +197,9 @@ fn what_looks_odd_is_no_mistake() {
     reserved[2..6].copy_from_slice(&s.all.rkey().to_be_bytes());
     s.say(&[
         tagged(0xC1, 0x40, 0xDEAD, u64::MAX, &[]),
-        untagged(0x01, 0x43, 0, 1, 8, b"wxyz"),
-        untagged(0x01, 0x43, 0, 1, 0, b"abcdefghij"),
-        untagged(0x41, 0x43, 0, 1, 9, b"IJ"),
+        untagged(0x01, 0x43, 0, 1, 0, b"abcdefghijk"),
+        untagged(0x01, 0x43, 0, 1, 2, b"CD"),
+        untagged(0x41, 0x43, 0, 1, 8, b"I"),
         reserved,
         untagged(0x41, 0x41, 1, 1, 0, &read_header((9, 0x77), 0, (0xDEAD, u64::MAX))),
     ]);
@@ -213,6 +214,74 @@ fn what_looks_odd_is_no_mistake() {
     s.raw.borrow_mut().close(s.conn);
     assert_eq!(s.end.end(&mut s.simulation), DisconnectReason::Peer);
     assert_eq!(content(&s.all)[..8], [5; 8]);
+}
+
+/// ERR-48b, DDP-65, AMB-26: a program that echoes what it received gives away nothing of what was in its buffer before. A
+/// segment that leaves a gap ends the connection, and the receive tells of no octet, neither do those behind it.
+#[test]
+fn nothing_is_received_that_did_not_come() {
+    const SECRET: &[u8] = b"what another connection has said";
+    let part = |ddp, mo, octets: &[u8]| untagged(ddp, 0x43, 0, 1, mo, octets);
+    let cases: [(&str, Vec<Vec<u8>>); 5] = [
+        ("only the last octet", vec![part(0x41, 31, b"!")]),
+        ("nothing, at the end", vec![part(0x41, 32, b"")]),
+        ("a gap in the middle", vec![part(0x01, 0, b"abcd"), part(0x41, 28, b"wxyz")]),
+        ("a gap behind a step back", vec![part(0x01, 0, b"abcd"), part(0x01, 0, b"AB"), part(0x41, 5, b"")]),
+        ("the last part first", vec![part(0x01, 28, b"wxyz"), part(0x41, 0, &[b'a'; 28])]),
+    ];
+    for shared in [false, true] {
+        for (name, parts) in &cases {
+            let mut s = if shared { scene_with_shared_queue() } else { scene() };
+            s.inbox.write_at(0, SECRET).unwrap();
+            s.post_receive(10);
+            s.post_receive(11);
+            s.say(parts);
+            let soon = s.simulation.now() + std::time::Duration::from_millis(50);
+            assert!(!s.simulation.run(soon, || false));
+            let told = s.end.completions();
+            if let Some(wc) = told.iter().find(|wc| wc.status == WcStatus::Success) {
+                let echo = content(&s.inbox)[..wc.byte_len as usize].to_vec();
+                panic!("{name}: the program echoes {:?}", String::from_utf8_lossy(&echo));
+            }
+            // The first segment with a gap before it is refused.
+            let placed = |i: usize| parts[..i].iter().map(|p| p.len() - 18).max().unwrap_or(0);
+            let mo = |p: &[u8]| u32::from_be_bytes(p[14..18].try_into().unwrap()) as usize;
+            let (_, gap) = parts.iter().enumerate().find(|(i, p)| mo(p) > placed(*i)).unwrap();
+            s.ends(&terminate([0x12, 0x04, 0xC0], gap), DisconnectReason::TerminateSent);
+            let told: Vec<_> = told.iter().map(|wc| (wc.wr_id, wc.status, wc.byte_len)).collect();
+            let taken = [(10, WcStatus::Flushed, 0), (11, WcStatus::Flushed, 0)];
+            // What no message has taken stays in a shared queue.
+            assert_eq!(told, taken[..if shared { 1 } else { 2 }], "{name}");
+        }
+    }
+}
+
+/// The same for a Write with immediate data: the receive tells how much of the Write has come, and no more (DDP-65).
+#[test]
+fn a_write_is_told_as_long_as_it_came() {
+    let mut s = scene();
+    let (stag, to) = (s.all.rkey(), s.all.addr());
+    for wr_id in 10..14 {
+        s.post_receive(wr_id);
+    }
+    let imm = |msn| untagged(0x41, 0x48, 0, msn, 0, &[0, 0, 0, 5, 0, 0, 0, 0]);
+    s.say(&[
+        tagged(0x81, 0x40, stag, to, b"abcd"),
+        tagged(0xC1, 0x40, stag, to + 100, b"wxyz"),
+        imm(1),
+        tagged(0x81, 0x40, stag, to, b"abcd"),
+        tagged(0x81, 0x40, stag, to, b"ABCD"),
+        tagged(0xC1, 0x40, stag, to + 3, b"def"),
+        imm(2),
+        tagged(0x81, 0x40, stag, to, b"abcdefgh"),
+        imm(3),
+        tagged(0xC1, 0x40, stag, to + 8, b"ijklmnop"),
+        imm(4),
+    ]);
+    for (wr_id, len) in [(10, 4), (11, 6), (12, 0), (13, 0)] {
+        let wc = s.end.next(&mut s.simulation);
+        assert_eq!((wc.wr_id, wc.status, wc.byte_len), (wr_id, WcStatus::Success, len));
+    }
 }
 
 /// ERR-47, RDMAP-47..49, RDMAP-52, RDMAP-86, DDP-9: a Terminate is never answered, not even a malformed one; what it says

@@ -67,6 +67,51 @@ struct Message {
     invalidate: u32,
     /// Octets that its receive request holds.
     capacity: u32,
+    /// Of these, those that have been placed: all up to here.
+    placed: u32,
+}
+
+/// The Write that is arriving, or the last one: what Immediate Data behind it reports. Like a Send it is as long as what has
+/// been placed without a gap, because the receiver's program takes the length for the octets that are there. Segments
+/// elsewhere are placed (DDP-33), but do not count.
+#[derive(Debug, Default)]
+struct Write {
+    /// Where it begins, if `len` is not 0.
+    stag: u32,
+    to: u64,
+    /// Octets from there on that have been placed.
+    len: u32,
+    /// Its last segment has not arrived.
+    open: bool,
+    /// A message of queue 0 has come since it began: it is not right before the next one.
+    stale: bool,
+}
+
+impl Write {
+    /// A segment has been placed.
+    #[inline]
+    fn segment(&mut self, h: Tagged, len: u32, last: bool) {
+        if !self.open {
+            (self.len, self.stale) = (0, false);
+        }
+        self.open = !last;
+        if self.len == 0 {
+            (self.stag, self.to) = (h.stag, h.to);
+        }
+        let offset = h.to.wrapping_sub(self.to);
+        if len > 0 && h.stag == self.stag && offset <= self.len.into() {
+            self.len = self.len.max((offset as u32).saturating_add(len));
+        }
+    }
+
+    /// A message of queue 0 has arrived. Answers what it reports if it is Immediate Data.
+    #[inline]
+    fn followed(&mut self) -> u32 {
+        let len = std::mem::take(&mut self.len);
+        let whole = !self.open && !self.stale;
+        self.stale = self.open;
+        if whole { len } else { 0 }
+    }
 }
 
 #[derive(Debug)]
@@ -76,10 +121,7 @@ pub(super) struct Inbound {
     pub(super) request_msn: u32,
     pub(super) atomic_msn: u32,
     message: Option<Message>,
-    /// Octets of the Write that is arriving, or of the last one; 0 after a message of queue 0.
-    written: u32,
-    /// The Write is not complete.
-    writing: bool,
+    write: Write,
     /// Requests not yet taken, oldest first; at most `ird`. No memory until the first one.
     pub(super) pending: VecDeque<Pending>,
     ird: u16,
@@ -92,8 +134,7 @@ impl Inbound {
             request_msn: 1,
             atomic_msn: 1,
             message: None,
-            written: 0,
-            writing: false,
+            write: Write::default(),
             pending: VecDeque::new(),
             ird,
         }
@@ -179,8 +220,7 @@ impl Inbound {
             }
         }
         if op == TaggedOp::Write {
-            self.written = if self.writing { self.written.wrapping_add(len) } else { len };
-            self.writing = !control.last;
+            self.write.segment(h, len, control.last);
         } else if let Some(read) = outbound.requests.front_mut() {
             read.placed = read.placed.saturating_add(len);
             if control.last || broken(Rule::ReadDoneEarly) {
@@ -209,16 +249,23 @@ impl Inbound {
             // An empty message takes a receive request, too (RDMAP-84).
             None => {
                 let capacity = sink.receive_buffer().ok_or_else(|| s.untagged(0x02, Cause::NoReceive))?;
-                let message = Message { opcode: control.opcode, invalidate: h.invalidate, capacity };
+                let (opcode, invalidate) = (control.opcode, h.invalidate);
+                let message = Message { opcode, invalidate, capacity, placed: 0 };
                 *self.message.insert(message)
             }
         };
         let capacity = message.capacity;
-        if h.mo > capacity {
-            return Err(s.untagged(0x04, Cause::MessageOffset { mo: h.mo, capacity }));
+        // A step back is no error. A gap is one, although the octets in it may come later: if they did not, they would be
+        // reported as received, and the buffer may hold what another peer sent (DDP-65, AMB-26).
+        if h.mo > message.placed && !broken(Rule::AcceptGaps) || h.mo > capacity {
+            let cause = if h.mo > capacity {
+                Cause::MessageOffset { mo: h.mo, capacity }
+            } else {
+                Cause::MessageGap { mo: h.mo, placed: message.placed }
+            };
+            return Err(s.untagged(0x04, cause));
         }
         let len = u32::from(s.len) - UNTAGGED_LEN as u32;
-        // A step back or a gap inside the buffer is no error (DDP-65).
         let end = match h.mo.checked_add(len) {
             Some(end) if end <= capacity => end,
             _ => {
@@ -235,6 +282,7 @@ impl Inbound {
                 }
             }
         }
+        let placed = message.placed.max(end);
         let invalidates = matches!(message.opcode, opcode::SEND_INVALIDATE | opcode::SEND_SE_INVALIDATE);
         let invalidated = invalidates.then_some(message.invalidate);
         if control.last {
@@ -244,13 +292,15 @@ impl Inbound {
                 return Err(s.fault(Terminate::new(0, 1, 0x09), Cause::CannotInvalidate(stag)));
             }
             self.message = None;
-            self.written = 0;
+            self.write.followed();
             self.send_msn = self.send_msn.wrapping_add(1);
+        } else {
+            self.message = Some(Message { placed, ..message });
         }
         if if broken(Rule::DeliverEarly) { h.mo == 0 } else { control.last } {
             let solicited = matches!(message.opcode, opcode::SEND_SE | opcode::SEND_SE_INVALIDATE);
-            // The length is where the L segment ends (DDP-40).
-            sink.deliver(Delivery::Received { len: end, solicited, invalidated });
+            // All octets up to there have been placed (DDP-40, DDP-65).
+            sink.deliver(Delivery::Received { len: placed, solicited, invalidated });
         }
         Ok(())
     }
@@ -272,7 +322,7 @@ impl Inbound {
         sink.receive_buffer().ok_or_else(|| s.untagged(0x02, Cause::NoReceive))?;
         self.send_msn = self.send_msn.wrapping_add(1);
         let solicited = control.opcode == opcode::IMMEDIATE_SE;
-        let written = std::mem::take(&mut self.written);
+        let written = self.write.followed();
         sink.deliver(Delivery::Immediate { data, solicited, written });
         Ok(())
     }

@@ -5,12 +5,15 @@ pub mod refusal;
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 use urnic_iwarp::*;
 
 /// Octets in front of and behind every region that nothing may touch.
 pub const GUARD: usize = 64;
 const GUARD_OCTET: u8 = 0xA5;
+/// What a receive request holds before anything has been placed.
+pub const STALE_OCTET: u8 = 0x5A;
 
 /// A chunk that counts how many of its kind are alive.
 #[derive(Debug)]
@@ -84,7 +87,7 @@ impl Region {
 
 #[derive(Clone, Copy)]
 pub enum Target {
-    Region { index: usize, at: usize },
+    Region { index: usize, at: usize, write: bool },
     Receive { at: usize },
 }
 
@@ -95,8 +98,10 @@ pub struct Memory {
     index: HashMap<u32, usize>,
     /// Posted receive requests.
     pub receives: VecDeque<Vec<u8>>,
-    /// The one being filled.
-    current: Option<Vec<u8>>,
+    /// The one being filled, and which of its octets have been placed.
+    current: Option<(Vec<u8>, Vec<bool>)>,
+    /// Octets that Writes have placed since the last message of queue 0.
+    written: Vec<(usize, Range<usize>)>,
     pub scatter_broken: bool,
     pub pinned_stags: Vec<u32>,
     pub events: Vec<Delivery>,
@@ -125,7 +130,23 @@ impl Memory {
     }
 
     pub fn post_receive(&mut self, len: usize) {
-        self.receives.push_back(vec![0; len]);
+        self.receives.push_back(vec![STALE_OCTET; len]);
+    }
+
+    /// The longest run of octets that Writes have placed since the last message of queue 0.
+    fn longest_write(&self) -> usize {
+        let mut written: Vec<_> = self.written.iter().map(|(index, r)| (*index, r.start, r.end)).collect();
+        written.sort();
+        let (mut run, mut longest) = ((usize::MAX, 0, 0), 0);
+        for (index, start, end) in written {
+            run = if (index, true) == (run.0, start <= run.2) {
+                (index, run.1, end.max(run.2))
+            } else {
+                (index, start, end)
+            };
+            longest = longest.max(run.2 - run.1);
+        }
+        longest
     }
 
     pub fn guards_intact(&self) -> bool {
@@ -167,18 +188,19 @@ impl Sink for Memory {
         let index = self.lookup(stag)?;
         let r = &self.regions[index];
         let at = r.check(to, len, op == TaggedOp::ReadResponse || r.write)?;
-        Ok(Target::Region { index, at })
+        Ok(Target::Region { index, at, write: op == TaggedOp::Write })
     }
 
     fn receive_buffer(&mut self) -> Option<u32> {
         let buffer = self.receives.pop_front()?;
         let len = buffer.len() as u32;
-        assert!(self.current.replace(buffer).is_none(), "two messages in one receive request");
+        let placed = vec![false; buffer.len()];
+        assert!(self.current.replace((buffer, placed)).is_none(), "two messages in one receive request");
         Some(len)
     }
 
     fn untagged_target(&mut self, offset: u32, len: u32) -> Result<Target, RecvFault> {
-        let capacity = self.current.as_ref().expect("a receive request was taken").len();
+        let capacity = self.current.as_ref().expect("a receive request was taken").0.len();
         assert!(offset as usize + len as usize <= capacity, "beyond the receive request");
         if self.scatter_broken { Err(RecvFault) } else { Ok(Target::Receive { at: offset as usize }) }
     }
@@ -187,8 +209,18 @@ impl Sink for Memory {
         self.placements += src.len();
         self.place_calls += 1;
         let (octets, base) = match target {
-            Target::Region { index, at } => (&mut self.regions[index].octets, at),
-            Target::Receive { at } => (self.current.as_mut().unwrap(), at),
+            Target::Region { index, at: base, write } => {
+                let start = base + at as usize;
+                if write {
+                    self.written.push((index, start..start + src.len()));
+                }
+                (&mut self.regions[index].octets, base)
+            }
+            Target::Receive { at: base } => {
+                let (octets, placed) = self.current.as_mut().unwrap();
+                placed[base + at as usize..][..src.len()].fill(true);
+                (octets, base)
+            }
         };
         let from = base + at as usize;
         // A broken rule may go past the guard; the guard shows it.
@@ -218,18 +250,25 @@ impl Sink for Memory {
     fn atomic_result(&mut self, stag: u32, to: u64, original: u64) -> Result<(), AccessFault> {
         let index = self.lookup(stag)?;
         let at = self.regions[index].check(to, 8, true)?;
-        self.place(Target::Region { index, at }, 0, &original.to_le_bytes());
+        self.place(Target::Region { index, at, write: false }, 0, &original.to_le_bytes());
         Ok(())
     }
 
     fn deliver(&mut self, event: Delivery) {
-        if let Delivery::Immediate { .. } = event {
+        if let Delivery::Immediate { written, .. } = event {
             self.current.take().expect("Immediate Data without receive request");
+            assert!(written as usize <= self.longest_write(), "told of octets that no Write has placed");
+            self.written.clear();
         }
         if let Delivery::Received { len, .. } = event {
-            let mut buffer = self.current.take().expect("a message without receive request");
+            let (mut buffer, placed) = self.current.take().expect("a message without receive request");
+            assert!(
+                placed[..len as usize].iter().all(|p| *p),
+                "{len} octets received, not all of them placed"
+            );
             buffer.truncate(len as usize);
             self.received.push(buffer);
+            self.written.clear();
         }
         self.events.push(event);
     }

@@ -25,6 +25,8 @@ pub struct Scene {
     pub raw: Rc<RefCell<Raw>>,
     pub conn: ConnId,
     pub end: End,
+    /// Where the queue pair takes its receives from, if that is not its own queue.
+    pub srq: Option<Srq>,
     /// With all rights.
     pub all: Mr,
     pub readable: Mr,
@@ -33,9 +35,32 @@ pub struct Scene {
 }
 
 pub fn scene() -> Scene {
+    scene_of(|end| (end, None))
+}
+
+/// The same, with a queue pair that takes its receives from a shared queue.
+pub fn scene_with_shared_queue() -> Scene {
+    scene_of(|mut end| {
+        let srq = end.pd.create_srq(&SrqInit { max_wr: 64, max_sge: 1, limit: 0 }).unwrap();
+        let init = QpInit {
+            send_cq: &end.cq,
+            recv_cq: &end.cq,
+            max_send_wr: 64,
+            max_recv_wr: 0,
+            max_send_sge: 1,
+            max_recv_sge: 0,
+            max_inline: 0,
+            signal_all: false,
+        };
+        end.qp = end.pd.create_qp_with_srq(&init, &srq).unwrap();
+        (end, Some(srq))
+    })
+}
+
+fn scene_of(queues: impl FnOnce(End) -> (End, Option<Srq>)) -> Scene {
     let (raw, host) = raw::node(1);
     let mut simulation = Simulation::with_hosts(&Options { devices: 1, ..options() }, vec![host]).unwrap();
-    let mut end = End::new(&simulation.device(0));
+    let (mut end, srq) = queues(End::new(&simulation.device(0)));
     let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let all = end.pd.alloc_mr(1024, rights).unwrap();
     let readable = end.pd.alloc_mr(1024, Access::REMOTE_READ | Access::LOCAL_WRITE).unwrap();
@@ -52,7 +77,7 @@ pub fn scene() -> Scene {
     end.connection = Some(connection);
     assert!(simulation.run(LIMIT, || raw.borrow().heard(conn).len() == REPLY));
     assert!(matches!(end.event(&mut simulation), CmEvent::Established { .. }));
-    let mut scene = Scene { simulation, raw, conn, end, all, readable, foreign, inbox };
+    let mut scene = Scene { simulation, raw, conn, end, srq, all, readable, foreign, inbox };
     scene.say(&[tagged(0xC1, 0x40, 0, 0, &[])]);
     scene
 }
@@ -65,7 +90,11 @@ impl Scene {
     }
 
     pub fn post_receive(&self, wr_id: u64) {
-        self.end.post_recv(wr_id, &[Sge::of(&self.inbox, 0, 32)]);
+        let sges = [Sge::of(&self.inbox, 0, 32)];
+        match &self.srq {
+            Some(srq) => srq.post_recv(&RecvWr { wr_id, sges: &sges }).unwrap(),
+            None => self.end.post_recv(wr_id, &sges),
+        }
     }
 
     /// What the peer has heard behind the reply.
