@@ -13,8 +13,11 @@ import sys
 
 sys.dont_write_bytecode = True
 
+import frames  # noqa: E402
 import kinds  # noqa: E402
+import lab  # noqa: E402
 import peer  # noqa: E402
+import rawtcp  # noqa: E402
 
 # How long an attack may take to get under way: a server that refuses everybody must not keep it from beginning.
 PATIENCE = 4
@@ -29,15 +32,15 @@ async def attack(kind, target, count):
     tally = peer.Tally()
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin, ended.set)
+    aim = frames.Aim(*target, closed=target[1] == lab.CLOSED)
     if kind.by == "socket":
-        run = peer.run(kind, target, sources(kind.addresses), tally, count, ended)
-        goal = count
-    elif kind.by == "listen":
-        run = kind.run(target, count, tally, ended)
-        goal = 1
+        run, goal = peer.run(kind, target, sources(kind.addresses), tally, count, ended), count
+    elif kind.by == "raw":
+        run, goal = rawtcp.run(kind, aim, count, tally, ended), count
+    elif kind.by == "frames":
+        run, goal = frames.flood(kind, aim, count, tally, ended), 1
     else:
-        run = kind.run(kind, target, count, tally, ended)
-        goal = 1
+        run, goal = kind.run(kind.at, tally, ended), 1
     task = asyncio.create_task(run)
     until = asyncio.get_running_loop().time() + PATIENCE
     while tally.settled < goal and not task.done() and asyncio.get_running_loop().time() < until:

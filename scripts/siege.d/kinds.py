@@ -19,6 +19,10 @@ class Kind:
     short: int = 100
     # Source addresses of the peers.
     addresses: int = 1
+    # Connections stay behind until the server gives them up.
+    lingers: bool = False
+    # Where the server connects to.
+    at: str = "10.78.1.1"
 
 
 ALL = {}

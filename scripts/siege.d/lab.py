@@ -8,7 +8,8 @@ import sys
 import time
 
 SERVER, HONEST = "10.78.0.1", "10.78.0.2"
-PORT, CLOSED = 7500, 7501
+# The server's port and one that it does not have; the attackers' port and one that they do not have.
+PORT, CLOSED, LISTENING, DEAF = 7500, 7501, 7502, 7503
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -108,6 +109,8 @@ class Field:
             command(*self.inside(side, "ethtool", "-K", "eth0", "tx", "off"))
         # A cable in memory would carry unfilled checksums and unsegmented data.
         command(*self.inside("hostile", "ethtool", "-K", "br0", "tx", "off", "gso", "off"))
+        # What is for nobody goes to the server's port, so that nothing but its address makes the difference.
+        command("bridge", "-n", hostile, "fdb", "add", "02:00:00:00:de:c0", "dev", "to-server", "master", "static")
         command("ip", "-n", hostile, "link", "set", "lo", "up")
         command("ip", "-n", hostile, "link", "set", "br0", "up")
         settings = ["net.ipv4.ip_local_port_range=1024 65000", "net.ipv4.tcp_tw_reuse=1", "net.core.somaxconn=4096"]
@@ -129,7 +132,7 @@ class Field:
     def start_server(self):
         if self.server:
             self.server.kill()
-        self.server = self.node("server", f"{SERVER}/16", "serve", str(PORT))
+        self.server = self.node("server", f"{SERVER}/16,fd78::1/64", "serve", str(PORT))
         self.server.line(30)
 
     def start_honest(self):

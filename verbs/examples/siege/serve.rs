@@ -22,7 +22,7 @@ const RECEIVES: usize = 4;
 /// How often orders are looked for while nothing else happens.
 const LOOK: Duration = Duration::from_millis(5);
 /// How long a peer that could not be dialled is left alone.
-const REST: Duration = Duration::from_millis(100);
+const REST: Duration = Duration::from_secs(1);
 
 /// A connection. The queue pair goes before the memory that it uses.
 struct Guest {
@@ -194,9 +194,8 @@ impl House {
             CmEvent::ConnectRequest(request) => {
                 self.books().figures.requests += 1;
                 // A peer that has gone, or finds no place, is the peer's concern.
-                if let Err(why) = self.accept(request) {
+                if self.accept(request).is_err() {
                     self.books().figures.turned_away += 1;
-                    eprintln!("siege: turned away: {why}");
                 }
             }
             CmEvent::Rejected { qpn, .. }
