@@ -16,8 +16,6 @@ const REACHABLE: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(1);
 /// How long the owner of an address has to object when another host claims it.
 const OBJECTION: Duration = Duration::from_millis(200);
-/// Places that a host which asks for us may look at for one of its own.
-const GLANCES: usize = 8;
 /// Requests without an answer before the neighbour counts as absent.
 const TRIES: u8 = 3;
 /// How often an address is probed for before it is used, and the time after each probe. RFC 5227 §1.1 has seconds, for
@@ -71,7 +69,7 @@ enum State {
     Absent,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     ip: Ipv4Addr,
     mac: [u8; 6],
@@ -96,8 +94,8 @@ impl neighbours::Entry for Entry {
         self.ip
     }
 
-    fn is_held(&self) -> bool {
-        self.holders > 0
+    fn holders(&mut self) -> &mut u32 {
+        &mut self.holders
     }
 
     fn is_unknown(&self) -> bool {
@@ -226,15 +224,13 @@ impl Arp {
         if ip == self.ip {
             return Some(Neighbour::OWN);
         }
-        let n = self.find_or_create(ip, self.places.limit())?;
-        self.entry_mut(n)?.holders += 1;
+        let n = self.find_or_create(ip)?;
+        self.places.hold(n.0);
         Some(n)
     }
 
     pub fn release(&mut self, n: Neighbour) {
-        if let Some(e) = self.entry_mut(n) {
-            e.holders = e.holders.saturating_sub(1);
-        }
+        self.places.release(n.0);
     }
 
     /// The neighbour's MAC address. `None`: not known yet, a request goes out with the next `flush`.
@@ -258,7 +254,7 @@ impl Arp {
         }
     }
 
-    fn find_or_create(&mut self, ip: Ipv4Addr, glances: usize) -> Option<Neighbour> {
+    fn find_or_create(&mut self, ip: Ipv4Addr) -> Option<Neighbour> {
         let new = || Entry {
             ip,
             mac: [0; 6],
@@ -270,7 +266,7 @@ impl Arp {
             holders: 0,
             used: false,
         };
-        self.places.find_or_add(ip, glances, new).map(Neighbour)
+        self.places.find_or_add(ip, new).map(Neighbour)
     }
 
     fn ask(&mut self, n: Neighbour, now: Time) {
@@ -319,7 +315,7 @@ impl Arp {
         // RFC 826: known senders are updated always, new ones are remembered if they talk to us.
         let n = match known {
             Some(n) => Some(n),
-            None if asked && !ip.is_unspecified() => self.find_or_create(ip, GLANCES),
+            None if asked && !ip.is_unspecified() => self.find_or_create(ip),
             None => None,
         };
         let resolved = n.and_then(|n| self.confirm(n, mac.0, now));

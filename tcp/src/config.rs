@@ -229,7 +229,8 @@ pub struct TcpConfig {
     pub max_time_wait: u32,
     /// Out-of-order frames that all connections together hold.
     pub max_held_frames: u32,
-    /// Neighbours remembered.
+    /// Neighbours of each family remembered, 32,767 at most. Those that connections hold stay: fewer than there may be
+    /// connections of strangers can be made to keep newcomers out.
     pub max_neighbours: u32,
 }
 
@@ -278,7 +279,7 @@ impl Default for TcpConfig {
             max_syn_backlog: 1024,
             max_time_wait: 16_384,
             max_held_frames: 16_384,
-            max_neighbours: 4096,
+            max_neighbours: 32_767,
         }
     }
 }

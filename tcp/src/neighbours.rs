@@ -1,5 +1,6 @@
 //! The places of a neighbour cache, of ARP or neighbour discovery, and a timer for each. There is a bounded number of
-//! them; neighbours that connections hold keep theirs, the others make room.
+//! them; neighbours that connections hold keep theirs, the others make room, those first that have been held by nobody for
+//! longest. Nothing here searches: strangers decide how many neighbours there are.
 
 use crate::arp::Neighbour;
 use crate::audit::{Fault, must};
@@ -12,28 +13,44 @@ use std::collections::HashMap;
 pub(crate) trait Entry {
     type Address: Copy + Eq + Hash;
     fn address(&self) -> Self::Address;
-    /// A connection holds it.
-    fn is_held(&self) -> bool;
+    /// How many connections hold it.
+    fn holders(&mut self) -> &mut u32;
     /// Nobody has answered.
     fn is_unknown(&self) -> bool;
 }
 
+/// Neighbours that a new one may displace: one that says nothing among them goes first.
+const GLANCES: usize = 8;
+/// No place.
+const NONE: u16 = u16::MAX;
+
+struct Place<E> {
+    entry: Option<E>,
+    /// The places before and after it in the list of those that nobody holds.
+    before: u16,
+    after: u16,
+}
+
 pub(crate) struct Places<E: Entry> {
-    entries: Vec<Option<E>>,
+    places: Vec<Place<E>>,
+    vacant: Vec<u16>,
+    /// Neighbours that nobody holds: who was let go first, and last.
+    first: u16,
+    last: u16,
     index: HashMap<E::Address, u16>,
     limit: usize,
-    /// Where the next place is looked for when all are taken.
-    hand: usize,
     wheel: TimerWheel,
 }
 
 impl<E: Entry> Places<E> {
     pub fn new(limit: u32, now: Time) -> Self {
         Places {
-            entries: Vec::new(),
+            places: Vec::new(),
+            vacant: Vec::new(),
+            first: NONE,
+            last: NONE,
             index: HashMap::new(),
             limit: limit.clamp(1, u32::from(Neighbour::MOST)) as usize,
-            hand: 0,
             wheel: TimerWheel::new(now),
         }
     }
@@ -48,53 +65,95 @@ impl<E: Entry> Places<E> {
 
     #[inline]
     pub fn get(&self, i: u16) -> Option<&E> {
-        self.entries.get(usize::from(i))?.as_ref()
+        self.places.get(usize::from(i))?.entry.as_ref()
     }
 
     #[inline]
     pub fn get_mut(&mut self, i: u16) -> Option<&mut E> {
-        self.entries.get_mut(usize::from(i))?.as_mut()
+        self.places.get_mut(usize::from(i))?.entry.as_mut()
     }
 
     /// All numbers that a neighbour has or had.
     pub fn numbers(&self) -> core::ops::Range<u16> {
-        0..self.entries.len() as u16
+        0..self.places.len() as u16
     }
 
-    /// The number of the neighbour with this address. Who is new gets one of the next `glances` places that no connection
-    /// holds; one that says nothing if there is such.
-    pub fn find_or_add(
-        &mut self,
-        address: E::Address,
-        glances: usize,
-        new: impl FnOnce() -> E,
-    ) -> Option<u16> {
+    /// The number of the neighbour with this address. One that is new takes the place of one that nobody holds, if there
+    /// is no other. `None`: all are held.
+    pub fn find_or_add(&mut self, address: E::Address, new: impl FnOnce() -> E) -> Option<u16> {
         if let Some(i) = self.find(address) {
             return Some(i);
         }
-        let i = if self.entries.len() < self.limit {
-            self.entries.push(None);
-            self.entries.len() - 1
-        } else {
-            let from = self.hand;
-            let next = (0..glances.min(self.limit)).map(|i| (from + i) % self.limit);
-            let entry = |i: &usize| self.entries.get(*i).and_then(Option::as_ref);
-            let free = |i: &usize| entry(i).is_none_or(|e| !e.is_held());
-            let idle = |i: &usize| entry(i).is_none_or(|e| !e.is_held() && e.is_unknown());
-            let found = next.clone().find(idle).or_else(|| next.clone().find(free));
-            self.hand = (found.unwrap_or(from + glances) + 1) % self.limit;
-            found?
-        } as u16;
-        self.remove(i);
-        *self.entries.get_mut(usize::from(i))? = Some(new());
+        if self.vacant.is_empty() && self.places.len() >= self.limit {
+            let idle = |i: &u16| Some(self.places.get(usize::from(*i))?.after).filter(|i| *i != NONE);
+            let first = Some(self.first).filter(|i| *i != NONE);
+            let mut next = std::iter::successors(first, idle).take(GLANCES);
+            let silent = next.find(|i| self.get(*i).is_some_and(Entry::is_unknown));
+            self.remove(silent.or(first)?);
+        }
+        let i = self.vacant.pop().unwrap_or(self.places.len() as u16);
+        let place = Place { entry: Some(new()), before: NONE, after: NONE };
+        match self.places.get_mut(usize::from(i)) {
+            Some(vacant) => *vacant = place,
+            None => self.places.push(place),
+        }
         self.index.insert(address, i);
+        self.append(i);
         Some(i)
     }
 
+    /// A connection holds a neighbour.
+    pub fn hold(&mut self, i: u16) {
+        let Some(holders) = self.get_mut(i).map(E::holders) else { return };
+        *holders += 1;
+        if *holders == 1 {
+            self.take_out(i);
+        }
+    }
+
+    /// It holds it no longer.
+    pub fn release(&mut self, i: u16) {
+        let Some(holders) = self.get_mut(i).map(E::holders).filter(|n| **n > 0) else { return };
+        *holders -= 1;
+        if *holders == 0 {
+            self.append(i);
+        }
+    }
+
+    /// Forgets a neighbour that nobody holds.
     pub fn remove(&mut self, i: u16) {
-        if let Some(old) = self.entries.get_mut(usize::from(i)).and_then(Option::take) {
+        if self.get_mut(i).is_none_or(|e| *e.holders() > 0) {
+            return;
+        }
+        self.take_out(i);
+        if let Some(old) = self.places.get_mut(usize::from(i)).and_then(|p| p.entry.take()) {
             self.index.remove(&old.address());
             self.wheel.cancel(u32::from(i));
+            self.vacant.push(i);
+        }
+    }
+
+    /// Appends a place to the list of those that nobody holds.
+    fn append(&mut self, i: u16) {
+        let last = std::mem::replace(&mut self.last, i);
+        match self.places.get_mut(usize::from(last)) {
+            Some(before) => before.after = i,
+            None => self.first = i,
+        }
+        if let Some(place) = self.places.get_mut(usize::from(i)) {
+            (place.before, place.after) = (last, NONE);
+        }
+    }
+
+    fn take_out(&mut self, i: u16) {
+        let Some(&Place { before, after, .. }) = self.places.get(usize::from(i)) else { return };
+        match self.places.get_mut(usize::from(before)) {
+            Some(place) => place.after = after,
+            None => self.first = after,
+        }
+        match self.places.get_mut(usize::from(after)) {
+            Some(place) => place.before = before,
+            None => self.last = before,
         }
     }
 
@@ -115,12 +174,22 @@ impl<E: Entry> Places<E> {
         self.wheel.next_deadline()
     }
 
-    /// For tests: every neighbour has one place, and there are not too many.
-    pub fn audit(&self) -> Result<(), Fault> {
-        let known = self.entries.iter().flatten();
-        must!(self.entries.len() <= self.limit && self.index.len() == known.clone().count());
+    /// For tests: every neighbour has one place, there are not too many, and the list has those that nobody holds.
+    pub fn audit(&self) -> Result<(), Fault>
+    where
+        E: Clone,
+    {
+        let known = self.places.iter().filter_map(|p| p.entry.as_ref());
+        must!(self.places.len() <= self.limit && self.index.len() == known.clone().count());
+        must!(self.vacant.len() == self.places.len() - self.index.len());
         let found = |e: &E| self.find(e.address()).and_then(|i| self.get(i));
         must!(known.clone().all(|e| found(e).is_some_and(|f| core::ptr::eq(f, e))));
+        let after = |i: &u16| self.places.get(usize::from(*i)).map(|p| p.after).filter(|i| *i != NONE);
+        let idle = std::iter::successors(Some(self.first).filter(|i| *i != NONE), after);
+        let held = |e: &E| *e.clone().holders() > 0;
+        must!(idle.clone().take(self.limit + 1).count() == known.filter(|e| !held(e)).count());
+        must!(idle.clone().all(|i| self.get(i).is_some_and(|e| !held(e))));
+        must!(idle.last().unwrap_or(NONE) == self.last);
         Ok(())
     }
 }

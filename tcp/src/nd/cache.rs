@@ -16,8 +16,6 @@ const DELAY: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
 /// MAX_MULTICAST_SOLICIT and MAX_UNICAST_SOLICIT.
 const TRIES: u8 = 3;
-/// Places that are looked at for one that a message may take: a flood must not make us search.
-const GLANCES: usize = 8;
 /// How long a neighbour is remembered that nobody uses.
 const FORGET: Duration = Duration::from_secs(600);
 
@@ -37,7 +35,7 @@ pub(super) enum State {
     Absent,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub ip: Ipv6Addr,
     pub mac: [u8; 6],
@@ -46,6 +44,8 @@ pub(super) struct Entry {
     tries: u8,
     /// Connections that hold it.
     holders: u32,
+    /// A solicitation for it waits to be sent.
+    asked: bool,
     /// When it was last known to be there.
     confirmed: Time,
 }
@@ -57,8 +57,8 @@ impl neighbours::Entry for Entry {
         self.ip
     }
 
-    fn is_held(&self) -> bool {
-        self.holders > 0
+    fn holders(&mut self) -> &mut u32 {
+        &mut self.holders
     }
 
     fn is_unknown(&self) -> bool {
@@ -76,7 +76,8 @@ pub(super) struct Ask {
 
 pub(super) struct Cache {
     places: Places<Entry>,
-    pub asks: Vec<Ask>,
+    /// Neighbours to send a solicitation for.
+    asks: Vec<u16>,
     /// How long an answer counts: ReachableTime.
     pub reachable: Duration,
 }
@@ -100,15 +101,13 @@ impl Cache {
     }
 
     pub fn hold(&mut self, ip: Ipv6Addr, now: Time) -> Option<Neighbour> {
-        let i = self.find_or_create(ip, self.places.limit(), now)?;
-        self.places.get_mut(i)?.holders += 1;
+        let i = self.find_or_create(ip, now)?;
+        self.places.hold(i);
         Some(Neighbour::v6(i))
     }
 
     pub fn release(&mut self, n: Neighbour) {
-        if let Some(e) = self.places.get_mut(n.index()) {
-            e.holders = e.holders.saturating_sub(1);
-        }
+        self.places.release(n.index());
     }
 
     /// The neighbour's address, if it is known; use starts the watch over it.
@@ -149,7 +148,7 @@ impl Cache {
         }
     }
 
-    fn find_or_create(&mut self, ip: Ipv6Addr, glances: usize, now: Time) -> Option<u16> {
+    fn find_or_create(&mut self, ip: Ipv6Addr, now: Time) -> Option<u16> {
         let new = || Entry {
             ip,
             mac: [0; 6],
@@ -157,24 +156,40 @@ impl Cache {
             router: false,
             tries: 0,
             holders: 0,
+            asked: false,
             confirmed: now,
         };
-        self.places.find_or_add(ip, glances, new)
+        self.places.find_or_add(ip, new)
     }
 
     fn ask(&mut self, i: u16, now: Time) {
         self.places.schedule(i, now + RETRY);
-        let Some(e) = self.places.get(i) else { return };
-        let ask = Ask { target: e.ip, directly: (e.state == State::Probe).then_some(e.mac) };
-        if !self.asks.contains(&ask) {
-            self.asks.push(ask);
+        if let Some(e) = self.places.get_mut(i)
+            && !std::mem::replace(&mut e.asked, true)
+        {
+            self.asks.push(i);
+        }
+    }
+
+    pub fn has_asks(&self) -> bool {
+        !self.asks.is_empty()
+    }
+
+    /// The next solicitation to send.
+    pub fn next_ask(&mut self) -> Option<Ask> {
+        loop {
+            let i = self.asks.pop()?;
+            // Another may have the place by now, and be asked for itself.
+            let Some(e) = self.places.get_mut(i).filter(|e| e.asked) else { continue };
+            e.asked = false;
+            return Some(Ask { target: e.ip, directly: (e.state == State::Probe).then_some(e.mac) });
         }
     }
 
     /// Somebody asks for us, or a router tells of itself, and says where it is (RFC 4861 §7.2.3, §6.3.4): worth
     /// remembering, not worth believing that it can be reached.
     pub fn learn(&mut self, ip: Ipv6Addr, mac: [u8; 6], router: bool, now: Time) -> Option<Resolved> {
-        let i = self.find_or_create(ip, GLANCES, now)?;
+        let i = self.find_or_create(ip, now)?;
         let e = self.places.get_mut(i)?;
         e.router |= router;
         let waiting = matches!(e.state, State::Incomplete | State::Absent);
@@ -265,7 +280,7 @@ impl Cache {
 
     /// For tests.
     pub fn audit(&self) -> Result<(), Fault> {
-        must!(self.asks.len() <= self.places.limit());
+        must!(self.asks.len() <= 2 * self.places.limit());
         self.places.audit()
     }
 

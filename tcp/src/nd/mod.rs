@@ -400,7 +400,7 @@ impl Inet6 {
 
     #[inline]
     pub fn has_frames(&self) -> bool {
-        self.enabled && (!self.out.is_empty() || !self.cache.asks.is_empty())
+        self.enabled && (!self.out.is_empty() || self.cache.has_asks())
     }
 
     /// The next frame to send.
@@ -408,7 +408,7 @@ impl Inet6 {
         if let Some(frame) = self.out.pop_front() {
             return Some(frame);
         }
-        while let Some(ask) = self.cache.asks.pop() {
+        while let Some(ask) = self.cache.next_ask() {
             // From an address that the neighbour can answer to; that we have none yet is possible.
             let source = self.source_for(ask.target).or_else(|| self.source_for(addresses::ANY_LINK_LOCAL));
             if let Some(src) = source {
