@@ -16,7 +16,8 @@ use crate::device::DeviceShared;
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
 use crate::qp::Qp;
-use crate::shard::{ListenId, RequestId, deliver};
+use crate::shard::{ListenId, RequestId};
+use crate::waiting::Place;
 
 /// Most private data of a connection request or answer, in bytes (RFC 5044 §7.1.1).
 pub const MAX_PRIVATE_DATA: usize = 512;
@@ -244,12 +245,7 @@ impl EventQueue {
     }
 
     /// Engine: tells of an event.
-    pub(crate) fn push(self: &Arc<Self>, event: CmEvent) {
-        let queue = self.clone();
-        deliver(move || queue.give(event));
-    }
-
-    fn give(&self, event: CmEvent) {
+    pub(crate) fn push(&self, event: CmEvent) {
         if let Some(sink) = &self.sink {
             return sink(event);
         }
@@ -276,7 +272,8 @@ impl EventChannel {
         Ok(Self { queue: EventQueue::new(sink)?, device: device.clone() })
     }
 
-    /// Listens for connection requests on a TCP port.
+    /// Listens for connection requests on a TCP port. At most `backlog` of them wait for their answer, at most 8,192 at
+    /// all listeners of a device; what comes then is reset. Peers whose request is not complete take no place.
     ///
     /// # Errors
     /// [`Error::PortInUse`], [`Error::Exhausted`].
@@ -372,13 +369,22 @@ pub struct ConnRequest {
     peer_to_peer: bool,
     /// Set on delivery, taken by the answer.
     device: Option<Arc<DeviceShared>>,
+    /// Its place in the listener's backlog; `None` for a request without one.
+    _place: Option<Place>,
 }
 
 impl ConnRequest {
-    /// Engine: a request and what it says.
-    pub(crate) fn new(id: RequestId, peer: SocketAddr, private_data: Vec<u8>, says: &PeerParams) -> Self {
+    /// Engine: a request, what it says, and its place in the backlog.
+    pub(crate) fn new(
+        id: RequestId,
+        peer: SocketAddr,
+        private_data: Vec<u8>,
+        says: &PeerParams,
+        place: Option<Place>,
+    ) -> Self {
         let (ird, ord) = (says.ird.unwrap_or(0), says.ord.unwrap_or(0));
-        Self { id, peer, private_data, ird, ord, peer_to_peer: says.peer_to_peer.is_some(), device: None }
+        let peer_to_peer = says.peer_to_peer.is_some();
+        Self { id, peer, private_data, ird, ord, peer_to_peer, device: None, _place: place }
     }
 
     /// Who asks.

@@ -41,6 +41,10 @@ pub struct Options {
     pub network: Impairment,
     /// The devices have IPv6 addresses, too; fd00::1 is the first one's.
     pub ipv6: bool,
+    /// Bits of the network's part of IPv4 addresses.
+    pub prefix: u8,
+    /// The node that leads to other networks.
+    pub gateway: Option<usize>,
     /// Bytes of an IP packet.
     pub mtu: u16,
     /// Bytes of payload that one frame may carry as several segments; 0 for a network that cannot.
@@ -69,6 +73,8 @@ impl Default for Options {
             devices: 2,
             network: Impairment::default(),
             ipv6: false,
+            prefix: 24,
+            gateway: None,
             mtu: 1500,
             gso_max: 0,
             lends_from: usize::MAX,
@@ -282,12 +288,13 @@ impl Node {
         port.set_lends_from(options.lends_from);
         let ip = Simulation::address(index);
         let seed = options.network.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(index as u64);
-        let mut addresses = vec![Cidr { address: ip.into(), prefix: 24 }];
+        let mut addresses = vec![Cidr { address: ip.into(), prefix: options.prefix }];
         if options.ipv6 {
             addresses.push(Cidr { address: Simulation::address6(index).into(), prefix: 64 });
         }
         let stack = StackConfig {
             addresses: addresses.iter().map(|a| Address { ip: a.address, prefix_len: a.prefix }).collect(),
+            gateways: options.gateway.map(|node| Simulation::address(node).into()).into_iter().collect(),
             mtu: options.mtu,
             tcp: options.tcp.clone(),
             ..StackConfig::new(Simulation::mac(index), ip, 24, seed)

@@ -1,7 +1,7 @@
 //! Connection set-up: from `connect`/`listen` through the MPA start-up exchange to RDMA mode.
 
 use super::alarms::Alarm;
-use super::endpoint::{Endpoint, Farewell, Phase, Request, StreamRange};
+use super::endpoint::{Endpoint, Farewell, Phase, Request, Room, StreamRange};
 use super::qp::{Message, Source};
 use super::{Clock, Core, Engine};
 use crate::cm::{CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue, Terms};
@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::port::{Port, Wire};
 use crate::qp::QpState;
 use crate::shard::{ListenId, RequestId};
+use crate::waiting::Waiting;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +25,8 @@ use urnic_tcp::{ConnId, ListenerId};
 pub(super) struct Listener {
     pub(super) id: ListenerId,
     pub(super) events: Arc<EventQueue>,
-    /// Connections that are in the start-up exchange or wait for the application, at most.
-    pub(super) backlog: usize,
-    pub(super) waiting: usize,
+    /// Places for requests that the application has not answered.
+    pub(super) backlog: Arc<Waiting>,
 }
 
 impl<F: urnic_tcp::Frame> Core<F> {
@@ -59,30 +59,21 @@ impl<F: urnic_tcp::Frame> Core<F> {
     pub(super) fn admit(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) {
         let Some((slot, l)) = self
             .listeners
-            .iter_mut()
+            .iter()
             .enumerate()
-            .find_map(|(i, l)| Some((i, l.as_mut()?)).filter(|(_, l)| l.id == listener))
+            .find_map(|(i, l)| Some((i, l.as_ref()?)).filter(|(_, l)| l.id == listener))
         else {
             return;
         };
         let events = Arc::clone(&l.events);
-        let full = l.waiting >= l.backlog;
-        if !full {
-            l.waiting += 1;
-        }
         let limits = Limits { max_rev: self.mpa.rev, ..Limits::default() };
-        let responder = Box::new(Responder::new(limits));
-        let phase = if full { Phase::Closing } else { Phase::Awaiting { responder } };
+        let phase = Phase::Awaiting { responder: Box::new(Responder::new(limits)) };
         let index = self.add_endpoint(Some(conn), peer, events, phase);
         if let Some(endpoint) = self.endpoints.get_mut(index) {
-            endpoint.listener = (!full).then_some(slot as u32);
+            endpoint.listener = Some(slot as u32);
         }
         self.newborn.push((conn, index));
-        if full {
-            self.farewell(index, Farewell::Reset);
-        } else {
-            self.set_alarm(index, self.now + self.mpa.startup_timeout, Alarm::Startup);
-        }
+        self.take_seat(index, Room::Starting, self.now + self.mpa.startup_timeout);
     }
 
     pub(super) fn add_endpoint(
@@ -99,6 +90,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             peer,
             events,
             listener: None,
+            seat: None,
             queued: false,
             outbox: Vec::new(),
             heard: false,
@@ -190,28 +182,35 @@ impl<F: urnic_tcp::Frame> Core<F> {
                     Ok(Arrived::NeedMore) => {}
                     Ok(Arrived::Arrived(peer, private_data)) => self.ask(index, &peer, private_data),
                     // MPA-64, MPA-81: no Reply, just the end of the connection.
-                    Err(_) => self.end_startup(index, Farewell::Fin, None),
+                    Err(_) => self.dismiss(index, Farewell::Fin),
                 }
                 None
             }
             // MPA-91: octets behind the Request and before our Reply.
             Phase::Pending { .. } => {
-                self.end_startup(index, Farewell::Fin, None);
+                self.dismiss(index, Farewell::Fin);
                 None
             }
             Phase::Connecting { .. } | Phase::Open { .. } | Phase::Closing => None,
         }
     }
 
-    /// Puts a request before the application.
+    /// Puts a request before the application, or refuses it if too many wait there.
     fn ask(&mut self, index: u32, peer: &PeerParams, private_data: Vec<u8>) {
         let id = RequestId(self.tag(index));
+        self.leave_seat(index);
+        let listener = self.endpoints.get(index).and_then(|e| e.listener);
+        let listener = listener.and_then(|slot| self.listeners.get(slot as usize)?.as_ref());
+        let place = listener.and_then(|l| Waiting::take([&l.backlog, &self.rooms.waiting]));
+        if place.is_none() {
+            return self.dismiss(index, Farewell::Reset);
+        }
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         endpoint.phase = match std::mem::replace(&mut endpoint.phase, Phase::Closing) {
             Phase::Awaiting { responder } => Phase::Pending { responder },
             other => other,
         };
-        let request = ConnRequest::new(id, endpoint.peer, private_data, peer);
+        let request = ConnRequest::new(id, endpoint.peer, private_data, peer, place);
         endpoint.events.push(CmEvent::ConnectRequest(request));
     }
 
@@ -224,8 +223,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
         peer: &PeerParams,
         private_data: Vec<u8>,
     ) {
-        self.leave_backlog(index);
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        endpoint.listener = None;
         let Some(core) = self.qps.get_mut(qp) else { return };
         let mut stream = Box::new(Stream::new(negotiated, StreamLimits::default()));
         // Before whatever the application has posted (MPAE-27, MPAE-28), and nothing that it hears of (MPAE-34).
@@ -309,16 +308,6 @@ impl<F: urnic_tcp::Frame> Core<F> {
         }
     }
 
-    /// A listening port's waiting room has one more place.
-    pub(super) fn leave_backlog(&mut self, index: u32) {
-        if let Some(endpoint) = self.endpoints.get_mut(index)
-            && let Some(slot) = endpoint.listener.take()
-            && let Some(Some(listener)) = self.listeners.get_mut(slot as usize)
-        {
-            listener.waiting = listener.waiting.saturating_sub(1);
-        }
-    }
-
     /// Undoes the tie between a queue pair and a connection that never came up; gives its number.
     pub(super) fn release_qp(&mut self, qp: u32) -> u32 {
         let Some(core) = self.qps.get_mut(qp) else { return 0 };
@@ -333,26 +322,23 @@ impl<F: urnic_tcp::Frame> Core<F> {
 
     /// Ends a connection that has not reached RDMA mode.
     pub(super) fn end_startup(&mut self, index: u32, farewell: Farewell, event: Option<CmEvent>) {
-        self.leave_backlog(index);
-        if let Some(endpoint) = self.endpoints.get_mut(index) {
-            endpoint.phase = Phase::Closing;
-            if let Some(event) = event {
-                endpoint.events.push(event);
-            }
+        self.close_endpoint(index);
+        if let Some(endpoint) = self.endpoints.get(index)
+            && let Some(event) = event
+        {
+            endpoint.events.push(event);
         }
         self.farewell(index, farewell);
     }
 
-    /// The start-up exchange has taken too long.
+    /// The start-up exchange of an active connection has taken too long.
     pub(super) fn startup_timed_out(&mut self, index: u32) {
-        match self.endpoints.get(index).map(|e| &e.phase) {
-            Some(Phase::Connecting { qp, .. } | Phase::Requesting { qp, .. }) => {
-                let qpn = self.release_qp(*qp);
-                let event = CmEvent::ConnectError { qpn, reason: ConnectFailure::TimedOut };
-                self.end_startup(index, Farewell::Reset, Some(event));
-            }
-            Some(Phase::Awaiting { .. }) => self.end_startup(index, Farewell::Reset, None),
-            _ => {}
+        if let Some(Phase::Connecting { qp, .. } | Phase::Requesting { qp, .. }) =
+            self.endpoints.get(index).map(|e| &e.phase)
+        {
+            let qpn = self.release_qp(*qp);
+            let event = CmEvent::ConnectError { qpn, reason: ConnectFailure::TimedOut };
+            self.end_startup(index, Farewell::Reset, Some(event));
         }
     }
 
@@ -377,7 +363,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
     ) -> Result<ListenId, Error> {
         let backlog = backlog.clamp(1, 65_536) as usize;
         let id = self.stack.listen(port, backlog).map_err(|_| Error::PortInUse(port))?;
-        let listener = Some(Listener { id, events, backlog, waiting: 0 });
+        let listener = Some(Listener { id, events, backlog: Waiting::new(backlog) });
         let listeners = &mut self.core.listeners;
         let slot = match listeners.iter().position(Option::is_none) {
             Some(slot) => {

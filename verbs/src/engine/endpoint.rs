@@ -1,5 +1,6 @@
 //! An endpoint: one TCP connection on its way through MPA start-up, RDMA mode and teardown.
 
+use super::crowd::Seat;
 use crate::cm::EventQueue;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,8 +16,10 @@ pub(super) struct Endpoint {
     pub(super) conn: Option<ConnId>,
     pub(super) peer: SocketAddr,
     pub(super) events: Arc<EventQueue>,
-    /// The listening port whose waiting room this connection sits in.
+    /// The listening port that this connection came in on, until it is in RDMA mode or over.
     pub(super) listener: Option<u32>,
+    /// Its seat among those that are in start-up, or that are over and have not closed.
+    pub(super) seat: Option<(Room, Seat)>,
     /// `Disconnected` has been reported.
     pub(super) announced: bool,
     /// In the ready list.
@@ -34,6 +37,24 @@ pub(super) struct Endpoint {
     /// Writes of nothing that were sent because nothing was heard.
     pub(super) nudges: u8,
     pub(super) phase: Phase,
+}
+
+impl Endpoint {
+    /// Notes how the connection is to end. A reset stays one.
+    pub(super) fn bid(&mut self, farewell: Farewell) {
+        if self.farewell != Some(Farewell::Reset) {
+            self.farewell = Some(farewell);
+        }
+    }
+}
+
+/// Where endpoints sit that strangers can make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// Those whose MPA Request is not complete.
+    Starting,
+    /// Those of [`Phase::Closing`] whose connection is not gone.
+    Closing,
 }
 
 /// Where an endpoint stands.

@@ -8,6 +8,7 @@
 mod alarms;
 mod atomic;
 mod connect;
+mod crowd;
 mod endpoint;
 mod fpdu;
 mod inbound;
@@ -16,6 +17,7 @@ mod open;
 mod outbound;
 mod peers;
 mod qp;
+mod rooms;
 mod slab;
 mod teardown;
 
@@ -34,6 +36,7 @@ use arrayvec::ArrayVec;
 use connect::Listener;
 use endpoint::{Endpoint, Farewell, Phase};
 use qp::QpCore;
+use rooms::Rooms;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -135,6 +138,7 @@ struct Core<F: urnic_tcp::Frame> {
     /// Accepted connections whose tag the stack does not know yet.
     newborn: Vec<(ConnId, u32)>,
     listeners: Vec<Option<Listener>>,
+    rooms: Rooms,
     alarms: Alarms,
     async_queue: Arc<AsyncQueue>,
     mpa: MpaConfig,
@@ -195,6 +199,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
 
     /// Fires due alarms.
     fn ring_alarms(&mut self) {
+        self.clear_rooms();
         while let Some((index, generation, alarm)) = self.alarms.due(self.now) {
             if self.endpoints.get(index).is_none_or(|e| e.generation != generation) {
                 continue;
@@ -234,6 +239,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         stack.checksum_offload_tx = port.spares_checksum();
         let table = MrTable::new(stack.seed);
         let ports = Box::new(LocalPorts::new(stack.seed));
+        let connections = stack.tcp.max_connections;
         let stack = Stack::new(stack, ports, now).map_err(|e| Error::Open(e.to_string()))?;
         Ok(Engine {
             port,
@@ -248,6 +254,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
                 lenders: Vec::new(),
                 newborn: Vec::new(),
                 listeners: Vec::new(),
+                rooms: Rooms::new(connections),
                 alarms: Alarms::default(),
                 async_queue: AsyncQueue::new()?,
                 mpa,
@@ -322,7 +329,10 @@ impl<P: Port, C: Clock> Engine<P, C> {
     /// microsecond. False: this one does not.
     #[inline]
     fn looks_at_the_clock(&mut self) -> bool {
-        let busy = self.owes_acks || !self.core.ready.is_empty() || !self.doorbells.is_empty();
+        let busy = self.owes_acks
+            || !self.core.ready.is_empty()
+            || !self.doorbells.is_empty()
+            || self.core.rooms.someone_parts();
         let looks = busy || self.idle_passes >= CLOCK_EVERY;
         if looks {
             self.idle_passes = 0;
@@ -376,7 +386,20 @@ impl<P: Port, C: Clock> Engine<P, C> {
         if !self.core.newborn.is_empty() {
             self.adopt();
         }
+        if self.core.rooms.someone_parts() {
+            self.part(now);
+        }
         true
+    }
+
+    /// Ends the connections that the burst, or the clock, has put an end to.
+    #[cold]
+    fn part(&mut self, now: Time) {
+        while let Some(index) = self.core.rooms.next_parting() {
+            if self.service(index, now) {
+                self.core.schedule(index);
+            }
+        }
     }
 
     /// Nobody has driven the engine for a while, and timers have come due meanwhile. The ACKs that they wait for may have
@@ -470,6 +493,9 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
                 self.check_link(now);
             }
             self.core.ring_alarms();
+            if self.core.rooms.someone_parts() {
+                self.part(now);
+            }
         }
         let served = self.serve(now);
         if served {
@@ -503,10 +529,11 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     }
 
     fn next_deadline(&mut self) -> Option<Duration> {
-        if self.owes_acks || !self.core.ready.is_empty() {
+        if self.owes_acks || !self.core.ready.is_empty() || self.core.rooms.someone_parts() {
             return Some(Duration::ZERO);
         }
-        let deadlines = [self.stack.next_deadline(), self.core.alarms.next(), self.port.next_deadline()];
+        let (alarm, seat) = (self.core.alarms.next(), self.core.rooms.next());
+        let deadlines = [self.stack.next_deadline(), alarm, seat, self.port.next_deadline()];
         let next = deadlines.into_iter().flatten().min()?;
         Some(Duration::from_nanos(next.0.saturating_sub(self.now().0)))
     }

@@ -31,9 +31,12 @@ impl<F: urnic_tcp::Frame> Core<F> {
     /// Ends the connection at the end of its next turn, and at the latest [`TEARDOWN_WITHIN`] from now.
     pub(super) fn farewell(&mut self, index: u32, farewell: Farewell) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
-        endpoint.farewell = Some(farewell);
+        endpoint.bid(farewell);
+        let seated = endpoint.seat.is_some();
         self.schedule(index);
-        self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);
+        if !seated {
+            self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);
+        }
     }
 
     /// A fault on our side of queue pair `qp`: Terminate if there is one to send, FIN behind it; all
@@ -143,10 +146,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
                     self.connect_failed(index, qp, ConnectFailure::Reset);
                 }
             }
-            Some(Phase::Awaiting { .. } | Phase::Pending { .. }) => {
-                self.end_startup(index, Farewell::Fin, None)
-            }
-            Some(Phase::Closing) => self.farewell(index, Farewell::Fin),
+            Some(Phase::Awaiting { .. } | Phase::Pending { .. }) => self.dismiss(index, Farewell::Fin),
+            Some(Phase::Closing) => self.part(index, Farewell::Fin),
             Some(Phase::Connecting { .. }) | None => {}
         }
     }
@@ -192,7 +193,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             Some(Phase::Awaiting { .. } | Phase::Pending { .. } | Phase::Closing) => {}
             None => return,
         }
-        self.leave_backlog(index);
+        self.leave_seat(index);
         self.lends_no_more(index);
         self.endpoints.remove(index);
     }
@@ -256,9 +257,9 @@ impl<F: urnic_tcp::Frame> Core<F> {
         // What its last peer was granted is not for the next one.
         self.table.queue_pair_gone(core.shared.scopes.qp);
         if let Some(index) = old
-            && let Some(endpoint) = self.endpoints.get_mut(index)
+            && self.endpoints.get(index).is_some()
         {
-            endpoint.phase = Phase::Closing;
+            self.close_endpoint(index);
             self.schedule(index);
         }
         Ok(())
@@ -270,10 +271,10 @@ impl<F: urnic_tcp::Frame> Core<F> {
         self.by_qpn[core.shared.qpn as usize] = None;
         self.table.queue_pair_gone(core.shared.scopes.qp);
         let Some(index) = core.endpoint else { return };
-        if let Some(endpoint) = self.endpoints.get_mut(index) {
+        if let Some(endpoint) = self.endpoints.get(index) {
             let farewell =
                 if matches!(endpoint.phase, Phase::Open { .. }) { Farewell::Fin } else { Farewell::Reset };
-            endpoint.phase = Phase::Closing;
+            self.close_endpoint(index);
             self.farewell(index, farewell);
         }
     }

@@ -285,8 +285,7 @@ fn drive(shard: &Shard, polls: u32) -> Drive {
 
 /// Lets control verbs have the lock first.
 fn step_aside(shard: &Shard) {
-    // A verb may have been interrupted for good as it waited.
-    while shard.is_wanted() && !shard.driver.stopping.load(Ordering::Relaxed) && !linger::is_wanted() {
+    while shard.is_wanted() {
         thread::yield_now();
     }
 }

@@ -4,6 +4,7 @@
 pub mod memory;
 pub mod pages;
 pub mod raw;
+pub mod strangers;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,0 +1,227 @@
+//! Strangers that fill what they can do not keep newcomers out: every honest connect succeeds, and as fast as without them.
+
+mod common;
+
+use common::raw::{raw_connection, with_raw};
+use common::strangers::{self, Strangers};
+use common::*;
+use std::cell::RefCell;
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+use std::time::Duration;
+use urnic::simulation::{Options, Simulation, TcpConfig};
+use urnic::*;
+use urnic_iwarp::startup::{Initiator, Offer};
+
+/// What a connect takes on a network of 5 us, and a little.
+const SOON: Duration = Duration::from_micros(200);
+/// The node of the strangers, behind two devices.
+const THEIRS: usize = 2;
+
+/// A server on device 0 and clients on device 1.
+struct Honest {
+    server: End,
+    client: End,
+    _listener: Listener,
+}
+
+impl Honest {
+    fn new(simulation: &Simulation, backlog: u32) -> Self {
+        let [server, client] = [0, 1].map(|i| End::new(&simulation.device(i)));
+        let _listener = server.events.listen(PORT, backlog).unwrap();
+        Self { server, client, _listener }
+    }
+
+    /// Connects once, and ends that; gives how long the connect took. Requests of strangers are rejected.
+    fn connects(&self, simulation: &mut Simulation) -> Duration {
+        let ends = [&self.server, &self.client].map(|end| create_qp(&end.pd, &end.cq));
+        let began = simulation.now();
+        let mine = ConnParam { private_data: b"honest".to_vec(), ..ConnParam::default() };
+        self.client.events.connect(&ends[1], address(0), &mine).unwrap();
+        let mut answered = None;
+        let done = simulation.run(began + Duration::from_secs(20), || {
+            match self.server.events.poll() {
+                Some(CmEvent::ConnectRequest(request)) if request.private_data() == b"honest" => {
+                    request.accept(&ends[0], &ConnParam::default()).unwrap();
+                }
+                Some(CmEvent::ConnectRequest(request)) => drop(request.reject(b"")),
+                _ => {}
+            }
+            match self.client.events.poll() {
+                Some(CmEvent::Disconnected { .. }) | None => {}
+                Some(event) => answered = Some(event),
+            }
+            answered.is_some()
+        });
+        assert!(done, "no answer within 20 s");
+        assert!(matches!(answered, Some(CmEvent::Established { .. })), "{answered:?}");
+        simulation.now() - began
+    }
+
+    /// Connects `times` times while strangers come, and each soon.
+    fn connects_soon(&self, simulation: &mut Simulation, times: usize) {
+        for n in 0..times {
+            let took = self.connects(simulation);
+            assert!(took < SOON, "number {n}: {took:?}");
+            let next = simulation.now() + Duration::from_millis(2);
+            simulation.run(next, || false);
+        }
+    }
+}
+
+fn crowd(options: Options, who: fn(u32) -> (Ipv4Addr, u16)) -> (Simulation, Honest, Rc<RefCell<Strangers>>) {
+    let (strangers, host) = strangers::node(THEIRS, who);
+    let options = Options { devices: 2, gateway: Some(THEIRS), ..options };
+    let simulation = Simulation::with_hosts(&options, vec![host]).unwrap();
+    let honest = Honest::new(&simulation, 16);
+    (simulation, honest, strangers)
+}
+
+/// Addresses of other networks, each once.
+fn many_sources(n: u32) -> (Ipv4Addr, u16) {
+    (Ipv4Addr::from_bits(0x0b00_0000 + n), 1024)
+}
+
+fn one_source(n: u32) -> (Ipv4Addr, u16) {
+    (Ipv4Addr::new(11, 0, 0, 1), 1024 + n as u16)
+}
+
+/// Addresses of our own network, each once: as many neighbours.
+fn many_neighbours(n: u32) -> (Ipv4Addr, u16) {
+    (Ipv4Addr::from_bits(0x0a01_0000 + n), 1024)
+}
+
+/// As many connections as a device has room for, and more.
+const SLOW: u32 = 6000;
+const START_UPS: usize = 4096;
+
+/// Thousands of peers connect and say nothing, for as long as they are let.
+fn slow_start_ups(options: Options, who: fn(u32) -> (Ipv4Addr, u16), neighbours: bool) {
+    let (mut simulation, honest, strangers) = crowd(options, who);
+    honest.connects_soon(&mut simulation, 3);
+    strangers.borrow_mut().left = SLOW;
+    honest.connects_soon(&mut simulation, 150);
+    let all = strangers.borrow();
+    assert_eq!((all.left, all.connected), (0, SLOW as usize));
+    // The first RST to a neighbour is lost while its address is asked for; the next one answers whatever it says.
+    let heard = if neighbours { 0 } else { SLOW as usize - START_UPS - 1 };
+    assert!(all.reset >= heard && all.reset <= SLOW as usize - START_UPS, "{} were reset", all.reset);
+    drop(all);
+    let theirs = |simulation: &Simulation| {
+        let all = simulation.device(0).connections().unwrap();
+        all.iter().filter(|c| c.peer.ip() != Simulation::address(1)).count()
+    };
+    assert_eq!(theirs(&simulation), START_UPS);
+    // After their time they are all gone.
+    simulation.wait(Duration::from_secs(61));
+    assert_eq!(theirs(&simulation), 0);
+    honest.connects_soon(&mut simulation, 1);
+}
+
+#[test]
+fn thousands_of_slow_start_ups_from_one_source() {
+    slow_start_ups(options(), one_source, false);
+}
+
+#[test]
+fn thousands_of_slow_start_ups_from_many_sources() {
+    slow_start_ups(options(), many_sources, false);
+}
+
+#[test]
+fn thousands_of_slow_start_ups_from_as_many_neighbours() {
+    slow_start_ups(Options { prefix: 8, ..options() }, many_neighbours, true);
+}
+
+/// 32 idle connects against a backlog of 3, and 300 against one of 128: neither keeps any of 69 clients out.
+#[test]
+fn idle_connects_take_no_place_in_the_backlog() {
+    for (backlog, idle) in [(3, 32), (128, 300)] {
+        let (raw, host) = common::raw::node(THEIRS);
+        let simulation = Simulation::with_hosts(&Options { devices: 2, ..options() }, vec![host]);
+        let mut simulation = simulation.unwrap();
+        let honest = Honest::new(&simulation, backlog);
+        for _ in 0..idle {
+            raw_connection(&mut simulation, &raw);
+        }
+        for n in 0..69 {
+            let took = honest.connects(&mut simulation);
+            assert!(took < SOON, "backlog {backlog}, number {n}: {took:?}");
+        }
+        assert!(raw.borrow().seen.closed.is_empty(), "there is room for all");
+    }
+}
+
+/// Peers that say nonsense and do not close when they are shown out have five seconds. Meanwhile they fill neither TCP's
+/// table nor the time of others.
+#[test]
+fn peers_that_do_not_close_fill_no_table() {
+    for who in [one_source, many_sources] {
+        // Rooms for 256 start-ups, and 1,024 that close.
+        let tcp = TcpConfig { max_connections: 4096, ..TcpConfig::default() };
+        let (mut simulation, honest, strangers) = crowd(Options { tcp, ..options() }, who);
+        honest.connects_soon(&mut simulation, 1);
+        strangers.borrow_mut().say = vec![b'x'; 20];
+        strangers.borrow_mut().left = SLOW;
+        honest.connects_soon(&mut simulation, 150);
+        let all = strangers.borrow();
+        assert_eq!((all.left, all.connected, all.finished), (0, SLOW as usize, SLOW as usize));
+        assert!(all.open.len() <= 1024, "{} are open", all.open.len());
+        drop(all);
+        simulation.wait(Duration::from_secs(6));
+        assert_eq!(strangers.borrow().open.len(), 0);
+    }
+}
+
+/// Only complete Requests take the program's backlog, and they keep their place until it answers, also if their peer has
+/// hung up: what it has not taken is bounded.
+#[test]
+fn requests_that_nobody_takes_are_bounded() {
+    for hang_up in [false, true] {
+        let (mut simulation, honest, strangers) = crowd(options(), many_sources);
+        let request = Initiator::new(&Offer { private_data: b"stranger", ..Offer::default() }).unwrap().1;
+        {
+            let mut all = strangers.borrow_mut();
+            (all.say, all.hang_up, all.left) = (request, hang_up, SLOW);
+        }
+        let limit = simulation.now() + Duration::from_secs(1);
+        assert!(!simulation.run(limit, || false));
+        assert_eq!(strangers.borrow().connected, SLOW as usize);
+        if !hang_up {
+            assert_eq!(strangers.borrow().open.len(), 16);
+            assert_eq!(strangers.borrow().reset, SLOW as usize - 16, "reset");
+        }
+        let mut taken = 0;
+        while let Some(event) = honest.server.events.poll() {
+            assert!(matches!(event, CmEvent::ConnectRequest(_)));
+            taken += 1;
+        }
+        assert_eq!(taken, 16);
+        honest.connects_soon(&mut simulation, 3);
+    }
+}
+
+/// A request that the program has answered, or dropped, makes room for the next.
+#[test]
+fn every_answer_frees_a_place() {
+    let (mut simulation, end, raw) = with_raw(&options());
+    let _listener = end.events.listen(PORT, 1).unwrap();
+    let request = Initiator::new(&Offer::default()).unwrap().1;
+    for n in 0..6 {
+        let conn = raw_connection(&mut simulation, &raw);
+        raw.borrow_mut().send(conn, &request);
+        let CmEvent::ConnectRequest(request) = end.event(&mut simulation) else { panic!("no request") };
+        match n % 3 {
+            0 => request.reject(b"no").unwrap(),
+            1 => drop(request),
+            // Its peer has gone: the answer comes too late.
+            _ => {
+                raw.borrow_mut().abort(conn);
+                let limit = simulation.now() + Duration::from_millis(1);
+                simulation.run(limit, || false);
+                let answer = request.accept(&end.qp, &ConnParam::default());
+                assert!(matches!(answer, Err(Error::RequestGone)), "{:?}", answer.err());
+            }
+        }
+    }
+}
