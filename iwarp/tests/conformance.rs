@@ -11,6 +11,8 @@ const COUNTS: [(&str, u32); 6] =
 const ERRORS: usize = 40;
 /// Behind it stands why a requirement has no test.
 const UNTESTABLE: &str = "not testable: ";
+/// Behind it stands who is told of a requirement on people, as a file and words in it. That is no proof.
+const DOCUMENTATION: &str = "documentation: ";
 
 struct Row {
     id: String,
@@ -19,6 +21,8 @@ struct Row {
     proven: Vec<String>,
     /// Why there is no test.
     excused: bool,
+    /// File and words.
+    documented: Option<(String, String)>,
 }
 
 fn root() -> PathBuf {
@@ -40,12 +44,17 @@ fn rows() -> Vec<Row> {
             panic!("not a row of five cells: {line}")
         };
         assert!(!statement.is_empty(), "{id}: no statement");
+        let documented = proven.strip_prefix(DOCUMENTATION).map(|place| {
+            let (file, words) = place.split_once("`, \"").expect("`file`, \"words\"");
+            (file.trim_matches('`').to_owned(), words.trim_matches('"').to_owned())
+        });
         rows.push(Row {
             id: id.into(),
             level: level.into(),
             implemented: quoted(implemented),
-            proven: quoted(proven),
+            proven: if documented.is_some() { Vec::new() } else { quoted(proven) },
             excused: proven.starts_with(UNTESTABLE) && proven.len() > UNTESTABLE.len() + 10,
+            documented,
         });
     }
     rows
@@ -129,8 +138,14 @@ fn every_row_names_code_and_a_test_that_cites_it() {
         for path in row.implemented.iter().filter(|path| !root().join(path).exists()) {
             wrong.push(format!("{}: {path} does not exist", row.id));
         }
-        if row.proven.is_empty() && !row.excused {
+        if row.proven.is_empty() && !row.excused && row.documented.is_none() {
             wrong.push(format!("{}: no test", row.id));
+        }
+        if let Some((file, words)) = &row.documented {
+            let text = std::fs::read_to_string(root().join(file)).unwrap_or_default();
+            if words.is_empty() || !text.contains(words) {
+                wrong.push(format!("{}: {file} does not say {words:?}", row.id));
+            }
         }
         for test in &row.proven {
             let Some((path, name)) = test.split_once("::") else {
@@ -158,7 +173,7 @@ fn what_is_not_tested_is_little() {
     let rows = rows();
     let excused = |levels: &[&str]| -> Vec<&str> {
         let of_level = rows.iter().filter(|r| levels.contains(&r.level.as_str()));
-        of_level.filter(|r| r.excused && r.proven.is_empty()).map(|r| r.id.as_str()).collect()
+        of_level.filter(|r| r.proven.is_empty() && r.documented.is_none()).map(|r| r.id.as_str()).collect()
     };
     let should = rows.iter().filter(|r| r.level.starts_with("SHOULD")).count();
     let should_excused = excused(&["SHOULD", "SHOULD NOT"]);
@@ -166,10 +181,15 @@ fn what_is_not_tested_is_little() {
     let must: Vec<&str> = excused(&["MUST", "MUST NOT"]);
     let reachable: Vec<&&str> = must.iter().filter(|id| !OUT_OF_REACH.contains(id)).collect();
     assert!(reachable.is_empty(), "MUST without a test: {reachable:?}");
+    let documented = rows.iter().filter(|r| r.documented.is_some()).map(|r| r.id.as_str());
+    assert_eq!(documented.collect::<Vec<_>>(), FOR_PEOPLE);
 }
 
 /// Requirements on the environment, IPsec, or a privileged resource manager, which nothing in this repository can show.
 const OUT_OF_REACH: &[&str] = &["MPA-85", "MPA-86", "SEC-13", "SEC-23", "SEC-24", "SEC-33"];
+
+/// Requirements on administrators and programs, who can only be told.
+const FOR_PEOPLE: &[&str] = &["MPA-31", "SEC-32", "SEC-36"];
 
 /// SEC-35: both the RNIC (SEC-1..12) and the privileged resource manager (SEC-14..22) are there, each part proven by tests.
 #[test]

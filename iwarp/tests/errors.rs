@@ -6,24 +6,34 @@ use support::refusal::*;
 use support::*;
 use urnic_iwarp::*;
 
-/// ERR-1, MPA-37: any flipped bit of a 44-octet FPDU is found; nothing is placed.
+/// ERR-1, MPA-37: any flipped bit of an FPDU in the middle of a stream is found: length, ULPDU, PAD or CRC, whatever the
+/// chunks. What came before it stands, nothing of it and of what follows is placed or delivered.
 /// DDP-6.
-/// MPA-46, 79.
+/// MPA-46, 79, 82.
 #[test]
 fn err_1_crc() {
-    let good = fpdu(&write(STAG, BASE, 24));
-    for bit in 16..good.len() * 8 {
+    let write = |at: u64| fpdu(&write(STAG, BASE + at, 21));
+    let (before, good) = (write(0), write(21));
+    assert_eq!((good.len(), good[37..40].to_vec()), (44, vec![0; 3]), "with a PAD of 3 octets");
+    // As much as the largest length that a flipped bit makes.
+    let after: Vec<u8> = [write(42), fpdu(&send(1, 0, 9))].into_iter().cycle().take(1700).flatten().collect();
+    assert!(after.len() > 0x10000);
+    for bit in 0..good.len() * 8 {
         let mut bad = good.clone();
         bad[bit / 8] ^= 0x80 >> (bit % 8);
-        let mut node = node();
-        accepted(&mut node, &write(STAG, BASE, 0));
-        let fault = node.receive(&bad).unwrap_err();
-        assert_eq!(fault.cause, Cause::Crc, "bit {bit}");
-        assert_eq!(octets_of(&fault.terminate.unwrap()), [0x20, 0x02, 0x00]);
-        assert_eq!(node.memory.placements, 0);
-        node.receive(&good).unwrap(); // MPA-82
-        assert_eq!(node.memory.placements, 0);
+        let needed = if bit < 16 { after.len() } else { 200 };
+        let stream = [&before[..], &bad, &after[..needed]].concat();
+        for size in [stream.len(), before.len() + 20, 7] {
+            let mut node = node();
+            let faults: Vec<_> = stream.chunks(size).filter_map(|chunk| node.receive(chunk).err()).collect();
+            let fault = Fault { terminate: Some(Terminate::CRC), cause: Cause::Crc };
+            assert_eq!(faults, [fault], "bit {bit}, chunks of {size}");
+            let placed = node.memory.region(STAG).data();
+            assert_eq!((&placed[..21], &placed[21..]), (&[7; 21][..], &[0; LEN - 21][..]), "bit {bit}");
+            assert_eq!((node.memory.placements, node.events()), (21, vec![]), "bit {bit}");
+        }
     }
+    assert_eq!(octets_of(&Terminate::CRC), [0x20, 0x02, 0x00]);
 }
 
 /// ERR-1 in the length field: shorter is found at once, longer when as many octets have come.

@@ -1,11 +1,17 @@
 //! Queue pairs take turns: a long message on one does not make short ones on another wait for its end.
 
 mod common;
+#[path = "common/peer.rs"]
+mod peer;
 
+use common::raw::{self, Raw, until};
 use common::*;
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
-use urnic::simulation::{Options, TcpConfig};
+use urnic::simulation::{Options, Simulation, TcpConfig};
 use urnic::*;
+use urnic_tcp::ConnId;
 
 const LONG: usize = 8 << 20;
 
@@ -117,4 +123,148 @@ fn equal_streams_progress_equally() {
     let least = placed.iter().min().unwrap();
     assert!(*least > EACH / 8, "when the first is done: {placed:?}");
     assert!(simulation.run(LIMIT, || memory.iter().all(|(target, _)| done(target))));
+}
+
+/// What a turn may send at most, as docs/security.md has it: segments, and FPDUs.
+const TURN_SEGMENTS: usize = 16;
+const TURN_FPDUS: usize = 128;
+/// Octets of a full segment.
+const MSS: usize = 1448;
+/// Octets of a turn while nobody else waits.
+const ALONE: usize = 64 * MSS;
+
+fn long_queue(pd: &Pd, cq: &Cq) -> Qp {
+    let init = QpInit {
+        send_cq: cq,
+        recv_cq: cq,
+        max_send_wr: 1024,
+        max_recv_wr: 1,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline: 0,
+        signal_all: false,
+    };
+    pd.create_qp(&init).unwrap()
+}
+
+/// Queue pairs of one RNIC whose peers are a node that acknowledges all that comes and notes whose it is. Neither windows
+/// nor the link hold anything up: what leaves when follows from the turns alone.
+struct Turns {
+    simulation: Simulation,
+    raw: Rc<RefCell<Raw>>,
+    ends: Vec<(End, ConnId)>,
+    source: Mr,
+}
+
+impl Turns {
+    fn new(count: usize) -> Turns {
+        let (raw, host) = raw::node(1);
+        let options = Options { devices: 1, ..options() };
+        let mut simulation = Simulation::with_hosts(&options, vec![host]).unwrap();
+        let mut first = End::new(&simulation.device(0));
+        let source = first.pd.alloc_mr(1 << 20, Access::empty()).unwrap();
+        first.qp = long_queue(&first.pd, &first.cq);
+        let mut ends = vec![first];
+        while ends.len() < count {
+            let mut next = ends[0].sibling(&simulation.device(0));
+            next.qp = long_queue(&next.pd, &next.cq);
+            ends.push(next);
+        }
+        let connect = |mut end: End| {
+            let conn = peer::establish(&mut simulation, &raw, &mut end);
+            (end, conn)
+        };
+        let ends = ends.into_iter().map(connect).collect();
+        let mut turns = Turns { simulation, raw, ends, source };
+        // Opens the congestion windows.
+        for i in 0..count {
+            turns.post(i, 900 << 10);
+            turns.sent_by(i, 900 << 10);
+        }
+        turns.raw.borrow_mut().seen.order.clear();
+        turns
+    }
+
+    /// Queue pair number `i` posts a Write of `len` octets.
+    fn post(&self, i: usize, len: usize) {
+        let op = SendOp::Write { addr: 0, rkey: 1 };
+        let wr =
+            SendWr { wr_id: 1, op, sges: &[Sge::of(&self.source, 0, len as u32)], flags: SendFlags::empty() };
+        self.ends[i].0.qp.post_send(&wr).unwrap();
+    }
+
+    /// Until the peer of queue pair number `i` has heard `len` octets more than before this contest.
+    fn sent_by(&mut self, i: usize, len: usize) {
+        let Turns { simulation, raw, ends, .. } = self;
+        let conn = ends[i].1;
+        until(simulation, "Writes arrive", || {
+            let raw = raw.borrow();
+            raw.seen.order.iter().filter(|(c, _)| *c == conn).map(|(_, n)| n).sum::<usize>() >= len
+        });
+    }
+
+    /// Who has sent how much without interruption, in order: number of the queue pair, octets.
+    fn runs(&self) -> Vec<(usize, usize)> {
+        let mut runs: Vec<(usize, usize)> = Vec::new();
+        for (conn, len) in &self.raw.borrow().seen.order {
+            let who = self.ends.iter().position(|(_, c)| c == conn).unwrap();
+            match runs.last_mut() {
+                Some(last) if last.0 == who => last.1 += len,
+                _ => runs.push((who, *len)),
+            }
+        }
+        runs
+    }
+}
+
+/// SEC-19: while several have something to send, each gets one turn of [`TURN_SEGMENTS`] in each round, in the same order
+/// every time. Who came first, while it was alone, may have had a longer one.
+#[test]
+fn turns_are_of_one_size_and_go_round() {
+    const EACH: usize = 600 << 10;
+    for count in [2, 3, 8] {
+        let mut turns = Turns::new(count);
+        (0..count).for_each(|i| turns.post(i, EACH));
+        (0..count).for_each(|i| turns.sent_by(i, EACH));
+        let runs = turns.runs();
+        assert!(runs[0].1 <= ALONE + TURN_SEGMENTS * MSS, "{count}: {:?}", runs[0]);
+        // Rounds in which all take part.
+        let contested = runs.len() - count.min(runs.len());
+        let last = (1..contested).take_while(|&i| runs[i].1 >= (TURN_SEGMENTS - 1) * MSS).last().unwrap();
+        assert!(last > count * 15, "{count}: only {last} full turns: {runs:?}");
+        for (i, &(who, octets)) in runs[..last].iter().enumerate().skip(1) {
+            assert!(octets <= TURN_SEGMENTS * MSS, "{count}: turn {i} of {octets} octets");
+            let before = runs[i.saturating_sub(count)..i].iter().filter(|run| run.0 == who).count();
+            assert!(i < count || before == 1, "{count}: turn {i} is out of turn: {:?}", &runs[..=i]);
+        }
+    }
+}
+
+/// SEC-19: the same for messages so small that FPDUs are counted.
+#[test]
+fn turns_of_small_messages_go_round() {
+    const EACH: usize = 1000;
+    const FPDU: usize = 28;
+    let mut turns = Turns::new(3);
+    for _ in 0..EACH {
+        (0..3).for_each(|i| turns.post(i, 8));
+    }
+    (0..3).for_each(|i| turns.sent_by(i, EACH * FPDU));
+    let runs = turns.runs();
+    let full = runs.iter().filter(|run| run.1 == TURN_FPDUS * FPDU).count();
+    assert!(full >= 3 * (EACH / TURN_FPDUS - 1), "{runs:?}");
+    assert!(runs.iter().all(|run| run.1 <= TURN_FPDUS * FPDU), "{runs:?}");
+}
+
+/// SEC-19: what comes while another has the engine to itself waits for the turn that is under way and, since that one is
+/// back in the queue already, one of ordinary length.
+#[test]
+fn a_newcomer_waits_for_its_turn_only() {
+    let mut turns = Turns::new(2);
+    turns.post(0, 900 << 10);
+    turns.post(1, 8);
+    turns.sent_by(0, 900 << 10);
+    let runs = turns.runs();
+    let [(0, before), (1, 28), (0, _)] = runs[..] else { panic!("{runs:?}") };
+    assert!(before <= ALONE + TURN_SEGMENTS * MSS, "{runs:?}");
 }

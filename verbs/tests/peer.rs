@@ -5,6 +5,7 @@ mod common;
 #[path = "common/peer.rs"]
 mod peer;
 
+use common::pages::Pages;
 use common::*;
 use peer::support::{fpdu, hex, read_header, tagged, untagged};
 use peer::*;
@@ -31,11 +32,7 @@ fn mistakes() -> Vec<Mistake> {
         untagged(0x41, 0x41, 1, msn, 0, &read_header((9, 0), len, (stag, to)))
     }
     fn atomic(code: u8, stag: u32, to: u64) -> Vec<Vec<u8>> {
-        let mut header = vec![0, 0, 0, code, 0, 0, 0, 5];
-        header.extend(stag.to_be_bytes());
-        header.extend(to.to_be_bytes());
-        header.extend([1; 32]);
-        vec![untagged(0x41, 0x4A, 1, 1, 0, &header)]
+        vec![atomic_request(1, code, stag, to)]
     }
     fn invalidating(stag: u32) -> Vec<Vec<u8>> {
         let mut ulpdu = untagged(0x41, 0x44, 0, 1, 0, &[]);
@@ -128,6 +125,69 @@ fn mistakes() -> Vec<Mistake> {
         one("ERR-42: Atomic wraps around", [0x01, 0x04, 0xC0], |s| atomic(0, s.all.rkey(), u64::MAX - 7)),
         one("ERR-43: 7 octets of Immediate Data", [0x02, 0xFF, 0xC0], |_| send(0x41, 0x48, 0, 1, 0, 7)),
     ]
+}
+
+/// An Atomic Request whose operands are all 0x0101...: it adds them, if `code` is that of FetchAdd.
+fn atomic_request(msn: u32, code: u8, stag: u32, to: u64) -> Vec<u8> {
+    let mut header = vec![0, 0, 0, code, 0, 0, 0, 5];
+    header.extend(stag.to_be_bytes());
+    header.extend(to.to_be_bytes());
+    header.extend([1; 32]);
+    untagged(0x41, 0x4A, 1, msn, 0, &header)
+}
+
+/// ERR-40, RDMAPX-8: an Atomic needs an address in memory that is a multiple of 8, whatever its tagged offset is: regions
+/// whose first octet has another name than its address, and windows that begin anywhere.
+#[test]
+fn atomics_are_aligned_in_memory() {
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
+    // How far behind a multiple of 8 the memory begins, by what name, and whether through a window.
+    for (skew, first, window) in [
+        (0, Some(0x1004), false),
+        (0, Some(0x1001), false),
+        (4, Some(0x1000), false),
+        (4, None, false),
+        (1, None, false),
+        (4, None, true),
+    ] {
+        let mut s = scene();
+        let pages = Pages::new(4096);
+        let pd = &s.end.pd;
+        // SAFETY: mapped memory that nobody has references to, and which outlives the region.
+        let mr = unsafe {
+            match (window, first) {
+                (true, _) => pd.reg_mr(pages.base(), 4096, rights),
+                (_, Some(first)) => pd.reg_mr_iova(pages.base().add(skew), 4096 - skew, first, rights),
+                (_, None) => pd.reg_mr(pages.base().add(skew), 4096 - skew, rights | Access::ZERO_BASED),
+            }
+        }
+        .unwrap();
+        let mw = s.end.pd.alloc_mw(MwKind::Two).unwrap();
+        let rkey = if window {
+            let (rkey, lkey, addr) = (mw.fresh_rkey(), mr.lkey(), mr.addr() + skew as u64);
+            let access = Access::REMOTE_ATOMIC | Access::ZERO_BASED;
+            s.end.post(1, SendOp::BindMw { rkey, lkey, addr, len: 64, access }, &[]);
+            assert_eq!(s.end.next(&mut s.simulation).status, WcStatus::Success);
+            rkey
+        } else {
+            mr.rkey()
+        };
+        let first = first.unwrap_or(0);
+        // The tagged offset of the second aligned word.
+        let aligned = first + 16 - skew as u64;
+        assert_ne!(aligned % 8, 0, "the offset must not agree with the address");
+        s.say(&[atomic_request(1, 0, rkey, aligned)]);
+        let answer = fpdu(&untagged(0x41, 0x4B, 3, 1, 0, &[0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0]));
+        assert_eq!(s.hears(answer.len()), answer, "skew {skew}, first {first:#x}");
+        let expected = [vec![0; 16], vec![1; 8], vec![0; 4096 - 24]].concat();
+        assert!(pages.content() == expected, "skew {skew}, first {first:#x}");
+        let wrong = atomic_request(2, 0, rkey, (aligned + 8).next_multiple_of(8));
+        s.say(std::slice::from_ref(&wrong));
+        let said = [answer, terminate([0x02, 0x07, 0xC0], &wrong)].concat();
+        s.ends(&said, DisconnectReason::TerminateSent);
+        assert!(pages.content() == expected, "skew {skew}, first {first:#x}");
+        drop((mw, mr, s));
+    }
 }
 
 /// ERR-10..15, ERR-20, 21, 23..27, ERR-30..43: one Terminate, exactly; then FIN; nothing of the segment and of what
@@ -410,6 +470,42 @@ fn a_fin_that_comes_too_early_is_told() {
     assert!(simulation.run(limit, || raw.borrow().seen.finished.contains(conn)));
     assert_eq!(s.heard(), []);
     assert_eq!((s.end.qp.terminate(), s.statuses()), (None, vec![flushed(10)]));
+}
+
+/// ERR-46: the same for what the peer has asked for: a Read or an Atomic that waits, and a Read whose answer is under way.
+#[test]
+fn a_fin_before_the_answers_is_told() {
+    let catastrophic = terminate([0x02, 0x07, 0x00], &[]);
+    type Request = fn(u32, &Mr) -> Vec<u8>;
+    let read: Request =
+        |msn, mr| untagged(0x41, 0x41, 1, msn, 0, &read_header((9, 0), 16, (mr.rkey(), mr.addr())));
+    let atomic: Request = |msn, mr| atomic_request(msn, 0, mr.rkey(), mr.addr());
+    for requests in [vec![read], vec![atomic], vec![read, atomic]] {
+        let mut s = scene();
+        s.post_receive(10);
+        let asked: Vec<_> = requests.iter().zip(1..).map(|(request, msn)| request(msn, &s.all)).collect();
+        // In the same burst: the FIN is there before the first answer can be.
+        s.say(&asked);
+        s.raw.borrow_mut().close(s.conn);
+        assert_eq!(s.end.end(&mut s.simulation), DisconnectReason::TerminateSent);
+        assert_eq!(s.hears(catastrophic.len()), catastrophic);
+        assert_eq!((s.statuses(), content(&s.all)), (vec![flushed(10)], vec![0; 1024]));
+        let t = s.end.qp.terminate().unwrap();
+        assert_eq!((t.sent, t.layer, t.etype, t.code), (true, 0, 2, 7));
+    }
+
+    let mut s = scene();
+    let long = s.end.pd.alloc_mr(4 << 20, Access::REMOTE_READ).unwrap();
+    s.say(&[untagged(0x41, 0x41, 1, 1, 0, &read_header((9, 0), 4 << 20, (long.rkey(), long.addr())))]);
+    s.hears(1);
+    s.raw.borrow_mut().close(s.conn);
+    assert_eq!(s.end.end(&mut s.simulation), DisconnectReason::TerminateSent);
+    let Scene { simulation, raw, conn, .. } = &mut s;
+    let limit = simulation.now() + LIMIT;
+    assert!(simulation.run(limit, || raw.borrow().seen.finished.contains(conn)));
+    let heard = s.heard();
+    assert!(heard.len() < 4 << 20 && heard.ends_with(&catastrophic), "{} octets", heard.len());
+    assert!(ulpdus(&heard).iter().rev().skip(1).all(|u| u[..2] == [0x81, 0x42]));
 }
 
 /// ERR-3, DDP-3, DDP-46: a reset is told, and nothing is said any more.

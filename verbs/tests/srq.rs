@@ -214,6 +214,57 @@ fn the_limit_tells_in_time() {
     assert_eq!(refills, 4);
 }
 
+/// SEC-22: the limit tells that receives run low, and the completions of them, which name their queue pair, who has used
+/// them up. The program ends that one, and the others have what they need; the greedy one gets no more.
+#[test]
+fn the_program_finds_the_peer_that_takes_too_much() {
+    for greedy in 0..3 {
+        let Setting { mut simulation, srq, pd, servers, clients } = setting(&options(), 3);
+        let events = simulation.device(0).async_events();
+        let inbox = pd.alloc_mr(LEN as usize, Access::LOCAL_WRITE).unwrap();
+        let post = |wr_id| srq.post_recv(&RecvWr { wr_id, sges: &[Sge::of(&inbox, 0, LEN)] }).unwrap();
+        (0..16).for_each(post);
+        srq.set_limit(4).unwrap();
+        let mut taken: HashMap<u32, usize> = HashMap::new();
+        let count = |servers: &[End], taken: &mut HashMap<u32, usize>| {
+            for wc in servers.iter().flat_map(End::completions) {
+                assert_eq!(wc.status, WcStatus::Success);
+                *taken.entry(wc.qpn).or_default() += 1;
+            }
+        };
+        // Each sends one; the greedy one sends until the limit is there.
+        for client in &clients {
+            client.post(1, SendOp::Send, &[]);
+        }
+        let low = AsyncEvent::SrqLimitReached { srqn: srq.srqn() };
+        let mut told = Vec::new();
+        for _ in 0..13 {
+            let limit = simulation.now() + std::time::Duration::from_millis(1);
+            simulation.run(limit, || false);
+            told.extend(drain(&events));
+            count(&servers, &mut taken);
+            if told.is_empty() {
+                clients[greedy].post(2, SendOp::Send, &[]);
+            }
+        }
+        assert_eq!(told, [low], "once");
+        let (&most, &share) = taken.iter().max_by_key(|(_, n)| **n).unwrap();
+        assert_eq!((most, share), (servers[greedy].qp.qpn(), 11), "{taken:?}");
+        let culprit = servers.iter().find(|server| server.qp.qpn() == most).unwrap();
+        culprit.qp.to_error();
+        (16..24).for_each(post);
+        clients[greedy].post(4, SendOp::Send, &[]);
+        for (i, (client, server)) in clients.iter().zip(&servers).enumerate() {
+            if i != greedy {
+                client.post(5, SendOp::Send, &[]);
+                let wc = server.next(&mut simulation);
+                assert_eq!((wc.status, wc.qpn), (WcStatus::Success, server.qp.qpn()));
+            }
+        }
+        assert_eq!(culprit.completions(), []);
+    }
+}
+
 /// The handle may go before the queue pairs.
 #[test]
 fn queue_pairs_outlive_the_handle() {

@@ -65,7 +65,7 @@ fn the_documented_file_is_complete() {
     assert_eq!(documented, KEYS.len());
 }
 
-/// MPA-2, 29, 31: CRCs are on unless somebody says otherwise, and who looks up how is told what then protects the data.
+/// MPA-2, 29: CRCs are on unless somebody says otherwise, and who looks up how is told what then protects the data.
 #[test]
 fn the_documentation_says_what_crcs_are_for() {
     assert!(Config::default().mpa.crc);

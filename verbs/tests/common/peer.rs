@@ -66,20 +66,25 @@ fn scene_of(queues: impl FnOnce(End) -> (End, Option<Srq>)) -> Scene {
     let readable = end.pd.alloc_mr(1024, Access::REMOTE_READ | Access::LOCAL_WRITE).unwrap();
     let foreign = simulation.device(0).alloc_pd().alloc_mr(1024, rights).unwrap();
     let inbox = end.pd.alloc_mr(64, Access::LOCAL_WRITE).unwrap();
+    let conn = establish(&mut simulation, &raw, &mut end);
+    Scene { simulation, raw, conn, end, srq, all, readable, foreign, inbox }
+}
+
+/// Connects the raw node to `end`, and says its first FPDU.
+pub fn establish(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>, end: &mut End) -> ConnId {
     let _listener = end.events.listen(PORT, 1).unwrap();
     let conn = raw.borrow_mut().connect(address(0));
     assert!(simulation.run(LIMIT, || raw.borrow().seen.connected.contains(&conn)));
     let offer = Offer { rev: 1, crc: true, ird: 4, ord: 4, ..Offer::default() };
     raw.borrow_mut().send(conn, &Initiator::new(&offer).unwrap().1);
-    let CmEvent::ConnectRequest(request) = end.event(&mut simulation) else { panic!("no request") };
+    let CmEvent::ConnectRequest(request) = end.event(simulation) else { panic!("no request") };
     let connection =
         request.accept(&end.qp, &ConnParam { ird: IRD, ord: 2, ..ConnParam::default() }).unwrap();
     end.connection = Some(connection);
     assert!(simulation.run(LIMIT, || raw.borrow().heard(conn).len() == REPLY));
-    assert!(matches!(end.event(&mut simulation), CmEvent::Established { .. }));
-    let mut scene = Scene { simulation, raw, conn, end, srq, all, readable, foreign, inbox };
-    scene.say(&[tagged(0xC1, 0x40, 0, 0, &[])]);
-    scene
+    assert!(matches!(end.event(simulation), CmEvent::Established { .. }));
+    raw.borrow_mut().send(conn, &fpdu(&tagged(0xC1, 0x40, 0, 0, &[])));
+    conn
 }
 
 impl Scene {

@@ -67,6 +67,8 @@ pub struct Seen {
     pub data: HashMap<ConnId, Vec<u8>>,
     /// Lengths of the pieces that it came in: those of the segments, if none was lost.
     pub pieces: HashMap<ConnId, Vec<usize>>,
+    /// The pieces of all connections: whose, and how long.
+    pub order: Vec<(ConnId, usize)>,
 }
 
 impl Handler<Octets> for Seen {
@@ -80,6 +82,7 @@ impl Handler<Octets> for Seen {
 
     fn data(&mut self, conn: ConnId, _: u64, frame: Octets, range: Range<usize>) {
         self.pieces.entry(conn).or_default().push(range.len());
+        self.order.push((conn, range.len()));
         self.data.entry(conn).or_default().extend_from_slice(&frame.0[range]);
     }
 

@@ -1,6 +1,6 @@
 //! The table of STags by itself.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::error::Error;
 use crate::memory::stag::StagMap;
@@ -54,6 +54,35 @@ fn stags_are_spread_and_reused_late() {
             table.remove(stag).unwrap();
         }
     }
+}
+
+/// SEC-9: when a slot comes back its old STags stay invalid, each for 255 uses of it. Neither an access nor an invalidation
+/// gets through by one.
+#[test]
+fn an_old_stag_is_invalid_when_its_slot_comes_back() {
+    let mut table = MrTable::new(7);
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
+    let mut used: HashMap<u32, Vec<u32>> = HashMap::new();
+    let mut uses = 0;
+    while uses < 255 {
+        let stag = table.insert(entry(0x1000, 16, access)).unwrap();
+        let before = used.entry(stag >> 8).or_default();
+        assert!(
+            !before.contains(&stag),
+            "{stag:#010x} is used again after {} uses of its slot",
+            before.len()
+        );
+        for &old in before.iter() {
+            let resolved = table.resolve(old, BY, Access::REMOTE_WRITE, 0x1000, 1);
+            assert_eq!(resolved, Err(MrFault::InvalidStag));
+            assert!(table.invalidate(old, BY).is_err());
+        }
+        assert!(table.resolve(stag, BY, Access::REMOTE_WRITE, 0x1000, 1).is_ok(), "the new one is valid");
+        before.push(stag);
+        uses = before.len();
+        table.remove(stag).unwrap();
+    }
+    assert!(used.len() > 1000, "only {} slots take turns", used.len());
 }
 
 #[test]
