@@ -101,3 +101,22 @@ fn long_ib_write_lat_all_sizes() {
         "ib_send_bw -R -n 5 -a -b",
     ]);
 }
+
+/// What excuses a client that fails is a refusal before the server listened anew, and nothing else.
+#[test]
+fn only_perftests_own_race_is_excused() {
+    let connecting =
+        |at: &str| format!("2026-01-01T00:00:{at}Z DEBUG urnic_verbs: connecting to 10.4.0.1:18515\n");
+    let listening = |at: &str| format!("2026-01-01T00:00:{at}Z DEBUG urnic_verbs: listening on port 18515\n");
+    let twice = connecting("01.000000") + &connecting("02.000000");
+    let refused = twice.clone() + "RDMA CM event error:\nEvent: RDMA_CM_EVENT_REJECTED; error: 111.\n";
+    assert!(stock::came_too_early(&refused, &listening("02.000001")));
+    assert!(stock::came_too_early(&refused, ""), "the server never listened anew");
+    assert!(
+        !stock::came_too_early(&refused, &listening("01.999999")),
+        "refused although the server listened"
+    );
+    assert!(!stock::came_too_early(&twice, ""), "a crash or a hang without a refusal");
+    let first = connecting("01.000000") + "Event: RDMA_CM_EVENT_REJECTED; error: 111.\n";
+    assert!(!stock::came_too_early(&first, ""), "the first connection found a listener");
+}

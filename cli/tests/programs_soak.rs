@@ -7,7 +7,6 @@ mod stock;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
 use stock::holdings::Holdings;
 use stock::{Node, alone, text};
 
@@ -100,11 +99,11 @@ fn soak(seconds: u64) {
         assert!(late.resident_kb <= early.resident_kb + 512, "{early:?} {late:?}");
     }
     // The client of the pair goes; its server is told, and ends.
-    steady_client.running().signal(Signal::SIGTERM);
-    drop(steady_client.output());
-    is_sound(&steady_server.output().1);
-    server.running().signal(Signal::SIGTERM);
-    drop(server.output());
+    steady_client.stop();
+    let (status, printed) = steady_server.output();
+    stock::rping_was_told(status, &printed);
+    is_sound(&printed);
+    server.stop();
 }
 
 #[test]

@@ -8,7 +8,6 @@ mod stock;
 use std::process::Command;
 
 use netns::{Namespace, Veth};
-use nix::sys::signal::Signal;
 use stock::{Node, alone, pair, perftest};
 
 const SERVER: &str = "10.4.1.1";
@@ -77,8 +76,7 @@ fn needs_root_rping_clients_in_turn_over_af_packet() {
         pinged(&cable.right.succeeds(&format!("rping -c -v -V -C 3 -a {SERVER}")), 3);
     }
     // What it has printed and not written, it takes with it: the clients have counted.
-    server.running().signal(Signal::SIGTERM);
-    let printed = server.output().1;
+    let printed = server.stop();
     assert!(printed.contains("rdma-ping-") && !printed.contains("mismatch"), "{printed}");
 }
 
@@ -219,11 +217,7 @@ fn needs_root_rping_through_a_bridge() {
         .collect();
     // All are there now, and each goes on.
     let all = running.iter().all(|client| client.goes_on(100));
-    for client in &running {
-        client.running().signal(Signal::SIGTERM);
-    }
-    let said: Vec<_> = running.into_iter().map(|client| stock::text(&client.output())).collect();
-    serving.running().signal(Signal::SIGTERM);
-    let served = serving.output().1;
+    let said: Vec<_> = running.into_iter().map(stock::Talking::stop).collect();
+    let served = serving.stop();
     assert!(all && said.iter().all(String::is_empty), "{said:?}\nthe server: {served}");
 }

@@ -95,8 +95,7 @@ fn needs_rstream_a_file_arrives() {
     // The server stays for the next one.
     let serving = left.serve("rcopy");
     right.succeeds(&format!("rcopy {} {}:{}", from.display(), left.ip, to.display()));
-    serving.running().signal(nix::sys::signal::Signal::SIGTERM);
-    let (_, printed) = serving.output();
+    let printed = serving.stop();
     assert!(std::fs::read(&to).expect("a file") == bytes, "{printed}");
 }
 

@@ -11,6 +11,7 @@ use crate::cq::{Cq, CqShared};
 use crate::device::DeviceShared;
 use crate::error::Result;
 use crate::eventfd::EventFd;
+use crate::shard::{deliver, is_quiet};
 
 /// A channel as engine and application share it. Queues wait in it at most once each.
 pub(crate) struct ChannelShared {
@@ -24,11 +25,19 @@ impl ChannelShared {
     }
 
     /// Engine: an armed queue has a completion.
-    pub(crate) fn announce(&self, cq: &CqShared, handle: &Weak<CqShared>) {
+    pub(crate) fn announce(self: &Arc<Self>, cq: &CqShared, handle: &Weak<CqShared>) {
         if !cq.announced.swap(true, Ordering::AcqRel) {
-            self.announced.push(handle.clone());
-            self.fd.signal();
+            if is_quiet() {
+                let (channel, handle) = (self.clone(), handle.clone());
+                return deliver(move || channel.give(handle));
+            }
+            self.give(handle.clone());
         }
+    }
+
+    fn give(&self, handle: Weak<CqShared>) {
+        self.announced.push(handle);
+        self.fd.signal();
     }
 
     /// The next announced queue that still exists.

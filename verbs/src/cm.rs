@@ -16,7 +16,7 @@ use crate::device::DeviceShared;
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
 use crate::qp::Qp;
-use crate::shard::{ListenId, RequestId};
+use crate::shard::{ListenId, RequestId, deliver};
 use crate::waiting::Place;
 
 /// Most private data of a connection request or answer, in bytes (RFC 5044 §7.1.1).
@@ -245,7 +245,12 @@ impl EventQueue {
     }
 
     /// Engine: tells of an event.
-    pub(crate) fn push(&self, event: CmEvent) {
+    pub(crate) fn push(self: &Arc<Self>, event: CmEvent) {
+        let queue = self.clone();
+        deliver(move || queue.give(event));
+    }
+
+    fn give(&self, event: CmEvent) {
         if let Some(sink) = &self.sink {
             return sink(event);
         }

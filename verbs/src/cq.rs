@@ -13,7 +13,7 @@ use crate::device::{DeviceShared, MAX_CQE, Number};
 use crate::error::{Error, Result};
 use crate::events::{AsyncEvent, AsyncQueue, Object};
 use crate::queue::{CompletionLane, capacity_for};
-use crate::shard::{DeviceClock, Polled};
+use crate::shard::{DeviceClock, Polled, is_quiet, still_quiet};
 use crate::sync::{Line, SpinGuard, SpinLock};
 use crate::wc::Wc;
 
@@ -248,6 +248,9 @@ impl Cq {
     /// its own thread is dedicated to that.
     pub fn poll(&self, out: &mut [Wc]) -> usize {
         let pass = self.drive();
+        if pass == Polled::Skipped && is_quiet() && still_quiet() {
+            return 0;
+        }
         let mut poller = self.shared.poller.lock();
         let taken = self.shared.take(&mut poller, out);
         self.pace(poller, taken > 0, pass);
@@ -276,6 +279,9 @@ impl Cq {
     /// ```
     pub fn start_poll(&self) -> Option<Completions<'_>> {
         let pass = self.drive();
+        if pass == Polled::Skipped && is_quiet() && still_quiet() {
+            return None;
+        }
         let poller = self.shared.poller.lock();
         if self.shared.polled(&poller).ring.peek(poller.tail).is_some() {
             return Some(Completions::new(&self.shared, poller));

@@ -73,6 +73,12 @@ pub enum Error {
     /// The device was opened by the parent process and cannot be used after fork.
     #[error("the device belongs to the parent process; open it anew after exec")]
     Forked,
+    /// A signal handler calls in the middle of the device's own work in the same thread, or the process ends meanwhile.
+    #[error(
+        "a signal handler has interrupted the device's work in this thread, which cannot go on before the handler is \
+         over: let the handler set a flag, and call the device outside of it"
+    )]
+    Interrupted,
     /// The device could not be opened.
     #[error("cannot open the device: {0}")]
     Open(String),

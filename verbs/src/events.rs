@@ -10,6 +10,7 @@ use crate::device::DeviceShared;
 use crate::error::Result;
 use crate::eventfd::EventFd;
 use crate::qp::TerminateInfo;
+use crate::shard::deliver;
 
 /// What made a queue pair fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -202,7 +203,12 @@ impl AsyncQueue {
 
     /// Tells of an event. An unread one of the same kind and object gives way to it.
     #[cold]
-    pub(crate) fn raise(&self, event: AsyncEvent) {
+    pub(crate) fn raise(self: &Arc<Self>, event: AsyncEvent) {
+        let queue = self.clone();
+        deliver(move || queue.give(event));
+    }
+
+    fn give(&self, event: AsyncEvent) {
         let mut unread = self.unread();
         if let Some(sink) = self.sink.get() {
             drop(unread);

@@ -15,7 +15,7 @@ use urnic_iwarp::startup::{Negotiated, PeerParams};
 use crate::cm::{CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue, Terms};
 use crate::device::{Device, MAX_QPS};
 use crate::error::{Error, Result};
-use crate::events::AsyncQueue;
+use crate::events::{AsyncEvent, AsyncQueue};
 use crate::inspect::ConnectionAttr;
 use crate::memory::{MrTable, PageAllocator};
 use crate::qp::{QpConnection, QpShared, QpState, Receives};
@@ -329,6 +329,10 @@ impl EngineOps for FakeEngine {
 
     fn shutdown(&mut self) {
         self.knobs.shut_down.store(true, Ordering::SeqCst);
+        for qpn in self.qps.keys().copied().collect::<Vec<_>>() {
+            let _ = self.disconnect(qpn);
+        }
+        self.async_queue.raise(AsyncEvent::PortError);
     }
 
     fn connections(&self) -> Vec<ConnectionAttr> {

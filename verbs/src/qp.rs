@@ -450,11 +450,14 @@ impl Qp {
 impl Drop for Qp {
     fn drop(&mut self) {
         let device = &self.pd.shared.device;
-        let _ = device.shard.control(|engine| {
+        let detached = device.shard.control(|engine| {
             engine.detach_qp(self.shared.qpn);
             device.shard.doorbells.forget(self.shared.qpn);
             Ok(())
         });
+        if matches!(detached, Err(Error::Interrupted)) {
+            return; // the engine has it, and with it its number
+        }
         device.events.forget(Object::Qp(self.shared.qpn));
         device.qpns.give_back(self.shared.qpn);
     }

@@ -78,9 +78,13 @@ impl Running {
         None
     }
 
-    /// Ends the program by SIGKILL. False: it has ended before.
-    pub fn kill(&self) -> bool {
-        self.program().is_some_and(|program| kill(program, Signal::SIGKILL).is_ok())
+    /// Ends the program by SIGKILL. Nothing else may have ended it before: neither it itself nor a crash.
+    #[track_caller]
+    pub fn kill(self) {
+        let _ = self.program().map(|program| kill(program, Signal::SIGKILL));
+        let output = self.output();
+        let by_us = was_ended_by(output.status, Signal::SIGKILL);
+        assert!(by_us, "it ended by itself, {}: {}", output.status, text(&output));
     }
 }
 
@@ -100,9 +104,37 @@ pub struct Server {
     errors: JoinHandle<String>,
 }
 
+/// Whether a program, or `timeout` that reports it, was ended by this signal and by nothing else.
+pub fn was_ended_by(status: ExitStatus, signal: Signal) -> bool {
+    status.signal() == Some(signal as i32) || status.code() == Some(128 + signal as i32)
+}
+
+/// Asserts that an rping whose peer is gone has ended by itself, as it does: by 0, or by -1 if its main thread had just
+/// overwritten the state in which its other thread notes the disconnection (rping 44, `rping_test_client`).
+#[track_caller]
+pub fn rping_was_told(status: ExitStatus, said: &str) {
+    assert!(matches!(status.code(), Some(0 | 255)), "{status}: {said}");
+}
+
 impl Server {
     pub fn running(&self) -> &Running {
         &self.running
+    }
+
+    /// As [`Running::kill`].
+    #[track_caller]
+    pub fn kill(self) {
+        self.running.kill();
+    }
+
+    /// Ends by SIGTERM a server that does not end by itself, and answers what it printed. It must have run until then: a
+    /// crash, or an exit of its own, fails the test.
+    #[track_caller]
+    pub fn stop(self) -> String {
+        self.running.signal(Signal::SIGTERM);
+        let (status, printed) = self.output();
+        assert!(was_ended_by(status, Signal::SIGTERM), "the server had ended, {status}: {printed}");
+        printed
     }
 
     /// How it ends, and what it printed.
@@ -124,6 +156,12 @@ impl Talking {
         &self.running
     }
 
+    /// As [`Running::kill`].
+    #[track_caller]
+    pub fn kill(self) {
+        self.running.kill();
+    }
+
     /// Waits until it has printed as many lines from now on. False: it ends before.
     pub fn goes_on(&self, lines: usize) -> bool {
         while self.lines.try_recv().is_ok() {}
@@ -138,6 +176,17 @@ impl Talking {
     /// How it ends, and what it said on standard error.
     pub fn output(self) -> Output {
         self.running.output()
+    }
+
+    /// Ends by SIGTERM a program that does not end by itself, and answers what it said on standard error. It must have run
+    /// until then.
+    #[track_caller]
+    pub fn stop(self) -> String {
+        self.running.signal(Signal::SIGTERM);
+        let output = self.output();
+        let said = text(&output);
+        assert!(was_ended_by(output.status, Signal::SIGTERM), "it had ended, {}: {said}", output.status);
+        said
     }
 }
 
@@ -240,22 +289,32 @@ pub fn pair(left: &Node, right: &Node, server: &str, client: &str) -> (String, S
     (printed, client)
 }
 
-/// Runs a program of perftest on both ends, with the same arguments. They connect, part, and connect anew: a client that
-/// comes before the server's second listener does not get through, or crashes, and is given another chance.
+/// Runs a program of perftest on both ends, with the same arguments.
+///
+/// The ends connect, tell each other what they will do, and connect anew. The server answers the client's words before it
+/// listens for the second time (perftest 4.5, `create_rdma_cm_connection`: the handshake comes before
+/// `rdma_cm_server_connection`). A client that is faster is refused, and tries again with what `rdma_cm_destroy_cma` has
+/// freed. What becomes of it then is perftest's own doing, and only then it gets another chance.
 pub fn perftest(left: &Node, right: &Node, arguments: &str) {
     const CHANCES: usize = 5;
     let client = format!("{arguments} {}", left.ip);
     let attempt = |chances_left: usize| {
         let serving = left.serve(arguments);
-        let output = right.run(&client, false).output();
+        let output = right.run(&client, true).output();
         let printed = text(&output);
-        let crashed = output.status.signal().is_some() || output.status.code() == Some(128 + libc::SIGSEGV);
-        if chances_left > 0 && (crashed || printed.contains("RDMA_CM_EVENT_REJECTED")) {
+        if !output.status.success() {
+            let served = serving.stop();
+            let excused = came_too_early(&printed, &served);
+            assert!(
+                excused && chances_left > 0,
+                "{client}: {}, the second listener came late: {excused}: {printed}\nthe server: {served}",
+                output.status
+            );
+            println!("{client}: {}, refused before the second listener was there; once more", output.status);
             return None;
         }
-        assert!(output.status.success(), "{client}: {}: {printed}", output.status);
         let (status, served) = serving.output();
-        assert!(status.success(), "{arguments}: {served}");
+        assert!(status.success(), "{arguments}: {status}: {served}");
         Some(printed)
     };
     let printed = (0..CHANCES).rev().find_map(attempt).expect("the last one answers");
@@ -264,6 +323,20 @@ pub fn perftest(left: &Node, right: &Node, arguments: &str) {
     let is_result =
         |line: &str| line.split_whitespace().count() >= 4 && line.split_whitespace().all(is_number);
     assert!(printed.lines().any(is_result), "{arguments}: no result in {printed}");
+}
+
+/// Whether a client of perftest was refused, as it says itself, after it had asked for its second connection before the
+/// server listened for the second time. The logs of both ends tell the times, of one clock.
+pub fn came_too_early(client: &str, server: &str) -> bool {
+    let second = |log: &str, what: &str| {
+        let mut lines = log.lines().filter(|line| line.contains(what));
+        lines.nth(1).and_then(|line| line.split_whitespace().next()).map(str::to_owned)
+    };
+    let Some(asked) = second(client, "connecting to ") else { return false };
+    // `serve` has taken the server's first such line.
+    let mut listens = server.lines().filter(|line| line.contains("listening on port "));
+    let listened = listens.next().and_then(|line| line.split_whitespace().next());
+    client.contains("Event: RDMA_CM_EVENT_REJECTED") && listened.is_none_or(|listened| *asked < *listened)
 }
 
 /// Each verb of fio's, with data that is verified where its receiver sees it come. `pair` runs a server and a client, whose

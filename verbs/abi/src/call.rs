@@ -170,6 +170,7 @@ pub fn errno_of(error: &Error) -> Errno {
         Error::PortInUse(_) => libc::EADDRINUSE,
         Error::NoRoute(_) => libc::ENETUNREACH,
         Error::Forked | Error::Open(_) => libc::ENODEV,
+        Error::Interrupted => libc::EDEADLK,
         Error::Os { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         _ => libc::EINVAL,
     }

@@ -130,16 +130,16 @@ extern "C" fn urnic_control_thread() -> bool {
     urnic::is_control_thread()
 }
 
-/// Logs on stderr what `URNIC_LOG` asks for.
+/// Logs on stderr what `URNIC_LOG` asks for; with the time then, so that the logs of two ends can be put beside each other.
 fn log() {
-    let filter = EnvFilter::try_from_env("URNIC_LOG").unwrap_or_else(|_| EnvFilter::new("warn,dpdk=error"));
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let asked = EnvFilter::try_from_env("URNIC_LOG");
+    let timed = asked.is_ok();
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(asked.unwrap_or_else(|_| EnvFilter::new("warn,dpdk=error")))
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
-        .without_time()
-        .log_internal_errors(false) // it would panic where nobody reads standard error
-        .try_init();
+        .log_internal_errors(false); // it would panic where nobody reads standard error
+    let _ = if timed { log.try_init() } else { log.without_time().try_init() };
 }
 
 /// The EUI-64 of the Ethernet address, as RNICs make their node's GUID, in memory order. Known before the device is open:

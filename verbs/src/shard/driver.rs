@@ -285,7 +285,8 @@ fn drive(shard: &Shard, polls: u32) -> Drive {
 
 /// Lets control verbs have the lock first.
 fn step_aside(shard: &Shard) {
-    while shard.is_wanted() {
+    // A verb may have been interrupted for good as it waited.
+    while shard.is_wanted() && !shard.driver.stopping.load(Ordering::Relaxed) && !linger::is_wanted() {
         thread::yield_now();
     }
 }

@@ -1,40 +1,58 @@
-//! The ends of a process: exit, `_exit`, and fork.
+//! The ends of a process: exit, `_exit`, `quick_exit`, and fork.
+//!
+//! All ends go one way. The exiting thread may be a signal handler's, which has interrupted anything: it makes a wish and
+//! waits, for a bounded time; an engine's thread fulfils it.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Shard, driver};
+use super::quiet::{self, forked};
+use super::{Shard, driver, this_thread};
+use crate::error::Result;
 
 /// How long a graceful end may take (exit, drop of the device).
 const LINGER: Duration = Duration::from_secs(5);
+/// How long the holder of an engine may keep it while the process ends: it may have been stopped for good.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+/// How long an engine's thread may take to begin.
+const BEGIN: Duration = Duration::from_secs(2);
+/// How long the program hears of nothing after the goodbye. One that is there for longer waits for something.
+const HUSH: Duration = Duration::from_secs(1);
 
 static SHARDS: Mutex<Vec<Weak<Shard>>> = Mutex::new(Vec::new());
-/// This process is a forked child of one that opened a device.
-static FORKED: AtomicBool = AtomicBool::new(false);
-
-/// Whether the devices of this process image belong to the parent process.
-#[inline]
-pub(crate) fn forked() -> bool {
-    FORKED.load(Ordering::Relaxed)
-}
-
-/// What [`before_exit`] wants of the engines' threads, and how far that is.
+/// What the exiting thread wants of the engines' threads, and how far that is.
 static WISH: AtomicU8 = AtomicU8::new(wish::NONE);
 /// The process that has the devices: a child that shares our memory (vfork) has not.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// How long an engine's thread may take to begin: who holds an engine may have been interrupted for good.
-const BEGIN: Duration = Duration::from_secs(1);
+/// The thread that waits for the goodbye, or 0. An engine that it holds nobody can have: it was interrupted.
+static EXITING: AtomicUsize = AtomicUsize::new(0);
+/// Some engine could not be had.
+static LOST: AtomicBool = AtomicBool::new(false);
+/// When the goodbye was over, in nanoseconds since [`epoch`].
+static OVER: AtomicU64 = AtomicU64::new(0);
 
 mod wish {
     pub(super) const NONE: u8 = 0;
     pub(super) const WANTED: u8 = 1;
-    /// Some engine's thread is at it.
+    /// Some thread is at it.
     pub(super) const TAKEN: u8 = 2;
-    /// All engines could be had.
+    /// The engines that can be had are known.
     pub(super) const BEGUN: u8 = 3;
     pub(super) const DONE: u8 = 4;
+    /// The program is told things again.
+    pub(super) const PAST: u8 = 5;
+}
+
+unsafe extern "C" {
+    /// The C library's; crate `libc` has it not.
+    fn at_quick_exit(function: extern "C" fn()) -> libc::c_int;
+}
+
+fn epoch() -> Instant {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    *EPOCH.get_or_init(Instant::now)
 }
 
 /// Makes forked children leave all devices alone from now on.
@@ -51,8 +69,12 @@ pub(super) fn watch_forks() {
 pub(crate) fn linger_at_exit(shard: &Arc<Shard>) {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
-        // SAFETY: the function is there as long as the program, and takes nothing.
-        unsafe { libc::atexit(at_exit) };
+        epoch();
+        // SAFETY: the functions are there as long as the program, and take nothing.
+        unsafe {
+            libc::atexit(at_exit);
+            at_quick_exit(at_exit);
+        }
     });
     OWNER.store(std::process::id(), Ordering::Relaxed);
     let mut shards = SHARDS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,23 +82,8 @@ pub(crate) fn linger_at_exit(shard: &Arc<Shard>) {
     shards.push(Arc::downgrade(shard));
 }
 
-/// In a thread of its own: this one has lost its thread-local variables by now, and logging uses some.
 extern "C" fn at_exit() {
-    if forked() {
-        return;
-    }
-    match thread::Builder::new().spawn(say_goodbye) {
-        Ok(thread) => drop(thread.join()),
-        Err(_) => say_goodbye(),
-    }
-}
-
-fn say_goodbye() {
-    let shards = std::mem::take(&mut *SHARDS.lock().unwrap_or_else(PoisonError::into_inner));
-    let shards: Vec<_> = shards.iter().filter_map(Weak::upgrade).collect();
-    shards.iter().for_each(|shard| shard.stop());
-    linger(&shards.iter().map(Arc::as_ref).collect::<Vec<_>>());
-    shards.iter().for_each(|shard| shard.lock().finish());
+    goodbye(true);
 }
 
 /// Ends all connections of this process gracefully and waits, some seconds at most, until their data is acknowledged, as
@@ -84,50 +91,120 @@ fn say_goodbye() {
 ///
 /// May be called in a signal handler: it allocates nothing and takes no lock.
 pub fn before_exit() {
-    if forked() || OWNER.load(Ordering::Relaxed) != std::process::id() || !driver::has_threads() {
+    goodbye(false);
+}
+
+/// Takes back [`before_exit`]: the process goes on after all, because it could not become another program. Its
+/// connections are closed, and it is told so.
+pub fn after_failed_exec() {
+    if WISH.load(Ordering::SeqCst) == wish::DONE {
+        quiet::speak();
+        WISH.store(wish::NONE, Ordering::SeqCst);
+    }
+}
+
+/// Wishes for a goodbye and waits for it. Without a thread of the engine it starts one, if it may allocate.
+fn goodbye(may_start_thread: bool) {
+    if forked() || OWNER.load(Ordering::Relaxed) != std::process::id() {
+        return;
+    }
+    let fulfilled = driver::has_threads();
+    if !fulfilled && !may_start_thread {
         return;
     }
     // Another thread may have come first.
-    let _ = WISH.compare_exchange(wish::NONE, wish::WANTED, Ordering::SeqCst, Ordering::SeqCst);
+    if WISH.compare_exchange(wish::NONE, wish::WANTED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+        EXITING.store(this_thread(), Ordering::SeqCst);
+        quiet::hush();
+        // Not this one: it has lost its thread-local variables by now, and logging uses some.
+        if !fulfilled && thread::Builder::new().spawn(grant).is_err() {
+            grant();
+        }
+    }
     let start = Instant::now();
-    loop {
+    let done = loop {
         let patience = match WISH.load(Ordering::SeqCst) {
-            wish::DONE => return,
+            wish::DONE | wish::PAST => break true,
             wish::BEGUN => BEGIN + 2 * LINGER,
             _ => BEGIN,
         };
-        if start.elapsed() >= patience || !driver::has_threads() {
-            return;
+        if start.elapsed() >= patience || fulfilled && !driver::has_threads() {
+            break false;
         }
         // Their naps are short.
         thread::sleep(driver::SHORTEST_NAP);
+    };
+    let _ = EXITING.compare_exchange(this_thread(), 0, Ordering::SeqCst, Ordering::SeqCst);
+    if !done || LOST.swap(false, Ordering::SeqCst) {
+        say(
+            "urnic: the process ends while a thread is at work on the device, as after exit() in a signal handler: \
+             its connections end unannounced, and their peers find out by themselves\n",
+        );
     }
 }
 
-/// Whether an engine's thread is to [`grant`].
-#[inline]
-pub(super) fn is_wanted() -> bool {
-    WISH.load(Ordering::Relaxed) == wish::WANTED
+/// Writes to standard error what may be written in a signal handler.
+fn say(words: &str) {
+    // SAFETY: the buffer is as long as stated.
+    unsafe { libc::write(2, words.as_ptr().cast(), words.len()) };
 }
 
-/// An engine's thread, not holding its engine: does what [`before_exit`] waits for.
+/// Whether the holder of an engine will not let go of it: the process ends, and the exiting thread has it.
+pub(super) fn is_stuck(owner: usize) -> bool {
+    owner != 0 && owner == EXITING.load(Ordering::SeqCst)
+}
+
+/// Whether an engine's thread must [`grant`].
+#[inline]
+pub(super) fn is_wanted() -> bool {
+    matches!(WISH.load(Ordering::Relaxed), wish::WANTED | wish::DONE)
+}
+
+/// Does what [`goodbye`] waits for; the caller is an engine's thread that does not hold its engine, or one that was
+/// started for this.
 #[cold]
 pub(super) fn grant() {
+    if WISH.load(Ordering::SeqCst) == wish::DONE {
+        return break_silence();
+    }
     if WISH.compare_exchange(wish::WANTED, wish::TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         return;
     }
-    // Who waits may hold this.
-    let shards: Vec<_> = match SHARDS.try_lock() {
-        Ok(shards) => shards.iter().filter_map(Weak::upgrade).collect(),
-        Err(_) => Vec::new(),
-    };
-    shards.iter().for_each(|shard| drop(shard.lock()));
+    // The exiting thread may hold this.
+    let listed = SHARDS.try_lock().map(|shards| shards.iter().filter_map(Weak::upgrade).collect::<Vec<_>>());
+    let shards = listed.unwrap_or_default();
+    let free: Vec<_> = shards.iter().map(Arc::as_ref).filter(|shard| shard.lock().is_ok()).collect();
+    LOST.store(free.is_empty() || free.len() < shards.len(), Ordering::SeqCst);
     WISH.store(wish::BEGUN, Ordering::SeqCst);
-    linger(&shards.iter().map(Arc::as_ref).collect::<Vec<_>>());
-    shards.iter().for_each(|shard| shard.lock().finish());
+    linger(&free);
+    for shard in free {
+        if let Ok(mut engine) = shard.lock() {
+            engine.finish();
+        }
+    }
     // The process ends now: to drop a device here would wait for this very thread.
     std::mem::forget(shards);
+    OVER.store(epoch().elapsed().as_nanos() as u64, Ordering::SeqCst);
     WISH.store(wish::DONE, Ordering::SeqCst);
+}
+
+/// After the goodbye, if the process stays: an exit handler may wait for what was held back.
+fn break_silence() {
+    let over = Duration::from_nanos(OVER.load(Ordering::SeqCst));
+    if epoch().elapsed() >= over + HUSH
+        && WISH.compare_exchange(wish::DONE, wish::PAST, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    {
+        quiet::speak();
+    }
+}
+
+/// A poller found that the program must not see anything new: whether that still holds.
+#[cold]
+pub(crate) fn still_quiet() -> bool {
+    if WISH.load(Ordering::SeqCst) == wish::DONE {
+        break_silence();
+    }
+    quiet::is_quiet()
 }
 
 /// Ends all connections of `shards` gracefully and drives their engines until all data is acknowledged;
@@ -136,27 +213,35 @@ pub(super) fn linger(shards: &[&Shard]) {
     if forked() {
         return;
     }
+    // Only while the process ends can an engine not be had, and then there is nothing more to do.
+    if let Err(error) = see_out(shards) {
+        tracing::debug!("no more of the goodbye: {error}");
+    }
+    report(shards);
+}
+
+fn see_out(shards: &[&Shard]) -> Result<()> {
     let end = Instant::now() + LINGER;
-    shards.iter().for_each(|shard| shard.lock().shutdown());
+    for shard in shards {
+        shard.lock()?.shutdown();
+    }
     loop {
         let (mut worked, mut drained) = (false, true);
         for shard in shards {
-            let mut engine = shard.lock();
+            let mut engine = shard.lock()?;
             worked |= engine.pass();
             drained &= engine.drained();
         }
         if drained {
             // What the last pass received is acknowledged by this one: the peer's FIN, perhaps.
             for shard in shards {
-                shard.lock().pass();
+                shard.lock()?.pass();
             }
-            report(shards);
-            return;
+            return Ok(());
         }
         if Instant::now() >= end {
             tracing::warn!("not everything was acknowledged within {LINGER:?}");
-            report(shards);
-            return;
+            return Ok(());
         }
         if !worked {
             thread::sleep(driver::SHORTEST_NAP);
@@ -165,17 +250,20 @@ pub(super) fn linger(shards: &[&Shard]) {
 }
 
 extern "C" fn in_child() {
-    FORKED.store(true, Ordering::Relaxed);
+    quiet::is_child();
 }
 
 /// What the devices have counted.
 fn report(shards: &[&Shard]) {
     if tracing::enabled!(tracing::Level::DEBUG) {
         for shard in shards {
-            let attributes = shard.lock().attributes();
+            let Ok(attributes) = shard.lock().map(|engine| engine.attributes()) else { continue };
             let counted = attributes.counters.iter().filter(|(_, n)| *n > 0);
             let counted: Vec<_> = counted.map(|(name, n)| format!("{name} {n}")).collect();
             tracing::debug!("{}: {}", attributes.main(), counted.join(", "));
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

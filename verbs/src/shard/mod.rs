@@ -5,21 +5,24 @@ mod doorbell;
 mod driver;
 mod linger;
 mod ops;
+mod quiet;
 
+use std::arch::asm;
 use std::cell::UnsafeCell;
 use std::hint;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 pub(crate) use doorbell::{Bell, Doorbells};
 pub(crate) use driver::with_signals_blocked;
-pub use linger::before_exit;
-pub(crate) use linger::{forked, linger_at_exit};
+pub use linger::{after_failed_exec, before_exit};
+pub(crate) use linger::{linger_at_exit, still_quiet};
 pub(crate) use ops::{DeviceClock, EngineAttr, EngineOps, ListenId, RequestId, Ties};
+pub(crate) use quiet::{deliver, forked, is_quiet};
 
 use urnic_config::Progress;
 
@@ -45,7 +48,8 @@ pub(crate) enum Polled {
 /// The words that pollers touch.
 #[derive(Default)]
 struct Hot {
-    locked: AtomicBool,
+    /// The thread that has the engine ([`this_thread`]), or 0.
+    owner: AtomicUsize,
     /// Passes run by pollers; written under the lock. The engine's thread sees by it that somebody polls.
     polls: AtomicU32,
 }
@@ -100,7 +104,7 @@ impl Shard {
 
     #[inline]
     fn attempt(&self, stays: bool) -> Polled {
-        if self.driver.is_dedicated() || self.want.load(Ordering::Relaxed) > 0 || forked() {
+        if self.driver.is_dedicated() || self.want.load(Ordering::Relaxed) > 0 || quiet::stands_back() {
             return Polled::Skipped;
         }
         let Some(mut engine) = self.try_lock() else { return Polled::Skipped };
@@ -114,13 +118,12 @@ impl Shard {
 
     /// Runs a pass, whoever else would like to.
     pub(crate) fn pass(&self) -> (bool, Option<Duration>) {
-        let mut engine = self.lock();
-        (engine.pass(), engine.next_deadline())
+        self.lock().map_or((false, None), |mut engine| (engine.pass(), engine.next_deadline()))
     }
 
     /// Waits for the end of the pass that is under way, if there is one.
     pub(crate) fn await_pass(&self) {
-        if !forked() && self.hot.locked.load(Ordering::Acquire) {
+        if !forked() && self.hot.owner.load(Ordering::Acquire) != 0 {
             drop(self.lock());
         }
     }
@@ -131,7 +134,7 @@ impl Shard {
             return Err(Error::Forked);
         }
         let answer = {
-            let mut engine = self.lock();
+            let mut engine = self.lock()?;
             let answer = verb(&mut **engine);
             engine.pass();
             answer
@@ -144,7 +147,7 @@ impl Shard {
     /// be sent. False: ring.
     #[inline]
     pub(crate) fn kick(&self, qpn: u32) -> bool {
-        if self.driver.is_dedicated() || self.is_wanted() || forked() {
+        if self.driver.is_dedicated() || self.is_wanted() || quiet::stands_back() {
             return false;
         }
         let kicked = self.try_lock().is_some_and(|mut engine| engine.kick(qpn));
@@ -216,28 +219,34 @@ impl Shard {
 
     #[inline]
     fn try_lock(&self) -> Option<EngineGuard<'_>> {
-        if self.hot.locked.load(Ordering::Relaxed) {
+        if self.hot.owner.load(Ordering::Relaxed) != 0 {
             return None;
         }
         self.hot
-            .locked
-            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .owner
+            .compare_exchange(0, this_thread(), Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
             // Not `then_some`: a guard made in vain would let go of the winner's lock.
             .then(|| EngineGuard { shard: self })
     }
 
     /// The lock, ahead of all pollers.
-    fn lock(&self) -> EngineGuard<'_> {
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`]: it cannot be had, because its holder does not come back.
+    fn lock(&self) -> Result<EngineGuard<'_>> {
         self.want.fetch_add(1, Ordering::Relaxed);
         let mut spins = 0;
+        let mut since = None;
         let guard = loop {
             if let Some(guard) = self.try_lock() {
-                break guard;
+                break Ok(guard);
             }
             if spins < SPINS {
                 spins += 1;
                 hint::spin_loop();
+            } else if self.is_stuck(&mut since) {
+                break Err(Error::Interrupted);
             } else {
                 thread::yield_now();
             }
@@ -246,11 +255,31 @@ impl Shard {
         guard
     }
 
+    /// Whether to wait for the holder of the lock is in vain: it is this very thread, which a signal handler has
+    /// interrupted, or the process ends and the holder has been stopped, or was interrupted likewise. `since`: when that
+    /// was first thought.
+    #[cold]
+    fn is_stuck(&self, since: &mut Option<Instant>) -> bool {
+        let owner = self.hot.owner.load(Ordering::Relaxed);
+        owner == this_thread()
+            || linger::is_stuck(owner)
+            || is_quiet() && since.get_or_insert_with(Instant::now).elapsed() >= linger::PATIENCE
+    }
+
     /// Whether a control verb waits.
     #[inline]
     fn is_wanted(&self) -> bool {
         self.want.load(Ordering::Relaxed) > 0
     }
+}
+
+/// What tells the threads of this process apart, never 0: the address of the thread's control block.
+#[inline(always)]
+fn this_thread() -> usize {
+    let block: usize;
+    // SAFETY: reads the word at fs:0, which the ABI of x86-64 makes the address that it lies at.
+    unsafe { asm!("mov {}, fs:0", out(reg) block, options(pure, readonly, nostack, preserves_flags)) };
+    block
 }
 
 /// The nap after one of `nap` in which nothing happened.
@@ -290,7 +319,7 @@ impl DerefMut for EngineGuard<'_> {
 
 impl Drop for EngineGuard<'_> {
     fn drop(&mut self) {
-        self.shard.hot.locked.store(false, Ordering::Release);
+        self.shard.hot.owner.store(0, Ordering::Release);
     }
 }
 

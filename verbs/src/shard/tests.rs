@@ -1,14 +1,13 @@
 use std::os::fd::AsFd;
-use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use urnic_config::Progress;
 use urnic_dataplane::RxEvent;
 
-use super::{Doorbells, Polled, before_exit, linger_at_exit};
+use super::{Doorbells, Polled};
 use crate::error::PostError;
 use crate::eventfd::EventFd;
 use crate::fake::{self, Knobs};
@@ -216,6 +215,27 @@ fn frames_and_doorbells_end_a_nap_of_an_armed_port() {
     }
 }
 
+/// A verb in a signal handler that has interrupted its own thread's pass is refused; it waited for itself. The thread goes
+/// on then.
+#[test]
+fn a_verb_in_the_middle_of_ones_own_pass_is_refused() {
+    for progress in ALL {
+        let (device, knobs) = fake::device(progress);
+        let region = device.alloc_pd().alloc_mr(4096, crate::Access::LOCAL_WRITE).unwrap();
+        let address = region.as_ptr();
+        let pass = device.shared.shard.lock().unwrap();
+        assert!(matches!(device.attributes(), Err(crate::Error::Interrupted)));
+        assert_eq!(device.shared.shard.poll_pass(), Polled::Skipped);
+        // The pass may still write there: the memory stays.
+        drop(region);
+        // SAFETY: as said.
+        unsafe { address.write_volatile(1) };
+        drop(pass);
+        device.attributes().unwrap();
+        assert_eq!(knobs.overlaps.load(Ordering::SeqCst), 0);
+    }
+}
+
 /// Doorbells of others stay when one is forgotten, while others ring.
 #[test]
 fn forgetting_a_doorbell_keeps_the_others() {
@@ -255,69 +275,4 @@ fn a_forked_child_leaves_the_device_alone() {
         assert_eq!(status, 0);
         assert!(device.attributes().is_ok(), "the parent goes on");
     }
-}
-
-/// What the exit test's child process ends with, if all is well.
-const DRAINED: i32 = 42;
-const CHILD: &str = "URNIC_TEST_EXIT";
-
-/// The exit test's child process leaves without running exit handlers.
-const AT_ONCE: &str = "URNIC_TEST_AT_ONCE";
-/// ... in the middle of a pass, as signal handlers may.
-const INTERRUPTED: &str = "URNIC_TEST_INTERRUPTED";
-
-fn exit_of(progress: &str, how: &[&str]) -> Option<i32> {
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "shard::tests::exit_child", "--include-ignored"]).env(CHILD, progress);
-    how.iter().for_each(|how| _ = child.env(how, "1"));
-    child.status().unwrap().code()
-}
-
-/// A process that exits while its data is not acknowledged drives the engine until it is.
-#[test]
-fn exit_waits_until_all_is_acknowledged() {
-    for progress in ["inline", "dedicated", "adaptive"] {
-        assert_eq!(exit_of(progress, &[]), Some(DRAINED), "{progress}");
-    }
-}
-
-/// So does one that is about to end without exit handlers, if the engine has a thread.
-#[test]
-fn before_exit_waits_until_all_is_acknowledged() {
-    for progress in ["dedicated", "adaptive"] {
-        assert_eq!(exit_of(progress, &[AT_ONCE]), Some(DRAINED), "{progress}");
-        // Nobody can have the engine: the wait ends all the same.
-        assert_eq!(exit_of(progress, &[AT_ONCE, INTERRUPTED]), Some(1), "{progress}");
-    }
-    assert_eq!(exit_of("inline", &[AT_ONCE]), Some(1));
-}
-
-/// The child process of the tests above; nothing by itself.
-#[test]
-#[ignore = "run by exit_waits_until_all_is_acknowledged"]
-fn exit_child() {
-    static KNOBS: OnceLock<Arc<Knobs>> = OnceLock::new();
-    extern "C" fn judge() {
-        let drained = KNOBS.get().is_some_and(|knobs| {
-            knobs.shut_down.load(Ordering::SeqCst) && knobs.undrained.load(Ordering::SeqCst) == 0
-        });
-        // SAFETY: ends the process.
-        unsafe { libc::_exit(if drained { DRAINED } else { 1 }) };
-    }
-    let Ok(progress) = std::env::var(CHILD) else { return };
-    let progress = ALL.into_iter().find(|p| p.to_string() == progress).unwrap();
-    // Registered first, so it runs last.
-    // SAFETY: the function is there as long as the program.
-    unsafe { libc::atexit(judge) };
-    let (device, knobs) = fake::device(progress);
-    linger_at_exit(&device.shared.shard);
-    knobs.undrained.store(50, Ordering::SeqCst);
-    KNOBS.set(knobs).unwrap_or_else(|_| panic!("once"));
-    if std::env::var_os(AT_ONCE).is_some() {
-        let shard = device.shared.shard.clone();
-        let _held = std::env::var_os(INTERRUPTED).map(|_| shard.lock());
-        before_exit();
-        judge();
-    }
-    std::process::exit(0);
 }

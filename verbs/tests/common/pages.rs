@@ -48,6 +48,13 @@ impl Pages {
         bytes
     }
 
+    /// From now on whoever touches it ends the process (SIGSEGV), and the addresses stay taken: as after `munmap`, but no
+    /// other mapping can come to lie there and hide the touch.
+    pub fn take_away(&self) {
+        // SAFETY: our own mapping.
+        assert_eq!(unsafe { libc::mprotect(self.base.cast(), self.len, libc::PROT_NONE) }, 0);
+    }
+
     /// Writes as the application.
     pub fn fill(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len);

@@ -84,14 +84,12 @@ fn hugepages_that_are_required_but_not_there() {
     assert!(said.contains("/proc/sys/vm/nr_hugepages"), "it says what to do: {said}");
 }
 
+/// A device that wants more than there is takes as many ordinary pages.
 #[test]
-fn too_few_hugepages_are_worth_one_warning() {
+#[ignore = "needs as much ordinary memory as there are hugepages: less than 16 GiB"]
+fn needs_few_hugepages_too_few_are_worth_one_warning() {
     let _alone = alone();
-    let (reserved, most) = (hugepages_mb(), 16 << 10);
-    if reserved > most {
-        println!("skipped: with {reserved} MiB of hugepages, going without takes too much ordinary memory");
-        return;
-    }
+    let reserved = hugepages_mb();
     let link = Link::new(Link::VIRTIO);
     let mut child = link.server("opener", "", &format!("[memory]\nmb = {}\n", reserved + 512));
     child.expect_start("open");

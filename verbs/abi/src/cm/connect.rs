@@ -84,6 +84,7 @@ fn connect(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Err
     // SAFETY: the identifier's own storage.
     let to = unsafe { address((&raw const this.base.route.dst_addr).cast()) }.map_err(|_| libc::EINVAL)?;
     hub().tie(pair.qp.qpn(), this.as_ptr());
+    tracing::debug!("connecting to {to}");
     let connection = rnic()?.connector.connect(&pair.qp, to, &terms).map_err(|e| errno_of(&e))?;
     this.state().connection = Some(connection);
     Ok(())
