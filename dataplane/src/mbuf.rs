@@ -66,6 +66,12 @@ impl Mbuf {
         self.len() == 0
     }
 
+    /// Bytes of the whole buffer.
+    #[inline]
+    pub fn buffer_len(&self) -> usize {
+        self.raw().buf_len.into()
+    }
+
     /// Bytes of buffer after the frame.
     pub fn tailroom(&self) -> usize {
         let m = self.raw();

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod atomic;
+mod budget;
 mod fault;
 mod header;
 mod markers;
@@ -21,6 +22,7 @@ mod stream;
 mod terminate;
 
 pub use atomic::{AtomicFault, AtomicOp};
+pub use budget::Budget;
 pub use fault::{BeginError, Cause, Fault};
 pub use markers::Markers;
 pub use outgoing::{Fpdu, HEADER_MAX, Outgoing};
@@ -29,7 +31,7 @@ pub use sink::{
     AccessFault, CannotInvalidate, Chunk, Delivery, ReadFault, RecvFault, Sink, TaggedFault, TaggedOp,
 };
 pub use startup::{Negotiated, Role, Rtr};
-pub use stream::{AtomicRequest, Op, Pending, ReadRequest, Stream, StreamLimits};
+pub use stream::{AtomicRequest, Op, Pending, ReadRequest, Stream};
 pub use terminate::{Terminate, TerminatedHeader};
 
 /// Smallest MULPDU that MPA may report, in octets (RFC 5044 §3).

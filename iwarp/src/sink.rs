@@ -6,6 +6,11 @@ use crate::{AtomicFault, Terminate};
 pub trait Chunk {
     /// The octets of the range.
     fn bytes(&self) -> &[u8];
+
+    /// Octets that cannot be reused while the chunk is held: the size of the whole buffer behind it.
+    fn pins(&self) -> usize {
+        self.bytes().len()
+    }
 }
 
 /// Which tagged message asks for memory.

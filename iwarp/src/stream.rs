@@ -8,25 +8,12 @@ mod tests;
 
 use crate::sabotage::{Rule, broken};
 use crate::{
-    AtomicFault, AtomicOp, BeginError, Cause, Chunk, Delivery, Fault, Markers, Negotiated, Outgoing,
+    AtomicFault, AtomicOp, BeginError, Budget, Cause, Chunk, Delivery, Fault, Markers, Negotiated, Outgoing,
     ReadFault, Role, Sink, Terminate, TerminatedHeader,
 };
 use assembly::{Assembly, Gathered};
 use inbound::{Inbound, Segment};
 use outbound::Outbound;
-
-/// Bounds of what a stream keeps.
-#[derive(Clone, Copy, Debug)]
-pub struct StreamLimits {
-    /// Chunks held while an FPDU is incomplete. Beyond that their octets are copied and the chunks released.
-    pub max_held_frames: usize,
-}
-
-impl Default for StreamLimits {
-    fn default() -> Self {
-        StreamLimits { max_held_frames: 8 }
-    }
-}
 
 /// A message to send.
 #[derive(Clone, Copy, Debug)]
@@ -177,8 +164,8 @@ pub struct Stream<C> {
 }
 
 impl<C: Chunk> Stream<C> {
-    /// Enters Full Operation with what start-up negotiated.
-    pub fn new(negotiated: &Negotiated, limits: StreamLimits) -> Self {
+    /// Enters Full Operation with what start-up negotiated. `budget` is that of all streams of the engine.
+    pub fn new(negotiated: &Negotiated, budget: Budget) -> Self {
         let rdmap = Rdmap {
             inbound: Inbound::new(negotiated.ird),
             outbound: Outbound::new(negotiated.ord, negotiated.crc),
@@ -190,7 +177,7 @@ impl<C: Chunk> Stream<C> {
         };
         let markers = |wanted| if wanted { Markers::START } else { Markers::NONE };
         Stream {
-            assembly: Assembly::new(limits.max_held_frames),
+            assembly: Assembly::new(budget),
             rdmap,
             rx_markers: markers(negotiated.rx_markers),
             tx_markers: markers(negotiated.tx_markers),
@@ -198,13 +185,17 @@ impl<C: Chunk> Stream<C> {
         }
     }
 
-    /// Takes the next octets of the stream; any split is fine (MPA-44). Chunks of an incomplete FPDU are kept, within
-    /// [`StreamLimits`], and dropped when it is complete.
+    /// Takes the next octets of the stream; any split is fine (MPA-44). Chunks of an incomplete FPDU are kept, or their
+    /// octets copied, until it is whole.
+    ///
+    /// `Some`: the stream has stopped before an FPDU that is not whole, because the [`Budget`] has no room for it. The
+    /// chunk comes back with the place of the first octet that was not taken: offer it again from there, before any
+    /// others, when there is room.
     ///
     /// A [`Fault`] is returned once; whatever arrives after it, or after a Terminate, is ignored (DDP-54).
-    pub fn receive<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<(), Fault> {
+    pub fn receive<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<(C, usize)>, Fault> {
         if self.deaf && !broken(Rule::ReceiveAfterFault) {
-            return Ok(());
+            return Ok(None);
         }
         let result = self.take(chunk, sink);
         if result.is_err() {
@@ -216,7 +207,7 @@ impl<C: Chunk> Stream<C> {
         result
     }
 
-    fn take<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<(), Fault> {
+    fn take<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<(C, usize)>, Fault> {
         if self.rx_markers.any() {
             return self.take_marked(chunk, sink);
         }
@@ -224,33 +215,29 @@ impl<C: Chunk> Stream<C> {
         let mut at = 0;
         if !self.assembly.is_empty() {
             let Some(end) = self.assembly.completed_by(bytes, Markers::NONE) else {
-                self.assembly.hold(chunk, 0);
-                return Ok(());
+                return Ok(self.assembly.keep(chunk, 0, Markers::NONE));
             };
             let terminated =
                 self.rdmap.spread(&self.assembly.gathered(&bytes[..end], Markers::NONE), sink)?;
             self.assembly.clear();
             if terminated {
                 self.deaf = true;
-                return Ok(());
+                return Ok(None);
             }
             at = end;
         }
         while let Some((fpdu, ulpdu_len)) = assembly::whole(&bytes[at..]) {
             if self.rdmap.whole(fpdu, ulpdu_len, sink)? {
                 self.deaf = true;
-                return Ok(());
+                return Ok(None);
             }
             at += fpdu.len();
         }
-        if at < bytes.len() {
-            self.assembly.hold(chunk, at);
-        }
-        Ok(())
+        Ok(if at < bytes.len() { self.assembly.keep(chunk, at, Markers::NONE) } else { None })
     }
 
     /// The same with markers in the stream: an FPDU never lies in one piece then.
-    fn take_marked<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<(), Fault> {
+    fn take_marked<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<(C, usize)>, Fault> {
         let bytes = chunk.bytes();
         let mut at = 0;
         while let Some(n) = self.assembly.completed_by(&bytes[at..], self.rx_markers) {
@@ -258,16 +245,13 @@ impl<C: Chunk> Stream<C> {
             let plain = fpdu.ulpdu_len().map_or(0, assembly::fpdu_size);
             if self.rdmap.spread(&fpdu, sink)? {
                 self.deaf = true;
-                return Ok(());
+                return Ok(None);
             }
             self.assembly.clear();
             self.rx_markers = self.rx_markers.after(plain);
             at += n;
         }
-        if at < bytes.len() {
-            self.assembly.hold(chunk, at);
-        }
-        Ok(())
+        Ok(if at < bytes.len() { self.assembly.keep(chunk, at, self.rx_markers) } else { None })
     }
 
     /// Where markers belong in the next FPDU to send; `None` if the peer did not ask for them (MPA-19, MPA-27). The
@@ -325,6 +309,29 @@ impl<C: Chunk> Stream<C> {
     /// Whether octets of an incomplete FPDU are kept: a FIN now cuts it short.
     pub fn mid_fpdu(&self) -> bool {
         !self.assembly.is_empty()
+    }
+
+    /// Octets that the incomplete FPDU has reserved of the [`Budget`], and its number among those of this stream;
+    /// `None` if there is none.
+    pub fn incomplete(&self) -> Option<(usize, u32)> {
+        self.assembly.incomplete()
+    }
+
+    /// Whether chunks are held.
+    #[inline]
+    pub fn holds_chunks(&self) -> bool {
+        self.assembly.holds_chunks()
+    }
+
+    /// Copies what held chunks have of an incomplete FPDU, and releases them: receive buffers have become scarce.
+    pub fn copy_out(&mut self) {
+        self.assembly.stage();
+    }
+
+    /// Ends the inbound half: what arrives from now on is ignored, and nothing of an incomplete FPDU is kept.
+    pub fn stop_listening(&mut self) {
+        self.deaf = true;
+        self.assembly.clear();
     }
 
     /// Whether the inbound half has ended by a fault or by the peer's Terminate.

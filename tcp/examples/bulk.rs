@@ -195,7 +195,13 @@ impl<const COPIES: bool> Handler<Fixed> for App<COPIES> {
 
     fn connected(&mut self, _: ConnId, _: u64) {}
 
-    fn data(&mut self, _: ConnId, _: u64, frame: Fixed, range: Range<usize>) {
+    fn data(
+        &mut self,
+        _: ConnId,
+        _: u64,
+        frame: Fixed,
+        range: Range<usize>,
+    ) -> Option<(Fixed, Range<usize>)> {
         let data = std::hint::black_box(&frame.0[range]);
         if COPIES {
             // As into a ring of so many octets, which ends with a segment.
@@ -203,6 +209,7 @@ impl<const COPIES: bool> Handler<Fixed> for App<COPIES> {
             self.buffer[at..at + data.len()].copy_from_slice(data);
         }
         self.received += data.len() as u64;
+        None
     }
 
     fn acked(&mut self, _: ConnId, _: u64, _: u64) {}

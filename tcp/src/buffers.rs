@@ -30,6 +30,11 @@ pub trait Frame {
     /// The frame's octets, from the destination MAC address on. Must not change while the stack holds it.
     fn bytes(&self) -> &[u8];
 
+    /// Octets that cannot be reused while the frame is held: the size of the whole buffer that it lies in.
+    fn pins(&self) -> usize {
+        self.bytes().len()
+    }
+
     /// The link vouches for the IP header's and the transport's checksums, so they are not computed.
     fn checksum_trusted(&self) -> bool {
         false
@@ -199,15 +204,20 @@ pub trait Handler<F> {
     /// An active (or simultaneous) open finished.
     fn connected(&mut self, conn: ConnId, tag: u64);
 
-    /// The next octets of the stream: `range` of `frame`, which passes to the handler. Each octet comes exactly
+    /// The next octets of the stream: `range` of `frame`, which passes to the handler. Each octet is taken exactly
     /// once and in order.
-    fn data(&mut self, conn: ConnId, tag: u64, frame: F, range: Range<usize>);
+    ///
+    /// `None`: all of them are taken. A handler that cannot take all returns the frame with the range that it leaves
+    /// (a suffix of `range`, not empty). The stack keeps that and what follows, which both count against the receive
+    /// window, and offers nothing until [`Stack::resume`](crate::Stack::resume) is called. Where the stack has no
+    /// buffer to spare it drops the rest instead, unacknowledged, and offers it when the peer sends it again.
+    fn data(&mut self, conn: ConnId, tag: u64, frame: F, range: Range<usize>) -> Option<(F, Range<usize>)>;
 
     /// `bytes` more octets of what was sent are acknowledged. Also called with zero when `Stack::room` may have
     /// grown for another reason.
     fn acked(&mut self, conn: ConnId, tag: u64, bytes: u64);
 
-    /// The peer will send no more; all its data has been delivered.
+    /// The peer will send no more; all its data has been taken.
     fn finished(&mut self, conn: ConnId, tag: u64);
 
     /// The connection is gone and the id is dead.

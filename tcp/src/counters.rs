@@ -49,6 +49,11 @@ pub struct Counters {
     pub congestion_reductions: u64,
     pub out_of_order: u64,
     pub out_of_order_dropped: u64,
+    /// Segments in order that neither the user nor the stack had room for.
+    pub in_order_dropped: u64,
+    /// Receive windows that became zero because the user took no more, and that were opened again.
+    pub windows_shut: u64,
+    pub windows_reopened: u64,
     pub duplicate: u64,
     pub unacceptable: u64,
     pub paws_dropped: u64,
@@ -103,7 +108,7 @@ pub struct Counters {
 impl Counters {
     /// The counters that Linux has, too, under the names that `nstat` gives them; what is no segment or packet there is
     /// none here.
-    pub fn nstat(&self) -> [(&'static str, u64); 40] {
+    pub fn nstat(&self) -> [(&'static str, u64); 43] {
         [
             ("TcpActiveOpens", self.active_opens),
             ("TcpPassiveOpens", self.passive_opens),
@@ -136,6 +141,9 @@ impl Counters {
             ("TcpExtTCPAbortOnTimeout", self.timeouts),
             ("TcpExtTCPOFOQueue", self.out_of_order),
             ("TcpExtTCPOFODrop", self.out_of_order_dropped),
+            ("TcpExtTCPRcvQDrop", self.in_order_dropped),
+            ("TcpExtTCPToZeroWindowAdv", self.windows_shut),
+            ("TcpExtTCPFromZeroWindowAdv", self.windows_reopened),
             ("TcpExtTCPChallengeACK", self.challenge_acks),
             ("TcpExtTCPWinProbe", self.window_probes),
             ("TcpExtTCPKeepAlive", self.keepalive_probes),

@@ -96,9 +96,16 @@ impl Handler<Vec<u8>> for Recorder {
         self.events.push(Event::Connected(c, tag));
     }
 
-    fn data(&mut self, c: ConnId, _: u64, frame: Vec<u8>, range: Range<usize>) {
+    fn data(
+        &mut self,
+        c: ConnId,
+        _: u64,
+        frame: Vec<u8>,
+        range: Range<usize>,
+    ) -> Option<(Vec<u8>, Range<usize>)> {
         assert!(!range.is_empty());
         self.data.entry(c).or_default().extend_from_slice(&frame[range]);
+        None
     }
 
     fn acked(&mut self, c: ConnId, _: u64, bytes: u64) {

@@ -28,6 +28,9 @@ pub enum FaultCause {
     /// The peer closed the connection while requests of either side were not done.
     #[error("the peer closed the connection while work was left")]
     WorkLeft,
+    /// An FPDU of the peer was not whole, memory for such was short, and the peer's address had most of it.
+    #[error("the peer left an FPDU unfinished while memory for unfinished ones was short")]
+    Displaced,
     /// A completion found no room in its queue.
     #[error("a completion queue is full")]
     CqOverflow,

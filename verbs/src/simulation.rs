@@ -307,6 +307,7 @@ impl Node {
             ird: 128,
             ord: 128,
             startup_timeout: Duration::from_secs(60),
+            incomplete_max: crate::engine::INCOMPLETE_MAX,
         };
         options.exceptions.iter().filter(|(i, _)| *i == index).for_each(|(_, change)| change(&mut mpa));
         let attributes = EngineAttr {

@@ -299,7 +299,8 @@ fn first_fpdu(op: urnic_iwarp::Op) -> Vec<u8> {
         panic!()
     };
     let urnic_iwarp::startup::Outcome::Accepted(negotiated, ..) = outcome else { panic!() };
-    let mut stream = urnic_iwarp::Stream::<NoChunk>::new(&negotiated, urnic_iwarp::StreamLimits::default());
+    let mut stream =
+        urnic_iwarp::Stream::<NoChunk>::new(&negotiated, urnic_iwarp::Budget::new(usize::MAX, usize::MAX));
     let mut outgoing = stream.begin(op, 0).unwrap();
     let fpdu = outgoing.next(1454).unwrap();
     let mut octets = fpdu.header().to_vec();

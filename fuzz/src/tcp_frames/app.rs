@@ -62,10 +62,11 @@ impl Handler<Bytes> for App {
         c.established = true;
     }
 
-    fn data(&mut self, conn: ConnId, _: u64, frame: Bytes, range: Range<usize>) {
+    fn data(&mut self, conn: ConnId, _: u64, frame: Bytes, range: Range<usize>) -> Option<(Bytes, Range<usize>)> {
         let c = self.of(conn);
         assert!(c.established && !c.finished, "data before the handshake or after the FIN");
         assert!(!range.is_empty() && frame.bytes().get(range).is_some(), "a range outside of the frame");
+        None
     }
 
     fn acked(&mut self, conn: ConnId, _: u64, bytes: u64) {

@@ -57,7 +57,7 @@ impl Handler<Bytes> for App {
         self.established = true;
     }
 
-    fn data(&mut self, conn: ConnId, _: u64, frame: Bytes, range: Range<usize>) {
+    fn data(&mut self, conn: ConnId, _: u64, frame: Bytes, range: Range<usize>) -> Option<(Bytes, Range<usize>)> {
         assert!(self.conn == Some(conn) && self.established && !self.finished && self.closed.is_none());
         let data = &frame.bytes()[range];
         assert!(!data.is_empty());
@@ -66,6 +66,7 @@ impl Handler<Bytes> for App {
             assert!(data == right, "wrong octets from {} on", self.received);
         }
         self.received += data.len() as u64;
+        None
     }
 
     fn acked(&mut self, conn: ConnId, _: u64, bytes: u64) {

@@ -1,8 +1,11 @@
 //! Finding FPDUs in chunks (RFC 5044 §6): by ULPDU_Length, in order, whatever the split.
 
 use crate::outgoing::pad;
-use crate::{Chunk, Markers};
+use crate::{Budget, Chunk, Markers};
 use std::ops::Range;
+
+/// Chunks held of one FPDU, at most.
+const MAX_HELD: usize = 8;
 
 /// A held chunk is worth its frame when it holds at least this many octets on average; otherwise a peer that
 /// dribbles would pin a frame per octet.
@@ -37,24 +40,57 @@ pub(super) struct Assembly<C> {
     skip: usize,
     /// Octets here, staged and held.
     len: usize,
-    max_held: usize,
+    /// What the FPDU has reserved of the budget, and what the held chunks pin, in octets.
+    reserved: usize,
+    pinned: usize,
+    /// Numbers the FPDUs that were not whole at once.
+    number: u32,
+    budget: Budget,
+}
+
+impl<C> Drop for Assembly<C> {
+    fn drop(&mut self) {
+        self.budget.unpin(self.pinned);
+        self.budget.give_back(self.reserved);
+    }
 }
 
 impl<C: Chunk> Assembly<C> {
-    pub(super) fn new(max_held: usize) -> Self {
-        Assembly { staged: Vec::new(), held: Vec::new(), skip: 0, len: 0, max_held }
+    pub(super) fn new(budget: Budget) -> Self {
+        Assembly {
+            staged: Vec::new(),
+            held: Vec::new(),
+            skip: 0,
+            len: 0,
+            reserved: 0,
+            pinned: 0,
+            number: 0,
+            budget,
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    /// What the FPDU has reserved, and its number; `None` if there is none.
+    pub(super) fn incomplete(&self) -> Option<(usize, u32)> {
+        (self.len > 0).then_some((self.reserved, self.number))
+    }
+
+    #[inline]
+    pub(super) fn holds_chunks(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Forgets the FPDU. The list of chunks keeps its few words of room, staging memory is freed.
     pub(super) fn clear(&mut self) {
         self.staged = Vec::new();
-        self.held.clear();
+        self.release_chunks();
         self.skip = 0;
         self.len = 0;
+        self.budget.give_back(std::mem::take(&mut self.reserved));
+        self.number = self.number.wrapping_add(1);
     }
 
     /// How many octets of `next` complete the FPDU; `None` if it stays incomplete.
@@ -64,29 +100,57 @@ impl<C: Chunk> Assembly<C> {
         (missing <= next.len()).then_some(missing)
     }
 
-    /// Keeps `chunk` from `from` on. Its octets must leave the FPDU incomplete.
-    pub(super) fn hold(&mut self, chunk: C, from: usize) {
+    /// Keeps `chunk` from `from` on: itself, or where that is not worth a buffer or not allowed, a copy. Its octets must
+    /// leave the FPDU incomplete. Returns the chunk, and `from`, if the budget has no room for this FPDU; once it has,
+    /// all of the FPDU is kept.
+    pub(super) fn keep(&mut self, chunk: C, from: usize, markers: Markers) -> Option<(C, usize)> {
+        let octets = &chunk.bytes()[from..];
+        // An octet or two may come before its size is known.
+        let size = match self.gathered(octets, markers).ulpdu_len() {
+            Some(ulpdu) => markers.size(fpdu_size(ulpdu)),
+            None => STAGE_MIN,
+        };
+        if size > self.reserved {
+            if !self.budget.reserve(size - self.reserved) {
+                return Some((chunk, from));
+            }
+            self.reserved = size;
+        }
         if self.held.is_empty() {
             self.skip = from;
         }
-        self.len += chunk.bytes().len() - from;
+        self.len += octets.len();
+        let pins = chunk.pins();
         self.held.push(chunk);
         let held = self.len - self.staged.len();
-        if self.held.len() > self.max_held || held < WORTH_HOLDING * self.held.len() {
+        let worth = self.held.len() <= MAX_HELD && held >= WORTH_HOLDING * self.held.len();
+        if worth && self.budget.pin(pins) {
+            self.pinned += pins;
+        } else {
             self.stage();
         }
+        None
     }
 
     /// Copies what is held and releases the chunks.
-    fn stage(&mut self) {
+    pub(super) fn stage(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
         if self.staged.capacity() < self.len {
             let room = self.len.max(2 * self.staged.capacity()).clamp(STAGE_MIN, FPDU_MAX);
             self.staged.reserve_exact(room - self.staged.len());
         }
-        for chunk in self.held.drain(..) {
+        for chunk in &self.held {
             self.staged.extend_from_slice(&chunk.bytes()[self.skip..]);
             self.skip = 0;
         }
+        self.release_chunks();
+    }
+
+    fn release_chunks(&mut self) {
+        self.held.clear();
+        self.budget.unpin(std::mem::take(&mut self.pinned));
     }
 
     /// The FPDU that `tail` completes.

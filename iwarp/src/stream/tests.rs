@@ -54,7 +54,7 @@ fn stream(role: Role) -> Stream<Vec<u8>> {
         rtr: None,
         peer_to_peer: None,
     };
-    Stream::new(&n, StreamLimits::default())
+    Stream::new(&n, Budget::new(usize::MAX, usize::MAX))
 }
 
 /// The single FPDU of a message without payload.

@@ -302,7 +302,7 @@ pub struct Node {
 impl Node {
     pub fn new(n: &Negotiated) -> Node {
         Node {
-            stream: Stream::new(n, StreamLimits::default()),
+            stream: Stream::new(n, Budget::new(usize::MAX, usize::MAX)),
             memory: Memory::default(),
             out: Vec::new(),
             sizes: Vec::new(),
@@ -321,7 +321,9 @@ impl Node {
 
     /// Takes octets as one chunk.
     pub fn receive(&mut self, octets: &[u8]) -> Result<(), Fault> {
-        self.stream.receive(Bytes::new(octets, &self.live), &mut self.memory)
+        let rest = self.stream.receive(Bytes::new(octets, &self.live), &mut self.memory)?;
+        assert!(rest.is_none(), "the stream has stopped without a limit");
+        Ok(())
     }
 
     /// Begins a message and writes all its FPDUs to `out`.

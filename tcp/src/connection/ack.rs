@@ -23,10 +23,12 @@ impl<B: Buffers> Connection<B> {
         let right_edge = self.snd_una + self.snd_wnd;
         let window = u32::from(s.window) << self.snd_wscale;
         let same_window = window == self.snd_wnd;
-        if self.snd_wl1.lt(s.seq) || (self.snd_wl1 == s.seq && self.snd_wl2.le(s.ack)) {
+        let acked = s.ack - self.snd_una;
+        // RFC 9293 §3.10.7.4, fifth. What acknowledges more than all before is newer, too, although a segment that is sent
+        // again has an old number: its window may be smaller, and the one known would end as far beyond the right edge.
+        if acked > 0 || self.snd_wl1.lt(s.seq) || (self.snd_wl1 == s.seq && self.snd_wl2.le(s.ack)) {
             self.update_window(window, s);
         }
-        let acked = s.ack - self.snd_una;
         let flight = self.outstanding();
         let idle = acked == 0 && flight > 0 && same_window && s.payload.is_empty() && !s.has(flag::FIN);
         let marked = s.has(flag::ECE) && self.ect != 0;

@@ -150,13 +150,15 @@ impl<B: Buffers> Connection<B> {
         false
     }
 
-    /// The segment has a number in the receive window (RFC 9293 §3.4 table 6; the window is never zero).
+    /// The segment has a number in the receive window (RFC 9293 §3.4 table 6). What begins right behind the window counts
+    /// as well, because its ACK and, at a zero window, RST and FIN are heard (§3.10.7.4, first): a peer that has filled
+    /// the window has no other number for them. Of its data nothing is taken.
     #[inline]
     fn in_window(&self, s: &Segment) -> bool {
         let end = self.rcv_nxt + self.rcv_wnd;
         let len = s.len();
-        if len == 0 {
-            self.rcv_nxt.le(s.seq) && s.seq.lt(end)
+        if len == 0 || end == self.rcv_nxt {
+            self.rcv_nxt.le(s.seq + len) && s.seq.le(end)
         } else {
             s.seq.lt(end) && (s.seq + len).gt(self.rcv_nxt)
         }
@@ -199,6 +201,9 @@ impl<B: Buffers> Connection<B> {
             self.challenge(cx);
             return Fate::Keep;
         }
+        if self.only_reads() {
+            return Fate::Keep; // as in TIME-WAIT (RFC 1337): a late ACK of ours met a peer that is gone
+        }
         cx.net.counters.resets_in += 1;
         Fate::Closed(match self.state {
             State::SynReceived => CloseReason::Refused,
@@ -228,16 +233,22 @@ impl<B: Buffers> Connection<B> {
         if !self.flags.has(Flags::FIN) || self.snd_una != self.snd_nxt {
             return None;
         }
+        // Both ends are done, but our user has not taken all that it was sent: that is kept as long as a FIN is waited for.
+        let unread = !self.cold.parked.is_empty();
         match self.state {
-            State::FinWait1 => {
-                self.enter(State::FinWait2, cx.net);
-                self.cold.fin_wait_until = cx.now + cx.net.cfg.tcp.fin_wait;
-                self.timed = true;
-                None
-            }
+            State::Closing | State::LastAck if unread => self.begin_fin_wait(cx),
+            State::FinWait1 => self.begin_fin_wait(cx),
             State::Closing => Some(Fate::TimeWait),
             State::LastAck => Some(Fate::Closed(CloseReason::Graceful)),
             _ => None,
         }
+    }
+
+    #[cold]
+    fn begin_fin_wait<T>(&mut self, cx: &mut Cx<'_, T>) -> Option<Fate> {
+        self.enter(State::FinWait2, cx.net);
+        self.cold.fin_wait_until = cx.now + cx.net.cfg.tcp.fin_wait;
+        self.timed = true;
+        None
     }
 }

@@ -53,7 +53,7 @@ impl<B: Buffers> Connection<B> {
             at.end = at.start + self.cold.reassembly.agreeing(seq, data);
         }
         if !at.is_empty() {
-            self.deliver(cx, h, frame, at);
+            self.deliver_or_park(cx, h, frame, at);
         }
         if !self.flags.has(Flags::HOLES) && !s.has(flag::FIN) {
             // The usual case: acknowledged once per burst, or with the next data that we send.
@@ -63,6 +63,7 @@ impl<B: Buffers> Connection<B> {
         self.close_gap(cx, h)
     }
 
+    /// Hands the handler the octets that come next, of a connection on which nothing is parked.
     #[inline(always)]
     pub(super) fn deliver<T>(
         &mut self,
@@ -71,10 +72,112 @@ impl<B: Buffers> Connection<B> {
         frame: B::Frame,
         at: Range<usize>,
     ) {
-        self.rcv_nxt += at.len() as u32;
-        cx.net.counters.bytes_in += at.len() as u64;
-        self.received += at.len() as u64;
-        h.data(cx.id, self.tag, frame, at);
+        self.came_in_order(cx, at.len() as u32);
+        if let Some((frame, rest)) = h.data(cx.id, self.tag, frame, at) {
+            self.park(cx, frame, rest);
+        }
+    }
+
+    /// So many octets more have arrived in order.
+    #[inline(always)]
+    fn came_in_order<T>(&mut self, cx: &mut Cx<'_, T>, octets: u32) {
+        self.rcv_nxt += octets;
+        cx.net.counters.bytes_in += u64::from(octets);
+        self.received += u64::from(octets);
+    }
+
+    /// Hands the handler the octets that come next, or lets them wait behind those that wait already.
+    fn deliver_or_park<T>(
+        &mut self,
+        cx: &mut Cx<'_, T>,
+        h: &mut impl Handler<B::Frame>,
+        frame: B::Frame,
+        at: Range<usize>,
+    ) {
+        if self.cold.parked.is_empty() {
+            return self.deliver(cx, h, frame, at);
+        }
+        self.came_in_order(cx, at.len() as u32);
+        self.park(cx, frame, at);
+    }
+
+    /// Keeps octets in order that the handler has not taken. They are in RCV.NXT already, and stay there; but without a
+    /// buffer to spare for them they count as never arrived.
+    #[cold]
+    fn park<T>(&mut self, cx: &mut Cx<'_, T>, frame: B::Frame, rest: Range<usize>) {
+        let octets = rest.len() as u32;
+        let before = self.held();
+        let places = super::held_frames(cx.net.cfg.tcp.recv_window) as usize;
+        if cx.net.pressure || self.cold.parked.len() >= places || !cx.net.held.admits(before) {
+            cx.net.counters.in_order_dropped += 1;
+            cx.net.counters.bytes_in -= u64::from(octets);
+            self.received -= u64::from(octets);
+            self.rcv_nxt = self.rcv_nxt - octets;
+            return;
+        }
+        // The right edge stays where it is. Rounded up to what the field can say, or telling it would move it back.
+        let shut = self.rcv_wnd == 0;
+        let unit = 1u32 << self.rcv_wscale;
+        self.rcv_wnd = self.rcv_wnd.saturating_sub(octets).next_multiple_of(unit);
+        cx.net.counters.windows_shut += u64::from(self.rcv_wnd == 0 && !shut);
+        self.cold.parked.push(frame, rest);
+        cx.net.held.changed(cx.id.index, before, before + 1);
+        self.flags.set(Flags::HOLES);
+    }
+
+    /// The handler may be able to take what is parked: offers it, reopens the window by what was taken, and tells the
+    /// peer if that is worth a segment.
+    pub fn resume<T>(&mut self, cx: &mut Cx<'_, T>, h: &mut impl Handler<B::Frame>) -> Fate {
+        if self.cold.parked.is_empty() {
+            return Fate::Keep;
+        }
+        let before = self.held();
+        while let Some((frame, at)) = self.cold.parked.pop() {
+            if let Some((frame, rest)) = h.data(cx.id, self.tag, frame, at) {
+                self.cold.parked.push_front(frame, rest);
+                break;
+            }
+        }
+        cx.net.held.changed(cx.id.index, before, self.held());
+        self.reopen(cx);
+        if !self.cold.parked.is_empty() {
+            return Fate::Keep;
+        }
+        self.settle_holes();
+        if !core::mem::take(&mut self.cold.fin_waits) {
+            return Fate::Keep;
+        }
+        h.finished(cx.id, self.tag);
+        if self.state == State::FinWait2 { Fate::TimeWait } else { Fate::Keep }
+    }
+
+    /// Moves the right edge on where room has come. Not by a silly little (RFC 9293 §3.8.6.2.2): by a segment or half
+    /// of the window, or all that was shut.
+    fn reopen<T>(&mut self, cx: &mut Cx<'_, T>) {
+        let full = self.full_window(&cx.net.cfg.tcp);
+        let unit = 1u32 << self.rcv_wscale;
+        let free = full.saturating_sub(self.cold.parked.octets()) / unit * unit;
+        let gain = free.saturating_sub(self.rcv_wnd);
+        let worth = gain >= (full / 2).min(u32::from(self.mss));
+        if worth || free == full {
+            cx.net.counters.windows_reopened += u64::from(self.rcv_wnd == 0 && free > 0);
+            self.rcv_wnd = self.rcv_wnd.max(free);
+        }
+        // After its FIN the peer has no use for a window, and may be gone: it would answer with a RST.
+        if worth && !self.cold.peer_fin.is_some_and(|fin| fin.lt(self.rcv_nxt)) {
+            self.flags.set(Flags::ACK);
+        }
+    }
+
+    /// Sets the flag for the receiving side as what it stands for demands.
+    pub(super) fn settle_holes(&mut self) {
+        let c = &self.cold;
+        let fin_ahead = c.peer_fin.is_some_and(|fin| fin.ge(self.rcv_nxt));
+        if c.reassembly.is_empty() && c.parked.is_empty() && !fin_ahead {
+            self.flags.clear(Flags::HOLES);
+        } else {
+            self.flags.set(Flags::HOLES);
+        }
     }
 
     /// Keeps a segment that came before its turn, and says at once what is missing (RFC 5681 §4.2).
@@ -90,7 +193,7 @@ impl<B: Buffers> Connection<B> {
         if broken(Rule::AckReceived) {
             self.rcv_nxt = seq;
         }
-        let before = self.cold.reassembly.len();
+        let before = self.held();
         if self.may_hold(cx, seq) && !at.is_empty() {
             match self.cold.reassembly.insert(seq, frame, at) {
                 Inserted::Held => {}
@@ -98,7 +201,7 @@ impl<B: Buffers> Connection<B> {
                 Inserted::Full => cx.net.counters.out_of_order_dropped += 1,
             }
         }
-        cx.net.held.changed(cx.id.index, before, self.cold.reassembly.len());
+        cx.net.held.changed(cx.id.index, before, self.held());
         if !self.cold.reassembly.is_empty() || self.cold.peer_fin.is_some() {
             self.flags.set(Flags::HOLES);
         }
@@ -108,10 +211,10 @@ impl<B: Buffers> Connection<B> {
 
     /// There is a place for a segment at `seq`: one of what is free for all, or that of another farther from the hole.
     fn may_hold<T>(&mut self, cx: &mut Cx<'_, T>, seq: Seq) -> bool {
-        let held = &mut self.cold.reassembly;
-        if !cx.net.pressure && cx.net.held.admits(held.len()) {
+        if !cx.net.pressure && cx.net.held.admits(self.held()) {
             return true;
         }
+        let held = &mut self.cold.reassembly;
         cx.net.counters.out_of_order_dropped += 1;
         held.last().is_some_and(|last| seq.lt(last)) && held.drop_newest()
     }
@@ -124,19 +227,21 @@ impl<B: Buffers> Connection<B> {
         h: &mut impl Handler<B::Frame>,
     ) -> Fate {
         let had_holes = self.flags.has(Flags::HOLES);
-        let before = self.cold.reassembly.len();
-        while let Some((frame, at)) = self.cold.reassembly.pop(self.rcv_nxt) {
-            self.deliver(cx, h, frame, at);
+        loop {
+            let before = self.held();
+            let next = self.cold.reassembly.pop(self.rcv_nxt);
+            cx.net.held.changed(cx.id.index, before, self.held());
+            let Some((frame, at)) = next else { break };
+            self.deliver_or_park(cx, h, frame, at);
         }
         let finished = self.cold.peer_fin == Some(self.rcv_nxt);
         if finished {
+            let before = self.held();
             self.rcv_nxt += 1;
             self.cold.reassembly.clear();
+            cx.net.held.changed(cx.id.index, before, self.held());
         }
-        cx.net.held.changed(cx.id.index, before, self.cold.reassembly.len());
-        if finished || (self.cold.reassembly.is_empty() && self.cold.peer_fin.is_none()) {
-            self.flags.clear(Flags::HOLES);
-        }
+        self.settle_holes();
         if had_holes {
             self.send_ack(cx); // RFC 5681 §4.2: a segment that fills a gap is acknowledged at once
         } else {
@@ -145,13 +250,19 @@ impl<B: Buffers> Connection<B> {
         if !finished {
             return Fate::Keep;
         }
-        h.finished(cx.id, self.tag);
+        // The FIN is heard at once, and told when the data before it has been taken.
+        let waits = !self.cold.parked.is_empty();
+        if waits {
+            self.cold.fin_waits = true;
+        } else {
+            h.finished(cx.id, self.tag);
+        }
         match self.state {
             State::Established => self.enter(State::CloseWait, cx.net),
             State::FinWait1 => self.enter(State::Closing, cx.net),
             State::FinWait2 => {
                 self.send_ack(cx);
-                return Fate::TimeWait;
+                return if waits { Fate::Keep } else { Fate::TimeWait };
             }
             _ => {}
         }

@@ -35,6 +35,8 @@ pub struct ConnInfo {
     pub snd_wnd: u32,
     /// Our window [tcpi_rcv_wnd].
     pub rcv_wnd: u32,
+    /// Received in order and not taken by our user.
+    pub parked: u32,
     /// The peer's window scale and ours [tcpi_snd_wscale, tcpi_rcv_wscale].
     pub wscale: (u8, u8),
     /// Sent and not acknowledged [tcpi_unacked].
@@ -98,6 +100,7 @@ impl<B: Buffers> Connection<B> {
             ssthresh: c.congestion.ssthresh(),
             snd_wnd: self.snd_wnd,
             rcv_wnd: self.rcv_wnd,
+            parked: c.parked.octets(),
             wscale: (self.snd_wscale, self.rcv_wscale),
             in_flight: self.outstanding(),
             sacked: c.scoreboard.sacked(),

@@ -10,6 +10,7 @@ mod marks;
 pub(crate) mod open;
 mod output;
 mod pace;
+mod parked;
 mod pmtu;
 mod probe;
 mod queue;
@@ -34,6 +35,7 @@ use crate::timewait::TimeWait;
 use crate::wire::{SynOptions, ecn};
 pub use info::{ConnInfo, RecoveryState};
 use output::Next;
+use parked::Parked;
 use pmtu::PathMtu;
 use probe::Probe;
 use queue::SendQueue;
@@ -115,7 +117,8 @@ impl Flags {
     pub const OUTPUT: u8 = 1 << 3;
     /// The stack's list of connections to flush has it.
     pub const LISTED: u8 = 1 << 4;
-    /// Out-of-order data is held, or the peer's FIN is known but not reached.
+    /// The receiving side needs a closer look: out-of-order data is held, data is parked, or the peer's FIN is known
+    /// but not reached.
     pub const HOLES: u8 = 1 << 5;
     /// The user wants to send no more.
     pub const CLOSE: u8 = 1 << 6;
@@ -173,6 +176,8 @@ pub(crate) struct Connection<B: Buffers> {
     pub snd_wscale: u8,
     pub rcv_wscale: u8,
     pub rcv_nxt: Seq,
+    /// Octets that may arrive beyond `rcv_nxt`. The full window less what is parked; never smaller than what the peer
+    /// was told.
     pub rcv_wnd: u32,
     /// Last.ACK.sent (RFC 7323 §4.3).
     pub last_ack_sent: Seq,
@@ -267,8 +272,11 @@ pub(crate) struct Cold<B: Buffers> {
     /// When a paced sender is called again; `Time::MAX`: not waiting.
     pub pace_at: Time,
     pub reassembly: Reassembly<B::Frame>,
+    pub parked: Parked<B::Frame>,
     /// The sequence number of the peer's FIN, once known.
     pub peer_fin: Option<Seq>,
+    /// It has been reached, and the handler is told when it has taken what is parked.
+    pub fin_waits: bool,
     pub challenge_window: Time,
     pub challenges: u8,
     pub iss: Seq,
@@ -368,7 +376,9 @@ impl<B: Buffers> Connection<B> {
                 paced_until: Time::ZERO,
                 pace_at: Time::MAX,
                 reassembly: Reassembly::new(held_frames(cfg.recv_window)),
+                parked: Parked::default(),
                 peer_fin: None,
+                fin_waits: false,
                 challenge_window: Time::ZERO,
                 challenges: 0,
                 iss,
@@ -404,7 +414,7 @@ impl<B: Buffers> Connection<B> {
         {
             self.snd_wscale = shift;
             self.rcv_wscale = net.window_scale;
-            self.rcv_wnd = cfg.recv_window >> net.window_scale << net.window_scale;
+            self.rcv_wnd = self.full_window(cfg);
         }
         let willing = if self.state == State::SynSent { cfg.offers_ecn() } else { cfg.ecn != Ecn::Off };
         if peer.ecn && willing {
@@ -471,16 +481,19 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Gives the farther half of the held out-of-order frames back; answers how many, and how many are left.
-    pub fn drop_farther_half(&mut self) -> (usize, usize) {
+    /// Gives the farther half of the held out-of-order frames back; returns how many.
+    pub fn drop_farther_half(&mut self) -> usize {
         let held = &mut self.cold.reassembly;
         let before = held.len();
         while held.len() > before / 2 && held.drop_newest() {}
-        let left = held.len();
-        if left == 0 && self.cold.peer_fin.is_none() {
-            self.flags.clear(Flags::HOLES);
-        }
-        (before - left, left)
+        let dropped = before - held.len();
+        self.settle_holes();
+        dropped
+    }
+
+    /// Received frames that wait here: ahead of a hole, or for the handler.
+    pub fn held(&self) -> usize {
+        self.cold.reassembly.len() + self.cold.parked.len()
     }
 
     /// Its name; `index` is where it is.
@@ -489,10 +502,23 @@ impl<B: Buffers> Connection<B> {
         ConnId { index, generation: self.generation }
     }
 
+    /// Both ends are done, and only our user has not taken all that has arrived.
+    pub fn only_reads(&self) -> bool {
+        self.cold.fin_waits && self.state == State::FinWait2
+    }
+
     /// Octets sent and not acknowledged, with SYN and FIN.
     #[inline]
     pub fn outstanding(&self) -> u32 {
         self.snd_nxt - self.snd_una
+    }
+
+    /// The receive window while nothing is parked, in octets: a multiple of the window field's unit.
+    pub fn full_window(&self, cfg: &TcpConfig) -> u32 {
+        match self.rcv_wscale {
+            0 => cfg.recv_window.min(0xffff),
+            shift => cfg.recv_window >> shift << shift,
+        }
     }
 
     /// The window as it stands in a segment that is not a SYN.

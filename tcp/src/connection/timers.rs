@@ -59,10 +59,11 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Probes are for connections that have nothing outstanding: others retransmit (RFC 9293 §3.8.4). While the peer's
-    /// window is shut, they come in addition to window probes, which become rare.
+    /// window is shut, they come in addition to window probes, which become rare. When both ends are done and only our user
+    /// has not read all, there is nothing to ask for.
     fn keepalive_at(&self, net: &Net) -> Time {
         match self.keepalive(net) {
-            Some(k) if self.outstanding() == 0 => self.keepalive_after(&k),
+            Some(k) if self.outstanding() == 0 && !self.only_reads() => self.keepalive_after(&k),
             _ => Time::MAX,
         }
     }

@@ -23,7 +23,7 @@ impl<B: Buffers> Stack<B> {
                 Ok(())
             };
             c.audit(&self.net).and_then(|()| listing()).map_err(|fault| (fault, Some(c.id(i))))?;
-            held += c.cold.reassembly.len();
+            held += c.held();
         }
         let shared = || {
             must!(held == self.net.held.frames());

@@ -598,7 +598,7 @@ impl<B: Buffers> Stack<B> {
         self.leave(c.key);
         self.wheel.cancel(index);
         self.net.release(c.neighbour);
-        self.net.held.changed(index, c.cold.reassembly.len(), 0);
+        self.net.held.changed(index, c.held(), 0);
         Some(c)
     }
 

@@ -122,6 +122,21 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
+    /// The handler can take more of what this connection has received: [`Handler::data`] is called with what waits, and
+    /// the window reopens by what is taken. Nothing happens to a connection on which nothing waits.
+    pub fn resume(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        h: &mut impl Handler<B::Frame>,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
+        let c = self.connections.get_mut(conn.index).filter(|c| c.generation == conn.generation);
+        let Some(c) = c else { return };
+        let fate = c.resume(&mut Cx { now, net: &mut self.net, tx, id: conn }, h);
+        self.settle(now, conn, fate, h);
+    }
+
     /// Sends what the windows allow.
     pub fn output(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {
         self.with(now, conn, tx, |c, cx| c.output(cx));
@@ -165,8 +180,9 @@ impl<B: Buffers> Stack<B> {
     pub fn give_back_held(&mut self) {
         for index in self.net.held.holders() {
             let Some(c) = self.connections.get_mut(index) else { continue };
-            let (dropped, left) = c.drop_farther_half();
-            self.net.held.changed(index, dropped + left, left);
+            let before = c.held();
+            let dropped = c.drop_farther_half();
+            self.net.held.changed(index, before, before - dropped);
             self.net.counters.out_of_order_dropped += dropped as u64;
         }
     }

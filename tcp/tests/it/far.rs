@@ -48,7 +48,9 @@ impl Handler<Trusted> for App {
 
     fn connected(&mut self, _: ConnId, _: u64) {}
 
-    fn data(&mut self, _: ConnId, _: u64, _: Trusted, _: Range<usize>) {}
+    fn data(&mut self, _: ConnId, _: u64, _: Trusted, _: Range<usize>) -> Option<(Trusted, Range<usize>)> {
+        None
+    }
 
     fn acked(&mut self, _: ConnId, _: u64, _: u64) {}
 

@@ -1,6 +1,7 @@
 //! Two or more stacks on a simulated network, and applications that check every byte.
 
 use crate::paths::{Path, too_big};
+use fastrand::Rng;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
@@ -86,6 +87,8 @@ pub struct Session {
     pub queued: u64,
     pub acked: u64,
     pub received: u64,
+    /// Something was left to the stack.
+    pub unread: bool,
     pub record: usize,
     pub established: bool,
     pub peer_finished: bool,
@@ -103,6 +106,10 @@ pub struct App {
     /// Octets are checked against [`octet`].
     pub unchecked: bool,
     pub accepted: usize,
+    /// It takes what has arrived when it likes, and as much as it likes.
+    pub moody: Option<Rng>,
+    /// When it looks at what it left.
+    reads_at: Option<Time>,
 }
 
 impl App {
@@ -116,6 +123,7 @@ impl App {
             queued: 0,
             acked: 0,
             received: 0,
+            unread: false,
             record: 0,
             established,
             peer_finished: false,
@@ -124,6 +132,18 @@ impl App {
         });
         self.by_conn.insert(conn, i);
         i
+    }
+
+    /// How many of so many octets it takes now.
+    fn appetite(&mut self, offered: usize) -> usize {
+        match &mut self.moody {
+            Some(rng) => match rng.u8(..8) {
+                0 => 0,
+                1 => rng.usize(..offered),
+                _ => offered,
+            },
+            None => offered,
+        }
     }
 
     fn session(&mut self, conn: ConnId) -> &mut Session {
@@ -147,18 +167,28 @@ impl Handler<Vec<u8>> for App {
         s.established = true;
     }
 
-    fn data(&mut self, conn: ConnId, _: u64, frame: Vec<u8>, range: Range<usize>) {
+    fn data(
+        &mut self,
+        conn: ConnId,
+        _: u64,
+        frame: Vec<u8>,
+        range: Range<usize>,
+    ) -> Option<(Vec<u8>, Range<usize>)> {
         let unchecked = self.unchecked;
+        let taken = self.appetite(range.len());
         let s = self.session(conn);
         assert!(s.established && !s.peer_finished && s.closed.is_none(), "data at the wrong time: {s:?}");
         assert!(!range.is_empty());
+        let rest = range.start + taken..range.end;
         if !unchecked {
-            for (i, &b) in frame[range.clone()].iter().enumerate() {
+            for (i, &b) in frame[range.start..rest.start].iter().enumerate() {
                 let at = s.received + i as u64;
                 assert_eq!(b, octet(s.peer_who, at), "wrong octet at {at} of {s:?}");
             }
         }
-        s.received += range.len() as u64;
+        s.received += taken as u64;
+        s.unread |= !rest.is_empty();
+        (!rest.is_empty()).then_some((frame, rest))
     }
 
     fn acked(&mut self, conn: ConnId, _: u64, bytes: u64) {
@@ -218,8 +248,30 @@ impl Host {
         let burst = self.inbox.drain(..burst);
         self.stack.receive_burst(now, burst, &mut self.app, &mut self.out);
         self.stack.advance(now, &mut self.app, &mut self.out);
+        self.read(now);
         self.act(now);
         self.stack.flush(now, &mut self.out);
+    }
+
+    /// A moody application looks at what it left, sooner or later.
+    fn read(&mut self, now: Time) {
+        if self.app.reads_at.is_some_and(|at| at <= now) {
+            self.app.reads_at = None;
+            for i in 0..self.app.sessions.len() {
+                if std::mem::take(&mut self.app.sessions[i].unread) {
+                    let conn = self.app.sessions[i].conn;
+                    self.stack.resume(now, conn, &mut self.app, &mut self.out);
+                }
+            }
+        }
+        if let Some(rng) = &mut self.app.moody
+            && self.app.reads_at.is_none()
+            && self.app.sessions.iter().any(|s| s.unread)
+        {
+            // Now and then after a long time.
+            let longest = if rng.u8(..16) == 0 { 60_000 } else { 20 };
+            self.app.reads_at = Some(now + Duration::from_millis(rng.u64(1..=longest)));
+        }
     }
 
     /// The scripts: keep the stack's queue filled, close when it is time.
@@ -372,7 +424,8 @@ impl World {
             let Some((_, g, t)) = all().find(|&(j, _, t)| other(j, t)) else {
                 continue;
             };
-            assert!(s.acked <= t.received && t.received <= s.queued, "{s:?} {t:?}");
+            let parked = g.stack.info(t.conn).map_or(0, |info| u64::from(info.parked));
+            assert!(s.acked <= t.received + parked && t.received + parked <= s.queued, "{s:?} {t:?}");
             if let (Some(n), Some(m), true) =
                 (h.stack.numbers(s.conn), g.stack.numbers(t.conn), s.established && t.established)
             {
@@ -402,8 +455,8 @@ impl World {
 
     /// When something happens next.
     pub fn next(&self) -> Option<Time> {
-        let deadlines = self.hosts.iter().filter_map(|h| h.stack.next_deadline());
-        deadlines.chain(self.net.next_arrival().map(Time)).min()
+        let deadlines = self.hosts.iter().flat_map(|h| [h.stack.next_deadline(), h.app.reads_at]);
+        deadlines.flatten().chain(self.net.next_arrival().map(Time)).min()
     }
 
     /// Runs until `done` or until `limit` of virtual time has passed; says whether it was done.

@@ -128,6 +128,25 @@ fn one_connection() {
     for_seeds(MOST_SEEDS, one);
 }
 
+/// Applications that take what arrives when they like: windows shut and reopen, nothing is lost or comes twice, and no
+/// octet is sent beyond a right edge (RFC 9293 §3.8.6).
+pub fn moody(seed: u64) {
+    let mut rng = Rng::with_seed(seed ^ 0x300d);
+    let mut w = world(&mut rng);
+    for host in &mut w.hosts {
+        host.app.moody = rng.bool().then(|| rng.fork());
+    }
+    let (mut client, server) = (script(&mut rng, 1500), script(&mut rng, 1500));
+    client.close_first |= !server.close_first;
+    w.open(client, server);
+    w.run_to_end(Duration::from_secs(7200));
+}
+
+#[test]
+fn moody_applications() {
+    for_seeds(MOST_SEEDS / 2, moody);
+}
+
 #[test]
 fn many_connections_in_both_directions() {
     for_seeds(30, |seed| {

@@ -70,9 +70,10 @@ impl Handler<Fixed> for App {
 
     fn connected(&mut self, _: ConnId, _: u64) {}
 
-    fn data(&mut self, conn: ConnId, _: u64, _: Fixed, range: Range<usize>) {
+    fn data(&mut self, conn: ConnId, _: u64, _: Fixed, range: Range<usize>) -> Option<(Fixed, Range<usize>)> {
         self.received += range.len() as u64;
         self.requests.push(conn);
+        None
     }
 
     fn acked(&mut self, _: ConnId, _: u64, bytes: u64) {

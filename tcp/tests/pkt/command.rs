@@ -53,6 +53,7 @@ impl Runner<'_> {
                 };
                 Ok(())
             }
+            "take" => self.take(&words),
             "patience" => {
                 let mut p = Patience { keepalive: None, user_timeout: None };
                 for w in words {
@@ -135,6 +136,22 @@ impl Runner<'_> {
         let local = self.world.stack.local_addr(conn).ok_or("the connection is gone")?;
         let f = &mut self.world.flows[self.flow];
         (f.conn, f.port, f.sent) = (Some(conn), local.port(), 0);
+        Ok(())
+    }
+
+    /// `take N|any`: what the user takes from now on, first of what waits.
+    fn take(&mut self, words: &[&str]) -> Result<(), String> {
+        let usage = "usage: take OCTETS|any";
+        let conn = self.conn()?;
+        let appetite = match words {
+            ["any"] => None,
+            [n] => Some(number(n).ok_or(usage)? as usize),
+            _ => return Err(usage.into()),
+        };
+        self.world.session(self.flow).ok_or("there is no connection")?.appetite = appetite;
+        let world = &mut self.world;
+        world.stack.resume(world.now, conn, &mut world.events, &mut world.port);
+        world.stack.flush(world.now, &mut world.port);
         Ok(())
     }
 
@@ -291,7 +308,7 @@ impl Runner<'_> {
         let session = self.world.session(flow);
         let s = session.as_deref();
         match name {
-            "received" => return Ok(s.map_or(0, |s| s.data.len()).to_string()),
+            "received" | "taken" => return Ok(s.map_or(0, |s| s.data.len()).to_string()),
             "acked" => return Ok(s.map_or(0, |s| s.acked).to_string()),
             "accepted" => return Ok(yes(s.is_some_and(|s| s.accepted))),
             "connected" => return Ok(yes(s.is_some_and(|s| s.connected))),

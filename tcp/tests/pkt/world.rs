@@ -106,6 +106,8 @@ pub struct Session {
     pub close_seen: bool,
     pub acked: u64,
     pub data: Vec<u8>,
+    /// Octets that the user still takes; `None`: any number.
+    pub appetite: Option<usize>,
     /// Places of `data` that a script has looked at itself.
     pub known: Vec<Range<usize>>,
 }
@@ -127,9 +129,20 @@ impl Handler<Vec<u8>> for Events {
         self.sessions.entry(conn).or_default().connected = true;
     }
 
-    fn data(&mut self, conn: ConnId, _: u64, frame: Vec<u8>, range: Range<usize>) {
+    fn data(
+        &mut self,
+        conn: ConnId,
+        _: u64,
+        frame: Vec<u8>,
+        range: Range<usize>,
+    ) -> Option<(Vec<u8>, Range<usize>)> {
         assert!(!range.is_empty(), "no data was delivered as data");
-        self.sessions.entry(conn).or_default().data.extend_from_slice(&frame[range]);
+        let session = self.sessions.entry(conn).or_default();
+        let taken = session.appetite.map_or(range.len(), |n| n.min(range.len()));
+        session.appetite = session.appetite.map(|n| n - taken);
+        let rest = range.start + taken..range.end;
+        session.data.extend_from_slice(&frame[range.start..rest.start]);
+        (!rest.is_empty()).then_some((frame, rest))
     }
 
     fn acked(&mut self, conn: ConnId, _: u64, bytes: u64) {

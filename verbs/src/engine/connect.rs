@@ -18,7 +18,7 @@ use urnic_iwarp::startup::{
     Initiator, Limits, Negotiated, Offer, Outcome, PeerParams, Progress, Request as Arrived, Responder,
     RtrKinds, StartupError,
 };
-use urnic_iwarp::{Role, Rtr, Stream, StreamLimits, Terminate};
+use urnic_iwarp::{Role, Rtr, Stream, Terminate};
 use urnic_tcp::{ConnId, ListenerId};
 
 /// A listening port.
@@ -97,6 +97,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             nudges: 0,
             starved: false,
             lender: None,
+            stopped: false,
             farewell: None,
             announced: false,
             phase,
@@ -226,7 +227,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         endpoint.listener = None;
         let Some(core) = self.qps.get_mut(qp) else { return };
-        let mut stream = Box::new(Stream::new(negotiated, StreamLimits::default()));
+        let mut stream = Box::new(Stream::new(negotiated, self.budget.clone()));
         // Before whatever the application has posted (MPAE-27, MPAE-28), and nothing that it hears of (MPAE-34).
         if let Some(rtr) = negotiated.rtr
             && let Ok(outgoing) = stream.begin(rtr.op(), 0)
@@ -265,7 +266,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
     ) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let Some(core) = self.qps.get_mut(qp) else { return };
-        core.stream = Some(Box::new(Stream::new(negotiated, StreamLimits::default())));
+        core.stream = Some(Box::new(Stream::new(negotiated, self.budget.clone())));
         core.tx.terminate = Some(terminate);
         let state = if core.is_over() { core.state() } else { QpState::Terminate };
         core.end(state, None, crate::wc::WcStatus::Flushed);

@@ -13,13 +13,13 @@ const NONE: u32 = u32::MAX;
 
 /// Where connections come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Source {
+pub(super) enum Source {
     V4(u32),
     V6(u64),
 }
 
 impl Source {
-    fn of(ip: IpAddr) -> Self {
+    pub(super) fn of(ip: IpAddr) -> Self {
         match ip.to_canonical() {
             IpAddr::V4(ip) => Source::V4(ip.to_bits()),
             IpAddr::V6(ip) => Source::V6((ip.to_bits() >> 64) as u64),

@@ -24,6 +24,8 @@ pub(super) struct Endpoint {
     pub(super) announced: bool,
     /// In the ready list.
     pub(super) queued: bool,
+    /// Its stream has stopped for want of memory, and it waits to be tried again.
+    pub(super) stopped: bool,
     /// Start-up octets that wait for a transmit buffer.
     pub(super) outbox: Vec<u8>,
     /// Has work that waits for the TCP window.
@@ -101,6 +103,10 @@ pub(super) struct StreamRange<F> {
 impl<F: urnic_tcp::Frame> Chunk for StreamRange<F> {
     fn bytes(&self) -> &[u8] {
         self.frame.bytes().get(self.range.clone()).unwrap_or_default()
+    }
+
+    fn pins(&self) -> usize {
+        self.frame.pins()
     }
 }
 

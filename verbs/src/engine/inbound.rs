@@ -10,6 +10,7 @@ use crate::qp::QpShared;
 use crate::sabotage::{Rule, broken};
 use crate::wc::{Wc, WcFlags, WcOpcode};
 use std::net::SocketAddr;
+use std::ops::Range;
 use urnic_iwarp::{
     AccessFault, AtomicFault, CannotInvalidate, Delivery, ReadFault, RecvFault, Sink, TaggedFault, TaggedOp,
     Terminate,
@@ -199,12 +200,12 @@ impl Sink for Inbound<'_> {
 }
 
 impl<F: urnic_tcp::Frame> Core<F> {
-    /// Hands stream data to the queue pair at `qp`.
-    fn receive_rdma(&mut self, endpoint: u32, qp: u32, chunk: StreamRange<F>) {
-        let Some(core) = self.qps.get_mut(qp) else { return };
-        let QpCore { shared, stream: Some(stream), tx, rx, .. } = &mut **core else { return };
+    /// Hands stream data to the queue pair at `qp`. Returns what its stream has no room for.
+    fn receive_rdma(&mut self, endpoint: u32, qp: u32, chunk: StreamRange<F>) -> Option<StreamRange<F>> {
+        let core = self.qps.get_mut(qp)?;
+        let QpCore { shared, stream: Some(stream), tx, rx, .. } = &mut **core else { return None };
         if tx.terminate.is_some() || shared.state().is_over() {
-            return; // after the end what arrives is acknowledged and discarded
+            return None; // after the end what arrives is acknowledged and discarded
         }
         let mut inbound = Inbound {
             shared,
@@ -218,6 +219,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
         };
         let outcome = stream.receive(chunk, &mut inbound);
         let Inbound { reads_answered, ready, terminated, overflow, first, .. } = inbound;
+        let incomplete = stream.mid_fpdu();
         let initiator = tx.initiator;
         if first && !initiator {
             shared.events.raise(AsyncEvent::CommunicationEstablished { qpn: shared.qpn });
@@ -232,17 +234,27 @@ impl<F: urnic_tcp::Frame> Core<F> {
         if ready {
             self.schedule(endpoint);
         }
-        match outcome {
-            Err(fault) => self.fail(qp, fault.terminate, Why::Fault(fault.cause)),
-            Ok(()) => {
+        if incomplete && let Some(core) = self.qps.get_mut(qp) {
+            Self::note_incomplete(core, qp, &mut self.stopped, self.now);
+        }
+        let rest = match outcome {
+            Err(fault) => {
+                self.fail(qp, fault.terminate, Why::Fault(fault.cause));
+                None
+            }
+            Ok(rest) => {
                 if let Some(terminate) = terminated {
                     let startup = first && !initiator;
                     self.terminated(qp, if startup { terminate } else { terminate.after_startup() });
                 } else if overflow {
                     self.fail(qp, Some(Terminate::STREAM_CATASTROPHIC), Why::CompletionQueueFull);
                 }
+                rest
             }
-        }
+        };
+        let (StreamRange { frame, range }, taken) = rest?;
+        self.wait_for_memory(endpoint);
+        Some(StreamRange { frame, range: range.start + taken..range.end })
     }
 }
 
@@ -257,22 +269,21 @@ impl<F: urnic_tcp::Frame> Handler<F> for Core<F> {
         }
     }
 
-    fn data(&mut self, conn: ConnId, tag: u64, frame: F, range: std::ops::Range<usize>) {
-        let Some(index) = self.endpoint_of(conn, tag) else { return };
+    fn data(&mut self, conn: ConnId, tag: u64, frame: F, range: Range<usize>) -> Option<(F, Range<usize>)> {
+        let index = self.endpoint_of(conn, tag)?;
         let chunk = StreamRange { frame, range };
-        match self.endpoints.get_mut(index) {
-            Some(Endpoint { phase: Phase::Open { qp }, heard, .. }) => {
+        let rest = match self.endpoints.get_mut(index)? {
+            Endpoint { phase: Phase::Open { qp }, heard, .. } => {
                 *heard = true;
                 let qp = *qp;
-                self.receive_rdma(index, qp, chunk);
+                self.receive_rdma(index, qp, chunk)
             }
-            Some(_) => {
-                if let Some((qp, rest)) = self.receive_startup(index, chunk) {
-                    self.receive_rdma(index, qp, rest);
-                }
+            _ => {
+                let (qp, rest) = self.receive_startup(index, chunk)?;
+                self.receive_rdma(index, qp, rest)
             }
-            None => {}
-        }
+        };
+        rest.map(|StreamRange { frame, range }| (frame, range))
     }
 
     fn acked(&mut self, conn: ConnId, tag: u64, bytes: u64) {

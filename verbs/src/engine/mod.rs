@@ -12,6 +12,7 @@ mod crowd;
 mod endpoint;
 mod fpdu;
 mod inbound;
+mod incomplete;
 mod lent;
 mod open;
 mod outbound;
@@ -21,6 +22,7 @@ mod rooms;
 mod slab;
 mod teardown;
 
+pub(crate) use incomplete::INCOMPLETE_MAX;
 pub(crate) use open::{choose_kernel, open};
 
 use crate::cm::{ConnParam, EventQueue};
@@ -35,6 +37,7 @@ use alarms::{Alarm, Alarms};
 use arrayvec::ArrayVec;
 use connect::Listener;
 use endpoint::{Endpoint, Farewell, Phase};
+use incomplete::Stopped;
 use qp::QpCore;
 use rooms::Rooms;
 use slab::Slab;
@@ -46,7 +49,7 @@ use std::time::Duration;
 use teardown::Why;
 use urnic_config::{Cidr, RtrChoice};
 use urnic_dataplane::RxEvent;
-use urnic_iwarp::AccessFault;
+use urnic_iwarp::{AccessFault, Budget};
 use urnic_tcp::{Claim, ConnId, LocalPorts, Patience, Stack, StackConfig, State, Time};
 
 /// A connection that was told to close and has not is reset after this long.
@@ -90,6 +93,8 @@ pub struct MpaConfig {
     pub ord: u16,
     /// How long a peer may take over its MPA Request.
     pub startup_timeout: Duration,
+    /// Octets of incomplete FPDUs that are kept of all peers together.
+    pub incomplete_max: usize,
 }
 
 /// An RNIC on a port.
@@ -142,6 +147,11 @@ struct Core<F: urnic_tcp::Frame> {
     alarms: Alarms,
     async_queue: Arc<AsyncQueue>,
     mpa: MpaConfig,
+    /// Memory for FPDUs that are not whole.
+    budget: Budget,
+    stopped: Stopped,
+    /// Connections that were ended to free such memory.
+    displaced: u64,
     generation: u32,
     /// The time of this pass.
     now: Time,
@@ -237,6 +247,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
     ) -> Result<Self, Error> {
         let now = clock.now();
         stack.checksum_offload_tx = port.spares_checksum();
+        let budget = Budget::new(mpa.incomplete_max, Self::pinnable(&port));
         let table = MrTable::new(stack.seed);
         let ports = Box::new(LocalPorts::new(stack.seed));
         let connections = stack.tcp.max_connections;
@@ -258,6 +269,9 @@ impl<P: Port, C: Clock> Engine<P, C> {
                 alarms: Alarms::default(),
                 async_queue: AsyncQueue::new()?,
                 mpa,
+                budget,
+                stopped: Stopped::default(),
+                displaced: 0,
                 generation: 0,
                 now,
             },
@@ -368,6 +382,10 @@ impl<P: Port, C: Clock> Engine<P, C> {
         if low != self.under_pressure {
             self.under_pressure = low;
             self.stack.set_pressure(low);
+            self.core.budget.set_pinnable(if low { 0 } else { Self::pinnable(&self.port) });
+            if low {
+                self.core.copy_out();
+            }
         }
         if low && self.port.receive_pool_short() {
             self.stack.give_back_held();
@@ -496,6 +514,9 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
             if self.core.rooms.someone_parts() {
                 self.part(now);
             }
+            if !self.core.stopped.is_empty() {
+                self.try_stopped(now);
+            }
         }
         let served = self.serve(now);
         if served {
@@ -532,8 +553,13 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         if self.owes_acks || !self.core.ready.is_empty() || self.core.rooms.someone_parts() {
             return Some(Duration::ZERO);
         }
-        let (alarm, seat) = (self.core.alarms.next(), self.core.rooms.next());
-        let deadlines = [self.stack.next_deadline(), alarm, seat, self.port.next_deadline()];
+        let deadlines = [
+            self.stack.next_deadline(),
+            self.core.alarms.next(),
+            self.core.rooms.next(),
+            self.core.stopped.next(),
+            self.port.next_deadline(),
+        ];
         let next = deadlines.into_iter().flatten().min()?;
         Some(Duration::from_nanos(next.0.saturating_sub(self.now().0)))
     }
@@ -737,6 +763,8 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
             ("tcp_unfilled_checksum", c.unfilled_tcp_checksum),
             ("malformed", c.malformed),
             ("arp_conflicts", c.arp_conflicts),
+            ("incomplete_octets", self.core.budget.reserved() as u64),
+            ("incomplete_displaced", self.core.displaced),
         ]);
         attributes.counters.extend(c.nstat());
         attributes

@@ -104,6 +104,7 @@ pub(crate) fn open(
         ird: config.mpa.ird,
         ord: config.mpa.ord,
         startup_timeout: config.mpa.startup_timeout,
+        incomplete_max: super::INCOMPLETE_MAX,
     };
     let attributes = EngineAttr {
         mac,

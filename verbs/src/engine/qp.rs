@@ -12,6 +12,7 @@ use crate::wc::{Wc, WcOpcode, WcStatus};
 use crate::wr::SendFlags;
 use std::sync::Arc;
 use urnic_iwarp::{Outgoing, ReadRequest, Stream, Terminate};
+use urnic_tcp::Time;
 
 /// The engine's half of a queue pair.
 pub(super) struct QpCore<F: urnic_tcp::Frame> {
@@ -22,6 +23,10 @@ pub(super) struct QpCore<F: urnic_tcp::Frame> {
     pub(super) stream: Option<Box<Stream<StreamRange<F>>>>,
     /// Inbound and outbound Reads that were negotiated.
     pub(super) reads: (u16, u16),
+    /// Since when an FPDU of the peer has been incomplete, and its number; of the last one if there is none now.
+    pub(super) incomplete: Option<(u32, Time)>,
+    /// In the list of those whose streams may hold frames.
+    pub(super) is_holder: bool,
     pub(super) tx: SendSide,
     pub(super) rx: ReceiveSide,
 }
@@ -162,7 +167,16 @@ pub(super) fn receive_scopes(qp: &QpShared) -> Scopes {
 impl<F: urnic_tcp::Frame> QpCore<F> {
     pub(super) fn new(shared: Arc<QpShared>) -> Self {
         let rx = ReceiveSide::new(&shared.recv);
-        QpCore { shared, endpoint: None, stream: None, reads: (0, 0), tx: SendSide::default(), rx }
+        QpCore {
+            shared,
+            endpoint: None,
+            stream: None,
+            reads: (0, 0),
+            incomplete: None,
+            is_holder: false,
+            tx: SendSide::default(),
+            rx,
+        }
     }
 
     pub(super) fn state(&self) -> QpState {
@@ -267,6 +281,9 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
     pub(super) fn end(&mut self, state: QpState, culprit: Option<(u32, WcStatus)>, open_receive: WcStatus) {
         let was_over = self.is_over();
         self.shared.set_state(state);
+        if let Some(stream) = &mut self.stream {
+            stream.stop_listening();
+        }
         self.flush(culprit, open_receive);
         if !was_over && matches!(self.shared.recv, Receives::Shared(_)) {
             self.shared.events.raise(AsyncEvent::LastWqeReached { qpn: self.shared.qpn });
@@ -279,6 +296,7 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
         let done = self.tx.done;
         self.tx = SendSide { next: done, done, ..SendSide::default() };
         self.stream = None;
+        self.incomplete = None;
         self.shared.clear_terminate();
         self.shared.set_state(QpState::Idle);
     }

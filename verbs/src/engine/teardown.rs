@@ -23,6 +23,8 @@ pub(super) enum Why {
     CompletionQueueFull,
     /// The peer's FIN came while there was work left (ERR-46).
     WorkLeft,
+    /// The peer's source had most of the memory for incomplete FPDUs, and others needed some.
+    Displaced,
     /// The application asked for it.
     Requested,
 }
@@ -305,6 +307,7 @@ fn fault(
         Why::Fault(cause) => (FaultCause::Peer, cause.to_string()),
         Why::WorkRequest(_) => (FaultCause::ReadSource, FaultCause::ReadSource.to_string()),
         Why::WorkLeft => (FaultCause::WorkLeft, FaultCause::WorkLeft.to_string()),
+        Why::Displaced => (FaultCause::Displaced, FaultCause::Displaced.to_string()),
         Why::CompletionQueueFull => (FaultCause::CqOverflow, FaultCause::CqOverflow.to_string()),
     };
     let fault = QpFault { qpn, cause, detail, terminate: terminate.map(|t| info(t, true)) };

@@ -43,6 +43,11 @@ impl Frame for RxFrame {
     }
 
     #[inline]
+    fn pins(&self) -> usize {
+        self.0.buffer_len()
+    }
+
+    #[inline]
     fn checksum_trusted(&self) -> bool {
         self.0.checksum_trusted()
     }
@@ -302,6 +307,10 @@ impl Port for DpdkPort {
         let arrival = self.fault.as_ref().and_then(|f| f.link.next_arrival()).map(Time);
         let now = (!self.queue.is_empty() || !self.hairpin.is_empty()).then_some(Time::ZERO);
         now.or(arrival)
+    }
+
+    fn receive_memory(&self) -> usize {
+        self.port.rx_pool().capacity() * self.port.rx_pool().room()
     }
 
     #[inline]

@@ -45,6 +45,9 @@ pub trait Port: Send {
     /// When the port itself wants another pass, whatever happens.
     fn next_deadline(&self) -> Option<Time>;
 
+    /// Octets of all receive buffers.
+    fn receive_memory(&self) -> usize;
+
     /// True while the receive pool is low (a quarter left), so that no more frames may be held out of order.
     fn receive_pool_low(&self) -> bool;
 

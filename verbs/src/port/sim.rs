@@ -8,6 +8,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use urnic_tcp::{Emit, Frame, Payload, Time};
 
+/// Octets of receive buffers that a simulated port says it has. (Its frames are vectors; there are any number of them.)
+const SIMULATED_MEMORY: usize = 16 << 20;
+
 /// A received frame.
 pub struct SimFrame(Vec<u8>);
 
@@ -240,6 +243,10 @@ impl Port for SimPort {
     }
 
     fn flush(&mut self) {}
+
+    fn receive_memory(&self) -> usize {
+        SIMULATED_MEMORY
+    }
 
     fn receive_pool_low(&self) -> bool {
         false

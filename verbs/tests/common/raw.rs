@@ -80,10 +80,17 @@ impl Handler<Octets> for Seen {
         self.connected.push(conn);
     }
 
-    fn data(&mut self, conn: ConnId, _: u64, frame: Octets, range: Range<usize>) {
+    fn data(
+        &mut self,
+        conn: ConnId,
+        _: u64,
+        frame: Octets,
+        range: Range<usize>,
+    ) -> Option<(Octets, Range<usize>)> {
         self.pieces.entry(conn).or_default().push(range.len());
         self.order.push((conn, range.len()));
         self.data.entry(conn).or_default().extend_from_slice(&frame.0[range]);
+        None
     }
 
     fn acked(&mut self, _: ConnId, _: u64, _: u64) {}

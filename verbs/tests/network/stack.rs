@@ -133,8 +133,15 @@ impl Handler<Received> for Seen {
         (self.conn, self.content) = (Some(conn), Some(Content::new(1)));
     }
 
-    fn data(&mut self, _: ConnId, _: u64, frame: Received, range: Range<usize>) {
+    fn data(
+        &mut self,
+        _: ConnId,
+        _: u64,
+        frame: Received,
+        range: Range<usize>,
+    ) -> Option<(Received, Range<usize>)> {
         self.content.as_mut().expect("a connection").check(&frame.0[range]);
+        None
     }
 
     fn acked(&mut self, _: ConnId, _: u64, _: u64) {}

@@ -1,0 +1,196 @@
+//! Memory for FPDUs that are not whole, shared by streams (RFC 5044 §6).
+
+mod support;
+
+use std::collections::VecDeque;
+use support::*;
+use urnic_iwarp::*;
+
+const STAG: u32 = 7;
+/// Octets of the buffer behind a chunk.
+const BUFFER: usize = 2048;
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
+}
+
+/// The FPDU of a Write of `len` octets to offset 0.
+fn written(len: usize) -> Vec<u8> {
+    fpdu(&tagged(0xC1, 0x40, STAG, 0, &pattern(len)))
+}
+
+/// A part of a stream in a receive buffer.
+struct Part(Vec<u8>);
+
+impl Chunk for Part {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn pins(&self) -> usize {
+        BUFFER
+    }
+}
+
+struct End {
+    stream: Stream<Part>,
+    memory: Memory,
+    /// What the stream has not taken, in order.
+    left: VecDeque<Vec<u8>>,
+}
+
+impl End {
+    fn new(budget: &Budget) -> End {
+        let negotiated = negotiated(Role::Responder, 4, 4);
+        let mut memory = Memory::default();
+        memory.add(STAG, 0, 1 << 17);
+        End { stream: Stream::new(&negotiated, budget.clone()), memory, left: VecDeque::new() }
+    }
+
+    /// Offers `octets` behind what was left, as TCP does; true if all are taken.
+    fn offer(&mut self, octets: &[u8]) -> bool {
+        if !octets.is_empty() {
+            self.left.push_back(octets.to_vec());
+        }
+        while let Some(next) = self.left.pop_front() {
+            if let Some((Part(octets), taken)) = self.stream.receive(Part(next), &mut self.memory).unwrap() {
+                self.left.push_front(octets[taken..].to_vec());
+                return false;
+            }
+        }
+        true
+    }
+
+    fn holds(&self, len: usize) -> bool {
+        self.memory.region(STAG).data()[..len] == pattern(len)
+    }
+}
+
+#[test]
+fn a_stream_stops_before_an_fpdu_that_finds_no_room() {
+    let (large, small) = (written(60_000), written(100));
+    let budget = Budget::new(large.len(), usize::MAX);
+    let (mut a, mut b) = (End::new(&budget), End::new(&budget));
+    assert!(a.offer(&large[..40_000]));
+    assert_eq!(budget.reserved(), large.len());
+    // Whole FPDUs need no room; the one behind them is left, to the octet.
+    assert!(!b.offer(&[&small[..], &large[..1000]].concat()));
+    assert!(b.holds(100));
+    assert_eq!((b.left.len(), b.left[0].len()), (1, 1000));
+    assert!(!b.stream.mid_fpdu());
+    // What follows waits behind it, although it would fit.
+    assert!(!b.offer(&large[1000..]));
+    assert!(!b.offer(&small));
+    assert_eq!(b.memory.placements, 100);
+    // What was begun is finished, and its room is free.
+    assert!(a.offer(&large[40_000..]));
+    assert!(a.holds(60_000));
+    assert_eq!((budget.reserved(), budget.pinned()), (0, 0));
+    assert!(b.offer(&[]));
+    assert!(b.holds(60_000));
+    assert_eq!(b.memory.placements, 100 + 60_000 + 100);
+    assert_eq!((budget.reserved(), budget.pinned()), (0, 0));
+}
+
+/// An octet of a ULPDU_Length tells no size: room for little is taken until the other is there.
+#[test]
+fn half_a_length_is_no_size() {
+    let large = written(60_000);
+    let budget = Budget::new(large.len() + 1000, usize::MAX);
+    let (mut a, mut b) = (End::new(&budget), End::new(&budget));
+    assert!(b.offer(&large[..1]));
+    assert!(b.stream.mid_fpdu());
+    assert!(a.offer(&large[..2]));
+    assert!(budget.reserved() > large.len());
+    assert!(!b.offer(&large[1..2]));
+    assert!(a.offer(&large[2..]));
+    assert!(b.offer(&large[2..]));
+    assert!(a.holds(60_000) && b.holds(60_000));
+    assert_eq!(budget.reserved(), 0);
+}
+
+/// Budgets count whole buffers: what may not be pinned is copied, and so is what is held when buffers become scarce.
+#[test]
+fn buffers_are_pinned_within_the_budget_only() {
+    let large = written(9000);
+    let budget = Budget::new(usize::MAX, 3 * BUFFER);
+    let (mut a, mut b) = (End::new(&budget), End::new(&budget));
+    for end in [&mut a, &mut b] {
+        assert!(end.offer(&large[..1400]));
+        assert!(end.stream.holds_chunks());
+    }
+    assert_eq!(budget.pinned(), 2 * BUFFER);
+    assert!(b.offer(&large[1400..2800]));
+    assert_eq!(budget.pinned(), 3 * BUFFER);
+    assert!(a.offer(&large[1400..2800]));
+    assert!(!a.stream.holds_chunks());
+    assert_eq!(budget.pinned(), 2 * BUFFER);
+
+    budget.set_pinnable(0);
+    b.stream.copy_out();
+    assert!(!b.stream.holds_chunks() && b.stream.mid_fpdu());
+    assert_eq!(budget.pinned(), 0);
+    assert!(b.offer(&large[2800..4200]));
+    assert_eq!(budget.pinned(), 0);
+    assert!(a.offer(&large[2800..]) && b.offer(&large[4200..]));
+    assert!(a.holds(9000) && b.holds(9000));
+    assert_eq!(budget.reserved(), 0);
+}
+
+/// Room comes back when a stream ends in the middle of an FPDU: by a fault, by its owner, or by being dropped.
+#[test]
+fn the_end_of_a_stream_frees_its_room() {
+    let large = written(9000);
+    let mut wrong = large.clone();
+    wrong[5000] ^= 1;
+    let budget = Budget::new(usize::MAX, usize::MAX);
+    let mut end = End::new(&budget);
+    assert!(end.offer(&wrong[..8000]));
+    assert!(end.stream.receive(Part(wrong[8000..].to_vec()), &mut end.memory).is_err());
+    assert_eq!((budget.reserved(), budget.pinned()), (0, 0));
+
+    let mut end = End::new(&budget);
+    assert!(end.offer(&large[..8000]));
+    assert!(budget.reserved() > 0 && budget.pinned() > 0);
+    end.stream.stop_listening();
+    assert_eq!((budget.reserved(), budget.pinned()), (0, 0));
+    assert!(end.offer(&large[8000..]) && !end.stream.mid_fpdu());
+
+    let mut end = End::new(&budget);
+    assert!(end.offer(&large[..8000]));
+    drop(end);
+    assert_eq!((budget.reserved(), budget.pinned()), (0, 0));
+}
+
+/// Many streams, little room, any split: each octet is placed once and in order, and no stream waits while room is free.
+#[test]
+fn streams_share_little_room() {
+    for seed in 0..200 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let limit = rng.usize(70_000..200_000);
+        let budget = Budget::new(limit, rng.usize(..40_000));
+        let streams = rng.usize(2..12);
+        let mut ends: Vec<_> = (0..streams).map(|_| End::new(&budget)).collect();
+        let mut to_come = vec![Vec::new(); streams];
+        for stream in &mut to_come {
+            for _ in 0..rng.usize(1..6) {
+                stream.extend(written(rng.usize(..65_000)));
+            }
+        }
+        for _ in 0..100_000 {
+            let i = rng.usize(..streams);
+            let most = 1 + rng.usize(..6000);
+            let n = rng.usize(..most).min(to_come[i].len());
+            let part: Vec<u8> = to_come[i].drain(..n).collect();
+            ends[i].offer(&part);
+            assert!(budget.reserved() <= limit && budget.pinned() <= 40_000, "seed {seed}");
+            if to_come.iter().all(Vec::is_empty) && ends.iter().all(|e| e.left.is_empty()) {
+                break;
+            }
+        }
+        for end in &ends {
+            assert!(end.left.is_empty() && !end.stream.mid_fpdu(), "seed {seed}: something is left");
+        }
+        assert_eq!((budget.reserved(), budget.pinned()), (0, 0), "seed {seed}");
+    }
+}
