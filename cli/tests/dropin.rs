@@ -12,7 +12,7 @@ use stock::{Node, alone, pair, perftest, text, urnic};
 const LIBRARIES: [(&str, &str); 2] = [("libibverbs.so.1", "IBVERBS_"), ("librdmacm.so.1", "RDMACM_")];
 
 /// What stands before the C library's functions besides, for whoever asks for them.
-const INTERPOSED: [&str; 5] = ["getifaddrs", "freeifaddrs", "getaddrinfo", "_exit", "_Exit"];
+const INTERPOSED: [&str; 6] = ["getifaddrs", "freeifaddrs", "getaddrinfo", "_exit", "_Exit", "daemon"];
 
 fn drop_in(library: &str) -> PathBuf {
     urnic().parent().expect("a folder").join("drop-in").join(library)

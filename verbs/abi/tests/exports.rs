@@ -7,8 +7,8 @@ use std::process::Command;
 
 /// What the shim has besides: to show the device's address to programs, to end connections when they end, to leave sockets
 /// of DPDK's alone, and to find functions for the drop-in libraries.
-const INTERPOSED: [&str; 7] =
-    ["getifaddrs", "freeifaddrs", "getaddrinfo", "_exit", "_Exit", "socket", "urnic_find"];
+const INTERPOSED: [&str; 8] =
+    ["getifaddrs", "freeifaddrs", "getaddrinfo", "_exit", "_Exit", "daemon", "socket", "urnic_find"];
 /// What the engine has for the shim.
 const INTERNAL: [&str; 2] = ["urnic_before_exit", "urnic_control_thread"];
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use urnic_config::Progress;
 use urnic_dataplane::RxEvent;
 
+use super::last::Watch;
 use super::{Shard, linger};
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
@@ -189,7 +190,15 @@ impl Driver {
 
 /// Passes without pause.
 fn dedicated(shard: &Shard) {
+    /// Passes between two looks at the clock.
+    const LOOK_EVERY: u32 = 1 << 16;
+    let mut watch = Watch::new();
+    let mut passes = 0u32;
     while !shard.driver.stopping.load(Ordering::Relaxed) {
+        passes = passes.wrapping_add(1);
+        if passes.is_multiple_of(LOOK_EVERY) {
+            watch.look();
+        }
         if linger::is_wanted() {
             linger::grant();
         }
@@ -205,10 +214,12 @@ fn adaptive(shard: &Shard) {
     let driver = &shard.driver;
     let mut polls = shard.hot.polls.load(Ordering::Relaxed);
     let mut nap = SHORTEST_NAP;
+    let mut watch = Watch::new();
     while !driver.stopping.load(Ordering::Relaxed) {
         if linger::is_wanted() {
             linger::grant();
         }
+        watch.look();
         let seen = driver.wakes.load(Ordering::SeqCst);
         let polled = std::mem::replace(&mut polls, shard.hot.polls.load(Ordering::Relaxed)) != polls;
         if driver.handed_over.swap(false, Ordering::AcqRel) {

@@ -94,15 +94,6 @@ pub fn before_exit() {
     goodbye(false);
 }
 
-/// Takes back [`before_exit`]: the process goes on after all, because it could not become another program. Its
-/// connections are closed, and it is told so.
-pub fn after_failed_exec() {
-    if WISH.load(Ordering::SeqCst) == wish::DONE {
-        quiet::speak();
-        WISH.store(wish::NONE, Ordering::SeqCst);
-    }
-}
-
 /// Wishes for a goodbye and waits for it. Without a thread of the engine it starts one, if it may allocate.
 fn goodbye(may_start_thread: bool) {
     if forked() || OWNER.load(Ordering::Relaxed) != std::process::id() {

@@ -3,6 +3,7 @@
 
 mod doorbell;
 mod driver;
+mod last;
 mod linger;
 mod ops;
 mod quiet;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use doorbell::{Bell, Doorbells};
 pub(crate) use driver::with_signals_blocked;
-pub use linger::{after_failed_exec, before_exit};
+pub use linger::before_exit;
 pub(crate) use linger::{linger_at_exit, still_quiet};
 pub(crate) use ops::{DeviceClock, EngineAttr, EngineOps, ListenId, RequestId, Ties};
 pub(crate) use quiet::{deliver, forked, is_quiet};

@@ -26,7 +26,7 @@ const LIBRARIES: [(&str, Option<&str>); 2] =
     [("libibverbs.so.1", None), ("librdmacm.so.1", Some("libibverbs.so.1"))];
 
 /// Functions of the C library that `liburnic.so` stands before, to show the device's address and to end connections.
-const INTERPOSED: [&str; 5] = ["getifaddrs", "freeifaddrs", "getaddrinfo", "_exit", "_Exit"];
+const INTERPOSED: [&str; 6] = ["getifaddrs", "freeifaddrs", "getaddrinfo", "_exit", "_Exit", "daemon"];
 
 /// Makes the libraries, in the folder of this profile: `out` is PROFILE/build/PACKAGE/out.
 pub fn make(out: &Path) {

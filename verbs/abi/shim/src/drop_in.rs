@@ -21,6 +21,7 @@ unsafe extern "C" fn urnic_find(name: *const c_char) -> *const c_void {
         b"freeifaddrs" => interfaces::drop_in::freeifaddrs as *const c_void,
         b"getaddrinfo" => interfaces::drop_in::getaddrinfo as *const c_void,
         b"_exit" | b"_Exit" => leave::our_exit as *const c_void,
+        b"daemon" => leave::our_daemon as *const c_void,
         _ if engine::forwards(name) => engine::function(name),
         _ => rsocket(name),
     }

@@ -1,5 +1,5 @@
-//! The end of a process by `_exit`, which runs no exit handlers: fio's jobs end so. A kernel would deliver what their
-//! connections hold; here the engine does it before.
+//! The ends of a process that run no exit handlers: `_exit`, by which fio's jobs end, and `daemon`, whose parent ends by the C
+//! library's own. A kernel would deliver what their connections hold; here the engine does it before.
 
 use std::ffi::c_int;
 
@@ -11,6 +11,59 @@ pub unsafe extern "C" fn our_exit(status: c_int) -> ! {
     loop {
         // SAFETY: ends the process, with all its threads.
         unsafe { libc::syscall(libc::SYS_exit_group, status) };
+    }
+}
+
+/// As the C library's, but that the parent says goodbye. The child has no device.
+pub unsafe extern "C" fn our_daemon(stays: c_int, keeps_files: c_int) -> c_int {
+    // SAFETY: as the caller of `daemon` may fork; strings that end, and numbers.
+    unsafe {
+        match libc::fork() {
+            -1 => return -1,
+            0 => {}
+            _ => our_exit(0),
+        }
+        if libc::setsid() < 0 {
+            return -1;
+        }
+        if stays == 0 {
+            libc::chdir(c"/".as_ptr());
+        }
+        if keeps_files == 0 { to_dev_null() } else { 0 }
+    }
+}
+
+/// Standard input, output and error go nowhere. 0, or -1 and errno.
+fn to_dev_null() -> c_int {
+    /// The kernel's number of `/dev/null`.
+    const NULL: libc::dev_t = libc::makedev(1, 3);
+    // SAFETY: a string that ends, a structure of our own, and numbers.
+    unsafe {
+        let fd = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        if fd < 0 {
+            return -1;
+        }
+        let mut stat: libc::stat = std::mem::zeroed();
+        if libc::fstat(fd, &raw mut stat) < 0
+            || stat.st_mode & libc::S_IFMT != libc::S_IFCHR
+            || stat.st_rdev != NULL
+        {
+            libc::close(fd);
+            *libc::__errno_location() = libc::ENODEV;
+            return -1;
+        }
+        for standard in 0..=2 {
+            // To be the same is no reason to be closed by the next exec.
+            if fd == standard {
+                libc::fcntl(fd, libc::F_SETFD, 0);
+            } else {
+                libc::dup2(fd, standard);
+            }
+        }
+        if fd > 2 {
+            libc::close(fd);
+        }
+        0
     }
 }
 
@@ -28,5 +81,11 @@ mod symbols {
     unsafe extern "C" fn _Exit(status: c_int) -> ! {
         // SAFETY: as said there.
         unsafe { our_exit(status) }
+    }
+
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn daemon(stays: c_int, keeps_files: c_int) -> c_int {
+        // SAFETY: the caller's promises.
+        unsafe { our_daemon(stays, keeps_files) }
     }
 }
