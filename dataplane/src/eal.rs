@@ -15,6 +15,7 @@ use nix::unistd::gettid;
 use urnic_config::Hugepages;
 
 use crate::affinity;
+use crate::cloexec;
 use crate::hugepages;
 use crate::log;
 
@@ -64,6 +65,12 @@ pub enum EalError {
         "this process was forked from one that had opened a urnic device; open the device after fork() only"
     )]
     Forked,
+    /// EAL would abort the process for want of descriptors.
+    #[error(
+        "fewer than {DESCRIPTORS} file descriptors are free, and DPDK needs them to start: raise the limit (`ulimit -n`), or \
+         close some"
+    )]
+    Descriptors,
     /// `rte_eal_init` failed.
     #[error("DPDK did not start: {reason}{}", log::appendix(.log))]
     Init {
@@ -120,6 +127,7 @@ impl Eal {
             return if eal.pid == std::process::id() { Ok(eal) } else { Err(EalError::Forked) };
         }
         let (memory, args) = arguments(config)?;
+        enough_descriptors()?;
         let result = Self::launch(memory, args);
         *started = Some(result.clone());
         result
@@ -240,6 +248,16 @@ impl Eal {
     }
 }
 
+/// Descriptors that have to be free; EAL takes about half of them, and panics without.
+const DESCRIPTORS: usize = 16;
+
+/// Takes as many as EAL may want, and gives them back.
+fn enough_descriptors() -> Result<(), EalError> {
+    let first = std::fs::File::open("/dev/null").map_err(|_| EalError::Descriptors)?;
+    let more = (1..DESCRIPTORS).map(|_| first.try_clone().map_err(|_| EalError::Descriptors));
+    more.collect::<Result<Vec<_>, _>>().map(drop)
+}
+
 /// Chooses the memory and writes the command line.
 fn arguments(config: &EalConfig) -> Result<(MemoryKind, Vec<CString>), EalError> {
     let cores: Vec<String> = affinity::allowed_cores().iter().map(usize::to_string).collect();
@@ -294,6 +312,7 @@ fn arguments(config: &EalConfig) -> Result<(MemoryKind, Vec<CString>), EalError>
 /// Calls `rte_eal_init`: `Ok(true)` if it started, `Ok(false)` if one ran already.
 fn init(args: &[CString]) -> Result<bool, EalError> {
     log::capture();
+    cloexec::close_on_exec();
     // EAL may keep pointers into its arguments and permutes the vector: both are given to it for good.
     let argv: Vec<*mut c_char> =
         args.iter().map(|a| a.clone().into_raw()).chain([std::ptr::null_mut()]).collect();

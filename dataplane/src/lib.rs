@@ -13,6 +13,7 @@ mod caps;
 mod capture;
 mod checksum;
 mod clock;
+mod cloexec;
 mod eal;
 mod frame;
 mod hugepages;

@@ -53,6 +53,15 @@ fn exchange_with(echo: &str, first: &str, second: &str, env: &[(&str, &str)]) {
     echo.finish();
 }
 
+/// DPDK aborts the process for want of descriptors; it is not asked then.
+#[test]
+fn a_process_without_descriptors_is_told() {
+    let link = Link::new();
+    let mut end = Child::start("starved", &link.spec("vhost", ""), &[(ends::HUGEPAGES, "off")]);
+    end.expect("open");
+    end.finish();
+}
+
 #[test]
 fn virtio_user_serves_vhost() {
     let _alone = alone();

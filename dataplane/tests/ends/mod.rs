@@ -6,6 +6,7 @@ mod program;
 
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use urnic_config::PortSpec;
 use urnic_dataplane::{
-    Eal, EalConfig, Hugepages, Mbuf, Port, PortError, PortOptions, RxEvent, TxFrame, TxQueue, retired_pools,
+    Eal, EalConfig, EalError, Hugepages, Mbuf, Port, PortError, PortOptions, RxEvent, TxFrame, TxQueue,
+    retired_pools,
 };
 
 pub const ROLE: &str = "URNIC_TEST_ROLE";
@@ -48,13 +50,18 @@ pub fn run(role: &str) {
         _ => Hugepages::Auto,
     };
     let stop = stop_flag();
+    let inherited = descriptors();
+    if role == "starved" {
+        refused_without_descriptors(hugepages);
+    }
     let cores = urnic_dataplane::allowed_cores();
     let eal = Eal::start(&EalConfig { hugepages, ..EalConfig::default() }).expect("EAL");
     assert_eq!(urnic_dataplane::allowed_cores(), cores, "EAL has pinned the caller");
     let options = PortOptions { mtu, ..PortOptions::default() };
     let open = |spec: &PortSpec| Port::open(&eal, spec, &options);
     if role == "reopen" {
-        return reopen(&spec, &stop, &open);
+        reopen(&spec, &stop, &open);
+        return all_close_on_exec(&inherited);
     }
     let mut port = match open(&spec) {
         Ok(port) => port,
@@ -91,14 +98,63 @@ pub fn run(role: &str) {
             });
             say("verified");
         }
+        "starved" => say("open"),
         "survive" => {
             say("open");
             survive(&mut port, &stop);
         }
         other => panic!("no role {other}"),
     }
+    // After traffic: some were opened for the peer, and more memory was taken.
+    all_close_on_exec(&inherited);
     drop(port);
     assert_eq!(retired_pools(), 0, "frames have leaked");
+}
+
+/// EAL is refused while there are no descriptors for it, whatever their number, and may be tried again.
+fn refused_without_descriptors(hugepages: Hugepages) {
+    let open = descriptors().len() as libc::rlim_t;
+    // SAFETY: structures of our own.
+    unsafe {
+        let mut before: libc::rlimit = std::mem::zeroed();
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut before), 0);
+        for free in 0..8 {
+            let few = libc::rlimit { rlim_cur: open + free, ..before };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &few), 0);
+            let refused = Eal::start(&EalConfig { hugepages, ..EalConfig::default() });
+            assert!(matches!(refused, Err(EalError::Descriptors)), "{free} free: {refused:?}");
+        }
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &before), 0);
+    }
+}
+
+/// The numbers of the descriptors that are open.
+fn descriptors() -> Vec<String> {
+    let names = std::fs::read_dir("/proc/self/fd").expect("descriptors").map_while(Result::ok);
+    names.filter_map(|name| name.file_name().into_string().ok()).collect()
+}
+
+/// What was opened since is closed by exec, and files of memory are for their owner only.
+fn all_close_on_exec(inherited: &[String]) {
+    let mut judged = 0;
+    for fd in descriptors().iter().filter(|fd| !inherited.contains(fd)) {
+        // That by which the folder was read is gone.
+        let Ok(file) = std::fs::read_link(format!("/proc/self/fd/{fd}")) else { continue };
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).expect("a descriptor");
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).expect("flags").trim();
+        let flags = i32::from_str_radix(flags, 8).expect("an octal number");
+        assert!(
+            flags & libc::O_CLOEXEC != 0,
+            "{} would be left to a program that is started",
+            file.display()
+        );
+        if file.to_string_lossy().starts_with("/memfd:") {
+            let mode = std::fs::metadata(format!("/proc/self/fd/{fd}")).expect("a file").mode();
+            assert_eq!(mode & 0o077, 0, "{} is others'", file.display());
+        }
+        judged += 1;
+    }
+    assert!(judged > 0, "EAL has some");
 }
 
 /// Waits until the peer is there.

@@ -1,0 +1,257 @@
+//! Descriptors that DPDK opens must not be left to the programs which this one starts: packet sockets are rights, and the
+//! files behind hugepages are the memory. DPDK opens nearly all of them without close-on-exec, at any time and in threads of
+//! its own (an accepted connection, a descriptor that a peer sends, more memory), where a later `fcntl` leaves a gap
+//! in which another thread may fork.
+//!
+//! So its libraries are given other functions in the place of those of the C library that open descriptors: their
+//! entries in the tables by which the dynamic linker binds calls (ELF's global offset tables) are overwritten. It
+//! concerns DPDK's own calls alone.
+
+use std::collections::HashSet;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem;
+use std::sync::{Mutex, PoisonError};
+
+use libc::{Elf64_Addr, Elf64_Phdr, Elf64_Sym, Elf64_Xword, mode_t};
+
+/// How the files of these libraries begin: DPDK's, and those by which it drives AF_XDP.
+const LIBRARIES: [&[u8]; 3] = [b"librte_", b"libxdp.", b"libbpf."];
+
+/// Objects whose tables have been seen to, by their addresses.
+static SEEN: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
+
+/// Lets all that DPDK opens from now on be closed by exec. To be called before it starts: libraries that it
+/// loads by itself are seen to as it does.
+pub(crate) fn close_on_exec() {
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let seen: *mut HashSet<usize> = seen.get_or_insert_default();
+    // SAFETY: `each` takes what is given here, which lives through the call.
+    unsafe { libc::dl_iterate_phdr(Some(each), seen.cast()) };
+}
+
+/// The functions in the place of those of the C library.
+fn substitute(name: &CStr) -> Option<*const c_void> {
+    Some(match name.to_bytes() {
+        b"open" | b"open64" => open as *const c_void,
+        b"openat" | b"openat64" => openat as *const c_void,
+        b"fopen" | b"fopen64" => fopen as *const c_void,
+        b"socket" => socket as *const c_void,
+        b"accept" => accept as *const c_void,
+        b"recvmsg" => recvmsg as *const c_void,
+        b"eventfd" => eventfd as *const c_void,
+        b"epoll_create" => epoll_create as *const c_void,
+        b"epoll_create1" => epoll_create1 as *const c_void,
+        b"timerfd_create" => timerfd_create as *const c_void,
+        b"memfd_create" => memfd_create as *const c_void,
+        b"pipe" => pipe as *const c_void,
+        b"dup" => dup as *const c_void,
+        b"dlopen" => dlopen as *const c_void,
+        _ => return None,
+    })
+}
+
+// Each does what the C library's function of its name does. Sockets are made by the kernel itself: a library that is
+// preloaded may make something else of the C library's (librspreload.so).
+
+unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { libc::open64(path, flags | libc::O_CLOEXEC, mode) }
+}
+
+unsafe extern "C" fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { libc::openat64(folder, path, flags | libc::O_CLOEXEC, mode) }
+}
+
+unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    let mut closing = [0; 16];
+    // SAFETY: the caller's promises: strings that end. One that is too long for `closing` is passed on.
+    unsafe {
+        let given = CStr::from_ptr(mode).to_bytes();
+        let Some(place) = closing.get_mut(..given.len() + 2) else { return libc::fopen64(path, mode) };
+        place[..given.len()].copy_from_slice(given);
+        place[given.len()] = b'e';
+        libc::fopen64(path, closing.as_ptr().cast())
+    }
+}
+
+unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: takes numbers; answers a descriptor, or -1.
+    unsafe { libc::syscall(libc::SYS_socket, domain, kind | libc::SOCK_CLOEXEC, protocol) as c_int }
+}
+
+unsafe extern "C" fn accept(fd: c_int, address: *mut libc::sockaddr, len: *mut libc::socklen_t) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { libc::syscall(libc::SYS_accept4, fd, address, len, libc::SOCK_CLOEXEC) as c_int }
+}
+
+unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
+    // SAFETY: the caller's promises.
+    unsafe { libc::syscall(libc::SYS_recvmsg, fd, message, flags | libc::MSG_CMSG_CLOEXEC) as isize }
+}
+
+unsafe extern "C" fn eventfd(count: c_uint, flags: c_int) -> c_int {
+    // SAFETY: takes numbers.
+    unsafe { libc::eventfd(count, flags | libc::EFD_CLOEXEC) }
+}
+
+unsafe extern "C" fn epoll_create(_size: c_int) -> c_int {
+    // SAFETY: takes a number.
+    unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }
+}
+
+unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: takes a number.
+    unsafe { libc::epoll_create1(flags | libc::EPOLL_CLOEXEC) }
+}
+
+unsafe extern "C" fn timerfd_create(clock: c_int, flags: c_int) -> c_int {
+    // SAFETY: takes numbers.
+    unsafe { libc::timerfd_create(clock, flags | libc::TFD_CLOEXEC) }
+}
+
+unsafe extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
+    // SAFETY: the caller's promises, and a descriptor of ours.
+    unsafe {
+        let fd = libc::memfd_create(name, flags | libc::MFD_CLOEXEC);
+        if fd >= 0 {
+            // Who is sent the descriptor needs no right to open the file anew, which the kernel gives to all.
+            libc::fchmod(fd, 0o600);
+        }
+        fd
+    }
+}
+
+unsafe extern "C" fn pipe(ends: *mut c_int) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { libc::pipe2(ends, libc::O_CLOEXEC) }
+}
+
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: takes numbers.
+    unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) }
+}
+
+unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
+    // SAFETY: the caller's promises.
+    let library = unsafe { libc::dlopen(path, flags) };
+    if !library.is_null() {
+        close_on_exec();
+    }
+    library
+}
+
+/// An entry of an object's dynamic section.
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: Elf64_Addr,
+}
+
+/// A place that the dynamic linker fills in.
+#[repr(C)]
+struct Relocation {
+    offset: Elf64_Addr,
+    info: Elf64_Xword,
+    addend: i64,
+}
+
+const DT_NULL: i64 = 0;
+const DT_PLTRELSZ: i64 = 2;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
+const DT_JMPREL: i64 = 23;
+/// A call's, and an address's, entry of the global offset table.
+const R_X86_64_JUMP_SLOT: u64 = 7;
+const R_X86_64_GLOB_DAT: u64 = 6;
+
+unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _size: usize, seen: *mut c_void) -> c_int {
+    // SAFETY: the dynamic linker gives an object that is loaded; the set is the one of `close_on_exec`.
+    unsafe {
+        let (info, seen) = (&*info, &mut *seen.cast::<HashSet<usize>>());
+        if info.dlpi_name.is_null() {
+            return 0;
+        }
+        let name = CStr::from_ptr(info.dlpi_name).to_bytes();
+        let file = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        if LIBRARIES.iter().any(|begins| file.starts_with(begins)) && seen.insert(info.dlpi_addr as usize) {
+            bind(info);
+        }
+    }
+    0
+}
+
+/// Puts our functions into an object's tables.
+///
+/// # Safety
+/// The object is loaded and stays so: DPDK unloads none of its libraries.
+unsafe fn bind(info: &libc::dl_phdr_info) {
+    // SAFETY: the tables of an object that is loaded, as ELF lays them out; the dynamic linker has turned the addresses in
+    // its dynamic section into those of memory.
+    unsafe {
+        let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
+        let segment = |kind| headers.iter().find(|header: &&Elf64_Phdr| header.p_type == kind);
+        let Some(dynamic) = segment(libc::PT_DYNAMIC) else { return };
+        let entries = (info.dlpi_addr + dynamic.p_vaddr) as *const Dynamic;
+        let value = |tag| {
+            let mut entry = entries;
+            while (*entry).tag != DT_NULL && (*entry).tag != tag {
+                entry = entry.add(1);
+            }
+            ((*entry).tag == tag).then_some((*entry).value)
+        };
+        let (Some(symbols), Some(strings)) = (value(DT_SYMTAB), value(DT_STRTAB)) else { return };
+        let Some(opened) = Opened::of(info.dlpi_addr, segment(libc::PT_GNU_RELRO)) else { return };
+        for (table, size) in [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)] {
+            let (Some(table), Some(size)) = (value(table), value(size)) else { continue };
+            let places = size as usize / mem::size_of::<Relocation>();
+            for place in std::slice::from_raw_parts(table as *const Relocation, places) {
+                if !matches!(place.info & 0xffff_ffff, R_X86_64_JUMP_SLOT | R_X86_64_GLOB_DAT) {
+                    continue;
+                }
+                let symbol = &*(symbols as *const Elf64_Sym).add((place.info >> 32) as usize);
+                let name = CStr::from_ptr((strings as *const c_char).add(symbol.st_name as usize));
+                // What the object has itself is its own business.
+                if symbol.st_shndx == 0
+                    && let Some(ours) = substitute(name)
+                {
+                    ((info.dlpi_addr + place.offset) as *mut *const c_void).write_volatile(ours);
+                }
+            }
+        }
+        drop(opened);
+    }
+}
+
+/// The part of an object that the dynamic linker has made read-only when it was done; writable until this goes.
+struct Opened {
+    start: usize,
+    len: usize,
+}
+
+impl Opened {
+    /// `None`: the system does not allow it.
+    fn of(base: Elf64_Addr, part: Option<&Elf64_Phdr>) -> Option<Self> {
+        // SAFETY: asks for a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let (start, end) = part.map_or((0, 0), |part| {
+            let start = (base + part.p_vaddr) as usize;
+            (start & !(page - 1), (start + part.p_memsz as usize) & !(page - 1))
+        });
+        let this = Self { start, len: end.saturating_sub(start) };
+        this.protect(libc::PROT_READ | libc::PROT_WRITE).then_some(this)
+    }
+
+    fn protect(&self, rights: c_int) -> bool {
+        // SAFETY: pages of the object's data, which is readable in any case.
+        self.len == 0 || unsafe { libc::mprotect(self.start as *mut c_void, self.len, rights) } == 0
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.protect(libc::PROT_READ);
+    }
+}
