@@ -173,6 +173,11 @@ impl Talking {
         std::iter::from_fn(|| self.lines.recv_timeout(PATIENCE).ok()).any(|line| line.starts_with(what))
     }
 
+    /// Waits for the next line that begins so. None: it ends before, or says nothing for long.
+    pub fn line(&self, begins: &str) -> Option<String> {
+        std::iter::from_fn(|| self.lines.recv_timeout(PATIENCE).ok()).find(|line| line.starts_with(begins))
+    }
+
     /// How it ends, and what it said on standard error.
     pub fn output(self) -> Output {
         self.running.output()

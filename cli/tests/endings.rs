@@ -1,0 +1,316 @@
+//! How programs in C end, and what careless ones do to themselves (`verbs/abi/tests/c/endings.c`), with libraries of the release
+//! profile in each way of loading them: a process ends as `docs/run.md` says, its peer hears of it as it says there, and others
+//! are served meanwhile.
+//!
+//! `URNIC_ENDINGS=dev` takes the libraries of the tests' own profile, which are built sooner.
+
+#[allow(dead_code)] // every test binary uses a part
+#[path = "../../verbs/tests/network/netns.rs"]
+mod netns;
+mod stock;
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use netns::Namespace;
+use nix::sys::signal::Signal;
+use stock::{Node, PATIENCE, Talking, alone, text, urnic, was_ended_by};
+use tempfile::TempDir;
+
+/// What a program ends with that was to end by itself, and one that was to go on.
+const ENDED: End = End::Exit(7);
+const WENT_ON: End = End::Exit(8);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Exit(i32),
+    Signal(Signal),
+}
+
+/// What the peer hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hears {
+    /// The connection is closed.
+    Goodbye,
+    /// Nothing: it finds out by itself.
+    Nothing,
+    /// One or the other, depending on what was interrupted.
+    Either,
+}
+
+/// Ways to end, in the order of the program's own table.
+const CASES: [(&str, End, Hears); 27] = [
+    ("exit", ENDED, Hears::Goodbye),
+    ("return", ENDED, Hears::Goodbye),
+    ("_exit", ENDED, Hears::Goodbye),
+    ("quick_exit", ENDED, Hears::Goodbye),
+    ("exit-with-listeners", ENDED, Hears::Goodbye),
+    ("exit-in-handler", ENDED, Hears::Either),
+    ("verbs-in-handler", ENDED, Hears::Either),
+    ("last-thread", End::Exit(0), Hears::Goodbye),
+    ("last-thread-later", End::Exit(0), Hears::Goodbye),
+    ("daemon", End::Exit(0), Hears::Goodbye),
+    ("exec", ENDED, Hears::Nothing),
+    ("abort", End::Signal(Signal::SIGABRT), Hears::Nothing),
+    ("kill", End::Signal(Signal::SIGKILL), Hears::Nothing),
+    ("closefrom", ENDED, Hears::Nothing),
+    ("fork", WENT_ON, Hears::Goodbye),
+    ("vfork", WENT_ON, Hears::Goodbye),
+    ("posix_spawn", WENT_ON, Hears::Goodbye),
+    ("inherits-nothing", WENT_ON, Hears::Goodbye),
+    ("setuid", WENT_ON, Hears::Goodbye),
+    ("no-descriptors", WENT_ON, Hears::Goodbye),
+    ("no-locked-memory", WENT_ON, Hears::Goodbye),
+    ("thread-ends-with-lock", WENT_ON, Hears::Goodbye),
+    ("stopped", ENDED, Hears::Nothing),
+    ("munmap", End::Signal(Signal::SIGSEGV), Hears::Nothing),
+    ("mprotect", End::Signal(Signal::SIGSEGV), Hears::Nothing),
+    ("truncate", End::Signal(Signal::SIGBUS), Hears::Nothing),
+    ("deregistered", WENT_ON, Hears::Goodbye),
+];
+
+/// Where the way of loading makes a difference: functions that stand before the C library's.
+const LOADED: [&str; 9] = [
+    "exit",
+    "return",
+    "_exit",
+    "quick_exit",
+    "exit-in-handler",
+    "last-thread",
+    "daemon",
+    "posix_spawn",
+    "inherits-nothing",
+];
+
+/// How long a process may take to end, beside what it waits for: its start, echoes, five seconds of goodbye. A bound for a busy
+/// machine.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
+/// How long `stopped` is stopped.
+const STOPPED: Duration = Duration::from_secs(30);
+
+/// How our libraries come into the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Preload,
+    DropIn,
+    /// Linked to liburnic.so itself.
+    Direct,
+    /// The drop-in libraries, watched by AddressSanitizer.
+    Asan,
+}
+
+/// A folder as packages have it: `bin/urnic`, and the libraries in `lib/urnic`.
+fn package() -> &'static Path {
+    static MADE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = MADE.get_or_init(|| {
+        let own = urnic();
+        let debug = own.parent().expect("target/PROFILE/urnic");
+        let target = debug.parent().expect("the target folder");
+        let release = if std::env::var_os("URNIC_ENDINGS").is_some_and(|how| how == "dev") {
+            debug.to_path_buf()
+        } else {
+            let mut build = Command::new(env!("CARGO"));
+            build.args([
+                "build",
+                "--release",
+                "--quiet",
+                "--package",
+                "urnic-abi",
+                "--package",
+                "urnic-shim",
+            ]);
+            build.arg("--target-dir").arg(target);
+            assert!(build.status().expect("cargo runs").success(), "the release libraries are built");
+            target.join("release")
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().to_path_buf();
+        let (bin, lib) = (path.join("bin"), path.join("lib/urnic"));
+        std::fs::create_dir(&bin).expect("a folder");
+        std::fs::create_dir_all(&lib).expect("a folder");
+        std::fs::copy(own, bin.join("urnic")).expect("a copy");
+        for file in ["liburnic.so", "liburnic_verbs.so", "drop-in"] {
+            symlink(release.join(file), lib.join(file)).expect("a link");
+        }
+        (folder, path)
+    });
+    path
+}
+
+/// The program, as a way of loading wants it.
+fn program(way: Way) -> PathBuf {
+    let path = package().join(format!("{way:?}"));
+    let mut compile = Command::new("cc");
+    compile.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&path);
+    if way == Way::Asan {
+        compile.args(["-fsanitize=address", "-fno-omit-frame-pointer"]);
+    }
+    compile.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../verbs/abi/tests/c/endings.c"));
+    if way == Way::Direct {
+        let lib = package().join("lib/urnic");
+        compile.arg("-L").arg(&lib).arg("-l:liburnic.so").arg(format!("-Wl,-rpath,{}", lib.display()));
+    } else {
+        compile.args(["-lrdmacm", "-libverbs"]);
+    }
+    compile.arg("-lpthread");
+    assert!(compile.status().expect("cc runs").success(), "endings.c is compiled");
+    path
+}
+
+/// A peer, a witness that it serves all the time, and a place for programs that end; each has a network interface on one switch.
+struct Lab {
+    server: Talking,
+    witness: Talking,
+    end: Namespace,
+    server_ip: String,
+    _others: Vec<Namespace>,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let switch = Namespace::new("switch");
+        switch.ip(&["link", "add", "br0", "type", "bridge"]);
+        switch.ip(&["link", "set", "br0", "up"]);
+        let plugged = |i: usize| {
+            let (end, plug) = (Namespace::new("end"), format!("p{i}"));
+            switch.ip(&["link", "add", &plug, "type", "veth", "peer", "name", "v", "netns", end.name()]);
+            switch.ip(&["link", "set", &plug, "master", "br0", "up"]);
+            end.ip(&["link", "set", "v", "up"]);
+            end.ip(&["link", "set", "lo", "up"]);
+            for (namespace, link) in [(&switch, plug.as_str()), (&end, "v")] {
+                let done = namespace.program("ethtool").args(["-K", link, "tx", "off"]).output();
+                assert!(done.expect("ethtool runs").status.success());
+            }
+            end
+        };
+        let (server, witness, end) = (plugged(1), plugged(2), plugged(3));
+        let node = |namespace: &Namespace, ip: &str| {
+            let namespace = Some(namespace.name().to_owned());
+            // It waits for ends that nobody announces, which need not take long.
+            Node {
+                ip: ip.into(),
+                port: "af_packet:v".into(),
+                namespace,
+                lasts: 10 * PATIENCE,
+                ..Node::default()
+            }
+        };
+        let honest = program(Way::Preload);
+        let run = |node: &Node, arguments: &str| {
+            node.talk(&format!("--libraries preload -- {} {arguments}", honest.display()))
+        };
+        let settings = package().join("quick.toml");
+        std::fs::write(
+            &settings,
+            "[tcp]\nkeepalive_idle = \"2s\"\nkeepalive_interval = \"250ms\"\nkeepalive_count = 4\nuser_timeout = \"3s\"\n",
+        )
+        .expect("a file");
+        let serving = node(&server, "10.4.5.1");
+        let server_ip = serving.ip.clone();
+        let talks = serving.talk(&format!(
+            "--config {} --libraries preload -- {} serve",
+            settings.display(),
+            honest.display()
+        ));
+        let witnessing = run(&node(&witness, "10.4.5.2"), &format!("witness {server_ip}"));
+        Self { server: talks, witness: witnessing, end, server_ip, _others: vec![switch, server, witness] }
+    }
+
+    /// Lets a program end in one way, and looks at all three.
+    fn ends(&self, program: &Path, way: Way, (name, end, hears): (&str, End, Hears)) {
+        let mut command = self.end.program("timeout");
+        let bound = ENDS_WITHIN + if name == "stopped" { STOPPED } else { Duration::ZERO };
+        command.args(["--signal=KILL", &bound.as_secs().to_string()]).arg(package().join("bin/urnic"));
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_"))
+        {
+            command.env_remove(name);
+        }
+        command.env("URNIC_MEMORY_HUGEPAGES", "off").env("SECONDS_STOPPED", STOPPED.as_secs().to_string());
+        // What is never freed is the program's; what kills it is what kills it elsewhere.
+        command.env("ASAN_OPTIONS", "detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_abort=0");
+        command.args(["run", "--ip", "10.4.5.3/24", "--port", "af_packet:v", "--libraries"]);
+        command.arg(if way == Way::Preload { "preload" } else { "drop-in" });
+        command.arg("--").arg(program).args([name, &self.server_ip]);
+        let start = Instant::now();
+        let output = command.stdin(Stdio::null()).output().expect("timeout runs");
+        let took = start.elapsed();
+        let said = format!("{name} {way:?}, after {took:?}: {}: {}", output.status, text(&output));
+        assert!(is(output.status, end), "not {end:?}: {said}");
+        assert!(text(&output).contains("ready"), "{said}");
+        let heard = self.server.line(&format!("gone {name} "));
+        let heard = heard.unwrap_or_else(|| panic!("the peer never hears of the end of {said}"));
+        let closed = heard.ends_with(" 0");
+        match hears {
+            Hears::Goodbye => assert!(closed, "the peer finds out by itself ({heard}): {said}"),
+            Hears::Nothing => assert!(!closed, "the peer hears a goodbye ({heard}): {said}"),
+            Hears::Either => {}
+        }
+        println!("{way:?} {name}: {:?}, {heard}, {took:?}", output.status);
+    }
+
+    /// The witness was echoed without an end.
+    fn finish(self) {
+        self.witness.running().signal(Signal::SIGTERM);
+        let last = self.witness.line("echoed ").unwrap_or_default();
+        let output = self.witness.output();
+        assert!(output.status.success(), "the witness: {}: {last} {}", output.status, text(&output));
+        println!("the witness: {last}");
+        self.server.stop();
+        let worst = last.split_whitespace().nth(3).and_then(|ms| ms.parse::<u64>().ok());
+        // A stall by which another program ended would last for seconds.
+        assert!(worst.is_some_and(|ms| ms < 2000), "the witness stood still: {last}");
+    }
+}
+
+fn is(status: ExitStatus, end: End) -> bool {
+    match end {
+        End::Exit(code) => status.code() == Some(code),
+        End::Signal(signal) => was_ended_by(status, signal),
+    }
+}
+
+fn matrix(way: Way, wanted: impl Fn(&str) -> bool) {
+    let _alone = alone();
+    let program = program(way);
+    let lab = Lab::new();
+    for case in CASES.into_iter().filter(|case| wanted(case.0)) {
+        lab.ends(&program, way, case);
+    }
+    lab.finish();
+}
+
+#[test]
+#[ignore = "needs root, for network namespaces, and the headers of rdma-core"]
+fn needs_root_programs_end_in_every_way() {
+    matrix(Way::Preload, |_| true);
+}
+
+#[test]
+#[ignore = "needs root, for network namespaces, and the headers of rdma-core"]
+fn needs_root_programs_with_the_drop_in_libraries_end() {
+    matrix(Way::DropIn, |name| LOADED.contains(&name));
+}
+
+#[test]
+#[ignore = "needs root, for network namespaces, and the headers of rdma-core"]
+fn needs_root_programs_that_are_linked_to_us_end() {
+    matrix(Way::Direct, |name| LOADED.contains(&name));
+}
+
+#[test]
+#[ignore = "needs root, for network namespaces, and the headers of rdma-core"]
+fn needs_root_programs_with_address_sanitizer_end() {
+    matrix(Way::Asan, |name| LOADED.contains(&name));
+}
+
+/// The whole matrix, in the other ways.
+#[test]
+#[ignore = "long, and needs root and the headers of rdma-core"]
+fn long_programs_end_in_every_way_of_loading() {
+    for way in [Way::DropIn, Way::Direct, Way::Asan] {
+        matrix(way, |name| !LOADED.contains(&name));
+    }
+}
