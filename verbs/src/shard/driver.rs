@@ -190,15 +190,9 @@ impl Driver {
 
 /// Passes without pause.
 fn dedicated(shard: &Shard) {
-    /// Passes between two looks at the clock.
-    const LOOK_EVERY: u32 = 1 << 16;
     let mut watch = Watch::new();
-    let mut passes = 0u32;
     while !shard.driver.stopping.load(Ordering::Relaxed) {
-        passes = passes.wrapping_add(1);
-        if passes.is_multiple_of(LOOK_EVERY) {
-            watch.look();
-        }
+        watch.count();
         if linger::is_wanted() {
             linger::grant();
         }
@@ -229,7 +223,7 @@ fn adaptive(shard: &Shard) {
             nap = (nap * 2).min(WATCHING_NAP);
             continue;
         }
-        let Drive { worked, deadline, event } = drive(shard, polls);
+        let Drive { worked, deadline, event } = drive(shard, polls, &mut watch);
         if worked {
             nap = SHORTEST_NAP;
         }
@@ -254,10 +248,11 @@ struct Drive {
 }
 
 /// Passes until there was no work for a while or somebody polls.
-fn drive(shard: &Shard, polls: u32) -> Drive {
+fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Drive {
     let mut done = Drive::default();
     let mut end = None;
     loop {
+        watch.count();
         step_aside(shard);
         let Some(mut engine) = shard.try_lock() else {
             return Drive { deadline: None, event: None, ..done };

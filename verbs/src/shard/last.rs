@@ -8,15 +8,27 @@ use std::time::{Duration, Instant};
 
 /// How often an engine's thread looks.
 const EVERY: Duration = Duration::from_secs(1);
+/// Passes between two looks at the clock.
+const PASSES: u32 = 1 << 16;
 
 /// What an engine's thread knows of the program's threads.
 pub(super) struct Watch {
     next: Instant,
+    passes: u32,
 }
 
 impl Watch {
     pub(super) fn new() -> Self {
-        Self { next: Instant::now() + EVERY }
+        Self { next: Instant::now() + EVERY, passes: 0 }
+    }
+
+    /// The thread is about to make one more pass.
+    #[inline]
+    pub(super) fn count(&mut self) {
+        self.passes = self.passes.wrapping_add(1);
+        if self.passes.is_multiple_of(PASSES) {
+            self.look();
+        }
     }
 
     /// Ends the process, as the C library would, if the program has no thread left.
