@@ -51,6 +51,22 @@ fn needs_rping_pings_are_verified() {
     }
 }
 
+/// It disconnects and destroys the queue pair at once, and waits for the events of all its connections.
+#[test]
+#[ignore = "needs the package rdmacm-utils"]
+fn needs_rping_cmtime_hears_of_every_end() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (left, right) = link(folder.path());
+    let server = left.serve(&format!("cmtime -b {}", left.ip));
+    let printed = right.succeeds(&format!("cmtime -s {} -c 50", left.ip));
+    for step in ["connect", "disconnect", "destroy"] {
+        assert!(printed.lines().any(|line| line.starts_with(step)), "{printed}");
+    }
+    // It serves for ever.
+    server.stop();
+}
+
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rping_large_pings() {

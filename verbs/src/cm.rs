@@ -105,8 +105,9 @@ pub enum ConnectFailure {
     /// The peer's terms cannot be met.
     #[error("the peer's IRD, ORD or RTR terms cannot be met")]
     Terms,
-    /// The queue pair went into the error state meanwhile.
-    #[error("the queue pair went into the error state")]
+    /// This side gave it up: the queue pair went into the error state or was destroyed meanwhile, or
+    /// [`Connection::disconnect`] was called.
+    #[error("given up by this side")]
     Aborted,
 }
 
@@ -183,7 +184,8 @@ pub enum CmEvent {
         /// Why.
         reason: ConnectFailure,
     },
-    /// The connection ended; the queue pair is in the error state, and what was posted has been flushed or will be.
+    /// The connection ended; the queue pair is in the error state, and what was posted has been flushed or will be. One that
+    /// stood when its queue pair was destroyed ends by that, and this comes at once, with [`DisconnectReason::Local`].
     Disconnected {
         /// The queue pair.
         qpn: u32,
@@ -469,7 +471,8 @@ impl Connection {
         self.qpn
     }
 
-    /// Closes gracefully: what was posted is sent, then the connection ends.
+    /// Closes gracefully: what was posted is sent, then the connection ends. One that does not stand yet is given up
+    /// ([`ConnectFailure::Aborted`]), and the queue pair stays idle.
     ///
     /// # Errors
     /// [`Error::NotConnected`].

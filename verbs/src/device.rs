@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use urnic_config::{Cidr, Config, Progress};
 use urnic_dataplane::Capabilities;
@@ -346,6 +347,18 @@ impl Device {
     /// As for [`create_event_channel`](Self::create_event_channel).
     pub fn create_event_sink(&self, sink: EventSink) -> Result<EventChannel> {
         EventChannel::new(&self.shared, Some(sink))
+    }
+
+    /// Does `deed` once `time` has passed by the device's clock, in whichever thread drives the engine then, or never if the
+    /// device ends before. It must be quick and must not use the device.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn after(&self, time: Duration, deed: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.shared.shard.control(|engine| {
+            engine.after(time, Box::new(deed));
+            Ok(())
+        })
     }
 
     /// Gives asynchronous events to `sink` as they happen, and those that nobody has read now, instead of keeping them for

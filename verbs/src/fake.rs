@@ -19,7 +19,7 @@ use crate::events::{AsyncEvent, AsyncQueue};
 use crate::inspect::ConnectionAttr;
 use crate::memory::{MrTable, PageAllocator};
 use crate::qp::{QpConnection, QpShared, QpState, Receives};
-use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, RequestId, Shard, Ties};
+use crate::shard::{Deed, Doorbells, EngineAttr, EngineOps, ListenId, RequestId, Shard, Ties};
 use crate::wc::{Wc, WcFlags, WcOpcode, WcStatus};
 use crate::wr::SendFlags;
 
@@ -62,6 +62,8 @@ pub(crate) struct FakeEngine {
     requests: HashMap<RequestId, (u32, Vec<u8>)>,
     ports: HashSet<u16>,
     next: u64,
+    /// Done in the next pass: there is no time here.
+    later: Vec<Deed>,
 }
 
 /// A device on a fake engine.
@@ -87,6 +89,7 @@ impl FakeEngine {
             requests: HashMap::new(),
             ports: HashSet::new(),
             next: 0,
+            later: Vec::new(),
         }
     }
 
@@ -157,6 +160,7 @@ impl EngineOps for FakeEngine {
             self.knobs.overlaps.fetch_add(1, Ordering::SeqCst);
         }
         let mut worked = false;
+        self.later.drain(..).for_each(|deed| deed());
         while let Some(qpn) = self.doorbells.pop() {
             worked = true;
             if let Some(qp) = self.qps.get(&qpn) {
@@ -189,6 +193,10 @@ impl EngineOps for FakeEngine {
 
     fn table(&mut self) -> &mut MrTable {
         &mut self.table
+    }
+
+    fn after(&mut self, _time: Duration, deed: Deed) {
+        self.later.push(deed);
     }
 
     fn take_back(&mut self, _range: &std::ops::Range<usize>) {}

@@ -278,3 +278,119 @@ fn a_simulation_may_be_dropped_at_any_time() {
         }
     }
 }
+
+/// An application that waits for the end of each connection hears of it although the queue pair is gone: at once, and once.
+#[test]
+fn a_destroyed_queue_pair_takes_no_event_with_it() {
+    for (seed, disconnects) in [(1, true), (2, false), (3, true), (4, false)] {
+        let (mut simulation, server, client) = connected(&lossy(seed));
+        let (_inbox, _source) = post_sends(&client, &server);
+        if disconnects {
+            client.disconnect();
+        }
+        let End { qp, events, .. } = client;
+        let qpn = qp.qpn();
+        drop(qp);
+        match events.poll() {
+            Some(CmEvent::Disconnected { qpn: told, reason: DisconnectReason::Local }) => {
+                assert_eq!(told, qpn)
+            }
+            other => panic!("{other:?}, seed {seed}"),
+        }
+        server.end(&mut simulation);
+        let limit = simulation.now() + LIMIT;
+        assert!(!simulation.run(limit, || events.poll().is_some()), "seed {seed}");
+    }
+}
+
+/// One whose end was told before is not told of again.
+#[test]
+fn the_end_of_a_connection_is_told_once() {
+    let (mut simulation, server, client) = connected(&options());
+    server.disconnect();
+    assert_eq!(client.end(&mut simulation), DisconnectReason::Peer);
+    assert_eq!(server.end(&mut simulation), DisconnectReason::Local);
+    for End { qp, events, .. } in [server, client] {
+        drop(qp);
+        let limit = simulation.now() + LIMIT;
+        assert!(!simulation.run(limit, || events.poll().is_some()));
+    }
+}
+
+/// The queue pair goes, is used for something else, or the wish for a connection ends, before the peer has answered.
+#[test]
+fn an_attempt_that_is_given_up_is_told() {
+    // Before TCP's handshake is done, and while the Request waits for its answer.
+    for asked in [false, true] {
+        for way in ["drop", "idle", "disconnect"] {
+            let mut simulation = Simulation::new(&options()).unwrap();
+            let [server, client] = [0, 1].map(|index| End::new(&simulation.device(index)));
+            let _listener = server.events.listen(PORT, 4).unwrap();
+            let connection = client.events.connect(&client.qp, address(0), &ConnParam::default()).unwrap();
+            let mut request = None;
+            if asked {
+                let limit = simulation.now() + LIMIT;
+                assert!(simulation.run(limit, || {
+                    request = server.events.poll();
+                    request.is_some()
+                }));
+            }
+            let End { qp, events, cq, pd, .. } = client;
+            let qpn = qp.qpn();
+            let kept = match way {
+                "drop" => {
+                    drop(qp);
+                    None
+                }
+                "idle" => {
+                    qp.to_error();
+                    qp.to_idle().unwrap();
+                    Some(qp)
+                }
+                _ => {
+                    connection.disconnect().unwrap();
+                    Some(qp)
+                }
+            };
+            let mut told = Vec::new();
+            let limit = simulation.now() + LIMIT;
+            simulation.run(limit, || {
+                told.extend(events.poll());
+                false
+            });
+            let [CmEvent::ConnectError { qpn: of, .. }] = &told[..] else {
+                panic!("{way}, {asked}: {told:?}")
+            };
+            assert_eq!(*of, qpn, "{way}, {asked}");
+            drop(request);
+            // Nothing is left of it: the queue pair, or another, connects.
+            let qp = kept.unwrap_or_else(|| create_qp(&pd, &cq));
+            drop(_listener);
+            let mut client = End { qp, events, cq, pd, connection: None };
+            let mut server = End::with_events(&simulation.device(0), server.events);
+            connect(&mut simulation, &mut server, &mut client);
+            works(&mut simulation, &server, &client);
+        }
+    }
+}
+
+/// By the device's clock, in order, and not after its end.
+#[test]
+fn deeds_are_done_in_their_time() {
+    use std::sync::{Arc, Mutex};
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let device = simulation.device(0);
+    let done = Arc::new(Mutex::new(Vec::new()));
+    for (number, millis) in [(3, 2000), (1, 1000), (4, 2000), (2, 1500), (5, 3_600_000)] {
+        let done = done.clone();
+        device.after(Duration::from_millis(millis), move || done.lock().unwrap().push(number)).unwrap();
+    }
+    let start = simulation.now();
+    for (until, expected) in [(999, &[][..]), (1001, &[1]), (1600, &[1, 2]), (2001, &[1, 2, 3, 4])] {
+        let limit = start + Duration::from_millis(until);
+        simulation.wait(limit - simulation.now());
+        assert_eq!(*done.lock().unwrap(), expected, "after {until} ms");
+    }
+    drop((device, simulation));
+    assert_eq!(Arc::strong_count(&done), 1, "what is not done is forgotten with the device");
+}

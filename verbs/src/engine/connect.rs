@@ -321,6 +321,17 @@ impl<F: urnic_tcp::Frame> Core<F> {
         self.end_startup(index, Farewell::Fin, Some(CmEvent::ConnectError { qpn, reason }));
     }
 
+    /// The application does not want the connection any more that it has asked for.
+    pub(super) fn give_up_connecting(&mut self, index: u32) {
+        if let Some(&(Phase::Connecting { qp, .. } | Phase::Requesting { qp, .. })) =
+            self.endpoints.get(index).map(|e| &e.phase)
+        {
+            let qpn = self.release_qp(qp);
+            let event = CmEvent::ConnectError { qpn, reason: ConnectFailure::Aborted };
+            self.end_startup(index, Farewell::Reset, Some(event));
+        }
+    }
+
     /// Ends a connection that has not reached RDMA mode.
     pub(super) fn end_startup(&mut self, index: u32, farewell: Farewell, event: Option<CmEvent>) {
         self.close_endpoint(index);

@@ -13,6 +13,7 @@ mod endpoint;
 mod fpdu;
 mod inbound;
 mod incomplete;
+mod later;
 mod lent;
 mod open;
 mod outbound;
@@ -32,12 +33,13 @@ use crate::inspect::ConnectionAttr;
 use crate::memory::{MrFault, MrTable};
 use crate::port::{BURST, Port, PortBuffers, Wire};
 use crate::qp::{QpConnection, QpShared, QpState};
-use crate::shard::{Doorbells, EngineAttr, EngineOps, ListenId, RequestId, Ties};
+use crate::shard::{Deed, Doorbells, EngineAttr, EngineOps, ListenId, RequestId, Ties, deliver};
 use alarms::{Alarm, Alarms};
 use arrayvec::ArrayVec;
 use connect::Listener;
 use endpoint::{Endpoint, Farewell, Phase};
 use incomplete::Stopped;
+use later::Later;
 use qp::QpCore;
 use rooms::Rooms;
 use slab::Slab;
@@ -105,6 +107,7 @@ pub struct Engine<P: Port, C: Clock> {
     core: Core<P::Frame>,
     drafts: ArrayVec<P::Draft, 2>,
     doorbells: Arc<Doorbells>,
+    later: Later,
     attributes: EngineAttr,
     under_pressure: bool,
     /// Passes since the clock was read.
@@ -277,6 +280,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             },
             drafts: ArrayVec::new(),
             doorbells,
+            later: Later::default(),
             attributes,
             under_pressure: false,
             idle_passes: CLOCK_EVERY,
@@ -517,6 +521,9 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
             if !self.core.stopped.is_empty() {
                 self.try_stopped(now);
             }
+            while let Some(deed) = self.later.due(now) {
+                deliver(deed);
+            }
         }
         let served = self.serve(now);
         if served {
@@ -558,6 +565,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
             self.core.alarms.next(),
             self.core.rooms.next(),
             self.core.stopped.next(),
+            self.later.next(),
             self.port.next_deadline(),
         ];
         let next = deadlines.into_iter().flatten().min()?;
@@ -566,6 +574,11 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
 
     fn arm(&mut self) -> Option<Arc<RxEvent>> {
         self.port.arm()
+    }
+
+    fn after(&mut self, time: Duration, deed: Deed) {
+        let at = self.now() + time;
+        self.later.set(at, deed);
     }
 
     fn ties(&self) -> Ties {
@@ -668,11 +681,12 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     fn disconnect(&mut self, qpn: u32) -> Result<(), Error> {
         self.now();
         let index = self.core.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
-        let connected = |q: &QpCore<P::Frame>| q.endpoint.is_some() && q.state() != QpState::Idle;
-        if !self.core.qps.get(index).is_some_and(|q| connected(q)) {
-            return Err(Error::NotConnected);
+        let qp = self.core.qps.get(index).ok_or(Error::UnknownQp(qpn))?;
+        match qp.endpoint {
+            None => return Err(Error::NotConnected),
+            Some(endpoint) if qp.state() == QpState::Idle => self.core.give_up_connecting(endpoint),
+            Some(_) => self.core.disconnect_qp(index),
         }
-        self.core.disconnect_qp(index);
         Ok(())
     }
 

@@ -258,10 +258,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
         core.reset();
         // What its last peer was granted is not for the next one.
         self.table.queue_pair_gone(core.shared.scopes.qp);
-        if let Some(index) = old
-            && self.endpoints.get(index).is_some()
-        {
-            self.close_endpoint(index);
+        if let Some(index) = old {
+            self.lose_queue_pair(index, qpn);
             self.schedule(index);
         }
         Ok(())
@@ -276,9 +274,28 @@ impl<F: urnic_tcp::Frame> Core<F> {
         if let Some(endpoint) = self.endpoints.get(index) {
             let farewell =
                 if matches!(endpoint.phase, Phase::Open { .. }) { Farewell::Fin } else { Farewell::Reset };
-            self.close_endpoint(index);
+            self.lose_queue_pair(index, core.shared.qpn);
             self.farewell(index, farewell);
         }
+    }
+
+    /// A connection loses its queue pair and goes on to its end without it. The application hears now how it ends, because
+    /// what comes later finds no queue pair.
+    fn lose_queue_pair(&mut self, index: u32, qpn: u32) {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        let event = match endpoint.phase {
+            Phase::Open { .. } if !std::mem::replace(&mut endpoint.announced, true) => {
+                Some(CmEvent::Disconnected { qpn, reason: DisconnectReason::Local })
+            }
+            Phase::Connecting { .. } | Phase::Requesting { .. } => {
+                Some(CmEvent::ConnectError { qpn, reason: ConnectFailure::Aborted })
+            }
+            _ => None,
+        };
+        if let Some(event) = event {
+            endpoint.events.push(event);
+        }
+        self.close_endpoint(index);
     }
 
     /// The connection did not close in time.

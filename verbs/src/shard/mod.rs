@@ -22,7 +22,7 @@ pub(crate) use doorbell::{Bell, Doorbells};
 pub(crate) use driver::with_signals_blocked;
 pub use linger::before_exit;
 pub(crate) use linger::{linger_at_exit, still_quiet};
-pub(crate) use ops::{DeviceClock, EngineAttr, EngineOps, ListenId, RequestId, Ties};
+pub(crate) use ops::{Deed, DeviceClock, EngineAttr, EngineOps, ListenId, RequestId, Ties};
 pub(crate) use quiet::{deliver, forked, is_quiet};
 
 use urnic_config::Progress;

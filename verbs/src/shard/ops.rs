@@ -24,6 +24,9 @@ pub(crate) struct ListenId(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RequestId(pub(crate) u64);
 
+/// Something to be done once.
+pub(crate) type Deed = Box<dyn FnOnce() + Send>;
+
 /// What a device has in common with its engine, beside the objects.
 #[derive(Clone)]
 pub(crate) struct Ties {
@@ -77,6 +80,8 @@ pub(crate) trait EngineOps: Send {
     fn next_deadline(&mut self) -> Option<Duration>;
     /// Lets what arrives from now on end a nap, if the port can. The caller makes a pass before the nap.
     fn arm(&mut self) -> Option<Arc<RxEvent>>;
+    /// Does something once, after a time; never if the device ends before. It is quick and does not use the engine.
+    fn after(&mut self, time: Duration, deed: Deed);
     /// What the device has in common with it.
     fn ties(&self) -> Ties;
     /// The memory regions.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use super::hub::{Pending, What, hub};
+use super::hub::{self, Pending, What, hub};
 use super::id::{Id, id_of};
 use super::resolve::{place, sockaddr};
 use crate::call::{Errno, deref, fails, number, pointer, quiet, zero};
@@ -91,9 +91,14 @@ unsafe extern "C" fn take(channel: *mut rdma_event_channel, event: *mut *mut rdm
             unsafe { (*pending.id).events.give() };
             pending
         };
-        let owner = pending.id;
+        let (owner, ends) = (pending.id, pending.what.ends());
         match present(pending) {
             Ok(made) => {
+                if ends {
+                    // SAFETY: it waits for the event to be acknowledged.
+                    unsafe { &*owner }.state().end_told = true;
+                    hub::ended(owner);
+                }
                 // SAFETY: the program's place for the answer.
                 unsafe { event.write(Box::into_raw(made).cast()) };
                 Ok(1)

@@ -8,7 +8,7 @@ use urnic::ConnParam;
 use super::hub::{dispatch_to, hub};
 use super::id::{Id, complete, id_of};
 use super::resolve::{address, bind_to_any};
-use crate::call::{Errno, deref, errno_of, zero};
+use crate::call::{Errno, deref, errno_of, number, zero};
 use crate::ffi::*;
 use crate::ibv::qp::{Pair, by_number, pair};
 use crate::rnic::rnic;
@@ -86,7 +86,7 @@ fn connect(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Err
     hub().tie(pair.qp.qpn(), this.as_ptr());
     tracing::debug!("connecting to {to}");
     let connection = rnic()?.connector.connect(&pair.qp, to, &terms).map_err(|e| errno_of(&e))?;
-    this.state().connection = Some(connection);
+    this.state().connected(connection);
     Ok(())
 }
 
@@ -122,7 +122,7 @@ fn accept(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errn
     }
     hub().tie(pair.qp.qpn(), this.as_ptr());
     let connection = request.accept(&pair.qp, &terms).map_err(|e| errno_of(&e))?;
-    this.state().connection = Some(connection);
+    this.state().connected(connection);
     Ok(())
 }
 
@@ -163,9 +163,24 @@ unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const c_void, l
 fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: null or an identifier.
     let this = unsafe { id_of(id) }?;
-    let connection = this.state().connection.clone().ok_or(libc::EINVAL)?;
-    let _ = connection.disconnect();
+    let connection = {
+        let state = this.state();
+        if !state.was_connected {
+            return Err(libc::EINVAL);
+        }
+        state.connection.clone()
+    };
+    if let Some(connection) = connection {
+        let _ = connection.disconnect();
+    }
     Ok(())
+}
+
+/// Whether the event that tells of the end is still to be fetched.
+#[inline(never)]
+extern "C" fn awaits_end(id: *mut rdma_cm_id) -> bool {
+    // SAFETY: null or an identifier.
+    number(|| Ok((!unsafe { id_of(id) }?.state().end_told).into())) == 1
 }
 
 #[inline(never)]
@@ -178,8 +193,8 @@ extern "C" fn start_to_disconnect(id: *mut rdma_cm_id) -> c_int {
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     match start_to_disconnect(id) {
         // SAFETY: an identifier, as the call before has found.
-        0 => unsafe { complete(id) },
-        failed => failed,
+        0 if awaits_end(id) => unsafe { complete(id) },
+        answer => answer,
     }
 }
 

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use urnic::{CmEvent, ConnRequest, ConnectFailure, DisconnectReason};
 
 use super::id::Id;
 use crate::ffi::*;
 use crate::inbox::Inbox;
+use crate::rnic::rnic;
 
 /// An event that the program has not fetched.
 pub struct Pending {
@@ -28,10 +30,17 @@ impl What {
     pub fn plain(event: c_int, status: c_int) -> Self {
         Self::Plain { event, status, private_data: Vec::new(), ird: 0, ord: 0 }
     }
+
+    /// Whether it tells of the end of a connection.
+    pub fn ends(&self) -> bool {
+        matches!(self, Self::Plain { event: RDMA_CM_EVENT_DISCONNECTED, .. })
+    }
 }
 
 /// What is known of an identifier.
 struct Registered {
+    /// Tells it from others that have been, or will be, at its address.
+    serial: u64,
     /// Where its events go.
     inbox: Arc<Inbox<Pending>>,
     /// Queue pairs whose events are its own: one, unless the program changes them.
@@ -45,9 +54,11 @@ struct Registered {
 pub struct Hub {
     ids: HashMap<usize, Registered>,
     by_qpn: HashMap<u32, usize>,
+    by_serial: HashMap<u64, usize>,
     listeners: HashMap<u64, usize>,
     channels: HashMap<usize, Arc<Inbox<Pending>>>,
     next_listener: u64,
+    last_serial: u64,
     ports: HashMap<u16, u32>,
     last_port: u16,
 }
@@ -77,7 +88,10 @@ impl Hub {
     }
 
     pub fn add_id(&mut self, id: *mut Id, inbox: Arc<Inbox<Pending>>) {
-        self.ids.insert(id as usize, Registered { inbox, qpns: Vec::new(), listener: None });
+        self.last_serial += 1;
+        let serial = self.last_serial;
+        self.by_serial.insert(serial, id as usize);
+        self.ids.insert(id as usize, Registered { serial, inbox, qpns: Vec::new(), listener: None });
     }
 
     pub fn knows(&self, id: *mut Id) -> bool {
@@ -87,6 +101,7 @@ impl Hub {
     /// Forgets an identifier, and gives what was not fetched of it.
     pub fn remove_id(&mut self, id: *mut Id) -> Vec<Pending> {
         let Some(gone) = self.ids.remove(&(id as usize)) else { return Vec::new() };
+        self.by_serial.remove(&gone.serial);
         for qpn in gone.qpns {
             self.by_qpn.remove(&qpn);
         }
@@ -112,6 +127,13 @@ impl Hub {
         if let Some(this) = self.ids.get_mut(&(id as usize)) {
             this.qpns.push(qpn);
             self.by_qpn.insert(qpn, id as usize);
+        }
+    }
+
+    /// The queue pair is gone. Its number may have become another's, whose events are another identifier's.
+    pub fn untie_from(&mut self, qpn: u32, id: *mut Id) {
+        if self.tied(qpn) == Some(id) {
+            self.untie(qpn);
         }
     }
 
@@ -169,11 +191,45 @@ impl Hub {
             this.inbox.push(Pending { id, what });
         }
     }
+
+    /// What an identifier can be found by later, if it exists then.
+    pub fn serial(&self, id: *mut Id) -> Option<u64> {
+        self.ids.get(&(id as usize)).map(|this| this.serial)
+    }
+
+    /// Gives an event to the program if the identifier still exists, wherever its events go now.
+    pub fn tell_if_there(&self, serial: u64, what: What) {
+        if let Some(id) = self.by_serial.get(&serial) {
+            self.tell(*id as *mut Id, what);
+        }
+    }
 }
 
-/// The queue pair is gone: nobody wants its events.
-pub fn forget_qp(qpn: u32) {
-    hub().untie(qpn);
+/// Destroys a queue pair by `destroy`, which may cause a last event of its connection.
+pub fn destroy_qp(qpn: u32, destroy: impl FnOnce()) {
+    let owner = hub().tied(qpn);
+    destroy();
+    if let Some(id) = owner {
+        let mut hub = hub();
+        if hub.tied(qpn) == Some(id) {
+            // SAFETY: it is registered, and leaves under the lock.
+            unsafe { &*id }.state().lose(qpn);
+        }
+        hub.untie_from(qpn, id);
+    }
+}
+
+/// How long after the program has heard of the end of a connection it hears that the connection's addresses are free
+/// again. Kernels tell so of InfiniBand only, after the time that packets may be under way. Programs take it for one more
+/// reason to give the connection up, and are not prepared for two at once.
+const TIME_WAIT: Duration = Duration::from_secs(1);
+
+/// The program has fetched the end of an identifier's connection. The identifier is not destroyed meanwhile.
+pub fn ended(id: *mut Id) {
+    let Some(serial) = hub().serial(id) else { return };
+    let tell = move || hub().tell_if_there(serial, What::plain(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0));
+    // A device that is not there any more has no more to tell.
+    let _ = rnic().map(|rnic| rnic.device.after(TIME_WAIT, tell));
 }
 
 /// Takes an event of a listener's from the engine. A request whose listener is gone is refused by the engine itself.
@@ -191,33 +247,30 @@ pub fn dispatch_to(listener: u64, event: CmEvent) {
 
 /// Takes an event of a connection from the engine.
 pub fn dispatch(event: CmEvent) {
-    let (qpn, what, ends) = match event {
+    let (qpn, what) = match event {
         CmEvent::Established { qpn, private_data, ird, ord, .. } => {
-            (qpn, What::Plain { event: RDMA_CM_EVENT_ESTABLISHED, status: 0, private_data, ird, ord }, false)
+            (qpn, What::Plain { event: RDMA_CM_EVENT_ESTABLISHED, status: 0, private_data, ird, ord })
         }
         CmEvent::Rejected { qpn, private_data, .. } => {
             let event = RDMA_CM_EVENT_REJECTED;
-            (qpn, What::Plain { event, status: -libc::ECONNRESET, private_data, ird: 0, ord: 0 }, false)
+            (qpn, What::Plain { event, status: -libc::ECONNRESET, private_data, ird: 0, ord: 0 })
         }
         CmEvent::ConnectError { qpn, reason } => {
             let (event, errno) = failure(reason);
-            (qpn, What::plain(event, -errno), false)
+            (qpn, What::plain(event, -errno))
         }
         CmEvent::Disconnected { qpn, reason } => {
             let status = match reason {
                 DisconnectReason::LinkLost | DisconnectReason::TimedOut => -libc::ETIMEDOUT,
                 _ => 0,
             };
-            (qpn, What::plain(RDMA_CM_EVENT_DISCONNECTED, status), true)
+            (qpn, What::plain(RDMA_CM_EVENT_DISCONNECTED, status))
         }
         _ => return,
     };
     let hub = hub();
-    let Some(id) = hub.tied(qpn) else { return };
-    hub.tell(id, what);
-    if ends {
-        // The queue pair can be used anew at once: TCP's TIME-WAIT is the engine's business.
-        hub.tell(id, What::plain(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0));
+    if let Some(id) = hub.tied(qpn) {
+        hub.tell(id, what);
     }
 }
 

@@ -49,11 +49,28 @@ pub struct State {
     pub request: Option<ConnRequest>,
     /// What the peer asked for: Reads here, and Reads there.
     pub wishes: (u8, u8),
+    /// Until its queue pair is destroyed.
     pub connection: Option<Connection>,
+    /// There was a connection, or the wish for one.
+    pub was_connected: bool,
+    /// The program has fetched the event of its end.
+    pub end_told: bool,
     /// What a passive endpoint creates queue pairs like.
     pub template: Option<Template>,
     /// Data that an address's entry puts before the private data.
     pub connect_data: Vec<u8>,
+}
+
+impl State {
+    pub fn connected(&mut self, connection: Connection) {
+        self.connection = Some(connection);
+        self.was_connected = true;
+    }
+
+    /// A queue pair is gone: its number may be another's soon.
+    pub fn lose(&mut self, qpn: u32) {
+        self.connection.take_if(|connection| connection.qpn() == qpn);
+    }
 }
 
 pub struct Template(pub ibv_qp_init_attr);

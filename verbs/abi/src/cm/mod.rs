@@ -13,4 +13,4 @@ mod resolve;
 mod unsupported;
 
 pub use connect::close_qp;
-pub use hub::{dispatch, forget_qp};
+pub use hub::{destroy_qp, dispatch};

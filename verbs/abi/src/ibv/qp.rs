@@ -162,8 +162,8 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status(|| {
         // SAFETY: null or a queue pair.
         let this = unsafe { pair(qp) }?;
-        known().remove(&this.qp.qpn());
-        crate::cm::forget_qp(this.qp.qpn());
+        let qpn = this.qp.qpn();
+        known().remove(&qpn);
         let base = &this.base.qp_base;
         // SAFETY: the context's memory stays while objects hold it.
         let context = unsafe { context_of(base.context) }?;
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         this.asynchronous.wait();
         let (pd, send_cq, recv_cq, srq) = (base.pd, base.send_cq, base.recv_cq, base.srq);
         // SAFETY: made by `Box::into_raw`; the program gives it up, and events do not find it any more.
-        drop(unsafe { Box::from_raw(qp.cast::<Pair>()) });
+        crate::cm::destroy_qp(qpn, || drop(unsafe { Box::from_raw(qp.cast::<Pair>()) }));
         // SAFETY: these are there while they are counted as used.
         unsafe {
             queue(send_cq)?.users.fetch_sub(1, Ordering::SeqCst);

@@ -1,4 +1,5 @@
 //! C programs (`../c/`), linked to rdma-core's libraries as any program is, and run on ours in each way of loading them.
+#![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
