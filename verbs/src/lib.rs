@@ -48,7 +48,7 @@ pub use inspect::ConnectionAttr;
 pub use memory::{Access, Mr, Mw, MwBind, MwKind, Rereg};
 pub use pd::Pd;
 pub use qp::{Qp, QpAttr, QpConnection, QpInit, QpState, TerminateInfo};
-pub use shard::before_exit;
+pub use shard::{before_exit, in_forked_child};
 pub use srq::{Srq, SrqAttr, SrqInit};
 pub use urnic_config::{Cidr, RtrChoice};
 pub use urnic_dataplane::is_control_thread;

@@ -72,8 +72,17 @@ fn caught<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(libc::EIO))
 }
 
-/// The border: no panic gets out, and no cancellation in.
+/// The border: no panic gets out, and no cancellation in. A forked child of a process that has used the device has none; and
+/// threads that it has not may have held any lock.
 pub fn guarded<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+    if urnic::in_forked_child() {
+        return Err(crate::rnic::none_in_child());
+    }
+    guarded_anywhere(body)
+}
+
+/// The same for what needs no device.
+pub fn guarded_anywhere<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     let _uncancelled = Uncancelled::begin();
     caught(body)
 }
@@ -87,7 +96,11 @@ pub fn guarded_fast<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Err
 
 /// For functions that answer with a pointer: null and errno if they fail.
 pub fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
-    guarded(body).unwrap_or_else(|errno| {
+    as_pointer(guarded(body))
+}
+
+pub fn as_pointer<T>(answer: Result<*mut T, Errno>) -> *mut T {
+    answer.unwrap_or_else(|errno| {
         set_errno(errno);
         std::ptr::null_mut()
     })
@@ -101,6 +114,9 @@ pub fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
 /// The same for what has to be fast.
 #[inline]
 pub fn status_fast(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    if urnic::in_forked_child() {
+        return as_status(Err(crate::rnic::none_in_child()));
+    }
     as_status(guarded_fast(body))
 }
 
@@ -125,7 +141,7 @@ pub fn number_fast(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     as_number(guarded_fast(body))
 }
 
-fn as_number(answer: Result<c_int, Errno>) -> c_int {
+pub fn as_number(answer: Result<c_int, Errno>) -> c_int {
     answer.unwrap_or_else(|errno| {
         set_errno(errno);
         -1

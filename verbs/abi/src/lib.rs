@@ -9,6 +9,7 @@
 //! * `ibv`: devices, memory, queues, completions.
 //! * `cm`: connections.
 //! * `call`: how a call crosses the border: no panic gets out, errors become errno.
+//! * `live`: the objects that exist, so that none is destroyed twice.
 //! * `rnic`: the process's one device, opened on first use.
 //!
 //! # Safety
@@ -28,4 +29,5 @@ mod ffi;
 mod ibv;
 mod inbox;
 mod ledger;
+mod live;
 mod rnic;

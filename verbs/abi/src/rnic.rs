@@ -88,15 +88,21 @@ fn load() -> Result<Config, String> {
     Ok(config)
 }
 
+/// The errno of a call in a forked child, which is told why, once.
+#[cold]
+pub fn none_in_child() -> Errno {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| complain(&urnic::Error::Forked.to_string()));
+    libc::ENODEV
+}
+
 /// The device, opened if it is not yet.
 pub fn rnic() -> Result<&'static Rnic, Errno> {
     static OPEN: Mutex<Option<&'static Rnic>> = Mutex::new(None);
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(rnic) = *open {
         if rnic.device.is_forked() {
-            static SAID: Once = Once::new();
-            SAID.call_once(|| complain(&urnic::Error::Forked.to_string()));
-            return Err(libc::ENODEV);
+            return Err(none_in_child());
         }
         return Ok(rnic);
     }

@@ -23,6 +23,7 @@ pub(crate) use driver::with_signals_blocked;
 pub use linger::before_exit;
 pub(crate) use linger::{linger_at_exit, still_quiet};
 pub(crate) use ops::{Deed, DeviceClock, EngineAttr, EngineOps, ListenId, RequestId, Ties};
+pub use quiet::in_forked_child;
 pub(crate) use quiet::{deliver, forked, is_quiet};
 
 use urnic_config::Progress;

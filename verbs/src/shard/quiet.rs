@@ -20,6 +20,12 @@ pub(crate) fn forked() -> bool {
     STATE.load(Ordering::Relaxed) & FORKED != 0
 }
 
+/// Whether this process is a forked child of one that has opened a device: it has none.
+#[inline]
+pub fn in_forked_child() -> bool {
+    forked()
+}
+
 /// Whether the program must not see anything new.
 #[inline]
 pub(crate) fn is_quiet() -> bool {

@@ -2,8 +2,9 @@
 
 use std::ffi::{c_char, c_int};
 
-use crate::call::{Errno, last_errno, number, quiet, set_errno};
+use crate::call::{Errno, as_number, guarded_anywhere, last_errno, set_errno};
 use crate::ffi::*;
+use crate::live::{self, Kind};
 use crate::rnic::config;
 
 /// The family that the device's addresses are of.
@@ -81,7 +82,7 @@ unsafe fn entry(ai: &libc::addrinfo, hints: Option<&rdma_addrinfo>) -> Result<*m
             }
         }
     }
-    Ok(Box::into_raw(rai))
+    Ok(live::enter(Kind::AddrInfo, Box::into_raw(rai)))
 }
 
 /// As for `getaddrinfo`, whose numbers it answers with if the name cannot be resolved; -1 and errno otherwise.
@@ -92,7 +93,7 @@ unsafe extern "C" fn rdma_getaddrinfo(
     hints: *const rdma_addrinfo,
     res: *mut *mut rdma_addrinfo,
 ) -> c_int {
-    number(|| {
+    as_number(guarded_anywhere(|| {
         // SAFETY: null or the program's hints.
         let hints = unsafe { hints.as_ref() };
         let by_address = hints.is_some_and(|h| !h.ai_dst_addr.is_null() || !h.ai_src_addr.is_null());
@@ -130,7 +131,7 @@ unsafe extern "C" fn rdma_getaddrinfo(
             res.write(made?);
         }
         Ok(0)
-    })
+    }))
 }
 
 /// The addresses of the hints, as an entry of their own.
@@ -152,14 +153,15 @@ fn echo(hints: &rdma_addrinfo) -> Result<*mut rdma_addrinfo, Errno> {
             }
         }
     }
-    Ok(Box::into_raw(rai))
+    Ok(live::enter(Kind::AddrInfo, Box::into_raw(rai)))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
-    quiet(|| {
+    let _ = guarded_anywhere(|| {
         let mut next = res;
         while !next.is_null() {
+            live::take(Kind::AddrInfo, next)?;
             // SAFETY: an entry that we made, with memory from `malloc`; the program gives it up.
             unsafe {
                 let rai = Box::from_raw(next);
@@ -171,5 +173,6 @@ unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
                 next = rai.ai_next;
             }
         }
+        Ok(())
     });
 }

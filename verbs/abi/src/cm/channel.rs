@@ -5,11 +5,12 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use super::hub::{self, Pending, What, hub};
-use super::id::{Id, id_of};
+use super::id::Id;
 use super::resolve::{place, sockaddr};
-use crate::call::{Errno, deref, fails, number, pointer, quiet, zero};
+use crate::call::{Errno, fails, number, pointer, quiet, zero};
 use crate::ffi::*;
 use crate::inbox::{Inbox, read_count};
+use crate::live::{self, Kind};
 use crate::rnic::rnic;
 
 /// What `rdma_event_channel` points to.
@@ -100,7 +101,7 @@ unsafe extern "C" fn take(channel: *mut rdma_event_channel, event: *mut *mut rdm
                     hub::ended(owner);
                 }
                 // SAFETY: the program's place for the answer.
-                unsafe { event.write(Box::into_raw(made).cast()) };
+                unsafe { event.write(live::enter(Kind::Event, Box::into_raw(made)).cast()) };
                 Ok(1)
             }
             Err(errno) => {
@@ -199,6 +200,9 @@ pub unsafe extern "C" fn rdma_get_cm_event(
         loop {
             let fd = descriptor(channel);
             if fd < 0 {
+                if crate::call::last_errno() != libc::EBADF {
+                    return -1;
+                }
                 break;
             }
             let blocks = libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK == 0;
@@ -226,12 +230,11 @@ pub unsafe extern "C" fn rdma_get_cm_event(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     zero(|| {
-        // SAFETY: null or an event that the program was given and gives back.
+        live::take(Kind::Event, event.cast::<Event>())?;
+        // SAFETY: an event that the program was given and gives back; its owner waits for this.
         unsafe {
-            deref(event)?;
             let event = Box::from_raw(event.cast::<Event>());
-            // The owner waits for this.
-            id_of(event.owner.cast())?.events.settle(1);
+            (*event.owner).events.settle(1);
         }
         Ok(())
     })

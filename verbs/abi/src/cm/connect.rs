@@ -11,6 +11,7 @@ use super::resolve::{address, bind_to_any};
 use crate::call::{Errno, deref, errno_of, number, zero};
 use crate::ffi::*;
 use crate::ibv::qp::{Pair, by_number, pair};
+use crate::live::{self, Kind};
 use crate::rnic::rnic;
 
 /// Requests that may wait if the program does not say how many, as with the kernel.
@@ -53,7 +54,8 @@ unsafe fn queue_pair<'a>(id: &Id, param: Option<&rdma_conn_param>) -> Result<&'a
         (true, Some(param)) => by_number(param.qp_num).ok_or(libc::EINVAL)?,
         (true, None) => return Err(libc::EINVAL),
     };
-    // SAFETY: the caller's promise.
+    live::check(Kind::Qp, qp)?;
+    // SAFETY: it is listed, and the caller's promise.
     unsafe { pair(qp) }
 }
 

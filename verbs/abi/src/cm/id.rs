@@ -12,6 +12,7 @@ use crate::ffi::*;
 use crate::ibv::context;
 use crate::inbox::Inbox;
 use crate::ledger::Ledger;
+use crate::live::{self, Kind};
 use crate::rnic::{PORT, rnic};
 
 /// What `rdma_cm_id` points to.
@@ -79,9 +80,10 @@ pub struct Template(pub ibv_qp_init_attr);
 unsafe impl Send for Template {}
 
 /// # Safety
-/// Null, or an identifier that is not destroyed.
+/// Null, or an identifier that is not destroyed meanwhile.
 pub unsafe fn id_of<'a>(id: *mut rdma_cm_id) -> Result<&'a Id, Errno> {
-    // SAFETY: the caller's promise; what the program has is the first member of ours.
+    live::check(Kind::Id, id)?;
+    // SAFETY: it is listed, and the caller's promise; what the program has is the first member of ours.
     unsafe { deref(id.cast::<Id>()) }
 }
 
@@ -116,7 +118,7 @@ impl Id {
         let shadow =
             Shadow { device: std::ptr::null_mut(), _unused: [0; 3], sync: sync.into(), _rest: [0; 37] };
         let id = Box::new(Self { base, shadow, events: Ledger::default(), state: Mutex::default() });
-        let id = Box::into_raw(id);
+        let id = live::enter(Kind::Id, Box::into_raw(id));
         hub().add_id(id, inbox);
         Ok(id)
     }
@@ -193,8 +195,9 @@ fn discard(pending: Vec<Pending>) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     zero(|| {
-        // SAFETY: null or an identifier.
-        let this = unsafe { id_of(id) }?;
+        live::take(Kind::Id, id.cast::<Id>())?;
+        // SAFETY: an identifier, which is ours from here on.
+        let this = unsafe { &*id.cast::<Id>() };
         let pending = hub().remove_id(this.as_ptr());
         discard(pending);
         let State { port, listener, request, connection, .. } = std::mem::take(&mut *this.state());

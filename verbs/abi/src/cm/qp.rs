@@ -10,6 +10,7 @@ use crate::ibv::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::ibv::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::ibv::qp::{ibv_create_qp, ibv_destroy_qp};
 use crate::ibv::srq::{ibv_create_srq, ibv_destroy_srq};
+use crate::live::{self, Kind};
 
 fn made<T>(pointer: *mut T) -> Result<*mut T, Errno> {
     if pointer.is_null() { Err(last_errno()) } else { Ok(pointer) }
@@ -38,6 +39,7 @@ pub unsafe fn create(id: *mut rdma_cm_id, pd: *mut ibv_pd, init: &mut ibv_qp_ini
     unsafe {
         let this = id_of(id)?;
         let pd = if pd.is_null() { (*id).pd } else { pd };
+        live::check(Kind::Domain, pd)?;
         if !(*id).qp.is_null() || (*id).verbs.is_null() || pd.is_null() || (*pd).context != (*id).verbs {
             return Err(libc::EINVAL);
         }
@@ -141,7 +143,7 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     quiet(|| {
         // SAFETY: null or an identifier that nobody else uses during this call.
         unsafe {
-            if id.is_null() || (*id).qp.is_null() {
+            if id_of(id).is_err() || (*id).qp.is_null() {
                 return;
             }
             ibv_destroy_qp((*id).qp);
@@ -164,6 +166,7 @@ unsafe fn create_srq(
     unsafe {
         let _: &Id = id_of(id)?;
         let pd = if pd.is_null() { (*id).pd } else { pd };
+        live::check(Kind::Domain, pd)?;
         if (*id).verbs.is_null() || pd.is_null() || (*pd).context != (*id).verbs {
             return Err(libc::EINVAL);
         }
@@ -207,7 +210,7 @@ pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     quiet(|| {
         // SAFETY: null or an identifier that nobody else uses during this call.
         unsafe {
-            if !id.is_null() && !(*id).srq.is_null() {
+            if id_of(id).is_ok() && !(*id).srq.is_null() {
                 ibv_destroy_srq((*id).srq);
                 (*id).srq = std::ptr::null_mut();
             }

@@ -72,6 +72,12 @@ unsafe extern "C" fn take(context: *mut ibv_context, event: *mut ibv_async_event
     })
 }
 
+/// -1 and errno in a forked child: the descriptor is its parent's, too.
+#[inline(never)]
+extern "C" fn is_ours() -> c_int {
+    number(|| Ok(0))
+}
+
 /// Blocks in a read of the descriptor, as the program has set it; a cancellation point.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
@@ -81,7 +87,7 @@ unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut 
     // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
     unsafe {
         loop {
-            if read_count((*context).async_fd) < 0 {
+            if is_ours() < 0 || read_count((*context).async_fd) < 0 {
                 return -1;
             }
             match take(context, event) {

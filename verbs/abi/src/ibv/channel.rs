@@ -7,11 +7,12 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use urnic::CompChannel;
 
-use super::context::context_of;
+use super::context::{Context, context_of};
 use super::cq::{Queue, queue};
-use crate::call::{Errno, deref, errno_of, fails, number, pointer, quiet, status};
+use crate::call::{Errno, errno_of, fails, number, pointer, quiet, status};
 use crate::ffi::*;
 use crate::inbox::read_count;
+use crate::live::{self, Kind};
 
 /// What `ibv_comp_channel` points to. `refcnt` counts the queues that use it.
 #[repr(C)]
@@ -43,7 +44,8 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
         let fd = channel.as_fd().as_raw_fd();
         context.hold();
         let base = ibv_comp_channel { context: context.as_ptr(), fd, refcnt: 0 };
-        let made = Box::into_raw(Box::new(Channel { base, channel: channel.clone() }));
+        let made = Box::new(Channel { base, channel: channel.clone() });
+        let made = live::enter(Kind::Channel, Box::into_raw(made));
         known().channels.insert(made as usize, channel);
         Ok(made.cast())
     })
@@ -52,17 +54,19 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     status(|| {
-        // SAFETY: null or a channel.
-        let this = unsafe { deref(channel.cast::<Channel>()) }?;
-        let mut known = known();
-        if this.base.refcnt > 0 {
-            return Err(libc::EBUSY);
+        // Queues come and go under the lock that is taken here.
+        let stays = |this: &Channel| if this.base.refcnt > 0 { Err(libc::EBUSY) } else { Ok(()) };
+        {
+            let mut known = known();
+            live::leave(Kind::Channel, channel.cast::<Channel>(), stays)?;
+            known.channels.remove(&(channel as usize));
         }
-        known.channels.remove(&(channel as usize));
-        // SAFETY: the context's memory stays while objects hold it.
-        unsafe { context_of(this.base.context) }?.release();
         // SAFETY: made by `Box::into_raw`; the program gives it up, and waiters do not find it any more.
-        drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+        let this = unsafe { Box::from_raw(channel.cast::<Channel>()) };
+        let context = this.base.context;
+        drop(this);
+        // SAFETY: the channel held it.
+        unsafe { Context::release(context_of(context)?) };
         Ok(())
     })
 }

@@ -1,13 +1,14 @@
 //! Contexts: the handle by which a program uses the device. Several of one process share the device.
 
 use std::mem::{ManuallyDrop, offset_of};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::{cq, cq_ex, device, mr, mw, pd, post, qp_ex, query, srq};
 use crate::call::{Errno, deref};
 use crate::ffi::*;
 use crate::inbox::Inbox;
+use crate::live::{self, Kind};
 use crate::rnic::{Rnic, rnic};
 
 /// What `ibv_context` points into.
@@ -17,9 +18,8 @@ pub struct Context {
     pub rnic: &'static Rnic,
     /// Asynchronous events that the program has not read.
     pub events: Inbox<ibv_async_event>,
-    /// Objects that refer to this context.
-    objects: AtomicUsize,
-    closed: AtomicBool,
+    /// Objects that refer to this context, and the program while it has not closed it.
+    users: AtomicUsize,
 }
 
 /// The contexts of the process, for events of the device.
@@ -35,28 +35,22 @@ pub fn open() -> Result<*mut ibv_context, Errno> {
         verbs: table(device::the_device()?, events.fd()),
         rnic,
         events,
-        objects: AtomicUsize::new(0),
-        closed: AtomicBool::new(false),
+        users: AtomicUsize::new(1),
     });
-    let context = Box::into_raw(context);
+    let context = live::enter(Kind::Context, Box::into_raw(context));
     OPEN.lock().unwrap_or_else(PoisonError::into_inner).push(context as usize);
     // SAFETY: just made.
     Ok(unsafe { &raw mut (*context).verbs.context })
 }
 
-/// # Safety
-/// `context` came from [`open`] and was not closed yet.
-pub unsafe fn close(context: *mut ibv_context) {
+/// Objects that the program leaves behind keep the memory of the context.
+pub fn close(context: *mut ibv_context) -> Result<(), Errno> {
     let whole = whole(context);
+    live::take(Kind::Context, whole)?;
     OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|open| *open != whole as usize);
-    // SAFETY: the caller's promise.
-    let this = unsafe { &*whole };
-    this.closed.store(true, Ordering::SeqCst);
-    // Objects that the program left behind keep the memory of the context.
-    if this.objects.load(Ordering::SeqCst) == 0 {
-        // SAFETY: made by `Box::into_raw`, and nothing refers to it any more.
-        drop(unsafe { Box::from_raw(whole) });
-    }
+    // SAFETY: it was open until now.
+    unsafe { Context::release(whole) };
+    Ok(())
 }
 
 fn whole(context: *mut ibv_context) -> *mut Context {
@@ -83,12 +77,19 @@ impl Context {
 
     /// An object of this context came to be.
     pub fn hold(&self) {
-        self.objects.fetch_add(1, Ordering::SeqCst);
+        self.users.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// One is gone.
-    pub fn release(&self) {
-        self.objects.fetch_sub(1, Ordering::SeqCst);
+    /// One is gone. The last takes the context with it.
+    ///
+    /// # Safety
+    /// The object held the context, and nobody follows its reference after this.
+    pub unsafe fn release(this: *const Self) {
+        // SAFETY: the context is there while it is held.
+        if unsafe { (*this).users.fetch_sub(1, Ordering::SeqCst) } == 1 {
+            // SAFETY: made by `Box::into_raw`, and nothing refers to it any more.
+            drop(unsafe { Box::from_raw(this.cast_mut()) });
+        }
     }
 }
 

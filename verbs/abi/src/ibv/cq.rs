@@ -2,16 +2,18 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 
 use urnic::{Cq, CqInit, Wc, WcFlags, WcOpcode, WcStatus};
 
 use super::channel::{self, Channel};
 use super::context::{Context, context_of};
 use super::cq_ex::Cursor;
+use super::pd::unused;
 use crate::call::{Errno, deref, errno_of, number_fast, pointer, status};
 use crate::ffi::*;
 use crate::ledger::Ledger;
+use crate::live::{self, Kind};
 
 /// What `ibv_cq` and `ibv_cq_ex` point to.
 #[repr(C)]
@@ -68,14 +70,15 @@ impl Queue {
         base.base.cqe = c_int::try_from(cq.depth()).unwrap_or(c_int::MAX);
         context.hold();
         let cqn = cq.cqn();
-        let made = Box::into_raw(Box::new(Self {
+        let made = Box::new(Self {
             base,
             cq,
             completions: Ledger::default(),
             asynchronous: Ledger::default(),
             users: AtomicU32::new(0),
             cursor: UnsafeCell::default(),
-        }));
+        });
+        let made = live::enter(Kind::Cq, Box::into_raw(made));
         channel::enter(cqn, made, comp_channel);
         Ok(made)
     }
@@ -106,20 +109,19 @@ pub unsafe extern "C" fn ibv_create_cq(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     status(|| {
-        // SAFETY: null or a completion queue.
+        live::leave(Kind::Cq, cq.cast::<Queue>(), |this| unused(&this.users))?;
+        // SAFETY: a completion queue, which is ours from here on.
         let this = unsafe { queue(cq) }?;
-        if this.users.load(Ordering::SeqCst) > 0 {
-            return Err(libc::EBUSY);
-        }
         channel::leave(this.cq.cqn(), this.base.base.channel);
         // SAFETY: the context's memory stays while objects hold it.
         let context = unsafe { context_of(this.base.base.context) }?;
         super::async_event::withdraw(context, cq.cast());
         this.completions.wait();
         this.asynchronous.wait();
-        context.release();
         // SAFETY: made by `Box::into_raw`; the program gives it up, and events do not find it any more.
         drop(unsafe { Box::from_raw(cq.cast::<Queue>()) });
+        // SAFETY: the queue held it.
+        unsafe { Context::release(context) };
         Ok(())
     })
 }
@@ -127,7 +129,8 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     status(|| {
-        // SAFETY: null or a completion queue.
+        live::check(Kind::Cq, cq)?;
+        // SAFETY: a completion queue.
         let this = unsafe { queue(cq) }?;
         let depth = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
         this.cq.resize(depth).map_err(|e| errno_of(&e))?;
@@ -161,6 +164,10 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
 const BATCH: usize = 16;
 
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num: c_int, wc: *mut ibv_wc) -> c_int {
+    // Nothing completes in a forked child, and the thread that held the queue's lock may not be there.
+    if urnic::in_forked_child() {
+        return 0;
+    }
     number_fast(|| {
         // SAFETY: null or a completion queue.
         let this = unsafe { queue(cq) }?;

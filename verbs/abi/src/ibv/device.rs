@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
 
-use crate::call::{Errno, deref, guarded, pointer, set_errno};
+use crate::call::{Errno, as_pointer, deref, guarded_anywhere, pointer, set_errno};
 use crate::ffi::*;
 use crate::rnic::{self, NAME};
 
@@ -45,7 +45,7 @@ pub fn text<const N: usize>(text: &str) -> [c_char; N] {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
-    pointer(|| {
+    as_pointer(guarded_anywhere(|| {
         let found = the_device().ok();
         // SAFETY: the program gives null or a place for a number.
         if let Some(count) = unsafe { num_devices.as_mut() } {
@@ -60,7 +60,7 @@ unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut i
             *list = found.unwrap_or(std::ptr::null_mut());
             Ok(list)
         }
-    })
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -84,7 +84,7 @@ unsafe extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
 /// In network order.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    let guid = guarded(|| match rnic::config() {
+    let guid = guarded_anywhere(|| match rnic::config() {
         Some(config) if !device.is_null() => Ok(u64::from_ne_bytes(rnic::guid(config))),
         _ => Ok(0),
     });
@@ -106,9 +106,5 @@ unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         set_errno(libc::EINVAL);
         return -1;
     }
-    crate::call::zero(|| {
-        // SAFETY: a context that `ibv_open_device` gave, and that the program gives up.
-        unsafe { super::context::close(context) };
-        Ok(())
-    })
+    crate::call::zero(|| super::context::close(context))
 }

@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering;
 
 use urnic::{Access, Mr, Rereg};
 
+use super::context::Context;
 use super::pd::{Domain, domain};
 use crate::call::{Errno, deref, errno_of, number, pointer, set_errno, status};
 use crate::ffi::*;
+use crate::live::{self, Kind};
 
 /// What `ibv_mr` points to.
 #[repr(C)]
@@ -76,7 +78,7 @@ fn register(
         lkey: mr.lkey(),
         rkey: mr.rkey(),
     };
-    Ok(Box::into_raw(Box::new(Region { base, mr: Some(mr) })).cast())
+    Ok(live::enter(Kind::Region, Box::into_raw(Box::new(Region { base, mr: Some(mr) }))).cast())
 }
 
 #[unsafe(no_mangle)]
@@ -123,7 +125,8 @@ unsafe extern "C" fn ibv_rereg_mr(
 ) -> c_int {
     const ALL: c_int = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
     number(|| {
-        if mr.is_null() || flags & !ALL != 0 {
+        live::check(Kind::Region, mr)?;
+        if flags & !ALL != 0 {
             return Err(libc::EINVAL);
         }
         // SAFETY: a region that nobody else uses during this call, as the program promises.
@@ -162,20 +165,27 @@ fn leave(pd: *mut ibv_pd) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     status(|| {
-        // SAFETY: null or a region.
-        unsafe { region(mr) }?;
+        live::take(Kind::Region, mr.cast::<Region>())?;
         // SAFETY: a region that nobody else uses during this call, as the program promises.
         let slot = unsafe { &mut (*mr.cast::<Region>()).mr };
-        let inner = slot.take().ok_or(libc::EINVAL)?;
-        if let Err((inner, error)) = inner.deregister() {
-            *slot = Some(inner);
-            return Err(errno_of(&error));
+        let answer = match slot.take().map(Mr::deregister) {
+            Some(Err((inner, error))) => {
+                *slot = Some(inner);
+                Err(errno_of(&error))
+            }
+            _ => Ok(()),
+        };
+        if answer.is_err() {
+            live::enter(Kind::Region, mr.cast::<Region>());
+            return answer;
         }
         // SAFETY: made by `Box::into_raw`; the program gives it up.
         let base = unsafe { Box::from_raw(mr.cast::<Region>()) }.base;
         // SAFETY: the domain, and by it the context, is there while it is counted as used.
-        unsafe { domain(base.pd) }?.context().release();
+        let context: *const Context = unsafe { domain(base.pd) }?.context();
         leave(base.pd);
+        // SAFETY: the region held it.
+        unsafe { Context::release(context) };
         Ok(())
     })
 }

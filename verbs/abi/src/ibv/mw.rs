@@ -5,11 +5,13 @@ use std::sync::atomic::Ordering;
 
 use urnic::{Mw, MwKind, SendWr};
 
+use super::context::Context;
 use super::pd::domain;
 use super::post;
 use super::qp::pair;
 use crate::call::{deref, errno_of, pointer, post_errno, status};
 use crate::ffi::*;
+use crate::live::{self, Kind};
 
 /// What `ibv_mw` points to.
 #[repr(C)]
@@ -32,20 +34,22 @@ pub unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
         context.hold();
         domain.users.fetch_add(1, Ordering::SeqCst);
         let base = ibv_mw { context: context.as_ptr(), pd, rkey: mw.rkey(), handle: mw.rkey(), type_: kind };
-        Ok(Box::into_raw(Box::new(Window { base, mw })).cast())
+        Ok(live::enter(Kind::Window, Box::into_raw(Box::new(Window { base, mw }))).cast())
     })
 }
 
 pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     status(|| {
-        // SAFETY: null or a window.
-        let base = &unsafe { deref(mw.cast::<Window>()) }?.base;
-        // SAFETY: the domain, and by it the context, is there while it is counted as used.
-        let domain = unsafe { domain(base.pd) }?;
+        live::take(Kind::Window, mw.cast::<Window>())?;
         // SAFETY: made by `Box::into_raw`; the program gives it up.
-        drop(unsafe { Box::from_raw(mw.cast::<Window>()) });
-        domain.context().release();
+        let window = unsafe { Box::from_raw(mw.cast::<Window>()) };
+        // SAFETY: the domain, and by it the context, is there while it is counted as used.
+        let domain = unsafe { domain(window.base.pd) }?;
+        drop(window);
+        let context: *const Context = domain.context();
         domain.users.fetch_sub(1, Ordering::SeqCst);
+        // SAFETY: the window held it.
+        unsafe { Context::release(context) };
         Ok(())
     })
 }

@@ -8,6 +8,7 @@ use urnic::Pd;
 use super::context::{Context, context_of};
 use crate::call::{Errno, deref, pointer, status};
 use crate::ffi::*;
+use crate::live::{self, Kind};
 
 /// What `ibv_pd` points to.
 #[repr(C)]
@@ -23,10 +24,16 @@ pub struct Domain {
 }
 
 /// # Safety
-/// Null, or a domain that is not deallocated.
+/// Null, or a domain that is not deallocated meanwhile.
 pub unsafe fn domain<'a>(pd: *mut ibv_pd) -> Result<&'a Domain, Errno> {
-    // SAFETY: the caller's promise; what the program has is the first member of ours.
+    live::check(Kind::Domain, pd)?;
+    // SAFETY: it is listed, and the caller's promise; what the program has is the first member of ours.
     unsafe { deref(pd.cast::<Domain>()) }
+}
+
+/// EBUSY while something uses an object.
+pub fn unused(users: &AtomicU32) -> Result<(), Errno> {
+    if users.load(Ordering::SeqCst) > 0 { Err(libc::EBUSY) } else { Ok(()) }
 }
 
 impl Domain {
@@ -38,7 +45,8 @@ impl Domain {
     fn create(context: &Context, pd: Pd, inner: *mut Domain) -> *mut ibv_pd {
         context.hold();
         let base = ibv_pd { context: context.as_ptr(), handle: 0 };
-        Box::into_raw(Box::new(Self { base, pd, users: AtomicU32::new(0), inner, owner: context })).cast()
+        let made = Self { base, pd, users: AtomicU32::new(0), inner, owner: context };
+        live::enter(Kind::Domain, Box::into_raw(Box::new(made))).cast()
     }
 }
 
@@ -55,18 +63,17 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     status(|| {
-        // SAFETY: null or a domain.
-        let this = unsafe { domain(pd) }?;
-        if this.users.load(Ordering::SeqCst) > 0 {
-            return Err(libc::EBUSY);
-        }
+        live::leave(Kind::Domain, pd.cast::<Domain>(), |this| unused(&this.users))?;
+        // SAFETY: made by `Box::into_raw`; the program gives it up.
+        let this = unsafe { Box::from_raw(pd.cast::<Domain>()) };
         // SAFETY: the inner domain is counted, so it is there.
         if let Some(inner) = unsafe { this.inner.as_ref() } {
             inner.users.fetch_sub(1, Ordering::SeqCst);
         }
-        this.context().release();
-        // SAFETY: made by `Box::into_raw`; the program gives it up.
-        drop(unsafe { Box::from_raw(pd.cast::<Domain>()) });
+        let context = this.owner;
+        drop(this);
+        // SAFETY: the domain held it.
+        unsafe { Context::release(context) };
         Ok(())
     })
 }
@@ -100,16 +107,18 @@ pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *mut ibv_td_i
             return Err(libc::EINVAL);
         }
         context.hold();
-        Ok(Box::into_raw(Box::new(ibv_td { context: context.as_ptr() })))
+        let made = Box::into_raw(Box::new(ibv_td { context: context.as_ptr() }));
+        Ok(live::enter(Kind::ThreadDomain, made))
     })
 }
 
 pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     status(|| {
-        // SAFETY: null or a thread domain, whose context is held by it.
-        unsafe { context_of(deref(td)?.context) }?.release();
+        live::take(Kind::ThreadDomain, td)?;
         // SAFETY: made by `Box::into_raw`; the program gives it up.
-        drop(unsafe { Box::from_raw(td) });
+        let td = unsafe { Box::from_raw(td) };
+        // SAFETY: held by it.
+        unsafe { Context::release(context_of(td.context)?) };
         Ok(())
     })
 }

@@ -8,7 +8,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use urnic::{Qp, QpInit, QpState};
 
-use super::context::context_of;
+use super::context::{Context, context_of};
 use super::cq::queue;
 use super::pd::domain;
 use super::qp_ex::Builder;
@@ -16,6 +16,7 @@ use super::srq::Shared;
 use crate::call::{Errno, deref, errno_of, pointer, status};
 use crate::ffi::*;
 use crate::ledger::Ledger;
+use crate::live::{self, Kind};
 use crate::rnic::PORT;
 
 /// Inline bytes that every queue pair takes.
@@ -87,6 +88,11 @@ impl Pair {
 
 /// Creates a queue pair, and says in `init.cap` what it got.
 pub fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut Pair, Errno> {
+    live::check(Kind::Cq, init.send_cq)?;
+    live::check(Kind::Cq, init.recv_cq)?;
+    if !init.srq.is_null() {
+        live::check(Kind::Srq, init.srq)?;
+    }
     // SAFETY: null, or objects that are not destroyed.
     let (domain, send_cq, recv_cq) = unsafe { (domain(pd)?, queue(init.send_cq)?, queue(init.recv_cq)?) };
     if init.qp_type != IBV_QPT_RC {
@@ -143,7 +149,7 @@ pub fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut Pair,
         signal_all: asked.signal_all,
     };
     init.cap = made.cap();
-    let made = Box::into_raw(Box::new(made));
+    let made = live::enter(Kind::Qp, Box::into_raw(Box::new(made)));
     known().insert(qpn, made as usize);
     Ok(made)
 }
@@ -160,7 +166,8 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_a
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status(|| {
-        // SAFETY: null or a queue pair.
+        live::take(Kind::Qp, qp.cast::<Pair>())?;
+        // SAFETY: a queue pair, which is ours from here on.
         let this = unsafe { pair(qp) }?;
         let qpn = this.qp.qpn();
         known().remove(&qpn);
@@ -181,7 +188,8 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
                 shared.users.fetch_sub(1, Ordering::SeqCst);
             }
         }
-        context.release();
+        // SAFETY: the queue pair held it.
+        unsafe { Context::release(context) };
         Ok(())
     })
 }
@@ -194,7 +202,8 @@ unsafe extern "C" fn ibv_query_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     status(|| {
-        // SAFETY: null or a queue pair.
+        live::check(Kind::Qp, qp)?;
+        // SAFETY: a queue pair.
         let this = unsafe { pair(qp) }?;
         if attr.is_null() || init.is_null() {
             return Err(libc::EINVAL);
@@ -237,7 +246,8 @@ unsafe extern "C" fn ibv_query_qp(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     status(|| {
-        // SAFETY: null, or a queue pair and the program's attributes.
+        live::check(Kind::Qp, qp)?;
+        // SAFETY: a queue pair, and null or the program's attributes.
         let (this, attr) = unsafe { (pair(qp)?, deref(attr)?) };
         // A peer by its number and path is an InfiniBand one: whoever asks for it would wait for it for ever.
         if mask & (IBV_QP_AV | IBV_QP_DEST_QPN) != 0 {

@@ -7,12 +7,13 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use urnic::{Srq, SrqInit};
 
-use super::context::context_of;
-use super::pd::domain;
+use super::context::{Context, context_of};
+use super::pd::{domain, unused};
 use super::post::receives;
 use crate::call::{Errno, deref, errno_of, pointer, post_errno, status};
 use crate::ffi::*;
 use crate::ledger::Ledger;
+use crate::live::{self, Kind};
 
 /// What `ibv_srq` points to.
 #[repr(C)]
@@ -68,7 +69,7 @@ fn create(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut ibv_srq,
     base.handle = srq.srqn();
     let srqn = srq.srqn();
     let made = Shared { base, srq, asynchronous: Ledger::default(), users: AtomicU32::new(0) };
-    let made = Box::into_raw(Box::new(made));
+    let made = live::enter(Kind::Srq, Box::into_raw(Box::new(made)));
     known().insert(srqn, made as usize);
     Ok(made.cast())
 }
@@ -89,7 +90,8 @@ pub unsafe extern "C" fn create_srq_ex(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
     status(|| {
-        // SAFETY: null, or a queue and the program's wishes.
+        live::check(Kind::Srq, srq)?;
+        // SAFETY: a queue, and null or the program's wishes.
         let (this, attr) = unsafe { (shared(srq)?, deref(attr)?) };
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
             return Err(libc::EINVAL);
@@ -107,7 +109,8 @@ unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     status(|| {
-        // SAFETY: null or a queue.
+        live::check(Kind::Srq, srq)?;
+        // SAFETY: a queue.
         let got = unsafe { shared(srq) }?.srq.attributes();
         if attr.is_null() {
             return Err(libc::EINVAL);
@@ -122,11 +125,9 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     status(|| {
-        // SAFETY: null or a queue.
+        live::leave(Kind::Srq, srq.cast::<Shared>(), |this| unused(&this.users))?;
+        // SAFETY: a queue, which is ours from here on.
         let this = unsafe { shared(srq) }?;
-        if this.users.load(Ordering::SeqCst) > 0 {
-            return Err(libc::EBUSY);
-        }
         known().remove(&this.srq.srqn());
         // SAFETY: the domain, and by it the context, is there while it is counted as used.
         let (domain, context) = unsafe { (domain(this.base.pd)?, context_of(this.base.context)?) };
@@ -135,7 +136,8 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         // SAFETY: made by `Box::into_raw`; the program gives it up, and events do not find it any more.
         drop(unsafe { Box::from_raw(srq.cast::<Shared>()) });
         domain.users.fetch_sub(1, Ordering::SeqCst);
-        context.release();
+        // SAFETY: the queue held it.
+        unsafe { Context::release(context) };
         Ok(())
     })
 }

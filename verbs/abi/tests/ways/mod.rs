@@ -11,6 +11,8 @@ pub enum Way {
     Preload,
     DropIn,
     Both,
+    /// Not at all: the program loads them itself.
+    Itself,
 }
 
 pub const WAYS: [Way; 3] = [Way::Preload, Way::DropIn, Way::Both];
@@ -23,6 +25,8 @@ pub enum Watched {
     Asan,
     /// The same behind what is preloaded, as it is with `urnic run` and `verify_asan_link_order=0`.
     AsanBehind,
+    /// The same, but leaks are not looked for: forked children have the memory of threads that they have not.
+    AsanNoLeaks,
 }
 
 /// How long a program may take, in seconds. A bound, not a measurement: the machine may be busy.
@@ -60,7 +64,7 @@ pub fn run(name: &str, arguments: &[&str], way: Way, watched: Watched) -> Output
     if watched != Watched::No {
         compile.args(["-fsanitize=address", "-fno-omit-frame-pointer"]);
     }
-    compile.arg(source).args(["-lrdmacm", "-libverbs", "-lpthread", "-ldl"]);
+    compile.arg(source).args(["-Wl,--as-needed", "-lrdmacm", "-libverbs", "-lpthread", "-ldl"]);
     assert!(compile.status().expect("cc runs").success(), "{name} is compiled");
 
     let kept = folder.path().join("kept");
@@ -69,17 +73,17 @@ pub fn run(name: &str, arguments: &[&str], way: Way, watched: Watched) -> Output
     command.args(["--signal=KILL", &PATIENCE.to_string(), "env"]);
     // Only for the program: `timeout` is none of urnic's.
     let mut preload: Vec<PathBuf> = Vec::new();
-    if watched == Watched::Asan {
+    if matches!(watched, Watched::Asan | Watched::AsanNoLeaks) {
         preload.push(sanitizer());
     }
-    if way != Way::DropIn {
+    if matches!(way, Way::Preload | Way::Both) {
         preload.push(libraries().join("liburnic.so"));
     }
     if !preload.is_empty() {
         let preload: Vec<String> = preload.iter().map(|path| path.display().to_string()).collect();
         command.arg(format!("LD_PRELOAD={}", preload.join(":")));
     }
-    if way != Way::Preload {
+    if matches!(way, Way::DropIn | Way::Both) {
         command.arg(format!("LD_LIBRARY_PATH={}", libraries().join("drop-in").display()));
     }
     command.arg(&program).args(arguments);
@@ -89,11 +93,12 @@ pub fn run(name: &str, arguments: &[&str], way: Way, watched: Watched) -> Output
     command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD");
     command.env("URNIC_MEMORY_HUGEPAGES", "off").env("URNIC_IP", "10.4.9.1/24");
     command.env("URNIC_PORT", format!("vhost:{}/nobody.sock", folder.path().display()));
-    // Leaks are told apart by whole stacks.
-    command.env(
-        "ASAN_OPTIONS",
-        "fast_unwind_on_malloc=0:verify_asan_link_order=0:detect_stack_use_after_return=0",
-    );
+    // Leaks are told apart by whole stacks. Signal stacks are taken away when a thread ends, on what is left of the stack of
+    // one that is cancelled.
+    let leaks = u8::from(watched != Watched::AsanNoLeaks);
+    let options =
+        format!("fast_unwind_on_malloc=0:verify_asan_link_order=0:use_sigaltstack=0:detect_leaks={leaks}");
+    command.env("ASAN_OPTIONS", options);
     command.env("LSAN_OPTIONS", format!("suppressions={}:print_suppressions=0", kept.display()));
     command.output().expect("timeout runs")
 }
