@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::crowd::{Crowd, crowd, send_fpdu};
 use common::raw::{self, Raw};
 use common::*;
 use std::cell::RefCell;
@@ -17,22 +18,6 @@ const PEERS: usize = 1000;
 const DRIBBLED: usize = 200;
 /// Octets of the Send, such that its FPDU is as long as an FPDU can be.
 const PAYLOAD: usize = 65_535 - 18;
-
-/// The FPDU of a Send of `payload`, the first of its stream.
-fn send_fpdu(payload: &[u8]) -> Vec<u8> {
-    let ulpdu = u16::try_from(18 + payload.len()).unwrap();
-    let mut fpdu = ulpdu.to_be_bytes().to_vec();
-    fpdu.extend([0x41, 0x43]); // DDP: untagged, last; RDMAP: Send
-    fpdu.extend([0; 4]);
-    fpdu.extend(0u32.to_be_bytes()); // queue
-    fpdu.extend(1u32.to_be_bytes()); // MSN
-    fpdu.extend(0u32.to_be_bytes()); // MO
-    fpdu.extend(payload);
-    fpdu.resize(fpdu.len().next_multiple_of(4), 0);
-    let crc = urnic_crc::finish(urnic_crc::crc32c(urnic_crc::INIT, &fpdu));
-    fpdu.extend(crc.to_le_bytes());
-    fpdu
-}
 
 struct Scene {
     simulation: Simulation,
@@ -51,39 +36,7 @@ fn scene() -> Scene {
     let mut simulation = Simulation::with_hosts(&Options { devices: 2, ..options() }, vec![host]).unwrap();
     let (mut server, mut client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
     connect(&mut simulation, &mut server, &mut client);
-    let device = simulation.device(0);
-    let pd = device.alloc_pd();
-    let cq = device.create_cq(4096, None).unwrap();
-    // All receives may share the memory: all messages are the same.
-    let inbox = pd.alloc_mr(PAYLOAD, Access::LOCAL_WRITE).unwrap();
-    let events = device.create_event_channel().unwrap();
-    let _listener = events.listen(PORT, PEERS as u32).unwrap();
-    let (request, offer) =
-        (Offer { rev: 1, crc: true, ird: 4, ord: 4, ..Offer::default() }, ConnParam::default());
-    let request = Initiator::new(&request).unwrap().1;
-    let conns: Vec<ConnId> = (0..PEERS).map(|_| raw.borrow_mut().connect(address(0))).collect();
-    let mut qps = Vec::new();
-    let mut asked = 0;
-    let limit = simulation.now() + LIMIT;
-    let all = simulation.run(limit, || {
-        let mut raw = raw.borrow_mut();
-        while asked < raw.seen.connected.len() {
-            let conn = raw.seen.connected[asked];
-            raw.send(conn, &request);
-            asked += 1;
-        }
-        while let Some(event) = events.poll() {
-            if let CmEvent::ConnectRequest(request) = event {
-                let qp = create_qp(&pd, &cq);
-                let sge = [Sge::of(&inbox, 0, PAYLOAD as u32)];
-                qp.post_recv(&RecvWr { wr_id: qps.len() as u64, sges: &sge }).unwrap();
-                request.accept(&qp, &offer).unwrap();
-                qps.push(qp);
-            }
-        }
-        conns.iter().all(|conn| raw.seen.data.get(conn).is_some_and(|reply| reply.len() == 20))
-    });
-    assert!(all, "{} of {PEERS} are connected", qps.len());
+    let Crowd { conns, qps, cq, inbox } = crowd(&mut simulation, &raw, PEERS, PAYLOAD);
     Scene { simulation, raw, conns, qps, cq, inbox, server, client }
 }
 

@@ -7,9 +7,9 @@
 use super::crowd::Source;
 use super::qp::QpCore;
 use super::teardown::Why;
-use super::{Clock, Core, Engine, Phase, TURNS_PER_PASS};
+use super::{Clock, Core, Engine, Phase};
 use crate::port::{Port, Wire};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 use urnic_iwarp::Terminate;
 use urnic_tcp::Time;
@@ -19,39 +19,46 @@ use urnic_tcp::Time;
 pub(crate) const INCOMPLETE_MAX: usize = 256 << 20;
 /// Held frames pin at most this part of the receive buffers.
 const PINNED_PART: usize = 8;
-/// The budget is short when it has no room for an FPDU of the largest size.
-const SHORT: usize = 1 << 16;
-/// When it is short, so much of it is freed: one part of so many.
-const FREED_PART: usize = 16;
-/// An FPDU that has been incomplete for less than this is not displaced: its segments may be on the way.
+/// The budget is short when it has no room for an FPDU of the largest size. So much is freed then.
+const SHORT: usize = 68 << 10;
+/// An FPDU is displaced for other sources when it has been incomplete for so long: its segments may be on the way.
 const YOUNG: Duration = Duration::from_millis(100);
-/// How often stopped streams are tried again while nothing has become free.
-const TRY_EVERY: Duration = Duration::from_millis(10);
+/// And for its own source after so long.
+const OLD: Duration = Duration::from_secs(2);
+/// How often memory is looked for while it is short.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Streams tried in one pass, at most.
+const TRIES_PER_PASS: usize = 16;
 
-/// The streams that have stopped, and when to try them again.
+/// The streams that have stopped.
 #[derive(Default)]
 pub(super) struct Stopped {
     /// Endpoints in the order in which they stopped, with their generations.
-    waiting: std::collections::VecDeque<(u32, u32)>,
+    waiting: VecDeque<(u32, u32)>,
+    /// Those of the source that had most memory when it was last looked at: they come after all others.
+    greedy: VecDeque<(u32, u32)>,
+    most: Option<Source>,
+    /// When to look for memory.
+    look_at: Time,
     /// Queue pairs that may hold frames, each at most once.
     holders: Vec<u32>,
-    try_at: Time,
-    /// What was reserved after the last try.
-    reserved: usize,
 }
 
 impl Stopped {
     /// No stream waits.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.is_empty() && self.greedy.is_empty()
     }
 
-    /// When streams that wait must be tried again; `None` if there are none.
+    /// When memory must be looked for; `None` if no stream waits.
     pub(super) fn next(&self) -> Option<Time> {
-        (!self.is_empty()).then_some(self.try_at)
+        (!self.is_empty()).then_some(self.look_at)
     }
 }
+
+/// An FPDU that is not whole: since when, its queue pair, and what it has reserved.
+type Incomplete = (Time, u32, usize);
 
 impl<F: urnic_tcp::Frame> Core<F> {
     /// After a stream has received: notes an FPDU that has begun, and a stream that holds frames.
@@ -71,11 +78,14 @@ impl<F: urnic_tcp::Frame> Core<F> {
     /// A stream has stopped: it waits for its turn.
     #[cold]
     pub(super) fn wait_for_memory(&mut self, index: u32) {
-        if let Some(endpoint) = self.endpoints.get_mut(index)
-            && !std::mem::replace(&mut endpoint.stopped, true)
-        {
-            self.stopped.waiting.push_back((index, endpoint.generation));
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        if std::mem::replace(&mut endpoint.stopped, true) {
+            return;
         }
+        let stopped = &mut self.stopped;
+        let greedy = stopped.most == Some(Source::of(endpoint.peer.ip()));
+        let queue = if greedy { &mut stopped.greedy } else { &mut stopped.waiting };
+        queue.push_back((index, endpoint.generation));
     }
 
     /// Receive buffers are scarce: frames that are held go back, what they hold is copied.
@@ -90,36 +100,54 @@ impl<F: urnic_tcp::Frame> Core<F> {
         }
     }
 
-    /// Frees memory for others: the source whose incomplete FPDUs have reserved most loses its oldest ones, and with them
-    /// their connections.
+    /// Memory for incomplete FPDUs is short: the source that has reserved most of it loses its oldest ones, and with them
+    /// their connections, and its streams wait behind all others.
     #[cold]
     fn displace(&mut self) {
-        let (reserved, reservable) = (self.budget.reserved(), self.budget.reservable());
-        if reservable - reserved >= SHORT.min(reservable) {
-            return;
-        }
-        let mut sources = HashMap::<Source, (usize, Vec<(Time, u32, usize)>)>::new();
+        let mut sources = HashMap::<Source, (usize, Vec<Incomplete>)>::new();
         for (_, endpoint) in self.endpoints.iter() {
             let Phase::Open { qp: at } = endpoint.phase else { continue };
             let Some(qp) = self.qps.get(at) else { continue };
             let incomplete = qp.stream.as_ref().and_then(|s| s.incomplete()).zip(qp.incomplete);
             if let Some(((octets, _), (_, since))) = incomplete {
-                let source = sources.entry(Source::of(endpoint.peer.ip())).or_default();
-                source.0 += octets;
-                source.1.push((since, at, octets));
+                let (sum, fpdus) = sources.entry(Source::of(endpoint.peer.ip())).or_default();
+                *sum += octets;
+                fpdus.push((since, at, octets));
             }
         }
-        let Some((_, mut most)) = sources.into_values().max_by_key(|(octets, _)| *octets) else { return };
-        most.sort_unstable_by_key(|(since, ..)| *since);
-        let mut freed = reservable - reserved;
-        for (since, at, octets) in most {
-            if freed >= (reservable / FREED_PART).max(SHORT) || since + YOUNG > self.now {
+        let most = sources.into_iter().max_by_key(|(_, (octets, _))| *octets);
+        let Some((most, (_, mut fpdus))) = most else { return };
+        self.part_greedy(most);
+        let patience = if self.stopped.waiting.is_empty() { OLD } else { YOUNG };
+        fpdus.sort_unstable_by_key(|(since, ..)| *since);
+        let mut freed = 0;
+        for (since, at, octets) in fpdus {
+            if freed >= SHORT || since + patience > self.now {
                 break;
             }
             freed += octets;
             self.displaced += 1;
             self.fail(at, Some(Terminate::STREAM_CATASTROPHIC), Why::Displaced);
         }
+    }
+
+    /// Divides those that wait into the streams of the source that has most, and others.
+    fn part_greedy(&mut self, most: Source) {
+        let Stopped { waiting, greedy, .. } = &mut self.stopped;
+        let all: Vec<_> = waiting.drain(..).chain(greedy.drain(..)).collect();
+        self.stopped.most = Some(most);
+        for (index, generation) in all {
+            let endpoint = self.endpoints.get(index).filter(|e| e.generation == generation);
+            let Some(endpoint) = endpoint else { continue };
+            let Stopped { waiting, greedy, .. } = &mut self.stopped;
+            let is_greedy = Source::of(endpoint.peer.ip()) == most;
+            if is_greedy { greedy } else { waiting }.push_back((index, generation));
+        }
+    }
+
+    fn is_short(&self) -> bool {
+        let (reserved, reservable) = (self.budget.reserved(), self.budget.reservable());
+        reservable - reserved < SHORT.min(reservable / 2)
     }
 }
 
@@ -129,15 +157,22 @@ impl<P: Port, C: Clock> Engine<P, C> {
         port.receive_memory() / PINNED_PART
     }
 
-    /// Tries streams that have stopped again.
+    /// Tries streams that have stopped again, while there is memory.
     #[cold]
     pub(super) fn try_stopped(&mut self, now: Time) {
-        if now < self.core.stopped.try_at && self.core.budget.reserved() >= self.core.stopped.reserved {
-            return;
+        if self.core.is_short() {
+            if now < self.core.stopped.look_at {
+                return;
+            }
+            self.core.stopped.look_at = now + LOOK_EVERY;
+            self.core.displace();
         }
-        self.core.displace();
-        for _ in 0..self.core.stopped.waiting.len().min(TURNS_PER_PASS) {
-            let Some((index, generation)) = self.core.stopped.waiting.pop_front() else { break };
+        for _ in 0..TRIES_PER_PASS {
+            if self.core.is_short() {
+                break;
+            }
+            let Stopped { waiting, greedy, .. } = &mut self.core.stopped;
+            let Some((index, generation)) = waiting.pop_front().or_else(|| greedy.pop_front()) else { break };
             let endpoint = self.core.endpoints.get_mut(index).filter(|e| e.generation == generation);
             let Some(endpoint) = endpoint else { continue };
             endpoint.stopped = false;
@@ -145,7 +180,5 @@ impl<P: Port, C: Clock> Engine<P, C> {
                 self.stack.resume(now, conn, &mut self.core, &mut Wire(&mut self.port));
             }
         }
-        self.core.stopped.try_at = now + TRY_EVERY;
-        self.core.stopped.reserved = self.core.budget.reserved();
     }
 }

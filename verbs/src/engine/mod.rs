@@ -95,7 +95,7 @@ pub struct MpaConfig {
     pub ord: u16,
     /// How long a peer may take over its MPA Request.
     pub startup_timeout: Duration,
-    /// Octets of incomplete FPDUs that are kept of all peers together.
+    /// Octets of incomplete FPDUs that are kept of all peers together, 128 KiB or more.
     pub incomplete_max: usize,
 }
 

@@ -1,6 +1,7 @@
 //! What the tests of whole RNICs share.
 #![allow(dead_code)]
 
+pub mod crowd;
 pub mod memory;
 pub mod pages;
 pub mod raw;
