@@ -71,8 +71,12 @@ fn needs_root_kernel_as_a_router() {
     let told = end.clone();
     let router = veth.a.run(move || advertise(&told));
     let bytes = 4 << 20;
-    let mut engine =
-        Child::start_in(&veth.b.file, "stack", &format!("af_packet:vb autoconf {BEYOND} 1500 {bytes} 0"), "");
+    let mut engine = Child::start_in(
+        &veth.b.file,
+        "stack",
+        &format!("af_packet:vb autoconf {BEYOND} 1500 {bytes} 0 0"),
+        "",
+    );
     engine.expect("open");
     let addresses = engine.line();
     assert!(addresses.split(' ').any(|a| a == OFFERED), "{addresses}");
@@ -91,7 +95,7 @@ fn needs_root_addresses_of_ipv6_are_not_shared_with_a_kernel() {
     let _alone = child::alone();
     let veth = Veth::new(1500);
     let engine =
-        || Child::start_in(&veth.b.file, "stack", &format!("af_packet:vb {OURS6} {KERNEL6} 1500 1 0"), "");
+        || Child::start_in(&veth.b.file, "stack", &format!("af_packet:vb {OURS6} {KERNEL6} 1500 1 0 0"), "");
     let mut ours = engine();
     ours.expect("open");
     veth.a.ip(&["address", "add", &format!("{OURS6}/64"), "dev", "va"]);

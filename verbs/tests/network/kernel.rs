@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::mem;
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -27,20 +28,25 @@ impl Exchange {
 }
 
 /// Connects to the engine, sends and receives.
-pub fn connect(ns: &Namespace, to: IpAddr, bytes: u64) -> JoinHandle<Exchange> {
+pub fn connect(ns: &Namespace, to: IpAddr, bytes: u64, stops_every: u64) -> JoinHandle<Exchange> {
     ns.run(move || {
         let to = SocketAddr::new(to, SERVER_PORT);
-        exchange(TcpStream::connect_timeout(&to, child::PATIENCE).expect("a connection"), bytes)
+        exchange(TcpStream::connect_timeout(&to, child::PATIENCE).expect("a connection"), bytes, stops_every)
     })
 }
 
 /// Waits for the engine, sends and receives. The first part of the answer says when it listens.
-pub fn serve(ns: &Namespace, at: IpAddr, bytes: u64) -> (Receiver<()>, JoinHandle<Exchange>) {
+pub fn serve(
+    ns: &Namespace,
+    at: IpAddr,
+    bytes: u64,
+    stops_every: u64,
+) -> (Receiver<()>, JoinHandle<Exchange>) {
     let (ready, listening) = mpsc::channel();
     let thread = ns.run(move || {
         let listener = TcpListener::bind((at, CLIENT_PORT)).expect("a listener");
         ready.send(()).expect("the test waits");
-        exchange(accept(&listener), bytes)
+        exchange(accept(&listener), bytes, stops_every)
     });
     (listening, thread)
 }
@@ -64,7 +70,7 @@ pub fn accept(listener: &TcpListener) -> TcpStream {
     }
 }
 
-fn exchange(mut stream: TcpStream, bytes: u64) -> Exchange {
+fn exchange(mut stream: TcpStream, bytes: u64, stops_every: u64) -> Exchange {
     stream.set_read_timeout(Some(child::PATIENCE)).expect("an option");
     stream.set_write_timeout(Some(child::PATIENCE)).expect("an option");
     let mut out = stream.try_clone().expect("a descriptor");
@@ -79,13 +85,32 @@ fn exchange(mut stream: TcpStream, bytes: u64) -> Exchange {
     });
     let mut content = Content::new(2);
     let mut buffer = vec![0; 64 << 10];
+    let mut stop_at = if stops_every > 0 { stops_every } else { u64::MAX };
     loop {
+        if content.at >= stop_at {
+            stop_at += stops_every;
+            wait_until_nothing_comes(&stream);
+        }
         match stream.read(&mut buffer).expect("receiving") {
             0 => break,
             n => content.check(&buffer[..n]),
         }
     }
     Exchange { sent: sender.join().expect("the sender"), received: content.hash(), bytes: content.at }
+}
+
+/// Waits until what can be read has not grown for half a second: the window is shut, or all is here.
+fn wait_until_nothing_comes(stream: &TcpStream) {
+    let (mut before, mut unchanged) = (-1, 0);
+    while unchanged < 10 {
+        let mut unread: libc::c_int = 0;
+        // SAFETY: the descriptor is open; the kernel writes an int.
+        let result = unsafe { libc::ioctl(stream.as_raw_fd(), libc::FIONREAD, &raw mut unread) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+        unchanged = if unread == before { unchanged + 1 } else { 0 };
+        before = unread;
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Pings the engine `times` times with `largest` bytes and fewer; every one is answered, as it was.

@@ -44,17 +44,28 @@ const OURS6: &str = "fd09::1";
 const LINK_LOCAL: &str = "fe80::76:fdff:fe09:1";
 
 /// Kernel TCP and the engine's exchange `bytes` in both directions at once, each side being the client once.
-fn exchange(ns: &Namespace, engine: &mut Child, (ours, kernels): (&str, &str), bytes: u64) {
+fn exchange(ns: &Namespace, engine: &mut Child, addresses: (&str, &str), bytes: u64) {
+    exchange_with_stops(ns, engine, addresses, bytes, 0);
+}
+
+/// The same with readers that stop at every `stops_every`-th octet (0: never).
+fn exchange_with_stops(
+    ns: &Namespace,
+    engine: &mut Child,
+    (ours, kernels): (&str, &str),
+    bytes: u64,
+    stops_every: u64,
+) {
     let (ours, kernels) = (ours.parse().expect("an address"), kernels.parse().expect("an address"));
     for engine_is_client in [false, true] {
         let kernel = match engine_is_client {
             true => {
-                let (ready, kernel) = kernel::serve(ns, kernels, bytes);
+                let (ready, kernel) = kernel::serve(ns, kernels, bytes, stops_every);
                 ready.recv().expect("a listener");
                 engine.order("connect");
                 kernel
             }
-            false => kernel::connect(ns, ours, bytes),
+            false => kernel::connect(ns, ours, bytes, stops_every),
         };
         let result = engine.line();
         let kernel = kernel.join().expect("the kernel's end");
@@ -66,7 +77,7 @@ fn over_af_packet(mtu: u16, bytes: u64) {
     let _alone = child::alone();
     let veth = Veth::new(mtu);
     veth.a.ip(&["address", "add", &format!("{KERNEL}/24"), "dev", "va"]);
-    let args = format!("af_packet:vb {OURS} {KERNEL} {mtu} {bytes} 0");
+    let args = format!("af_packet:vb {OURS} {KERNEL} {mtu} {bytes} 0 0");
     let mut engine = Child::start_in(&veth.b.file, "stack", &args, "");
     engine.expect("open");
     kernel::ping(&veth.a, 200, usize::from(mtu) - 28);
@@ -85,7 +96,7 @@ fn ipv6_over_af_packet(vlan: u16, bytes: u64) {
         veth.a.ip(&["link", "set", link, "up"]);
     }
     veth.a.ip(&["address", "add", &format!("{KERNEL6}/64"), "dev", link, "nodad"]);
-    let args = format!("af_packet:vb {OURS6} {KERNEL6} 1500 {bytes} {vlan}");
+    let args = format!("af_packet:vb {OURS6} {KERNEL6} 1500 {bytes} {vlan} 0");
     let mut engine = Child::start_in(&veth.b.file, "stack", &args, "");
     engine.expect("open");
     for target in [OURS6, LINK_LOCAL] {
@@ -99,7 +110,7 @@ fn over_tap(bytes: u64) {
     let _alone = child::alone();
     let ns = Namespace::new("t");
     let mut engine =
-        Child::start_in(&ns.file, "stack", &format!("tap:utap0 {OURS} {KERNEL} 1500 {bytes} 0"), "");
+        Child::start_in(&ns.file, "stack", &format!("tap:utap0 {OURS} {KERNEL} 1500 {bytes} 0 0"), "");
     engine.expect("open");
     ns.ip(&["address", "add", &format!("{KERNEL}/24"), "dev", "utap0"]);
     kernel::ping(&ns, 200, 1472);
@@ -112,6 +123,22 @@ fn over_tap(bytes: u64) {
 fn needs_root_kernel_tcp_over_af_packet() {
     over_af_packet(1500, 64 << 20);
     over_af_packet(9000, 64 << 20);
+}
+
+/// Readers that stop at both ends: the kernel's window and ours shut, are probed, and reopen; nothing is lost (RFC 9293
+/// §3.8.6.1).
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_kernel_tcp_with_readers_that_stop() {
+    let _alone = child::alone();
+    let veth = Veth::new(1500);
+    veth.a.ip(&["address", "add", &format!("{KERNEL}/24"), "dev", "va"]);
+    let (bytes, stops_every) = (40 << 20, 14 << 20);
+    let args = format!("af_packet:vb {OURS} {KERNEL} 1500 {bytes} 0 {stops_every}");
+    let mut engine = Child::start_in(&veth.b.file, "stack", &args, "");
+    engine.expect("open");
+    exchange_with_stops(&veth.a, &mut engine, (OURS, KERNEL), bytes, stops_every);
+    engine.finish();
 }
 
 #[test]

@@ -122,6 +122,8 @@ struct Seen {
     conn: Option<ConnId>,
     content: Option<Content>,
     closed: Option<CloseReason>,
+    /// It takes no octets beyond this one for now.
+    takes_until: Option<u64>,
 }
 
 impl Handler<Received> for Seen {
@@ -140,8 +142,11 @@ impl Handler<Received> for Seen {
         frame: Received,
         range: Range<usize>,
     ) -> Option<(Received, Range<usize>)> {
-        self.content.as_mut().expect("a connection").check(&frame.0[range]);
-        None
+        let content = self.content.as_mut().expect("a connection");
+        let until = self.takes_until.map_or(u64::MAX, |end| end - content.at);
+        let rest = range.start + until.min(range.len() as u64) as usize..range.end;
+        content.check(&frame.0[range.start..rest.start]);
+        (!rest.is_empty()).then_some((frame, rest))
     }
 
     fn acked(&mut self, _: ConnId, _: u64, _: u64) {}
@@ -159,6 +164,8 @@ pub fn run() {
     let spec: PortSpec = child::arg(0);
     let (ours, kernel, mtu): (String, IpAddr, u16) = (child::arg(1), child::arg(2), child::arg(3));
     let (bytes, vlan): (u64, u16) = (child::arg(4), child::arg(5));
+    // Every so many octets it stops reading until the kernel has probed the shut window; 0: never.
+    let stops_every: u64 = child::arg(6);
     let eal = Eal::start(&EalConfig { memory_mb: 256, ..EalConfig::default() }).expect("EAL");
     let port = Port::open(&eal, &spec, &PortOptions { mtu, ..PortOptions::default() }).expect("the port");
     let mut wire = Wire { port, queue: TxQueue::new() };
@@ -184,6 +191,8 @@ pub fn run() {
     let orders = child::orders();
     let (mut seen, mut sent, mut claimed) = (Seen::default(), Content::new(2), false);
     let mut progress = Instant::now();
+    let mut probed = 0;
+    seen.takes_until = (stops_every > 0).then_some(stops_every);
     loop {
         let now = Time(clock.now());
         match stack.claim() {
@@ -226,15 +235,33 @@ pub fn run() {
                 }
             }
         }
+        if let (Some(conn), Some(until), Some(content)) = (seen.conn, &mut seen.takes_until, &seen.content) {
+            let shut = stack.info(conn).is_some_and(|info| info.rcv_wnd == 0);
+            if !shut {
+                probed = stack.counters().challenge_acks;
+            }
+            let finished = content.at + stops_every >= bytes;
+            if shut && stack.counters().challenge_acks >= probed + 2 || content.at == *until && finished {
+                *until += stops_every;
+                stack.resume(now, conn, &mut seen, &mut wire);
+                busy = true;
+            }
+        }
         stack.advance(now, &mut seen, &mut wire);
         stack.flush(now, &mut wire);
         wire.port.tx_burst(&mut wire.queue);
         if let Some(reason) = seen.closed.take() {
             let received = seen.content.take().expect("a connection");
             assert_eq!(received.at, bytes, "bytes received");
+            if stops_every > 0 {
+                let c = stack.counters();
+                assert!(c.windows_shut > 0 && c.windows_reopened > 0, "no window of ours was shut: {c:?}");
+                assert!(c.window_probes > 0, "no window of the kernel's was shut: {c:?}");
+            }
             let (out, back) = (sent.hash(), received.hash());
             child::say(&format!("{reason}: {bytes} bytes, sent {out:08x}, received {back:08x}"));
-            (seen, sent) = (Seen::default(), Content::new(2));
+            let takes_until = (stops_every > 0).then_some(stops_every);
+            (seen, sent) = (Seen { takes_until, ..Seen::default() }, Content::new(2));
         }
         if busy {
             progress = Instant::now();
