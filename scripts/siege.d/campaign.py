@@ -1,0 +1,120 @@
+"""One siege after another: an attack, what was felt, and what is left of it."""
+
+import json
+import time
+
+import lab
+import verdict
+
+# Seconds within which a server lets go of what peers have left: a dead one is given up after 15, with data for it after 30.
+CALM = 45
+# Guests in peace: the two connections of the honest client, and one that is going.
+PEACE = 3
+# Machines do other things, too: what was late is measured again so many times.
+ATTEMPTS = 3
+
+
+class Campaign:
+    def __init__(self, field, seconds, say, short=False):
+        self.field, self.seconds, self.say, self.short = field, seconds, say, short
+        self.start = None
+        # What is felt while attackers aim at a closed port, by how they are carried: measured once in short sieges.
+        self.bases = {}
+
+    def settle(self):
+        """Server and honest client anew, and what the server takes in peace."""
+        self.field.start_server()
+        self.field.start_honest()
+        until = time.monotonic() + 30
+        while self.field.honest.tell("mark")["rounds"]["count"] < 20:
+            if time.monotonic() > until:
+                raise lab.Failed("the honest client gets nowhere, in peace")
+            time.sleep(0.1)
+        self.start = lab.footprint(self.field.server.pid)
+
+    def measure(self, kind, port, count):
+        """One attack: what was felt, what the attackers say, the server's largest footprint, and its share of a core."""
+        server, honest = self.field.server, self.field.honest
+        honest.tell("mark")
+        before, began = lab.footprint(server.pid), time.monotonic()
+        attack = self.field.attack(kind, port, count)
+        peak = before
+        try:
+            attack.line(20)
+            if kind.by == "listen":
+                server.tell(f"dial {kind.at} {lab.LISTENING if port == lab.PORT else lab.DEAF} {count}")
+            until = time.monotonic() + self.seconds
+            while time.monotonic() < until:
+                time.sleep(0.05)
+                now = lab.footprint(server.pid)
+                peak = {what: max(value, now[what]) for what, value in peak.items()}
+            if kind.by == "listen":
+                server.tell("hang")
+            said = attack.end()
+        finally:
+            attack.kill()
+        felt = honest.tell("mark")
+        after = lab.footprint(server.pid)
+        cpu = 100 * (after["cpu_s"] - before["cpu_s"]) / (time.monotonic() - began)
+        try:
+            tally = json.loads(said.strip().split("\n")[-1])
+        except ValueError:
+            tally = {"findings": ["the attackers ended without a word"]}
+        return felt, tally, peak, cpu
+
+    def calm(self, felt, lingers=False):
+        """The server's footprint once the honest client goes on and, unless it `lingers`, what was hostile has been let go
+        of; none if that does not happen. What is felt until then is added to `felt`.
+        """
+        until = time.monotonic() + CALM
+        rounds = connects = 0
+        while time.monotonic() < until:
+            time.sleep(0.05)
+            more = self.field.honest.tell("mark")
+            felt["stall_us"] = max(felt["stall_us"], more["stall_us"])
+            for what in ("failed", "wrong"):
+                felt[what] += more[what]
+            felt["why"] = felt["why"] or more["why"]
+            rounds, connects = rounds + more["rounds"]["count"], connects + more["connects"]["count"]
+            status = self.field.server.tell("status")
+            now = lab.footprint(self.field.server.pid)
+            kept = now["descriptors"] - self.start["descriptors"]
+            gone = lingers or status["guests"] <= PEACE and kept <= verdict.KEPT_DESCRIPTORS
+            if gone and rounds > 4 and connects > 1:
+                return now
+        return None
+
+    def base(self, kind, count, anew):
+        """What the honest client feels of the same attackers at a closed port."""
+        if not self.short or anew or kind.by not in self.bases:
+            felt = self.measure(kind, lab.CLOSED, count)[0]
+            self.calm(felt)
+            self.bases[kind.by] = felt
+        return self.bases[kind.by]
+
+    def one(self, kind, count):
+        """A siege of `kind` by `count` peers."""
+        self.say(f"{kind.name}, {count}: {kind.what}")
+        for attempt in range(ATTEMPTS):
+            base = self.base(kind, count, attempt > 0)
+            felt, tally, peak, cpu = self.measure(kind, lab.PORT, count)
+            after = self.calm(felt, self.short and kind.lingers)
+            hard = verdict.of_data(felt, tally) + verdict.of_server(self.start, peak, after)
+            late = verdict.of_time(felt, base)
+            # A machine that does something else is no reason to fail; what is late again and again is.
+            if hard or not late:
+                break
+        result = {
+            "kind": kind.name,
+            "peers": count,
+            "attempts": attempt + 1,
+            "base": base,
+            "felt": felt,
+            "attack": tally,
+            "server": {"start": self.start, "peak": peak, "after": after, "cpu_percent": round(cpu, 1)},
+            "troubles": hard + late,
+        }
+        if hard or late:
+            # The next kind is to meet a server that is well.
+            self.settle()
+        return result

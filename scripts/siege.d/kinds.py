@@ -1,0 +1,43 @@
+"""The kinds of siege. A kind is a coroutine for one connection, or a generator of frames, with a name."""
+
+import dataclasses
+import typing
+
+
+@dataclasses.dataclass
+class Kind:
+    name: str
+    # One line for the table of `--list`.
+    what: str
+    # How it is carried: "socket" (the kernel's TCP), "raw" (TCP of our own), "frames" (no connection), "listen" (the server
+    # connects to us).
+    by: str
+    run: typing.Callable
+    # Seconds between two connections of a peer.
+    pause: float = 0.5
+    # What --short runs of it: how many connections.
+    short: int = 100
+    # Source addresses of the peers.
+    addresses: int = 1
+    # Connections stay behind until the server gives them up.
+    lingers: bool = False
+    # Where the server connects to.
+    at: str = "10.78.1.1"
+
+
+ALL = {}
+
+
+def kind(name, what, by="socket", **more):
+    def take(run):
+        ALL[name] = Kind(name, what, by, run, **more)
+        return run
+
+    return take
+
+
+def load():
+    """Every kind by its name."""
+    import kinds_floods, kinds_listen, kinds_startup, kinds_stream, kinds_tcp  # noqa: F401
+
+    return ALL

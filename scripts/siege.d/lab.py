@@ -1,0 +1,167 @@
+"""The field of a siege: network namespaces, the processes in them, and what they say."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+
+SERVER, HONEST = "10.78.0.1", "10.78.0.2"
+# The server's port and one that it does not have; the attackers' port and one that they do not have.
+PORT, CLOSED, LISTENING, DEAF = 7500, 7501, 7502, 7503
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Failed(Exception):
+    """The siege cannot go on."""
+
+
+def command(*words):
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Failed(f"{' '.join(words)}: {done.stderr.strip()}")
+
+
+class Program:
+    """A process that takes orders and answers with lines."""
+
+    def __init__(self, words, environment=None, log=None):
+        self.words = words
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log or sys.stderr, env=dict(os.environ, **(environment or {}))
+        )
+        self.rest = b""
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def line(self, patience):
+        """The next line, within `patience` seconds."""
+        until = time.monotonic() + patience
+        while b"\n" not in self.rest:
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                raise Failed(f"{' '.join(self.words)}: silent for {patience} s")
+            more = os.read(self.process.stdout.fileno(), 65536)
+            if not more:
+                raise Failed(f"{' '.join(self.words)}: ended with status {self.process.wait()}")
+            self.rest += more
+        line, self.rest = self.rest.split(b"\n", 1)
+        return line.decode()
+
+    def tell(self, order, patience=30):
+        """Gives an order; the answer."""
+        try:
+            self.process.stdin.write(order.encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError as error:
+            raise Failed(f"{' '.join(self.words)}: gone with status {self.process.wait()}") from error
+        return json.loads(self.line(patience))
+
+    def end(self, patience=10):
+        """Ends its input, and waits for its end; what it has said last."""
+        try:
+            self.process.stdin.close()
+        except OSError:
+            pass
+        said = self.rest
+        try:
+            while select.select([self.process.stdout], [], [], patience)[0]:
+                more = os.read(self.process.stdout.fileno(), 65536)
+                if not more:
+                    break
+                said += more
+            self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        return said.decode()
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+class Field:
+    """Three namespaces: the server's, the honest client's, and the attackers' with a bridge to both."""
+
+    def __init__(self, binary, log):
+        self.binary, self.log = binary, log
+        self.names = {side: f"siege-{side}-{os.getpid()}" for side in ("server", "honest", "hostile")}
+        self.server = self.honest = None
+
+    def inside(self, side, *words):
+        return ["ip", "netns", "exec", self.names[side], *words]
+
+    def make(self):
+        for name in self.names.values():
+            command("ip", "netns", "add", name)
+        hostile = self.names["hostile"]
+        command("ip", "-n", hostile, "link", "add", "br0", "type", "bridge", "forward_delay", "0")
+        for side in ("server", "honest"):
+            command("ip", "-n", hostile, "link", "add", f"to-{side}", "type", "veth", "peer", "name", "eth0", "netns", self.names[side])
+            command("ip", "-n", hostile, "link", "set", f"to-{side}", "master", "br0", "up")
+            command("ip", "-n", self.names[side], "link", "set", "eth0", "up")
+            command(*self.inside(side, "ethtool", "-K", "eth0", "tx", "off"))
+        # A cable in memory would carry unfilled checksums and unsegmented data.
+        command(*self.inside("hostile", "ethtool", "-K", "br0", "tx", "off", "gso", "off"))
+        # What is for nobody goes to the server's port, so that nothing but its address makes the difference.
+        command("bridge", "-n", hostile, "fdb", "add", "02:00:00:00:de:c0", "dev", "to-server", "master", "static")
+        command("ip", "-n", hostile, "link", "set", "lo", "up")
+        command("ip", "-n", hostile, "link", "set", "br0", "up")
+        settings = ["net.ipv4.ip_local_port_range=1024 65000", "net.ipv4.tcp_tw_reuse=1", "net.core.somaxconn=4096"]
+        for setting in settings:
+            command(*self.inside("hostile", "sysctl", "-qw", setting))
+        addresses = [f"address add 10.78.{1 + n // 250}.{1 + n % 250}/16 dev br0" for n in range(64)]
+        batch = subprocess.run(["ip", "-n", hostile, "-batch", "-"], input="\n".join(addresses), text=True, capture_output=True)
+        if batch.returncode != 0:
+            raise Failed(f"ip address add: {batch.stderr.strip()}")
+
+    def node(self, side, address, *words):
+        environment = {"URNIC_PORT": "af_packet:eth0", "URNIC_IP": address, "URNIC_PROGRESS": "adaptive"}
+        if side == "server":
+            # Two thousand rooms, and the hall.
+            environment["URNIC_MEMORY_MB"] = "256"
+        # The siege is about the stack, not about what else the machine does.
+        return Program(["nice", "-n", "-15", *self.inside(side, self.binary, *words)], environment, self.log)
+
+    def start_server(self):
+        if self.server:
+            self.server.kill()
+        self.server = self.node("server", f"{SERVER}/16,fd78::1/64", "serve", str(PORT))
+        self.server.line(30)
+
+    def start_honest(self):
+        if self.honest:
+            self.honest.kill()
+        self.honest = self.node("honest", f"{HONEST}/16", "visit", SERVER, str(PORT))
+
+    def attack(self, kind, port, count):
+        words = self.inside("hostile", sys.executable, os.path.join(HERE, "attack.py"), kind.name, SERVER, str(port), str(count))
+        return Program(words, log=self.log)
+
+    def clear(self):
+        for program in (self.server, self.honest):
+            if program:
+                program.kill()
+        for name in self.names.values():
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def footprint(pid):
+    """What a process takes: KiB of memory, descriptors, threads, CPU seconds."""
+    with open(f"/proc/{pid}/status") as file:
+        status = dict(line.split(":", 1) for line in file)
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    ticks = int(fields[11]) + int(fields[12])
+    return {
+        "kib": int(status["VmRSS"].split()[0]),
+        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+        "threads": int(status["Threads"]),
+        "cpu_s": ticks / os.sysconf("SC_CLK_TCK"),
+    }

@@ -1,0 +1,158 @@
+"""A hostile peer on a kernel socket."""
+
+import asyncio
+import errno
+import itertools
+import socket
+import struct
+
+import wire
+
+
+class Tally:
+    """What became of all peers of an attack."""
+
+    def __init__(self):
+        self.opened = self.started = self.refused = self.lost = 0
+        # First attempts that have an outcome; the attack is under way when all have.
+        self.settled = 0
+        self.findings = []
+
+    def find(self, what):
+        """Notes that the server did what it must not."""
+        if len(self.findings) < 10:
+            self.findings.append(what)
+
+
+class Gone(Exception):
+    """The server has ended the connection."""
+
+
+class Peer:
+    """One connection after another, as the kind wants it."""
+
+    def __init__(self, number, target, sources, tally):
+        self.number, self.target, self.tally = number, target, tally
+        self.sources = itertools.cycle(sources[number % len(sources):] + sources[:number % len(sources)])
+        self.socket = None
+        self.room = self.hall = None
+        self.loop = asyncio.get_running_loop()
+
+    async def open(self, before=None):
+        """Connects; `before` may set options of the socket."""
+        self.close()
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self.socket.setblocking(False)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Let the kernel look for a port when it knows where to.
+        self.socket.setsockopt(socket.IPPROTO_IP, 24, 1)
+        if before:
+            before(self.socket)
+        self.socket.bind((next(self.sources), 0))
+        try:
+            await self.loop.sock_connect(self.socket, self.target)
+        except OSError as error:
+            if error.errno == errno.ECONNREFUSED:
+                self.tally.refused += 1
+            else:
+                self.tally.lost += 1
+            raise Gone from error
+        self.tally.opened += 1
+
+    async def start_up(self, private=b"", flags=wire.CRC, before=None):
+        """Connects and starts up; learns where the server's memory is."""
+        await self.open(before)
+        await self.send(wire.request(private, flags))
+        reply = await self.receive(20)
+        data = await self.receive(struct.unpack("!H", reply[18:])[0])
+        if reply[:16] != wire.REPLY_KEY or reply[16] & wire.REJECT or len(data) != 32:
+            raise Gone
+        self.room, self.hall = wire.Place(data[:16]), wire.Place(data[16:])
+        self.tally.started += 1
+
+    async def send(self, octets):
+        try:
+            await self.loop.sock_sendall(self.socket, octets)
+        except OSError as error:
+            raise Gone from error
+
+    async def some(self, most=65536):
+        """What is there; empty at the end."""
+        try:
+            return await self.loop.sock_recv(self.socket, most)
+        except OSError as error:
+            raise Gone from error
+
+    async def receive(self, count):
+        octets = b""
+        while len(octets) < count:
+            more = await self.some(count - len(octets))
+            if not more:
+                raise Gone
+            octets += more
+        return octets
+
+    async def hear(self):
+        """The ULPDU of the next FPDU, its CRC unlooked at."""
+        head = await self.receive(2)
+        length = struct.unpack("!H", head)[0]
+        rest = await self.receive(length + -(2 + length) % 4 + 4)
+        return rest[:length]
+
+    async def drain(self):
+        """Reads until the server has ended the connection."""
+        while await self.some():
+            pass
+
+    async def stay(self):
+        """Says and hears nothing any more."""
+        self.settle()
+        await asyncio.Event().wait()
+
+    def settle(self):
+        """The attack is under way, as far as this peer is concerned."""
+        if not self.settled:
+            self.settled = True
+            self.tally.settled += 1
+
+    settled = False
+
+    def reset(self):
+        """Ends the connection with a RST."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
+    def close(self):
+        if self.socket:
+            self.socket.close()
+            self.socket = None
+
+
+async def run(kind, target, sources, tally, count, ended):
+    """`count` peers do what `kind` says, again and again, until `ended`."""
+
+    async def forever(number):
+        peer = Peer(number, target, sources, tally)
+        try:
+            while True:
+                try:
+                    await kind.run(peer)
+                except Gone:
+                    pass
+                peer.close()
+                peer.settle()
+                await asyncio.sleep(kind.pause)
+        finally:
+            peer.close()
+
+    tasks = []
+    for number in range(count):
+        tasks.append(asyncio.create_task(forever(number)))
+        if number % 64 == 63:
+            await asyncio.sleep(0)
+    await ended.wait()
+    for task in tasks:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            tally.find(f"the peer failed: {outcome!r}")

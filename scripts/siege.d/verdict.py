@@ -1,0 +1,77 @@
+"""What the honest client felt, and whether that is enough."""
+
+# Milliseconds that a stall may be longer than with the same attackers at a closed port.
+STALL_MS = 50
+# Times that a 99th percentile may be as large.
+TIMES = 3
+# Below so many microseconds a 99th percentile is what naps and the scheduler make of it.
+NOISE_US = 5000
+# MiB that a server may take at most beyond what it had at the start, and what it may keep.
+TAKEN_MIB, KEPT_MIB = 128, 32
+# Descriptors that it may keep.
+KEPT_DESCRIPTORS = 8
+
+
+def stall_ms(felt):
+    return felt["stall_us"] / 1000
+
+
+def of_data(felt, attack):
+    """What no noise of the machine excuses."""
+    troubles = []
+    if felt["failed"]:
+        troubles.append(f"{felt['failed']} connections failed ({felt['why']})")
+    if felt["rounds"]["count"] == 0 and not felt["failed"]:
+        troubles.append("not a round was made")
+    if felt["wrong"]:
+        troubles.append(f"{felt['wrong']} rounds with wrong data")
+    troubles += sorted(set(attack.get("findings", [])))
+    return troubles
+
+
+def of_time(felt, base):
+    """What a busy machine may do as well."""
+    troubles = []
+    if stall_ms(felt) > stall_ms(base) + STALL_MS:
+        troubles.append(f"a stall of {stall_ms(felt):.0f} ms")
+    mine, theirs = felt["rounds"]["p99"], base["rounds"]["p99"]
+    if mine is not None and mine > max(TIMES * (theirs or 0), NOISE_US):
+        troubles.append(f"p99 of rounds {mine} us")
+    return troubles
+
+
+def of_server(start, peak, after):
+    troubles = []
+    if peak["kib"] - start["kib"] > TAKEN_MIB << 10:
+        troubles.append(f"{(peak['kib'] - start['kib']) >> 10} MiB taken")
+    if after is None:
+        return troubles + ["the server has not let go of its connections"]
+    if after["kib"] - start["kib"] > KEPT_MIB << 10:
+        troubles.append(f"{(after['kib'] - start['kib']) >> 10} MiB kept")
+    if after["descriptors"] - start["descriptors"] > KEPT_DESCRIPTORS:
+        troubles.append(f"{after['descriptors'] - start['descriptors']} descriptors kept")
+    return troubles
+
+
+HEADS = (
+    "kind                 peers  connects  failed    p50 us        p99 us       connect p99 us    stall ms      MiB  CPU %  verdict\n"
+    "                                              base  siege   base  siege    base   siege    base siege    + max"
+)
+
+
+def row(result):
+    base, felt = result["base"], result["felt"]
+
+    def number(value):
+        return "-" if value is None else str(value)
+
+    def pair(what, quantile, width):
+        return f"{number(base[what][quantile]):>{width}} {number(felt[what][quantile]):>{width}}"
+
+    connects = felt["connects"]["count"]
+    verdict = "; ".join(result["troubles"]) or "holds"
+    return (
+        f"{result['kind']:<20} {result['peers']:>5} {connects:>9} {felt['failed']:>7} {pair('rounds', 'p50', 6)} "
+        f"{pair('rounds', 'p99', 6)} {pair('connects', 'p99', 7)} {stall_ms(base):>7.0f} {stall_ms(felt):>5.0f} "
+        f"{(result['server']['peak']['kib'] - result['server']['start']['kib']) / 1024:>8.0f} {result['server']['cpu_percent']:>6.0f}  {verdict}"
+    )

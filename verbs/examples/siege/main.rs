@@ -1,0 +1,65 @@
+//! The besieged server and the honest client of `scripts/siege`. Hostile peers are programs of their own, without code of
+//! ours (`scripts/siege.d`).
+//!
+//! ```text
+//! siege serve PORT          echoes every Send; each peer gets memory of its own to write and read, and a hall to read
+//! siege visit ADDRESS PORT  one connection that stays, and one after another that come and go, every octet checked
+//! ```
+//! Settings come from the environment (`URNIC_PORT`, `URNIC_IP`, ...). Both take orders on standard input, a line each, and
+//! answer with a line of JSON: `status` (serve), `mark` (visit: what it felt since the last mark). `dial ADDRESS PORT N`
+//! has the server keep N connections to a peer, again and again; `hang` ends those. The end of input ends the program.
+
+use std::error::Error;
+use std::io::BufRead;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use urnic::Device;
+use urnic_config::{Config, Sources};
+
+mod serve;
+mod visit;
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Octets of a peer's room: what it may write and read.
+const ROOM: usize = 4096;
+/// Octets that a message may have.
+const MESSAGE: usize = 1024;
+/// Octets that every peer may read.
+const HALL: usize = 16 << 20;
+
+/// The octet at `at` of the hall.
+fn hall(at: usize) -> u8 {
+    (at.wrapping_mul(7) ^ (at >> 8)) as u8
+}
+
+/// Orders from standard input; closed at its end.
+fn orders() -> Receiver<String> {
+    let (sender, orders) = channel();
+    thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            let Ok(line) = line else { return };
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    orders
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["serve", port] => {
+            let port = port.parse()?;
+            serve::run(&Device::open(&Config::load(&Sources::process())?)?, port, &orders())
+        }
+        ["visit", to, port] => {
+            let to = std::net::SocketAddr::new(to.parse()?, port.parse()?);
+            visit::run(&Device::open(&Config::load(&Sources::process())?)?, to, &orders())
+        }
+        _ => Err("usage: siege serve PORT | siege visit ADDRESS PORT".into()),
+    }
+}

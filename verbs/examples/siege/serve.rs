@@ -1,0 +1,321 @@
+//! The server: whatever its peers do, it echoes Sends, and lets go of what belonged to a connection that has ended.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use urnic::{
+    Access, CmEvent, CompChannel, ConnParam, ConnRequest, Cq, Device, EventChannel, Mr, Pd, Qp, QpInit,
+    RecvWr, SendFlags, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus,
+};
+
+use crate::{HALL, MESSAGE, ROOM, Result, hall};
+
+/// Connections at once, more than any siege opens.
+const GUESTS: usize = 4096;
+/// Messages that a peer may send before it takes the answers.
+const RECEIVES: usize = 4;
+/// How often orders are looked for while nothing else happens.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long a peer that could not be dialled is left alone.
+const REST: Duration = Duration::from_secs(1);
+
+/// A connection. The queue pair goes before the memory that it uses.
+struct Guest {
+    qp: Qp,
+    cq: Cq,
+    room: Mr,
+    /// Which part of the shared message memory is this connection's.
+    place: usize,
+    dialled: bool,
+}
+
+/// What both threads use.
+struct House {
+    device: Device,
+    pd: Pd,
+    channel: CompChannel,
+    /// Message buffers of all, taken over from connection to connection as they are.
+    messages: Mr,
+    hall: Mr,
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    /// By the number of the completion queue.
+    guests: HashMap<u32, Arc<Guest>>,
+    /// Completion queue by queue pair.
+    queues: HashMap<u32, u32>,
+    places: Vec<usize>,
+    figures: Figures,
+}
+
+/// What has happened since the start.
+#[derive(Default)]
+struct Figures {
+    requests: u64,
+    accepted: u64,
+    turned_away: u64,
+    ended: u64,
+    echoed: u64,
+    dials: u64,
+    dials_failed: u64,
+}
+
+pub fn run(device: &Device, port: u16, orders: &Receiver<String>) -> Result<()> {
+    let pd = device.alloc_pd();
+    let open = pd.alloc_mr(HALL, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+    open.write_at(0, &(0..HALL).map(hall).collect::<Vec<_>>())?;
+    let messages = pd.alloc_mr(GUESTS * RECEIVES * MESSAGE, Access::LOCAL_WRITE)?;
+    let books = Books { places: (0..GUESTS).collect(), ..Books::default() };
+    let channel = device.create_comp_channel()?;
+    let house = Arc::new(House {
+        device: device.clone(),
+        pd,
+        channel,
+        messages,
+        hall: open,
+        books: Mutex::new(books),
+    });
+    let events = device.create_event_channel()?;
+    let _listener = events.listen(port, 128)?;
+    println!("{{\"listening\": {port}}}");
+    let echo = house.clone();
+    thread::spawn(move || echo.echo());
+    let mut dials = Dials::default();
+    loop {
+        match orders.try_recv() {
+            Ok(order) => house.obey(&order, &mut dials)?,
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return Ok(()),
+        }
+        if let Some(event) = events.wait(LOOK) {
+            house.attend(event, &mut dials);
+        }
+        house.dial(&events, &mut dials);
+    }
+}
+
+/// Connections that are to be made.
+#[derive(Default)]
+struct Dials {
+    to: Option<SocketAddr>,
+    /// When each may be made.
+    due: Vec<Instant>,
+}
+
+impl House {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn obey(&self, order: &str, dials: &mut Dials) -> Result<()> {
+        let words: Vec<&str> = order.split_whitespace().collect();
+        match words[..] {
+            ["status"] => println!("{}", self.status()?),
+            ["dial", to, port, count] => {
+                dials.to = Some(SocketAddr::new(to.parse()?, port.parse()?));
+                dials.due = vec![Instant::now(); count.parse()?];
+                println!("{{}}");
+            }
+            ["hang"] => {
+                *dials = Dials::default();
+                let qpns = |guest: &Arc<Guest>| guest.dialled.then(|| guest.qp.qpn());
+                let dialled: Vec<u32> = self.books().guests.values().filter_map(qpns).collect();
+                dialled.into_iter().for_each(|qpn| self.part(qpn));
+                println!("{{}}");
+            }
+            _ => return Err(format!("{order}: no such order").into()),
+        }
+        Ok(())
+    }
+
+    fn status(&self) -> Result<String> {
+        let connections = self.device.connections()?.len();
+        let counters = self.device.attributes()?.counters;
+        let books = self.books();
+        let Figures { requests, accepted, turned_away, ended, echoed, dials, dials_failed } = books.figures;
+        let mut text = format!(
+            "{{\"guests\": {}, \"connections\": {connections}, \"requests\": {requests}, \"accepted\": {accepted}, \
+             \"turned_away\": {turned_away}, \"ended\": {ended}, \"echoed\": {echoed}, \"dials\": {dials}, \
+             \"dials_failed\": {dials_failed}, \"counters\": {{",
+            books.guests.len()
+        );
+        for (i, (name, value)) in counters.iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            write!(text, "{comma}\"{name}\": {value}")?;
+        }
+        text.push_str("}}");
+        Ok(text)
+    }
+
+    /// Makes the queues and the memory of a connection, if there is a place for one more.
+    fn furnish(&self, dialled: bool) -> Result<Guest> {
+        let place = self.books().places.pop().ok_or("the house is full")?;
+        let made = || -> Result<Guest> {
+            let cq = self.device.create_cq(4 * RECEIVES as u32, Some(&self.channel))?;
+            let qp = self.pd.create_qp(&QpInit {
+                send_cq: &cq,
+                recv_cq: &cq,
+                max_send_wr: RECEIVES as u32,
+                max_recv_wr: RECEIVES as u32,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline: 0,
+                signal_all: true,
+            })?;
+            let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+            let room = self.pd.alloc_mr(ROOM, rights)?;
+            room.restrict_to(&qp)?;
+            cq.arm(false);
+            Ok(Guest { qp, cq, room, place, dialled })
+        };
+        made().inspect_err(|_| self.books().places.push(place))
+    }
+
+    /// Where message buffer `index` of `guest` is.
+    fn buffer(&self, guest: &Guest, index: u64, len: u32) -> [Sge; 1] {
+        let at = (guest.place * RECEIVES + index as usize) * MESSAGE;
+        [Sge::of(&self.messages, at as u64, len)]
+    }
+
+    fn post_receive(&self, guest: &Guest, index: u64) -> Result<()> {
+        let sges = self.buffer(guest, index, MESSAGE as u32);
+        Ok(guest.qp.post_recv(&RecvWr { wr_id: index, sges: &sges })?)
+    }
+
+    fn attend(&self, event: CmEvent, dials: &mut Dials) {
+        match event {
+            CmEvent::ConnectRequest(request) => {
+                self.books().figures.requests += 1;
+                // A peer that has gone, or finds no place, is the peer's concern.
+                if self.accept(request).is_err() {
+                    self.books().figures.turned_away += 1;
+                }
+            }
+            CmEvent::Rejected { qpn, .. }
+            | CmEvent::ConnectError { qpn, .. }
+            | CmEvent::Disconnected { qpn, .. } => {
+                let failed = !matches!(event, CmEvent::Disconnected { .. });
+                let mut books = self.books();
+                let guest = books.queues.get(&qpn).and_then(|cqn| books.guests.get(cqn)).cloned();
+                if guest.is_some_and(|guest| guest.dialled) && dials.to.is_some() {
+                    books.figures.dials_failed += u64::from(failed);
+                    dials.due.push(Instant::now() + REST);
+                }
+                drop(books);
+                self.part(qpn);
+            }
+            _ => {}
+        }
+    }
+
+    fn accept(&self, request: ConnRequest) -> Result<()> {
+        let guest = self.furnish(false)?;
+        for index in 0..RECEIVES as u64 {
+            self.post_receive(&guest, index)?;
+        }
+        let param = ConnParam { private_data: self.offer(&guest), ..ConnParam::default() };
+        // It is in the books before its first message can be there.
+        let guest = self.enter(guest);
+        match request.accept(&guest.qp, &param) {
+            Ok(_) => {
+                self.books().figures.accepted += 1;
+                Ok(())
+            }
+            Err(error) => {
+                self.part(guest.qp.qpn());
+                Err(error.into())
+            }
+        }
+    }
+
+    /// What a peer is told: address, key and length of its room, then of the hall, each big endian.
+    fn offer(&self, guest: &Guest) -> Vec<u8> {
+        let place = |mr: &Mr| {
+            [&mr.addr().to_be_bytes()[..], &mr.rkey().to_be_bytes(), &(mr.len() as u32).to_be_bytes()]
+                .concat()
+        };
+        [place(&guest.room), place(&self.hall)].concat()
+    }
+
+    fn enter(&self, guest: Guest) -> Arc<Guest> {
+        let (qpn, cqn, guest) = (guest.qp.qpn(), guest.cq.cqn(), Arc::new(guest));
+        let mut books = self.books();
+        books.queues.insert(qpn, cqn);
+        books.guests.insert(cqn, guest.clone());
+        guest
+    }
+
+    /// Lets go of a connection. The echoing thread may use it a moment longer.
+    fn part(&self, qpn: u32) {
+        let mut books = self.books();
+        let Some(cqn) = books.queues.remove(&qpn) else { return };
+        let Some(guest) = books.guests.remove(&cqn) else { return };
+        books.figures.ended += 1;
+        books.places.insert(0, guest.place);
+        drop(books);
+        drop(guest);
+    }
+
+    fn dial(&self, events: &EventChannel, dials: &mut Dials) {
+        let Some(to) = dials.to else { return };
+        let now = Instant::now();
+        // A few at a time, so that others are served in between.
+        for _ in 0..32 {
+            let Some(at) = dials.due.iter().position(|due| *due <= now) else { return };
+            dials.due.swap_remove(at);
+            self.books().figures.dials += 1;
+            let made = self.furnish(true).and_then(|guest| {
+                let param = ConnParam { timeout: Duration::from_secs(3), ..ConnParam::default() };
+                let guest = self.enter(guest);
+                events.connect(&guest.qp, to, &param).map(drop).map_err(|error| {
+                    self.part(guest.qp.qpn());
+                    error.into()
+                })
+            });
+            if made.is_err() {
+                self.books().figures.dials_failed += 1;
+                dials.due.push(now + REST);
+            }
+        }
+    }
+
+    /// Echoes what arrives, as long as the process lives.
+    fn echo(&self) {
+        let mut found = [Wc::default(); 16];
+        loop {
+            let Some(cq) = self.channel.get_event(Some(Duration::from_secs(1))) else { continue };
+            let guest = self.books().guests.get(&cq.cqn()).cloned();
+            // Arm, then look: what completes in between is seen or announced.
+            cq.arm(false);
+            loop {
+                let count = cq.poll(&mut found);
+                if count == 0 {
+                    break;
+                }
+                let Some(guest) = &guest else { continue };
+                for wc in found.iter().take(count).filter(|wc| wc.status == WcStatus::Success) {
+                    self.answer(guest, wc);
+                }
+            }
+        }
+    }
+
+    fn answer(&self, guest: &Guest, wc: &Wc) {
+        // What a queue pair refuses that is about to end has no consequence.
+        let _ = if wc.opcode == WcOpcode::Recv {
+            let sges = self.buffer(guest, wc.wr_id, wc.byte_len);
+            self.books().figures.echoed += 1;
+            let wr = SendWr { wr_id: wc.wr_id, op: SendOp::Send, sges: &sges, flags: SendFlags::SIGNALED };
+            guest.qp.post_send(&wr).map_err(Into::into)
+        } else {
+            self.post_receive(guest, wc.wr_id)
+        };
+    }
+}
