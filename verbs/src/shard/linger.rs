@@ -163,9 +163,10 @@ pub(super) fn grant() {
     }
     // The exiting thread may hold this.
     let listed = SHARDS.try_lock().map(|shards| shards.iter().filter_map(Weak::upgrade).collect::<Vec<_>>());
+    let unknown = listed.is_err();
     let shards = listed.unwrap_or_default();
     let free: Vec<_> = shards.iter().map(Arc::as_ref).filter(|shard| shard.lock().is_ok()).collect();
-    LOST.store(free.is_empty() || free.len() < shards.len(), Ordering::SeqCst);
+    LOST.store(unknown || free.len() < shards.len(), Ordering::SeqCst);
     WISH.store(wish::BEGUN, Ordering::SeqCst);
     linger(&free);
     for shard in free {

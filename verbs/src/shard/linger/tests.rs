@@ -23,12 +23,16 @@ const PROGRESS: &str = "URNIC_TEST_EXIT";
 /// How the child process ends: a word of [`exit_child`].
 const HOW: &str = "URNIC_TEST_EXIT_HOW";
 
-/// How a child process ends that ends by itself.
-fn exit_of(progress: Progress, how: &str) -> Option<i32> {
+fn child(progress: Progress, how: &str) -> Command {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "shard::linger::tests::exit_child", "--include-ignored"]);
     child.env(PROGRESS, progress.to_string()).env(HOW, how);
-    bounded(child.spawn().unwrap(), &format!("{how}, {progress}"))
+    child
+}
+
+/// How a child process ends that ends by itself.
+fn exit_of(progress: Progress, how: &str) -> Option<i32> {
+    bounded(child(progress, how).spawn().unwrap(), &format!("{how}, {progress}"))
 }
 
 fn bounded(mut child: Child, what: &str) -> Option<i32> {
@@ -53,6 +57,20 @@ fn exit_waits_until_all_is_acknowledged() {
     for progress in ALL {
         assert_eq!(exit_of(progress, "exit"), Some(DRAINED), "{progress}");
         assert_eq!(exit_of(progress, "quick_exit"), Some(DRAINED), "{progress}");
+    }
+}
+
+/// One whose device has gone before has nothing to say, and nothing to complain of.
+#[test]
+fn exit_after_the_device_is_silent() {
+    for progress in ALL {
+        let output = child(progress, "exit after all").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(DRAINED), "{progress}: {said}");
+        assert!(!said.contains("urnic: "), "{progress}: {said}");
+        let output = child(progress, "exit in a pass").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("urnic: the process ends while"), "{progress}: {said}");
     }
 }
 
@@ -186,6 +204,10 @@ fn exit_child() {
     linger_at_exit(&device.shared.shard);
     knobs.undrained.store(50, Ordering::SeqCst);
     KNOBS.set(knobs).unwrap_or_else(|_| panic!("once"));
+    if how == "exit after all" {
+        drop(device);
+        std::process::exit(0);
+    }
     let shard = device.shared.shard.clone();
     let (how, state) = how.split_once(' ').unwrap_or((&how, ""));
     match state {
