@@ -108,12 +108,12 @@ impl Lab {
         let (ours, kernels) = (ours.parse().expect("an address"), kernels.parse().expect("an address"));
         for engine_is_client in [false, true] {
             let kernel = if engine_is_client {
-                let (ready, kernel) = kernel::serve(&self.a, kernels, bytes);
+                let (ready, kernel) = kernel::serve(&self.a, kernels, bytes, 0);
                 ready.recv().expect("a listener");
                 engine.order("connect");
                 kernel
             } else {
-                kernel::connect(&self.a, ours, bytes)
+                kernel::connect(&self.a, ours, bytes, 0)
             };
             // Loss bounds the rate, both engines' and kernels'.
             let result = engine.line_within(PATIENCE + Duration::from_micros(bytes >> 1));
