@@ -257,6 +257,7 @@ pub struct wr_atomic {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub union wr_remote {
     pub rdma: wr_rdma,
     pub atomic: wr_atomic,
@@ -271,6 +272,7 @@ pub struct wr_bind_mw {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ibv_send_wr {
     pub wr_id: u64,
     pub next: *mut ibv_send_wr,
@@ -286,6 +288,7 @@ pub struct ibv_send_wr {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ibv_recv_wr {
     pub wr_id: u64,
     pub next: *mut ibv_recv_wr,

@@ -199,8 +199,8 @@ unsafe fn poll_into<const N: usize>(cq: &Cq, wc: *mut ibv_wc, wanted: usize) -> 
         let room = (wanted - done).min(N);
         let taken = cq.poll(&mut batch[..room]);
         for from in &batch[..taken] {
-            // SAFETY: as the caller promises, and `done` is less.
-            unsafe { wc.add(done).write(completion(from)) };
+            // SAFETY: as the caller promises, and `done` is less. Programs may keep completions in packed structures.
+            unsafe { wc.add(done).write_unaligned(completion(from)) };
             done += 1;
         }
         if taken < room {

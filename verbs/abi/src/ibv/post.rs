@@ -1,6 +1,7 @@
 //! Posting work requests: the path that has to be fast.
 
 use std::ffi::{c_int, c_uint};
+use std::mem::MaybeUninit;
 
 use urnic::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 
@@ -9,6 +10,8 @@ use super::qp::{Pair, pair};
 use crate::call::{Errno, post_errno, status_fast};
 use crate::ffi::*;
 
+/// The most elements that a list may have.
+const MAX_SGE: usize = 32;
 /// Inline bytes that lie in several pieces are gathered here.
 const GATHER: usize = 4096;
 
@@ -28,18 +31,52 @@ pub fn flags(send_flags: c_uint) -> SendFlags {
     flags
 }
 
-/// A list as the program gives it.
+/// Room for a copy of the longest list that a queue takes.
+pub type SgeRoom = [MaybeUninit<Sge>; MAX_SGE];
+
+/// A list as the program gives it, which need not be aligned: libiscsi keeps lists in packed structures. Such a list is
+/// copied to `room`.
 ///
 /// # Safety
 /// `num` elements are at `list`, if `num` is more than 0.
-pub unsafe fn sges<'a>(list: *const ibv_sge, num: c_int) -> Result<&'a [Sge], Errno> {
+pub unsafe fn sges<'a>(list: *const ibv_sge, num: c_int, room: &'a mut SgeRoom) -> Result<&'a [Sge], Errno> {
     match usize::try_from(num) {
         Ok(0) => Ok(&[]),
         Ok(_) if list.is_null() => Err(libc::EINVAL),
+        // SAFETY: the caller's promise, and it is aligned.
+        Ok(num) if list.is_aligned() => Ok(unsafe { std::slice::from_raw_parts(list, num) }),
         // SAFETY: the caller's promise.
-        Ok(num) => Ok(unsafe { std::slice::from_raw_parts(list, num) }),
+        Ok(num) => unsafe { aligned(list, num, room) },
         Err(_) => Err(libc::EINVAL),
     }
+}
+
+/// # Safety
+/// `num` elements are at `list`.
+#[cold]
+unsafe fn aligned(list: *const ibv_sge, num: usize, room: &mut SgeRoom) -> Result<&[Sge], Errno> {
+    // No queue takes more.
+    let room = room.get_mut(..num).ok_or(libc::EINVAL)?;
+    for (i, to) in room.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        to.write(unsafe { list.add(i).read_unaligned() });
+    }
+    // SAFETY: just written, all of them.
+    Ok(unsafe { std::slice::from_raw_parts(room.as_ptr().cast(), num) })
+}
+
+/// What the program has at `at`, or a copy of it in `room` if it is not aligned. `None`: null.
+///
+/// # Safety
+/// Null, or a `T`.
+#[inline]
+unsafe fn at<'a, T: Copy>(at: *const T, room: &'a mut MaybeUninit<T>) -> Option<&'a T> {
+    if at.is_aligned() {
+        // SAFETY: the caller's promise.
+        return unsafe { at.as_ref() };
+    }
+    // SAFETY: null is aligned, so there is one.
+    Some(room.write(unsafe { at.read_unaligned() }))
 }
 
 /// What a window is to be bound to, as an operation.
@@ -99,7 +136,7 @@ pub fn post(pair: &Pair, wr: &SendWr<'_>) -> Result<(), Errno> {
     let payload = match wr.sges {
         [] => &[][..],
         // SAFETY: the program lends the bytes for the time of the call.
-        [one] if one.len > 0 => unsafe {
+        [one] if one.len > 0 && one.addr != 0 => unsafe {
             std::slice::from_raw_parts(one.addr as *const u8, one.len as usize)
         },
         many => gather(many, &mut gathered)?,
@@ -110,7 +147,7 @@ pub fn post(pair: &Pair, wr: &SendWr<'_>) -> Result<(), Errno> {
 fn gather<'a>(sges: &[Sge], into: &'a mut [u8; GATHER]) -> Result<&'a [u8], Errno> {
     let mut len = 0;
     for sge in sges.iter().filter(|sge| sge.len > 0) {
-        let to = into.get_mut(len..len + sge.len as usize).ok_or(libc::EINVAL)?;
+        let to = into.get_mut(len..len + sge.len as usize).filter(|_| sge.addr != 0).ok_or(libc::EINVAL)?;
         // SAFETY: the program lends the bytes for the time of the call.
         to.copy_from_slice(unsafe { std::slice::from_raw_parts(sge.addr as *const u8, sge.len as usize) });
         len += sge.len as usize;
@@ -127,10 +164,11 @@ pub unsafe extern "C" fn post_send(
     let answer = status_fast(|| {
         // SAFETY: null or a queue pair.
         let pair = unsafe { pair(qp) }?;
+        let (mut room, mut list) = (MaybeUninit::uninit(), [MaybeUninit::uninit(); MAX_SGE]);
         // SAFETY: null or the program's list of requests.
-        while let Some(wr) = unsafe { next.as_ref() } {
+        while let Some(wr) = unsafe { at(next, &mut room) } {
             // SAFETY: the request is as its opcode says, and so is its list.
-            let (op, sges) = unsafe { (operation(wr)?, sges(wr.sg_list, wr.num_sge)?) };
+            let (op, sges) = unsafe { (operation(wr)?, sges(wr.sg_list, wr.num_sge, &mut list)?) };
             post(pair, &SendWr { wr_id: wr.wr_id, op, sges, flags: flags(wr.send_flags) })?;
             next = wr.next;
         }
@@ -160,10 +198,11 @@ pub unsafe fn receives(
 ) -> c_int {
     let mut next = wr;
     let answer = status_fast(|| {
+        let (mut room, mut list) = (MaybeUninit::uninit(), [MaybeUninit::uninit(); MAX_SGE]);
         // SAFETY: null or the program's list of requests.
-        while let Some(wr) = unsafe { next.as_ref() } {
+        while let Some(wr) = unsafe { at(next, &mut room) } {
             // SAFETY: the program's list.
-            post(&RecvWr { wr_id: wr.wr_id, sges: unsafe { sges(wr.sg_list, wr.num_sge) }? })?;
+            post(&RecvWr { wr_id: wr.wr_id, sges: unsafe { sges(wr.sg_list, wr.num_sge, &mut list) }? })?;
             next = wr.next;
         }
         Ok(())
@@ -176,6 +215,6 @@ pub unsafe fn receives(
 fn blame<T>(answer: c_int, culprit: *mut T, bad: *mut *mut T) {
     if answer != 0 && !bad.is_null() {
         // SAFETY: the program's place for the answer.
-        unsafe { bad.write(culprit) };
+        unsafe { bad.write_unaligned(culprit) };
     }
 }

@@ -188,7 +188,8 @@ unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, len: u32)
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, num: usize, list: *const ibv_sge) {
     // SAFETY: the program is collecting, and has that many elements there.
     quiet(|| unsafe {
-        let sges = post::sges(list, c_int::try_from(num).unwrap_or(-1));
+        let mut room = [const { std::mem::MaybeUninit::uninit() }; _];
+        let sges = post::sges(list, c_int::try_from(num).unwrap_or(-1), &mut room);
         match sges {
             Ok(sges) => last(qp, |request| request.sges = sges.to_vec()),
             Err(errno) => _ = builder(qp).wrong.get_or_insert(errno),
@@ -207,7 +208,8 @@ unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, num: usize, list: 
     quiet(|| unsafe {
         let mut bytes = Vec::new();
         if num > 0 && !list.is_null() {
-            for buf in std::slice::from_raw_parts(list, num).iter().filter(|buf| buf.length > 0) {
+            let bufs = (0..num).map(|i| list.add(i).read_unaligned());
+            for buf in bufs.filter(|buf| buf.length > 0 && !buf.addr.is_null()) {
                 bytes.extend_from_slice(std::slice::from_raw_parts(buf.addr.cast::<u8>(), buf.length));
             }
         }

@@ -1,5 +1,7 @@
 /* Client and server in one process on one address: every operation, verified; from two contexts; by synchronous
  * identifiers in two threads. */
+#include <stddef.h>
+
 #include "harness.h"
 
 static void fill(char *memory, size_t len, int seed)
@@ -72,6 +74,58 @@ static void operations(struct link *l)
 		expect(l->cq[from], IBV_WC_COMP_SWAP, 0);
 		CHECK(*old == 42 && *word == 7);
 	}
+}
+
+/* Requests, lists and completions in packed structures: they lie where they lie, as in libiscsi's descriptors. */
+struct packed {
+	char odd;
+	struct ibv_send_wr send;
+	char gap;
+	struct ibv_sge sges[2];
+	struct ibv_recv_wr receive;
+	char other;
+	struct ibv_sge into[2];
+	struct ibv_wc wc;
+	void *bad;
+} __attribute__((packed));
+
+static void unaligned(struct link *l)
+{
+	/* Where the fields lie, as bytes: a pointer to a member would be undefined in this program, too. */
+	struct packed p = { 0 }, *at = &p;
+#define AT(member) ((void *)((char *)at + offsetof(struct packed, member)))
+	char *mine = l->mr[0]->addr, *theirs = l->mr[1]->addr;
+	for (int i = 0; i < 2; i++) {
+		p.into[i] = (struct ibv_sge){ (uintptr_t)theirs + 100 * i, 10 + 10 * i, l->mr[1]->lkey };
+		p.sges[i] = (struct ibv_sge){ (uintptr_t)mine + 50 * i, 15, l->mr[0]->lkey };
+	}
+	p.receive = (struct ibv_recv_wr){ .wr_id = 70, .sg_list = AT(into), .num_sge = 2 };
+	p.send = (struct ibv_send_wr){ .wr_id = 71, .sg_list = AT(sges), .num_sge = 2, .opcode = IBV_WR_SEND };
+	CHECK((uintptr_t)AT(send) % 8 && (uintptr_t)AT(receive) % 8 && (uintptr_t)AT(sges) % 8 && (uintptr_t)AT(wc) % 8);
+	for (int flags = 0; flags <= IBV_SEND_INLINE; flags += IBV_SEND_INLINE) {
+		fill(mine, 100, flags);
+		memset(theirs, 0, 300);
+		p.send.send_flags = flags;
+		OK(ibv_post_recv(l->server->qp, AT(receive), AT(bad)));
+		OK(ibv_post_send(l->client->qp, AT(send), AT(bad)));
+		while (ibv_poll_cq(l->cq[1], 1, AT(wc)) == 0)
+			;
+		CHECK(p.wc.status == IBV_WC_SUCCESS && p.wc.wr_id == 70 && p.wc.byte_len == 30);
+		while (ibv_poll_cq(l->cq[0], 1, AT(wc)) == 0)
+			;
+		CHECK(p.wc.status == IBV_WC_SUCCESS && p.wc.wr_id == 71);
+		for (int i = 0; i < 30; i++)
+			CHECK(theirs[i < 10 ? i : 100 + i - 10] == mine[i / 15 * 50 + i % 15]);
+	}
+	/* A list that no queue takes, and inline payload at no address. */
+	p.receive.num_sge = 33;
+	FAILS(ibv_post_recv(l->server->qp, AT(receive), AT(bad)), EINVAL);
+	CHECK(p.bad == AT(receive));
+	p.sges[0].addr = 0;
+	p.send.num_sge = 1;
+	FAILS(ibv_post_send(l->client->qp, AT(send), AT(bad)), EINVAL);
+	CHECK(p.bad == AT(send));
+#undef AT
 }
 
 /* Two contexts are the same device. */
@@ -221,6 +275,7 @@ int main(void)
 	struct link link;
 	link_up(&link);
 	operations(&link);
+	unaligned(&link);
 	link_down(&link);
 	two_contexts();
 	stamps();
