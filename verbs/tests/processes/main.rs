@@ -9,9 +9,13 @@ mod exit;
 mod kill;
 mod modes;
 mod node;
+#[path = "../common/pages.rs"]
+#[allow(dead_code)] // other tests use all of it
+mod pages;
 mod refusals;
 mod sleeping;
 mod traffic;
+mod vanishing;
 
 use child::Child;
 
@@ -25,6 +29,7 @@ fn child() {
             "exit-client" => exit::client(),
             "survivor" => kill::survivor(),
             "victim" => kill::victim(),
+            "vanisher" => vanishing::end(),
             "target" => sleeping::target(),
             "reader" => sleeping::reader(),
             "answerer" => modes::answerer(),

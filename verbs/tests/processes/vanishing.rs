@@ -1,0 +1,192 @@
+//! Ends that take memory away under traffic, the moment its deregistration has returned, while the engine's own thread and
+//! the program's drive the engine in turn: whoever touches it dies of it. At a `vhost` end payload of the program's own
+//! memory is lent to TCP, and to frames.
+
+use std::time::{Duration, Instant};
+
+use urnic::*;
+
+use super::Link;
+use super::child::{PATIENCE, alone, arg, say};
+use super::node::{ALL, Node, PORT, Place, Wait, receive, send};
+use super::pages::Pages;
+
+const ROUNDS: u64 = 40;
+const LEN: usize = 256 << 10;
+const MESSAGE: u32 = 64 << 10;
+const SMALL: u32 = 4096;
+/// Receives, and Sends of the peer's.
+const RECEIVES: u64 = 16;
+/// Requests that are under way at a time.
+const WINDOW: usize = 24;
+/// The memory stays for at most so many requests of its end ...
+const LIFE: u64 = 80;
+/// ... and then for at most this long, in which only the engine's own thread is at work.
+const PAUSE: Duration = Duration::from_micros(300);
+
+fn vanishes(kinds: [&'static str; 2], progress: &str) {
+    let settings = format!("[engine]\nprogress = \"{progress}\"\n");
+    let link = Link::new(kinds);
+    println!("{kinds:?} {progress}");
+    let mut server = link.server("vanisher", "server 1", &settings);
+    server.expect("open");
+    let mut client = link.client("vanisher", "client 2", &settings);
+    client.expect("open");
+    for end in [&mut client, &mut server] {
+        end.expect("done");
+    }
+    for end in [&mut client, &mut server] {
+        end.finish();
+    }
+}
+
+#[test]
+fn deregistered_memory_is_not_touched() {
+    let _alone = alone();
+    for progress in ["adaptive", "dedicated"] {
+        vanishes(Link::VIRTIO, progress);
+        vanishes(Link::VHOST, progress);
+    }
+}
+
+/// What an end has of a connection.
+struct Round {
+    qp: Qp,
+    /// Source of what is sent and read, target of what is written and of Responses, and place of receives.
+    regions: Vec<Mr>,
+    pages: Vec<Pages>,
+    /// Number of the next request; those of receives are smaller than any.
+    next: u64,
+    /// Requests that have not completed, and receives.
+    requests: usize,
+    receives: usize,
+    sends: u64,
+    completed: u64,
+}
+
+impl Round {
+    fn new(node: &Node) -> Self {
+        let pages: Vec<Pages> = (0..3).map(|_| Pages::new(LEN)).collect();
+        let regions: Vec<Mr> = pages.iter().map(|pages| pages.register(&node.pd, ALL)).collect();
+        let qp = node.qp();
+        for i in 0..RECEIVES {
+            receive(&qp, i, Sge::of(&regions[2], i * u64::from(SMALL), SMALL));
+        }
+        Self {
+            qp,
+            regions,
+            pages,
+            next: RECEIVES,
+            requests: 0,
+            receives: RECEIVES as usize,
+            sends: 0,
+            completed: 0,
+        }
+    }
+
+    /// What the peer may read, and what it may write.
+    fn hello(&self) -> Vec<u8> {
+        self.regions[..2].iter().flat_map(|region| Place::of(region).encode()).collect()
+    }
+
+    /// Keeps the queue full with every kind of work.
+    fn post(&mut self, theirs: &[Place; 2]) {
+        let [source, target] = *theirs;
+        let from = |at, len| Sge::of(&self.regions[0], at, len);
+        while self.requests < WINDOW {
+            let at = self.next % 3 * u64::from(MESSAGE);
+            let write = |addr| SendOp::Write { addr, rkey: target.rkey };
+            match self.next % 4 {
+                0 => send(&self.qp, self.next, write(target.addr + at), from(at, MESSAGE)),
+                1 => {
+                    let op = SendOp::Read { addr: source.addr + at, rkey: source.rkey };
+                    send(&self.qp, self.next, op, Sge::of(&self.regions[1], at, MESSAGE));
+                }
+                2 if self.sends < RECEIVES => {
+                    send(&self.qp, self.next, SendOp::Send, from(at, SMALL));
+                    self.sends += 1;
+                }
+                _ => send(&self.qp, self.next, write(target.addr + 8), from(at, 8)),
+            }
+            self.next += 1;
+            self.requests += 1;
+        }
+    }
+
+    fn take(&mut self, node: &Node) {
+        let mut found = [Wc::default(); 32];
+        let taken = node.cq.poll(&mut found);
+        for wc in &found[..taken] {
+            let of = if wc.wr_id < RECEIVES { &mut self.receives } else { &mut self.requests };
+            *of -= 1;
+            self.completed += u64::from(wc.wr_id >= RECEIVES && wc.status == WcStatus::Success);
+        }
+    }
+
+    /// Gives all memory back, and makes it inaccessible at once.
+    fn vanish(&mut self) {
+        for region in self.regions.drain(..) {
+            assert!(region.deregister().is_ok());
+        }
+        self.pages.iter().for_each(Pages::take_away);
+    }
+}
+
+pub fn end() {
+    let is_server = arg::<String>(0) == "server";
+    let node = Node::open(Wait::Poll);
+    let _listener = is_server.then(|| node.events.listen(PORT, 16).unwrap());
+    let mut random = fastrand::Rng::with_seed(arg(1));
+    let mut waiting: Option<ConnRequest> = None;
+    say("open");
+    for number in 0..ROUNDS {
+        let mut round = Round::new(&node);
+        let hello = ConnParam { private_data: round.hello(), ..ConnParam::default() };
+        let said = if is_server {
+            let request = waiting.take().unwrap_or_else(|| match node.event("a request") {
+                CmEvent::ConnectRequest(request) => request,
+                other => panic!("{other:?}"),
+            });
+            let said = request.private_data().to_vec();
+            request.accept(&round.qp, &hello).unwrap();
+            said
+        } else {
+            node.connect(&round.qp, &hello.private_data)
+        };
+        let (source, target) = said.split_at(said.len() / 2);
+        let theirs = [Place::decode(source), Place::decode(target)];
+        let loses = (number % 2 == 0) == is_server;
+        let start = Instant::now();
+        let (life, pause) = (random.u64(1..LIFE), PAUSE.mul_f64(random.f64()));
+        loop {
+            match node.events.poll() {
+                Some(CmEvent::ConnectRequest(request)) => waiting = Some(request),
+                Some(CmEvent::Disconnected { qpn, .. }) if qpn == round.qp.qpn() => break,
+                Some(CmEvent::Established { .. }) | None => {}
+                Some(other) => panic!("{other:?}"),
+            }
+            round.take(&node);
+            if !round.regions.is_empty() {
+                round.post(&theirs);
+                if loses && round.completed >= life {
+                    let since = Instant::now();
+                    while since.elapsed() < pause {
+                        std::hint::spin_loop();
+                    }
+                    assert!(round.requests > 0, "work is under way");
+                    round.vanish();
+                }
+            }
+            assert!(start.elapsed() < PATIENCE, "round {number} does not end");
+        }
+        while round.requests + round.receives > 0 {
+            round.take(&node);
+            let left = (round.requests, round.receives);
+            assert!(
+                start.elapsed() < PATIENCE,
+                "round {number}: {left:?} requests and receives never complete"
+            );
+        }
+    }
+    say("done");
+}
