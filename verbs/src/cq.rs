@@ -116,7 +116,7 @@ impl CqShared {
     }
 
     /// Engine, under its lock: publishes a completion and announces it if the application asked for that.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&self, wc: Wc) -> Result<(), CqOverflow> {
         let head = self.head.load(Ordering::Relaxed);
         // SAFETY: the caller has the engine lock.

@@ -92,7 +92,8 @@ impl Write {
     #[inline]
     fn segment(&mut self, h: Tagged, len: u32, last: bool) {
         if !self.open {
-            (self.len, self.stale) = (0, false);
+            *self = Write { stag: h.stag, to: h.to, len, open: !last, stale: false };
+            return;
         }
         self.open = !last;
         if self.len == 0 {

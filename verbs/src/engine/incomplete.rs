@@ -14,9 +14,11 @@ use std::time::Duration;
 use urnic_iwarp::Terminate;
 use urnic_tcp::Time;
 
-/// Octets of incomplete FPDUs that an engine keeps by default: four thousand FPDUs of the largest size. Memory is taken
+/// Octets of incomplete FPDUs that an engine keeps by default: two thousand FPDUs of the largest size. Memory is taken
 /// as they arrive.
-pub(crate) const INCOMPLETE_MAX: usize = 256 << 20;
+pub(crate) const INCOMPLETE_MAX: usize = 128 << 20;
+/// When so much was reserved and seven eighths are free again, memory is given back to the system.
+const MUCH: usize = 16 << 20;
 /// Held frames pin at most this part of the receive buffers.
 const PINNED_PART: usize = 8;
 /// The budget is short when it has no room for an FPDU of the largest size. So much is freed then.
@@ -42,6 +44,8 @@ pub(super) struct Stopped {
     look_at: Time,
     /// Queue pairs that may hold frames, each at most once.
     holders: Vec<u32>,
+    /// The most octets that were reserved since memory was given back.
+    peak: usize,
 }
 
 impl Stopped {
@@ -143,6 +147,15 @@ impl<F: urnic_tcp::Frame> Core<F> {
             let is_greedy = Source::of(endpoint.peer.ip()) == most;
             if is_greedy { greedy } else { waiting }.push_back((index, generation));
         }
+    }
+
+    /// Whether much memory has become free since this last returned true.
+    pub(super) fn has_freed_much(&mut self) -> bool {
+        let reserved = self.budget.reserved();
+        let peak = self.stopped.peak.max(reserved);
+        let freed = peak >= MUCH && reserved <= peak / 8;
+        self.stopped.peak = if freed { reserved } else { peak };
+        freed
     }
 
     fn is_short(&self) -> bool {

@@ -576,6 +576,10 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         self.port.arm()
     }
 
+    fn has_freed_much(&mut self) -> bool {
+        self.core.has_freed_much()
+    }
+
     fn after(&mut self, time: Duration, deed: Deed) {
         let at = self.now() + time;
         self.later.set(at, deed);

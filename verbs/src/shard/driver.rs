@@ -197,8 +197,12 @@ fn dedicated(shard: &Shard) {
             linger::grant();
         }
         step_aside(shard);
+        let mut freed = false;
         if let Some(mut engine) = shard.try_lock() {
-            engine.pass();
+            freed = !engine.pass() && engine.has_freed_much();
+        }
+        if freed {
+            give_memory_back();
         }
     }
 }
@@ -223,7 +227,10 @@ fn adaptive(shard: &Shard) {
             nap = (nap * 2).min(WATCHING_NAP);
             continue;
         }
-        let Drive { worked, deadline, event } = drive(shard, polls, &mut watch);
+        let Drive { worked, freed, deadline, event } = drive(shard, polls, &mut watch);
+        if freed {
+            give_memory_back();
+        }
         if worked {
             nap = SHORTEST_NAP;
         }
@@ -241,6 +248,8 @@ fn adaptive(shard: &Shard) {
 struct Drive {
     /// There was work.
     worked: bool,
+    /// Much memory has become free.
+    freed: bool,
     /// When the engine wants the next pass.
     deadline: Option<Duration>,
     /// What tells of the next frame.
@@ -279,6 +288,7 @@ fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Drive {
             }
         }
         done.deadline = if found { None } else { engine.next_deadline() };
+        done.freed |= !found && engine.has_freed_much();
         drop(engine);
         if stops || !spins {
             return done;
@@ -287,6 +297,16 @@ fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Drive {
             thread::yield_now();
         }
     }
+}
+
+/// Has the C library give free memory back to the system, also what lies between memory in use.
+#[cold]
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it concerns free memory only, and may be called at any time.
+    unsafe {
+        libc::malloc_trim(0)
+    };
 }
 
 /// Lets control verbs have the lock first.

@@ -80,6 +80,11 @@ pub(crate) trait EngineOps: Send {
     fn next_deadline(&mut self) -> Option<Duration>;
     /// Lets what arrives from now on end a nap, if the port can. The caller makes a pass before the nap.
     fn arm(&mut self) -> Option<Arc<RxEvent>>;
+    /// Whether much memory has become free since this last returned true: the caller gives it back to the system when
+    /// it has let go of the engine.
+    fn has_freed_much(&mut self) -> bool {
+        false
+    }
     /// Does something once, after a time; never if the device ends before. It is quick and does not use the engine.
     fn after(&mut self, time: Duration, deed: Deed);
     /// What the device has in common with it.
