@@ -14,6 +14,11 @@ impl Waiting {
         Arc::new(Self { limit: limit.max(1), taken: AtomicUsize::new(0) })
     }
 
+    #[cfg(test)]
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Takes a place in each of two rooms: a listener's and the device's. `None` if one is full. The engine alone takes.
     pub(crate) fn take(rooms: [&Arc<Self>; 2]) -> Option<Place> {
         if rooms.iter().any(|room| room.taken.load(Ordering::Acquire) >= room.limit) {

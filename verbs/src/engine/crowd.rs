@@ -130,6 +130,11 @@ impl Crowd {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Lets `who` in until `until`, which is never earlier than that of the member before. Returns its seat, and the member
     /// that had to go if the room was full.
     pub(super) fn enter(&mut self, who: u32, from: IpAddr, until: Time) -> (Seat, Option<u32>) {

@@ -122,3 +122,6 @@ impl<F: urnic_tcp::Frame> Core<F> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
