@@ -90,6 +90,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
         let greedy = stopped.most == Some(Source::of(endpoint.peer.ip()));
         let queue = if greedy { &mut stopped.greedy } else { &mut stopped.waiting };
         queue.push_back((index, endpoint.generation));
+        self.tend_at = Time::ZERO;
     }
 
     /// Receive buffers are scarce: frames that are held go back, what they hold is copied.

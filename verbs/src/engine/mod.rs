@@ -150,6 +150,8 @@ struct Core<F: urnic_tcp::Frame> {
     alarms: Alarms,
     async_queue: Arc<AsyncQueue>,
     mpa: MpaConfig,
+    /// When `Engine::tend` has something to do, or earlier.
+    tend_at: Time,
     /// Memory for FPDUs that are not whole.
     budget: Budget,
     stopped: Stopped,
@@ -212,7 +214,6 @@ impl<F: urnic_tcp::Frame> Core<F> {
 
     /// Fires due alarms.
     fn ring_alarms(&mut self) {
-        self.clear_rooms();
         while let Some((index, generation, alarm)) = self.alarms.due(self.now) {
             if self.endpoints.get(index).is_none_or(|e| e.generation != generation) {
                 continue;
@@ -272,6 +273,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
                 alarms: Alarms::default(),
                 async_queue: AsyncQueue::new()?,
                 mpa,
+                tend_at: Time::MAX,
                 budget,
                 stopped: Stopped::default(),
                 displaced: 0,
@@ -347,10 +349,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
     /// microsecond. False: this one does not.
     #[inline]
     fn looks_at_the_clock(&mut self) -> bool {
-        let busy = self.owes_acks
-            || !self.core.ready.is_empty()
-            || !self.doorbells.is_empty()
-            || self.core.rooms.someone_parts();
+        let busy = self.owes_acks || !self.core.ready.is_empty() || !self.doorbells.is_empty();
         let looks = busy || self.idle_passes >= CLOCK_EVERY;
         if looks {
             self.idle_passes = 0;
@@ -412,6 +411,21 @@ impl<P: Port, C: Clock> Engine<P, C> {
             self.part(now);
         }
         true
+    }
+
+    /// Does what is rarely due: connections that end, streams that have stopped, what is to be told later.
+    #[cold]
+    fn tend(&mut self, now: Time) {
+        self.core.clear_rooms();
+        self.part(now);
+        if !self.core.stopped.is_empty() {
+            self.try_stopped(now);
+        }
+        while let Some(deed) = self.later.due(now) {
+            deliver(deed);
+        }
+        let next = [self.core.rooms.next(), self.core.stopped.next(), self.later.next()];
+        self.core.tend_at = next.into_iter().flatten().min().unwrap_or(Time::MAX);
     }
 
     /// Ends the connections that the burst, or the clock, has put an end to.
@@ -515,14 +529,8 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
                 self.check_link(now);
             }
             self.core.ring_alarms();
-            if self.core.rooms.someone_parts() {
-                self.part(now);
-            }
-            if !self.core.stopped.is_empty() {
-                self.try_stopped(now);
-            }
-            while let Some(deed) = self.later.due(now) {
-                deliver(deed);
+            if now >= self.core.tend_at {
+                self.tend(now);
             }
         }
         let served = self.serve(now);
@@ -557,17 +565,12 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     }
 
     fn next_deadline(&mut self) -> Option<Duration> {
-        if self.owes_acks || !self.core.ready.is_empty() || self.core.rooms.someone_parts() {
+        if self.owes_acks || !self.core.ready.is_empty() {
             return Some(Duration::ZERO);
         }
-        let deadlines = [
-            self.stack.next_deadline(),
-            self.core.alarms.next(),
-            self.core.rooms.next(),
-            self.core.stopped.next(),
-            self.later.next(),
-            self.port.next_deadline(),
-        ];
+        let tend = Some(self.core.tend_at).filter(|at| *at < Time::MAX);
+        let deadlines =
+            [self.stack.next_deadline(), self.core.alarms.next(), tend, self.port.next_deadline()];
         let next = deadlines.into_iter().flatten().min()?;
         Some(Duration::from_nanos(next.0.saturating_sub(self.now().0)))
     }
@@ -583,6 +586,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     fn after(&mut self, time: Duration, deed: Deed) {
         let at = self.now() + time;
         self.later.set(at, deed);
+        self.core.tend_at = self.core.tend_at.min(at);
     }
 
     fn ties(&self) -> Ties {

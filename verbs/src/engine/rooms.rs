@@ -36,8 +36,11 @@ impl Rooms {
         }
     }
 
-    /// When the next seat is over.
+    /// When the next seat is over, or something parts.
     pub(super) fn next(&self) -> Option<Time> {
+        if self.someone_parts() {
+            return Some(Time::ZERO);
+        }
         [self.starting.next(), self.closing.next()].into_iter().flatten().min()
     }
 
@@ -65,6 +68,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let (seat, displaced) = self.rooms.crowd(room).enter(index, endpoint.peer.ip(), until);
         endpoint.seat = Some((room, seat));
+        self.tend_at = self.tend_at.min(until);
         if let Some(other) = displaced {
             if let Some(endpoint) = self.endpoints.get_mut(other) {
                 endpoint.seat = None;
@@ -109,6 +113,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
         if let Some(endpoint) = self.endpoints.get_mut(index) {
             endpoint.bid(farewell);
             self.rooms.parting.push(index);
+            self.tend_at = Time::ZERO;
         }
     }
 
