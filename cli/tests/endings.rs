@@ -260,8 +260,8 @@ impl Lab {
         println!("the witness: {last}");
         self.server.stop();
         let worst = last.split_whitespace().nth(3).and_then(|ms| ms.parse::<u64>().ok());
-        // A stall by which another program ended would last for seconds.
-        assert!(worst.is_some_and(|ms| ms < 2000), "the witness stood still: {last}");
+        // A bound for a busy machine: ends that nobody announces would hold it up for good, not for a moment.
+        assert!(worst.is_some_and(|ms| ms < 10_000), "the witness stood still: {last}");
     }
 }
 
