@@ -80,6 +80,21 @@ fn needs_root_rping_clients_in_turn_over_af_packet() {
     assert!(printed.contains("rdma-ping-") && !printed.contains("mismatch"), "{printed}");
 }
 
+/// It disconnects and destroys the queue pair at once, and waits for the events of all its connections.
+#[test]
+#[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
+fn needs_root_cmtime_over_af_packet() {
+    let _alone = alone();
+    let cable = Cable::new();
+    let server = cable.left.serve(&format!("cmtime -b {SERVER}"));
+    let printed = cable.right.succeeds(&format!("cmtime -s {SERVER} -c 50"));
+    for step in ["connect", "disconnect", "destroy"] {
+        assert!(printed.lines().any(|line| line.starts_with(step)), "{printed}");
+    }
+    // It serves until a signal ends it.
+    server.stop();
+}
+
 #[test]
 #[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
 fn needs_root_endpoints_over_af_packet() {
