@@ -1,7 +1,7 @@
 //! The process's one device: configured by the environment (`URNIC_*`, which `urnic run` sets), opened on first use, and
 //! kept until the process ends.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
@@ -67,9 +67,12 @@ pub fn config() -> Option<&'static Config> {
         .as_ref()
 }
 
-/// Says on standard error what is wrong. Nobody may be there to read it, which is no reason to panic.
+/// Says on standard error what is wrong. Nobody may be there to read it, which is no reason to panic; and no lock is taken: a
+/// forked child may not have the thread that held it.
 fn complain(message: &str) {
-    let _ = writeln!(std::io::stderr(), "urnic: {message}");
+    let line = format!("urnic: {message}\n");
+    // SAFETY: so many readable bytes.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
 fn load() -> Result<Config, String> {
