@@ -39,7 +39,7 @@ pub type SgeRoom = [MaybeUninit<Sge>; MAX_SGE];
 ///
 /// # Safety
 /// `num` elements are at `list`, if `num` is more than 0.
-pub unsafe fn sges<'a>(list: *const ibv_sge, num: c_int, room: &'a mut SgeRoom) -> Result<&'a [Sge], Errno> {
+pub unsafe fn sges(list: *const ibv_sge, num: c_int, room: &mut SgeRoom) -> Result<&[Sge], Errno> {
     match usize::try_from(num) {
         Ok(0) => Ok(&[]),
         Ok(_) if list.is_null() => Err(libc::EINVAL),
@@ -70,7 +70,7 @@ unsafe fn aligned(list: *const ibv_sge, num: usize, room: &mut SgeRoom) -> Resul
 /// # Safety
 /// Null, or a `T`.
 #[inline]
-unsafe fn at<'a, T: Copy>(at: *const T, room: &'a mut MaybeUninit<T>) -> Option<&'a T> {
+unsafe fn at<T: Copy>(at: *const T, room: &mut MaybeUninit<T>) -> Option<&T> {
     if at.is_aligned() {
         // SAFETY: the caller's promise.
         return unsafe { at.as_ref() };
