@@ -419,6 +419,33 @@ fn peer_to_peer_both_ends() {
     assert_eq!(b.memory.events, [Delivery::FirstFpdu]);
 }
 
+/// MPAE-32: what differs from the Send that says "ready" in any field is handled as what it is: refused, or a message.
+#[test]
+fn what_is_nearly_a_send_that_says_ready_is_none() {
+    use support::{fpdu, octets_of, tagged, untagged};
+    let kinds = RtrKinds { send: true, write: true, read: false };
+    for (name, ulpdu, terminate) in [
+        ("DDP version", untagged(0x42, 0x43, 0, 1, 0, &[]), Some([0x12, 0x06, 0xC0])),
+        ("RDMAP version", untagged(0x41, 0x83, 0, 1, 0, &[]), Some([0x02, 0x05, 0xC0])),
+        ("opcode", untagged(0x41, 0x47, 0, 1, 0, &[]), Some([0x02, 0x06, 0xC0])),
+        ("queue", untagged(0x41, 0x43, 1, 1, 0, &[]), Some([0x02, 0x06, 0xC0])),
+        ("MSN", untagged(0x41, 0x43, 0, 2, 0, &[]), Some([0x12, 0x03, 0xC0])),
+        ("MO", untagged(0x41, 0x43, 0, 1, 1, &[]), Some([0x12, 0x04, 0xC0])),
+        ("T", tagged(0xC1, 0x43, 0, 1 << 32, &[0; 4]), Some([0x02, 0x06, 0xC0])),
+        ("L", untagged(0x01, 0x43, 0, 1, 0, &[]), None),
+        ("length", untagged(0x41, 0x43, 0, 1, 0, &[7]), None),
+    ] {
+        let n = support::negotiated(Role::Responder, 4, 4);
+        let mut b = support::Node::new(&Negotiated { peer_to_peer: Some(kinds), ..n });
+        b.memory.post_receive(8);
+        let refused = b.receive(&fpdu(&ulpdu)).err().map(|f| octets_of(&f.terminate.unwrap()));
+        assert_eq!(refused, terminate, "{name}");
+        if terminate.is_none() {
+            assert_eq!(b.memory.receives.len(), 0, "{name}: it takes a receive request");
+        }
+    }
+}
+
 /// MPAE-32, MPAE-34: a Send of nothing that comes first on a connection whose Reply lists that kind is no message: it takes
 /// an MSN and no receive request. Any other is one: later, with octets, or in the client-server model.
 #[test]

@@ -133,7 +133,7 @@ fn thousands_of_slow_start_ups_from_as_many_neighbours() {
     slow_start_ups(Options { prefix: 8, ..options() }, many_neighbours, true);
 }
 
-/// 32 idle connects against a backlog of 3, and 300 against one of 128: neither keeps any of 69 clients out.
+/// 32 idle connects against a backlog of 3, and 300 against one of 128: neither keeps any of 69 clients out (SEC-31).
 #[test]
 fn idle_connects_take_no_place_in_the_backlog() {
     for (backlog, idle) in [(3, 32), (128, 300)] {
