@@ -508,6 +508,39 @@ fn a_fin_before_the_answers_is_told() {
     assert!(ulpdus(&heard).iter().rev().skip(1).all(|u| u[..2] == [0x81, 0x42]));
 }
 
+/// A FIN in the middle of an FPDU is told as such, also while work of ours is left; no Terminate says anything of it, because
+/// the stream cannot be trusted (MPA-79).
+#[test]
+fn a_fin_within_an_fpdu_is_no_early_one() {
+    let mut s = scene();
+    s.post_receive(10);
+    s.end.post(1, SendOp::Read { addr: 0x1000, rkey: 7 }, &[Sge::of(&s.inbox, 0, 8)]);
+    let request = s.hears(52);
+    s.raw.borrow_mut().send(s.conn, &fpdu(&untagged(0x41, 0x43, 0, 1, 0, &[7; 8]))[..21]);
+    s.raw.borrow_mut().close(s.conn);
+    assert_eq!(s.end.end(&mut s.simulation), DisconnectReason::Truncated);
+    let Scene { simulation, raw, conn, .. } = &mut s;
+    let limit = simulation.now() + LIMIT;
+    assert!(simulation.run(limit, || raw.borrow().seen.finished.contains(conn)));
+    assert_eq!((s.heard(), s.end.qp.terminate()), (request, None));
+    assert_eq!(s.statuses(), [flushed(1), flushed(10)]);
+}
+
+/// ERR-45: the memory for the result of an Atomic of ours is gone when the answer comes: that Atomic is to blame.
+#[test]
+fn an_atomic_whose_sink_is_gone_is_to_blame() {
+    let mut s = scene();
+    let sink = s.end.pd.alloc_mr(8, Access::LOCAL_WRITE).unwrap();
+    s.end.post(1, SendOp::FetchAdd { addr: 0x1000, rkey: 7, add: 1 }, &[Sge::of(&sink, 0, 8)]);
+    s.end.post(2, SendOp::Read { addr: 0x1000, rkey: 7 }, &[Sge::of(&s.inbox, 0, 8)]);
+    let requests = s.hears(76 + 52);
+    drop(sink);
+    s.say(&[untagged(0x41, 0x4B, 3, 1, 0, &[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9])]);
+    let said = [requests, terminate([0x02, 0x07, 0x00], &[])].concat();
+    s.ends(&said, DisconnectReason::TerminateSent);
+    assert_eq!(s.statuses(), [(1, WcStatus::LocalProtection), flushed(2)]);
+}
+
 /// ERR-3, DDP-3, DDP-46: a reset is told, and nothing is said any more.
 #[test]
 fn a_reset_ends_all_work() {

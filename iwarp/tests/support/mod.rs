@@ -200,6 +200,7 @@ impl Sink for Memory {
     }
 
     fn untagged_target(&mut self, offset: u32, len: u32) -> Result<Target, RecvFault> {
+        assert!(len > 0, "an empty segment has no place");
         let capacity = self.current.as_ref().expect("a receive request was taken").0.len();
         assert!(offset as usize + len as usize <= capacity, "beyond the receive request");
         if self.scatter_broken { Err(RecvFault) } else { Ok(Target::Receive { at: offset as usize }) }
