@@ -193,18 +193,23 @@ impl<C: Chunk> Stream<C> {
     /// others, when there is room.
     ///
     /// A [`Fault`] is returned once; whatever arrives after it, or after a Terminate, is ignored (DDP-54).
-    pub fn receive<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<(C, usize)>, Fault> {
+    pub fn receive<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<(C, usize)>, Box<Fault>> {
         if self.deaf && !broken(Rule::ReceiveAfterFault) {
             return Ok(None);
         }
-        let result = self.take(chunk, sink);
-        if result.is_err() {
-            self.deaf = true;
+        match self.take(chunk, sink) {
+            Ok(rest) => {
+                if self.deaf {
+                    self.assembly.clear();
+                }
+                Ok(rest)
+            }
+            Err(fault) => {
+                self.stop_listening();
+                // Boxed because a large result costs each chunk that has no fault.
+                Err(Box::new(fault))
+            }
         }
-        if self.deaf {
-            self.assembly.clear();
-        }
-        result
     }
 
     fn take<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<(C, usize)>, Fault> {

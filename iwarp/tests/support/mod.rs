@@ -322,7 +322,8 @@ impl Node {
 
     /// Takes octets as one chunk.
     pub fn receive(&mut self, octets: &[u8]) -> Result<(), Fault> {
-        let rest = self.stream.receive(Bytes::new(octets, &self.live), &mut self.memory)?;
+        let chunk = Bytes::new(octets, &self.live);
+        let rest = self.stream.receive(chunk, &mut self.memory).map_err(|fault| *fault)?;
         assert!(rest.is_none(), "the stream has stopped without a limit");
         Ok(())
     }

@@ -12,8 +12,8 @@ use crate::wc::{Wc, WcFlags, WcOpcode};
 use std::net::SocketAddr;
 use std::ops::Range;
 use urnic_iwarp::{
-    AccessFault, AtomicFault, CannotInvalidate, Delivery, ReadFault, RecvFault, Sink, TaggedFault, TaggedOp,
-    Terminate,
+    AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, ReadFault, RecvFault, Sink, TaggedFault,
+    TaggedOp, Terminate,
 };
 use urnic_tcp::{CloseReason, ConnId, Handler, ListenerId};
 
@@ -239,7 +239,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
         }
         let rest = match outcome {
             Err(fault) => {
-                self.fail(qp, fault.terminate, Why::Fault(fault.cause));
+                let Fault { terminate, cause } = *fault;
+                self.fail(qp, terminate, Why::Fault(cause));
                 None
             }
             Ok(rest) => {
