@@ -223,12 +223,13 @@ fn lose_everything_at_every_moment(network: &str, lends_from: usize) {
     assert!(met.midway > 200 && met.retransmitting > 150 && met.survived > 200 && met.ended > 200, "{met:?}");
 }
 
+/// SEC-7: the payload is copied when it is sent.
 #[test]
 fn what_is_copied_is_not_touched_any_more() {
     lose_everything_at_every_moment("delay=20us,loss=0.03", usize::MAX);
 }
 
-/// The payload is in TCP's hands, which sends it again until it is acknowledged.
+/// SEC-7: the payload is in TCP's hands, which sends it again until it is acknowledged.
 #[test]
 fn what_is_lent_is_not_touched_any_more() {
     lose_everything_at_every_moment("delay=20us,loss=0.03", 1000);

@@ -40,6 +40,7 @@ fn vanishes(kinds: [&'static str; 2], progress: &str) {
     }
 }
 
+/// SEC-7, between two processes.
 #[test]
 fn deregistered_memory_is_not_touched() {
     let _alone = alone();
