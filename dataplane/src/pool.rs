@@ -136,8 +136,9 @@ impl Pool {
     /// Mbufs that can be taken now.
     #[inline]
     pub fn available(&self) -> usize {
-        // SAFETY: the mempool lives.
-        unsafe { sys::rte_mempool_avail_count(self.mempool.as_ptr()) as usize }
+        let pool = self.mempool.as_ptr();
+        // SAFETY: the mempool lives, and is ours to use.
+        unsafe { lifo::available(pool).unwrap_or_else(|| sys::rte_mempool_avail_count(pool) as usize) }
     }
 
     /// Bytes of data that an mbuf holds after its headroom.

@@ -469,6 +469,17 @@ impl Port {
         &self.rx
     }
 
+    /// Mbufs of the pool for frames to send that can be taken now.
+    #[inline]
+    pub fn tx_available(&self) -> usize {
+        self.tx.available()
+    }
+
+    /// All mbufs of that pool.
+    pub fn tx_capacity(&self) -> usize {
+        self.tx.capacity()
+    }
+
     /// The pool for frames to send.
     pub fn tx_pool(&mut self) -> &mut Pool {
         &mut self.tx

@@ -106,6 +106,16 @@ pub(super) unsafe fn take(pool: *const sys::rte_mempool) -> Option<*mut c_void> 
     }
 }
 
+/// How many objects can be taken; `None` if the pool is not kept as a stack.
+///
+/// # Safety
+/// `pool` is a live mempool.
+#[inline]
+pub(super) unsafe fn available(pool: *const sys::rte_mempool) -> Option<usize> {
+    // SAFETY: as the caller promises.
+    unsafe { is_stack(pool).then(|| stack(pool).len.load(Ordering::Relaxed)) }
+}
+
 /// Puts an object back, if its pool is kept as a stack.
 ///
 /// # Safety

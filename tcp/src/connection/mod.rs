@@ -545,6 +545,11 @@ impl<B: Buffers> Connection<B> {
         u64::from(self.cold.queue.end().since(una))
     }
 
+    /// Records queued or in flight.
+    pub fn records(&self) -> usize {
+        self.cold.queue.records()
+    }
+
     /// Octets worth queueing now: what the windows let go at once, and a few segments so that the next ACK finds
     /// something to send.
     pub fn room(&self, cfg: &TcpConfig, gso_max: u32) -> usize {

@@ -147,6 +147,11 @@ impl<B: Buffers> Stack<B> {
         self.get(conn).map_or(0, Connection::unacked)
     }
 
+    /// Records queued or in flight that the peer has not acknowledged, each with its buffers.
+    pub fn records(&self, conn: ConnId) -> usize {
+        self.get(conn).map_or(0, Connection::records)
+    }
+
     /// Sends FIN after what is queued. Data from the peer still arrives; `Handler::closed` follows when both
     /// directions are closed.
     pub fn close(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {

@@ -96,6 +96,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             heard: false,
             nudges: 0,
             starved: false,
+            bufferless: false,
             lender: None,
             stopped: false,
             farewell: None,

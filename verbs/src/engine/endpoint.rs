@@ -30,6 +30,8 @@ pub(super) struct Endpoint {
     pub(super) outbox: Vec<u8>,
     /// Has work that waits for the TCP window.
     pub(super) starved: bool,
+    /// Waits for buffers.
+    pub(super) bufferless: bool,
     /// Its place among the lenders, while TCP may hold memory that was lent to it.
     pub(super) lender: Option<u32>,
     /// How the connection is to end, at the end of the next turn.

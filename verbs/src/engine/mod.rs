@@ -20,6 +20,7 @@ mod outbound;
 mod peers;
 mod qp;
 mod rooms;
+mod senders;
 mod slab;
 mod teardown;
 
@@ -42,6 +43,7 @@ use incomplete::Stopped;
 use later::Later;
 use qp::QpCore;
 use rooms::Rooms;
+use senders::Shares;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -145,6 +147,7 @@ struct Core<F: urnic_tcp::Frame> {
     lenders: Vec<u32>,
     /// Accepted connections whose tag the stack does not know yet.
     newborn: Vec<(ConnId, u32)>,
+    shares: Shares,
     listeners: Vec<Option<Listener>>,
     rooms: Rooms,
     alarms: Alarms,
@@ -268,6 +271,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
                 ready: VecDeque::new(),
                 lenders: Vec::new(),
                 newborn: Vec::new(),
+                shares: Shares::default(),
                 listeners: Vec::new(),
                 rooms: Rooms::new(connections),
                 alarms: Alarms::default(),
@@ -421,10 +425,14 @@ impl<P: Port, C: Clock> Engine<P, C> {
         if !self.core.stopped.is_empty() {
             self.try_stopped(now);
         }
+        if self.core.shares.next().is_some() {
+            self.try_bufferless(now);
+        }
         while let Some(deed) = self.later.due(now) {
             deliver(deed);
         }
-        let next = [self.core.rooms.next(), self.core.stopped.next(), self.later.next()];
+        let core = &self.core;
+        let next = [core.rooms.next(), core.stopped.next(), core.shares.next(), self.later.next()];
         self.core.tend_at = next.into_iter().flatten().min().unwrap_or(Time::MAX);
     }
 
@@ -787,6 +795,8 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
             ("arp_conflicts", c.arp_conflicts),
             ("incomplete_octets", self.core.budget.reserved() as u64),
             ("incomplete_displaced", self.core.displaced),
+            ("send_buffers_free", self.port.send_buffers() as u64),
+            ("waiting_for_buffers", self.core.shares.waiting() as u64),
         ]);
         attributes.counters.extend(c.nstat());
         attributes

@@ -57,8 +57,10 @@ pub(crate) fn open(
         ..EalConfig::default()
     };
     let eal = Eal::start(&eal).map_err(|e| failed(&e))?;
-    let options =
-        PortOptions { mtu: config.port.mtu, rx_frames: receive_frames(config), ..PortOptions::default() };
+    let usual = PortOptions::default();
+    // Buffers of memory links are large; on a network one host holds at most half of them (`senders`).
+    let tx_frames = if spec.is_memory_link() { usual.tx_frames } else { 2 * usual.tx_frames };
+    let options = PortOptions { mtu: config.port.mtu, rx_frames: receive_frames(config), tx_frames, ..usual };
     let mut port = urnic_dataplane::Port::open(&eal, spec, &options).map_err(|e| failed(&e))?;
 
     let mac = match config.mac() {

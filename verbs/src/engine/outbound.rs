@@ -219,12 +219,35 @@ impl<P: Port, C: Clock> Engine<P, C> {
             return false;
         };
         endpoint.starved = false;
+        if !self.has_plenty() {
+            return self.service_scarce(index, conn, now);
+        }
+        self.service_connected(index, conn, now, None)
+    }
+
+    /// The same while buffers are scarce: a connection of a host that has its share of them waits.
+    #[cold]
+    fn service_scarce(&mut self, index: u32, conn: ConnId, now: Time) -> bool {
+        let share = self.share(index, now);
+        if share == 0 {
+            return false;
+        }
+        let before = self.stack.records(conn);
+        let more = self.service_connected(index, conn, now, Some(share));
+        self.took_buffers(index, before);
+        more
+    }
+
+    /// Gives the connected endpoint at `index` its turn; `share`: the buffers that it may take while they are scarce.
+    #[inline]
+    fn service_connected(&mut self, index: u32, conn: ConnId, now: Time, share: Option<usize>) -> bool {
+        let Some(endpoint) = self.core.endpoints.get_mut(index) else { return false };
         if !endpoint.outbox.is_empty() && !self.send_outbox(index, conn) {
             return true;
         }
         let mut more = false;
         if let Some(&Phase::Open { qp }) = self.core.endpoints.get(index).map(|e| &e.phase) {
-            more = self.service_qp(index, conn, qp, now);
+            more = self.service_qp(index, conn, qp, now, share);
         }
         let farewell = self.core.endpoints.get_mut(index).and_then(|e| e.farewell.take());
         if self.core.endpoints.get(index).is_some_and(|e| e.lender.is_some()) {
@@ -256,7 +279,14 @@ impl<P: Port, C: Clock> Engine<P, C> {
         true
     }
 
-    fn service_qp(&mut self, index: u32, conn: ConnId, qp_index: u32, now: Time) -> bool {
+    fn service_qp(
+        &mut self,
+        index: u32,
+        conn: ConnId,
+        qp_index: u32,
+        now: Time,
+        share: Option<usize>,
+    ) -> bool {
         let Some(qp) = self.core.qps.get_mut(qp_index) else { return false };
         let Some(stream) = &qp.stream else { return false };
         if !stream.may_send() {
@@ -278,12 +308,16 @@ impl<P: Port, C: Clock> Engine<P, C> {
         }
         let first_words = !qp.tx.spoken && qp.tx.initiator;
         let emss = self.stack.mss(conn);
-        let alone = self.core.ready.is_empty();
+        let quantum = match share {
+            None if self.core.ready.is_empty() => ALONE_OCTETS.min(ALONE_SEGMENTS * emss),
+            None => QUANTUM_SEGMENTS * emss,
+            Some(share) => share.min(QUANTUM_SEGMENTS) * emss,
+        };
         let mut turn = Segments {
             emss,
             record_max: self.stack.record_max(conn),
             unit: 0,
-            quantum: if alone { ALONE_OCTETS.min(ALONE_SEGMENTS * emss) } else { QUANTUM_SEGMENTS * emss },
+            quantum,
             conn,
             drafts: &mut self.drafts,
             lends_from: self.port.lends_from(),

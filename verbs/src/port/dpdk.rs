@@ -143,6 +143,8 @@ pub(crate) struct DpdkPort {
     capture: Option<Box<Capture>>,
     /// Mbufs left in the receive pool at which it counts as low.
     low: usize,
+    /// Mbufs of the send pool.
+    send_buffers: usize,
     /// Frames that found no buffer.
     unsent: u64,
     spares_checksum: bool,
@@ -162,6 +164,7 @@ impl DpdkPort {
         let fault = fault.map(|i| Box::new(Fault { link: Link::new(i), now: Time::ZERO }));
         DpdkPort {
             low: port.rx_pool().capacity() / 4,
+            send_buffers: port.tx_capacity(),
             // Injected corruption is to be noticed, as on a real wire: so the checksums are real then.
             spares_checksum: port.caps().tx_checksum != TxChecksum::Software && fault.is_none(),
             lends: port.caps().lends.filter(|_| fault.is_none()),
@@ -236,6 +239,16 @@ impl Port for DpdkPort {
     #[inline]
     fn draft(&mut self) -> Option<MbufDraft> {
         self.port.tx_pool().buffer().map(MbufDraft)
+    }
+
+    #[inline]
+    fn send_buffers(&self) -> usize {
+        self.port.tx_available()
+    }
+
+    #[inline]
+    fn all_send_buffers(&self) -> usize {
+        self.send_buffers
     }
 
     #[inline]

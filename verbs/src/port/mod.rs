@@ -33,6 +33,12 @@ pub trait Port: Send {
     /// A fresh buffer to write payload into; `None` while the pool is dry.
     fn draft(&mut self) -> Option<Self::Draft>;
 
+    /// Buffers that can be taken now for what is sent.
+    fn send_buffers(&self) -> usize;
+
+    /// All buffers for what is sent.
+    fn all_send_buffers(&self) -> usize;
+
     /// Frames that [`Port::emit`] can take now.
     fn room(&self) -> usize;
 

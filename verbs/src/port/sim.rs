@@ -24,9 +24,9 @@ impl Frame for SimFrame {
     }
 }
 
-/// Octets in order, some of which may lie in memory of someone else.
+/// Octets in order, some of which may lie in memory of someone else, and what tells that they have a buffer.
 #[derive(Default)]
-struct Pieces(Vec<Piece>);
+struct Pieces(Vec<Piece>, Option<Arc<()>>);
 
 enum Piece {
     Own(Vec<u8>),
@@ -181,6 +181,9 @@ pub struct SimPort {
     draft_size: usize,
     gso_max: usize,
     lends_from: usize,
+    send_buffers: usize,
+    /// As many references as there are buffers in use, and one.
+    used: Arc<()>,
 }
 
 impl SimPort {
@@ -188,9 +191,21 @@ impl SimPort {
     pub fn new(mtu: u16) -> (SimPort, SimWire) {
         let wire = SimWire::default();
         (
-            SimPort { wire: wire.clone(), draft_size: usize::from(mtu), gso_max: 0, lends_from: usize::MAX },
+            SimPort {
+                wire: wire.clone(),
+                draft_size: usize::from(mtu),
+                gso_max: 0,
+                lends_from: usize::MAX,
+                send_buffers: usize::MAX,
+                used: Arc::default(),
+            },
             wire,
         )
+    }
+
+    /// Has so many buffers for what is sent.
+    pub fn set_send_buffers(&mut self, buffers: usize) {
+        self.send_buffers = buffers;
     }
 
     /// Lends payload of at least `octets` instead of copying it.
@@ -221,7 +236,16 @@ impl Port for SimPort {
     fn prefetch(_frame: &SimFrame) {}
 
     fn draft(&mut self) -> Option<SimDraft> {
-        Some(SimDraft { pieces: Pieces::default(), room: self.draft_size })
+        let pieces = Pieces(Vec::new(), Some(self.used.clone()));
+        (self.send_buffers() > 0).then_some(SimDraft { pieces, room: self.draft_size })
+    }
+
+    fn send_buffers(&self) -> usize {
+        self.send_buffers.saturating_sub(Arc::strong_count(&self.used) - 1)
+    }
+
+    fn all_send_buffers(&self) -> usize {
+        self.send_buffers
     }
 
     fn room(&self) -> usize {
@@ -229,6 +253,10 @@ impl Port for SimPort {
     }
 
     fn emit(&mut self, emit: Emit<'_, SimPayload>) {
+        // Headers take a buffer, too.
+        if self.send_buffers() == 0 {
+            return;
+        }
         let mut frame = emit.headers.to_vec();
         for piece in emit.payload {
             frame
@@ -281,7 +309,8 @@ impl Port for SimPort {
             if (at as usize) < range.end && range.start < at as usize + len)
         };
         if payload.pieces.0.iter().any(within) {
-            payload.pieces = Arc::new(Pieces(vec![Piece::Own(payload.pieces.bytes())]));
+            payload.pieces =
+                Arc::new(Pieces(vec![Piece::Own(payload.pieces.bytes())], payload.pieces.1.clone()));
         }
         true
     }

@@ -1,0 +1,346 @@
+//! Hostile peers in virtual time: many connections do the same harm, and an honest client beside them feels nothing but the
+//! network. `scripts/siege` does this and more in real time, with peers of other code.
+
+mod common;
+
+use common::raw::{self, Raw};
+use common::*;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+use urnic::simulation::{Host, Options, Simulation};
+use urnic::*;
+use urnic_iwarp::startup::{Initiator, Offer};
+use urnic_tcp::ConnId;
+
+/// More connections than there are send buffers for, and places in a backlog.
+const PEERS: usize = 400;
+/// Send buffers of each device.
+const BUFFERS: usize = 1536;
+/// Octets that all may read.
+const HALL: usize = 1 << 20;
+/// A message and its way over the network, and whatever waits for a turn before it.
+const SHORT: Duration = Duration::from_millis(1);
+
+/// Steps of a run, more than any has.
+const STEPS: u32 = 3_000_000;
+
+/// What peers do.
+#[derive(Clone, Copy, Default)]
+struct Kind {
+    /// An MPA Request comes first, and its answer is awaited.
+    starts_up: bool,
+    /// Then this is said, with the hall's STag and address at hand.
+    says: Option<fn(u32, u64) -> Vec<u8>>,
+    /// From then on nothing reaches the peers.
+    deaf: bool,
+    ends: Ending,
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Ending {
+    #[default]
+    Never,
+    Fin,
+    Reset,
+}
+
+/// A host that frames do not reach while the flag is set.
+struct Deaf(Box<dyn Host>, Rc<Cell<bool>>);
+
+impl Host for Deaf {
+    fn turn(
+        &mut self,
+        now: Duration,
+        arrived: &mut VecDeque<Vec<u8>>,
+        send: &mut Vec<Vec<u8>>,
+    ) -> Option<Duration> {
+        if self.1.get() {
+            arrived.clear();
+        }
+        self.0.turn(now, arrived, send)
+    }
+}
+
+/// A server that accepts whoever comes, an honest client, and the peers.
+struct Field {
+    simulation: Simulation,
+    raw: Rc<RefCell<Raw>>,
+    deaf: Rc<Cell<bool>>,
+    server: End,
+    client: End,
+    door: Door,
+}
+
+/// The server's program.
+struct Door {
+    pd: Pd,
+    cq: Cq,
+    events: EventChannel,
+    _listener: Listener,
+    hall: Mr,
+    inbox: Mr,
+    qps: Vec<Qp>,
+}
+
+impl Door {
+    fn new(device: &Device) -> Self {
+        let pd = device.alloc_pd();
+        let events = device.create_event_channel().unwrap();
+        Door {
+            cq: device.create_cq(65_536, None).unwrap(),
+            _listener: events.listen(PORT, 128).unwrap(),
+            events,
+            hall: pd.alloc_mr(HALL, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap(),
+            inbox: pd.alloc_mr(4096, Access::LOCAL_WRITE).unwrap(),
+            pd,
+            qps: Vec::new(),
+        }
+    }
+
+    /// Accepts, and lets go of what has ended.
+    fn attend(&mut self) {
+        while let Some(event) = self.events.poll() {
+            match event {
+                CmEvent::ConnectRequest(request) => {
+                    let qp = create_qp(&self.pd, &self.cq);
+                    qp.post_recv(&RecvWr { wr_id: 1, sges: &[Sge::of(&self.inbox, 0, 4096)] }).unwrap();
+                    // It may be gone already.
+                    if request.accept(&qp, &ConnParam::default()).is_ok() {
+                        self.qps.push(qp);
+                    }
+                }
+                CmEvent::Disconnected { qpn, .. } | CmEvent::ConnectError { qpn, .. } => {
+                    self.qps.retain(|qp| qp.qpn() != qpn);
+                }
+                _ => {}
+            }
+        }
+        while self.cq.poll(&mut [Wc::default(); 64]) > 0 {}
+    }
+}
+
+impl Field {
+    fn new() -> Self {
+        let (raw, host) = raw::node(2);
+        let deaf = Rc::new(Cell::new(false));
+        let host = Box::new(Deaf(host, deaf.clone()));
+        let mut simulation =
+            Simulation::with_hosts(&Options { devices: 2, send_buffers: BUFFERS, ..options() }, vec![host])
+                .unwrap();
+        let (mut server, mut client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
+        connect(&mut simulation, &mut server, &mut client);
+        let door = Door::new(&simulation.device(0));
+        Field { simulation, raw, deaf, server, client, door }
+    }
+
+    /// The server goes on for `time`, or until `done`.
+    fn run(&mut self, time: Duration, mut done: impl FnMut(&Raw) -> bool) -> bool {
+        let limit = self.simulation.now() + time;
+        let Field { simulation, raw, door, .. } = self;
+        let mut steps = 0;
+        simulation.run(limit, || {
+            steps += 1;
+            assert!(steps < STEPS, "an engine spins");
+            door.attend();
+            done(&raw.borrow())
+        })
+    }
+
+    /// Peers connect and do what the kind says. Those that are refused have had their due.
+    fn attack(&mut self, kind: &Kind) -> Vec<ConnId> {
+        let offer = Offer { rev: 1, crc: true, ird: 4, ord: 4, ..Offer::default() };
+        let request = Initiator::new(&offer).unwrap().1;
+        let conns: Vec<ConnId> = (0..PEERS).map(|_| self.raw.borrow_mut().connect(address(0))).collect();
+        let over = |raw: &Raw, conn: &ConnId| raw.seen.closed.iter().any(|(gone, _)| gone == conn);
+        self.run(Duration::from_secs(1), |raw| {
+            conns.iter().all(|conn| raw.seen.connected.contains(conn) || over(raw, conn))
+        });
+        if kind.starts_up {
+            for conn in conns.iter().filter(|conn| !over(&self.raw.borrow(), conn)) {
+                self.raw.borrow_mut().send(*conn, &request);
+            }
+            self.run(Duration::from_secs(1), |raw| {
+                conns.iter().all(|conn| raw.heard(*conn).len() >= 20 || over(raw, conn))
+            });
+        }
+        self.deaf.set(kind.deaf);
+        let open: Vec<ConnId> =
+            conns.iter().filter(|conn| !over(&self.raw.borrow(), conn)).copied().collect();
+        assert!(open.len() > PEERS / 4, "{} peers are there to attack", open.len());
+        for conn in &open {
+            let mut raw = self.raw.borrow_mut();
+            if let Some(says) = kind.says {
+                raw.send(*conn, &says(self.door.hall.rkey(), self.door.hall.addr()));
+            }
+            match kind.ends {
+                Ending::Never => {}
+                Ending::Fin => raw.close(*conn),
+                Ending::Reset => raw.abort(*conn),
+            }
+        }
+        open
+    }
+
+    /// The old connection works, in time, and so does a new one.
+    fn honest(&mut self, what: &str) {
+        let before = self.simulation.now();
+        works(&mut self.simulation, &self.server, &self.client);
+        let took = self.simulation.now() - before;
+        assert!(took < SHORT, "{what}: a round takes {took:?}");
+
+        let before = self.simulation.now();
+        let newcomer = End::new(&self.simulation.device(1));
+        let asked = newcomer.events.connect(&newcomer.qp, address(0), &ConnParam::default());
+        let connection = asked.unwrap();
+        let mut event = None;
+        self.run(LIMIT, |_| {
+            event = event.take().or_else(|| newcomer.events.poll());
+            event.is_some()
+        });
+        assert!(matches!(event, Some(CmEvent::Established { .. })), "{what}: a newcomer is told {event:?}");
+        let took = self.simulation.now() - before;
+        assert!(took < SHORT, "{what}: a connect takes {took:?}");
+        connection.disconnect().unwrap();
+    }
+}
+
+fn besiege(what: &str, kind: &Kind) {
+    let mut field = Field::new();
+    field.honest("in peace");
+    let conns = field.attack(kind);
+    // From the first moment until dead peers are given up.
+    for pause in [0, 1, 10, 100, 300, 1000, 5000, 10_000, 20_000] {
+        field.run(Duration::from_millis(pause), |_| false);
+        field.honest(what);
+    }
+    // What was taken comes back.
+    for conn in conns {
+        field.raw.borrow_mut().abort(conn);
+    }
+    field.run(Duration::from_secs(60), |_| false);
+    field.honest(what);
+    field.run(Duration::from_secs(1), |_| false);
+    assert!(field.door.qps.is_empty(), "{what}: {} queue pairs stay", field.door.qps.len());
+}
+
+fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
+    let mut fpdu = u16::try_from(ulpdu.len()).unwrap().to_be_bytes().to_vec();
+    fpdu.extend(ulpdu);
+    fpdu.resize(fpdu.len().next_multiple_of(4), 0);
+    let crc = urnic_crc::finish(urnic_crc::crc32c(urnic_crc::INIT, &fpdu));
+    fpdu.extend(crc.to_le_bytes());
+    fpdu
+}
+
+/// An untagged DDP segment, the last of its message.
+fn untagged(opcode: u8, queue: u32, msn: u32, offset: u32, payload: &[u8]) -> Vec<u8> {
+    let words = [0, queue, msn, offset].map(u32::to_be_bytes);
+    [&[0x41, 0x40 | opcode], words.as_flattened(), payload].concat()
+}
+
+fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
+    [&[0xc1, 0x40][..], &stag.to_be_bytes(), &to.to_be_bytes(), payload].concat()
+}
+
+/// `count` Reads of the hall.
+fn reads(stag: u32, to: u64, count: u32) -> Vec<u8> {
+    let read = |msn| {
+        let size = (HALL as u32).to_be_bytes();
+        let request = [&[0, 0, 0, 1][..], &[0; 8], &size, &stag.to_be_bytes(), &to.to_be_bytes()].concat();
+        fpdu(&untagged(1, 1, msn, 0, &request))
+    };
+    (1..=count).flat_map(read).collect()
+}
+
+const STARTED: Kind = Kind { starts_up: true, says: None, deaf: false, ends: Ending::Never };
+
+/// SEC-19: one host's peers stop within an FPDU of 65,018 octets.
+#[test]
+fn fpdus_that_stop_inside() {
+    besiege(
+        "stop inside",
+        &Kind { says: Some(|_, _| fpdu(&write(1, 0, &[0; 65_004]))[..60_000].into()), ..STARTED },
+    );
+}
+
+/// What is sent has its buffers until the peer acknowledges it: one host cannot have all of them.
+#[test]
+fn reads_that_nobody_acknowledges() {
+    besiege("vanish", &Kind { says: Some(|stag, to| reads(stag, to, 8)), deaf: true, ..STARTED });
+}
+
+/// Nor can a host whose peers acknowledge not even the answer to their Request.
+#[test]
+fn start_ups_that_nobody_acknowledges() {
+    besiege("start up, vanish", &Kind { deaf: true, ..STARTED });
+}
+
+#[test]
+fn connections_without_a_word() {
+    besiege("idle", &Kind::default());
+}
+
+#[test]
+fn half_a_request() {
+    besiege("half", &Kind { says: Some(|_, _| b"MPA ID R".into()), ..Kind::default() });
+    besiege(
+        "half, FIN",
+        &Kind { says: Some(|_, _| b"MPA ID R".into()), ends: Ending::Fin, ..Kind::default() },
+    );
+}
+
+#[test]
+fn what_is_no_request() {
+    besiege("garbage", &Kind { says: Some(|_, _| b"GET / HTTP/1.1\r\n\r\n".repeat(100)), ..Kind::default() });
+}
+
+#[test]
+fn silence_and_half_closed_streams() {
+    besiege("silent", &STARTED);
+    besiege("half closed", &Kind { ends: Ending::Fin, ..STARTED });
+    besiege("reset", &Kind { ends: Ending::Reset, ..STARTED });
+}
+
+#[test]
+fn ends_within_an_fpdu() {
+    for ends in [Ending::Fin, Ending::Reset] {
+        besiege(
+            "cut",
+            &Kind { says: Some(|_, _| fpdu(&write(1, 0, &[0; 9000]))[..5000].into()), ends, ..STARTED },
+        );
+    }
+}
+
+/// MPA-36, DDP-17, DDP-65, RDMAP: what is wrong ends its own stream.
+#[test]
+fn wrong_fpdus() {
+    let wrong: [fn(u32, u64) -> Vec<u8>; 6] = [
+        |stag, to| [fpdu(&write(stag, to, &[1; 64])), vec![0; 64]].concat(),
+        |_, _| {
+            let mut fpdu = fpdu(&write(1, 0, &[0; 500]));
+            fpdu[100] ^= 1;
+            fpdu
+        },
+        |_, _| fpdu(&untagged(3, 0, 1, 4095, b"x")),
+        |_, _| fpdu(&untagged(3, 7, 1, 0, b"x")),
+        |_, _| fpdu(&untagged(9, 0, 1, 0, b"x")),
+        |_, _| fpdu(&untagged(7, 2, 1, 0, &[0; 4])),
+    ];
+    for says in wrong {
+        besiege("wrong", &Kind { says: Some(says), ..STARTED });
+    }
+}
+
+#[test]
+fn reads_beyond_what_is_allowed() {
+    besiege("reads beyond IRD", &Kind { says: Some(|stag, to| reads(stag, to, 500)), ..STARTED });
+}
+
+#[test]
+fn sends_without_receives() {
+    let sends: fn(u32, u64) -> Vec<u8> =
+        |_, _| (1..200).flat_map(|msn| fpdu(&untagged(3, 0, msn, 0, &[7; 64]))).collect();
+    besiege("sends", &Kind { says: Some(sends), ..STARTED });
+}
