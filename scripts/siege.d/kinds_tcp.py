@@ -29,6 +29,11 @@ async def vanishes(peer):
     await peer.stay()
 
 
+@raw("vanishes-many", "the same from 8 addresses", lingers=True, addresses=8)
+async def vanishes_many(peer):
+    await vanishes(peer)
+
+
 async def ask(peer, count=8, options=MSS):
     """Reads of the whole hall: the server has much to send."""
     await peer.start_up(options)

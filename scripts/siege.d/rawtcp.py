@@ -47,9 +47,9 @@ class Wire:
 class RawPeer:
     """One connection after another, as the kind wants it."""
 
-    def __init__(self, number, wire_, tally):
+    def __init__(self, number, wire_, tally, addresses):
         self.number, self.wire, self.tally = number, wire_, tally
-        self.address = PREFIX + bytes((1 + number % 200,))
+        self.address = PREFIX + bytes((1 + number % addresses,))
         self.port = 1024 + number
         self.key = None
         self.arrived = asyncio.Event()
@@ -185,7 +185,7 @@ async def run(kind, aim, count, tally, ended):
     net = Wire(aim)
 
     async def forever(number):
-        peer = RawPeer(number, net, tally)
+        peer = RawPeer(number, net, tally, kind.addresses)
         try:
             while True:
                 try:
