@@ -97,7 +97,7 @@ impl Lab {
 
     /// An engine in `b` that exchanges `bytes` both ways on each connection, as soon as it has its address.
     fn engine(&self, (ours, kernels): (&str, &str), bytes: u64) -> Child {
-        let args = format!("af_packet:eth {ours} {kernels} 1500 {bytes} 0");
+        let args = format!("af_packet:eth {ours} {kernels} 1500 {bytes} 0 0");
         let mut engine = Child::start_in(&self.b.file, "stack", &args, "");
         engine.expect("open");
         engine

@@ -279,8 +279,9 @@ impl EventChannel {
         Ok(Self { queue: EventQueue::new(sink)?, device: device.clone() })
     }
 
-    /// Listens for connection requests on a TCP port. At most `backlog` of them wait for their answer, at most 8,192 at
-    /// all listeners of a device; what comes then is reset. Peers whose request is not complete take no place.
+    /// Listens for connection requests on a TCP port. At most `backlog` of each source (IPv4 address, IPv6 /64) wait for
+    /// their answer, at most 16 times as many of all, fewer of each as that fills, and at most 8,192 at all listeners of a
+    /// device; what comes then is reset. Peers whose request is not complete take no place.
     ///
     /// # Errors
     /// [`Error::PortInUse`], [`Error::Exhausted`].

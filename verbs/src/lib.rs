@@ -29,6 +29,7 @@ pub mod sabotage;
 mod sabotage;
 mod shard;
 pub mod simulation;
+mod source;
 mod srq;
 mod sync;
 mod waiting;

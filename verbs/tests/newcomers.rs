@@ -177,8 +177,14 @@ fn peers_that_do_not_close_fill_no_table() {
 /// hung up: what it has not taken is bounded.
 #[test]
 fn requests_that_nobody_takes_are_bounded() {
-    for hang_up in [false, true] {
-        let (mut simulation, honest, strangers) = crowd(options(), many_sources);
+    type Who = fn(u32) -> (Ipv4Addr, u16);
+    for (who, places, hang_up) in [
+        (many_sources as Who, 256, false),
+        (many_sources, 256, true),
+        (one_source, 16, false),
+        (one_source, 16, true),
+    ] {
+        let (mut simulation, honest, strangers) = crowd(options(), who);
         let request = Initiator::new(&Offer { private_data: b"stranger", ..Offer::default() }).unwrap().1;
         {
             let mut all = strangers.borrow_mut();
@@ -188,17 +194,35 @@ fn requests_that_nobody_takes_are_bounded() {
         assert!(!simulation.run(limit, || false));
         assert_eq!(strangers.borrow().connected, SLOW as usize);
         if !hang_up {
-            assert_eq!(strangers.borrow().open.len(), 16);
-            assert_eq!(strangers.borrow().reset, SLOW as usize - 16, "reset");
+            assert_eq!(strangers.borrow().open.len(), places);
+            assert_eq!(strangers.borrow().reset, SLOW as usize - places, "reset");
         }
         let mut taken = 0;
         while let Some(event) = honest.server.events.poll() {
             assert!(matches!(event, CmEvent::ConnectRequest(_)));
             taken += 1;
         }
-        assert_eq!(taken, 16);
+        assert_eq!(taken, places);
         honest.connects_soon(&mut simulation, 3);
     }
+}
+
+/// A source that fills its share of the backlog keeps nobody else out.
+#[test]
+fn a_source_fills_its_own_share_of_the_backlog() {
+    let (mut simulation, honest, strangers) = crowd(options(), one_source);
+    let request = Initiator::new(&Offer { private_data: b"stranger", ..Offer::default() }).unwrap().1;
+    {
+        let mut all = strangers.borrow_mut();
+        (all.say, all.left) = (request, SLOW);
+    }
+    let limit = simulation.now() + Duration::from_secs(1);
+    assert!(!simulation.run(limit, || false));
+    assert_eq!(strangers.borrow().open.len(), 16);
+    // The program has not answered.
+    let held: Vec<CmEvent> = std::iter::from_fn(|| honest.server.events.poll()).collect();
+    assert_eq!(held.len(), 16);
+    honest.connects_soon(&mut simulation, 3);
 }
 
 /// A request that the program has answered, or dropped, makes room for the next.

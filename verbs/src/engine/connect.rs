@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::port::{Port, Wire};
 use crate::qp::QpState;
 use crate::shard::{ListenId, RequestId};
+use crate::source::Source as Host;
 use crate::waiting::Waiting;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -201,9 +202,10 @@ impl<F: urnic_tcp::Frame> Core<F> {
     fn ask(&mut self, index: u32, peer: &PeerParams, private_data: Vec<u8>) {
         let id = RequestId(self.tag(index));
         self.leave_seat(index);
-        let listener = self.endpoints.get(index).and_then(|e| e.listener);
+        let Some(endpoint) = self.endpoints.get(index) else { return };
+        let (listener, source) = (endpoint.listener, Host::of(endpoint.peer.ip()));
         let listener = listener.and_then(|slot| self.listeners.get(slot as usize)?.as_ref());
-        let place = listener.and_then(|l| Waiting::take([&l.backlog, &self.rooms.waiting]));
+        let place = listener.and_then(|l| Waiting::take([&l.backlog, &self.rooms.waiting], source));
         if place.is_none() {
             return self.dismiss(index, Farewell::Reset);
         }
@@ -376,7 +378,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
     ) -> Result<ListenId, Error> {
         let backlog = backlog.clamp(1, 65_536) as usize;
         let id = self.stack.listen(port, backlog).map_err(|_| Error::PortInUse(port))?;
-        let listener = Some(Listener { id, events, backlog: Waiting::new(backlog) });
+        let listener = Some(Listener { id, events, backlog: Waiting::of_listener(backlog) });
         let listeners = &mut self.core.listeners;
         let slot = match listeners.iter().position(Option::is_none) {
             Some(slot) => {

@@ -4,28 +4,13 @@
 //! takes the place of the oldest member of the source that has most: however many connections a source opens, it
 //! displaces its own. Every step takes constant time: a flood must not cost more than its frames.
 
+use crate::source::Source;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use urnic_tcp::Time;
 
 /// No index.
 const NONE: u32 = u32::MAX;
-
-/// Where connections come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Source {
-    V4(u32),
-    V6(u64),
-}
-
-impl Source {
-    pub(super) fn of(ip: IpAddr) -> Self {
-        match ip.to_canonical() {
-            IpAddr::V4(ip) => Source::V4(ip.to_bits()),
-            IpAddr::V6(ip) => Source::V6((ip.to_bits() >> 64) as u64),
-        }
-    }
-}
 
 /// First and last of a list.
 #[derive(Clone, Copy, Debug)]

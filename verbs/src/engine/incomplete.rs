@@ -4,11 +4,11 @@
 //! what follows and shuts the window, and the connection waits here in turn. When memory has become free, or has been
 //! taken from the source that has most of it, TCP offers the octets again.
 
-use super::crowd::Source;
 use super::qp::QpCore;
 use super::teardown::Why;
 use super::{Clock, Core, Engine, Phase};
 use crate::port::{Port, Wire};
+use crate::source::Source;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 use urnic_iwarp::Terminate;

@@ -15,6 +15,7 @@ mod inbound;
 mod incomplete;
 mod later;
 mod lent;
+mod link;
 mod open;
 mod outbound;
 mod peers;
@@ -29,7 +30,7 @@ pub(crate) use open::{choose_kernel, open};
 
 use crate::cm::{ConnParam, EventQueue};
 use crate::error::Error;
-use crate::events::{AsyncEvent, AsyncQueue};
+use crate::events::AsyncQueue;
 use crate::inspect::ConnectionAttr;
 use crate::memory::{MrFault, MrTable};
 use crate::port::{BURST, Port, PortBuffers, Wire};
@@ -54,18 +55,12 @@ use teardown::Why;
 use urnic_config::{Cidr, RtrChoice};
 use urnic_dataplane::RxEvent;
 use urnic_iwarp::{AccessFault, Budget};
-use urnic_tcp::{Claim, ConnId, LocalPorts, Patience, Stack, StackConfig, State, Time};
+use urnic_tcp::{ConnId, LocalPorts, Patience, Stack, StackConfig, State, Time};
 
 /// A connection that was told to close and has not is reset after this long.
 const TEARDOWN_WITHIN: Duration = Duration::from_secs(5);
 /// How long the end of a device waits for the FINs of peers that have acknowledged ours.
 const FIN_WITHIN: Duration = Duration::from_millis(250);
-/// How often the link is looked at.
-const LINK_CHECK_EVERY: Duration = Duration::from_millis(5);
-/// A carrier that is away this long has not just blinked, as it does while a memory link comes up.
-const PEER_GONE_AFTER: Duration = Duration::from_millis(100);
-/// How often conflicts over our address are told of.
-const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Idle passes for which the clock is read once.
 const CLOCK_EVERY: u32 = 8;
 /// After a pause of this length frames are looked at before the clock is believed, at most so many bursts.
@@ -303,51 +298,6 @@ impl<P: Port, C: Clock> Engine<P, C> {
         })
     }
 
-    /// Asks the network whether another host has our address, if the port has a carrier; else that is asked when it
-    /// comes.
-    pub(crate) fn claim_address(&mut self) -> Result<(), Error> {
-        const LOOK_EVERY: Duration = Duration::from_micros(200);
-        self.claims = true;
-        self.pass();
-        while self.stack.claim() == Claim::Probing {
-            std::thread::sleep(LOOK_EVERY);
-            self.idle_passes = CLOCK_EVERY;
-            self.pass();
-        }
-        match self.stack.claim() {
-            Claim::Conflict(mac) => Err(self.address_conflict(mac)),
-            Claim::Held | Claim::Probing => Ok(()),
-        }
-    }
-
-    fn address_conflict(&self, [a, b, c, d, e, f]: [u8; 6]) -> Error {
-        let ip = self.stack.contested().unwrap_or(self.attributes.main());
-        Error::Open(format!(
-            "address conflict: the host {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} has the address {ip} already; \
-             choose another one"
-        ))
-    }
-
-    /// Tells of hosts that use our address, now and then; and once of one whose checksums nobody fills.
-    fn report_trouble(&mut self, now: Time) {
-        if self.stack.counters().unfilled_tcp_checksum > 0
-            && !std::mem::replace(&mut self.unfilled_told, true)
-        {
-            tracing::warn!(
-                "{}: segments arrive whose checksum the sender has left to its interface, which has not filled it; they \
-                 are dropped: run `ethtool -K INTERFACE tx off` at the sender",
-                self.attributes.main()
-            );
-        }
-        let seen = self.stack.counters().arp_conflicts + self.stack.counters().nd_conflicts;
-        if seen != self.conflicts && now >= self.conflict_told + TELL_EVERY {
-            (self.conflicts, self.conflict_told) = (seen, now);
-            if let Some(mac) = self.stack.rival() {
-                tracing::error!("{}", self.address_conflict(mac));
-            }
-        }
-    }
-
     /// Takes the time for a pass. While passes find nothing to do, only some of them look at the clock, and at what it
     /// may have made due: that costs more than all the rest of an idle pass, and a timer of milliseconds may wait for a
     /// microsecond. False: this one does not.
@@ -454,39 +404,6 @@ impl<P: Port, C: Clock> Engine<P, C> {
             if !self.receive(now) {
                 break;
             }
-        }
-    }
-
-    /// Looks at the link now and then. Where a lost carrier means that the peer process is gone, so are its
-    /// connections: nobody has to wait for time-outs.
-    fn check_link(&mut self, now: Time) {
-        self.link_check = now + LINK_CHECK_EVERY;
-        let up = self.port.check_link();
-        if up {
-            self.carrier_seen = Some(now);
-        }
-        if up {
-            self.stack.set_gso_max(self.port.gso_max());
-        }
-        if up && self.link_up != Some(true) {
-            self.stack.link_came_up(now);
-            if self.claims {
-                self.stack.claim_address(now);
-            }
-        }
-        self.report_trouble(now);
-        let lost = self.carrier_seen.is_some_and(|seen| now >= seen + PEER_GONE_AFTER);
-        if lost && self.port.carrier_is_peer() {
-            self.carrier_seen = None;
-            // Those with ourselves need no link.
-            let own: Vec<_> = self.stack.addresses().iter().map(|own| own.ip).collect();
-            let gone = self.core.endpoints.iter().filter(|(_, e)| !own.contains(&e.peer.ip()));
-            for conn in gone.filter_map(|(_, e)| e.conn).collect::<Vec<_>>() {
-                self.stack.abort(now, conn, &mut Wire(&mut self.port));
-            }
-        }
-        if self.link_up.replace(up).is_some_and(|was| was != up) {
-            self.core.async_queue.raise(if up { AsyncEvent::PortActive } else { AsyncEvent::PortError });
         }
     }
 

@@ -31,7 +31,7 @@ impl Rooms {
         Self {
             starting: Crowd::new(all / 16),
             closing: Crowd::new(all / 4),
-            waiting: Waiting::new(all / 8),
+            waiting: Waiting::of_device(all / 8),
             parting: Vec::new(),
         }
     }

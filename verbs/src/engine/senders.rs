@@ -5,10 +5,10 @@
 //! that holds more than its share gets none, and its connections wait here; what they hold comes back when the host
 //! acknowledges it, or when TCP gives them up.
 
-use super::crowd::Source;
 use super::endpoint::Farewell;
 use super::{Clock, Engine, TURNS_PER_PASS};
 use crate::port::Port;
+use crate::source::Source;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 use urnic_tcp::Time;

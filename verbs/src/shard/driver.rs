@@ -10,7 +10,7 @@ use urnic_config::Progress;
 use urnic_dataplane::RxEvent;
 
 use super::last::Watch;
-use super::{Shard, linger};
+use super::{Doorbells, Shard, linger};
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
 
@@ -141,9 +141,13 @@ impl Driver {
     }
 
     /// The thread: sleeps until the time is over or a wake-up after the one counted as `seen`.
-    fn nap(&self, seen: u32, why: u8, time: Duration) {
+    fn nap(&self, seen: u32, why: u8, time: Duration, doorbells: &Doorbells) {
         let limit = libc::timespec { tv_sec: 0, tv_nsec: time.min(LONGEST_NAP).subsec_nanos().into() };
         self.sleeping.store(why, Ordering::SeqCst);
+        if why >= sleep::IDLE && !doorbells.is_empty() {
+            self.sleeping.store(sleep::NO, Ordering::SeqCst);
+            return;
+        }
         // SAFETY: the word lives as long as `self`, the time through the call.
         unsafe {
             libc::syscall(
@@ -158,10 +162,11 @@ impl Driver {
     }
 
     /// The same, and a frame that arrives ends it, too.
-    fn nap_armed(&self, seen: u32, event: &RxEvent, time: Duration) {
+    fn nap_armed(&self, seen: u32, event: &RxEvent, time: Duration, doorbells: &Doorbells) {
         self.sleeping.store(sleep::ARMED, Ordering::SeqCst);
-        // Whoever wakes us counts first and looks whether we sleep then.
-        if self.wakes.load(Ordering::SeqCst) == seen {
+        // A caller that wakes the thread counts first, and one that rings enters its number first; either looks then whether
+        // the thread sleeps.
+        if self.wakes.load(Ordering::SeqCst) == seen && doorbells.is_empty() {
             let ends =
                 |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             let mut ends = [ends(self.bell.as_fd()), ends(event.as_fd())];
@@ -223,7 +228,7 @@ fn adaptive(shard: &Shard) {
         if driver.handed_over.swap(false, Ordering::AcqRel) {
             nap = SHORTEST_NAP;
         } else if polled {
-            driver.nap(seen, sleep::WATCHING, nap);
+            driver.nap(seen, sleep::WATCHING, nap, &shard.doorbells);
             nap = (nap * 2).min(WATCHING_NAP);
             continue;
         }
@@ -236,8 +241,8 @@ fn adaptive(shard: &Shard) {
         }
         let until = |most: Duration| deadline.map_or(most, |d| d.min(most));
         match event {
-            Some(event) => driver.nap_armed(seen, &event, until(ARMED_NAP)),
-            None => driver.nap(seen, sleep::IDLE, until(nap)),
+            Some(event) => driver.nap_armed(seen, &event, until(ARMED_NAP), &shard.doorbells),
+            None => driver.nap(seen, sleep::IDLE, until(nap), &shard.doorbells),
         }
         nap = (nap * 2).min(LONGEST_NAP);
     }

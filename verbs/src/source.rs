@@ -1,0 +1,20 @@
+//! Who counts as one where strangers share something.
+
+use std::net::IpAddr;
+
+/// An IPv4 address, or an IPv6 prefix of 64 bits, of which one host may have all addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    V4(u32),
+    V6(u64),
+}
+
+impl Source {
+    /// The source of what comes from `ip`.
+    pub(crate) fn of(ip: IpAddr) -> Self {
+        match ip.to_canonical() {
+            IpAddr::V4(ip) => Source::V4(ip.to_bits()),
+            IpAddr::V6(ip) => Source::V6((ip.to_bits() >> 64) as u64),
+        }
+    }
+}
