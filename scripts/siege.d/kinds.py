@@ -27,6 +27,14 @@ class Kind:
 
 ALL = {}
 
+# What --short runs: a minute of those that have silenced a server, and some of each group.
+SHORT = """
+stop-inside stop-inside-many gap-before gap-inside idle-connect idle-connect-many startup-drip startup-oversize startup-garbage
+half-closed silent churn churn-reset dribble crumbs long-fpdus bad-crc bad-stag bad-headers many-sends long-send cut-by-fin
+terminates reads-beyond-ird reads-never-taken half-open window-zero window-one holes overlaps sack-reneges syn-flood fragments
+arp-claims listen-silent listen-stops-inside
+""".split()
+
 
 def kind(name, what, by="socket", **more):
     def take(run):

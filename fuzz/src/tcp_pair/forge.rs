@@ -109,8 +109,9 @@ fn effect(
     peer: Option<&Numbers>,
 ) -> Effect {
     let len = data + u32::from(flags & FIN) + u32::from(flags >> 1 & 1);
+    // Right behind the window as well: a peer that has filled it has no other number for its ACKs.
     let in_window = if len == 0 {
-        n.rcv_nxt.le(seq) && seq.lt(n.rcv_end)
+        n.rcv_nxt.le(seq) && seq.le(n.rcv_end)
     } else {
         seq.lt(n.rcv_end) && (seq + len).gt(n.rcv_nxt)
     };
