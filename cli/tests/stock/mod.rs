@@ -294,6 +294,12 @@ pub fn pair(left: &Node, right: &Node, server: &str, client: &str) -> (String, S
     (printed, client)
 }
 
+/// The client's connection was given up because the link's other end was away: RDMA_CM_EVENT_UNREACHABLE. A memory link may
+/// still blink for a moment when both ends have just come up on a busy machine, and perftest does not connect again.
+fn link_was_lost(client: &str) -> bool {
+    client.contains("Unexpected CM event bl blka 7")
+}
+
 /// Runs a program of perftest on both ends, with the same arguments.
 ///
 /// The ends connect, tell each other what they will do, and connect anew. The server answers the client's words before it
@@ -309,7 +315,7 @@ pub fn perftest(left: &Node, right: &Node, arguments: &str) {
         let printed = text(&output);
         if !output.status.success() {
             let served = serving.stop();
-            let excused = came_too_early(&printed, &served);
+            let excused = came_too_early(&printed, &served) || link_was_lost(&printed);
             assert!(
                 excused && chances_left > 0,
                 "{client}: {}, the second listener came late: {excused}: {printed}\nthe server: {served}",
