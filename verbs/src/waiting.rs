@@ -52,8 +52,7 @@ impl Waiting {
         let full = |room: &Arc<Self>| {
             let taken = room.taken();
             let own = taken.by_source.get(&source).copied().unwrap_or(0);
-            // A source without any takes the last place, too.
-            own >= room.share.min((room.limit - taken.all).max(usize::from(taken.all < room.limit)))
+            own >= room.share.min(room.limit - taken.all)
         };
         if rooms.into_iter().any(full) {
             return None;
