@@ -150,3 +150,27 @@ fn links_come_and_go() {
     assert_eq!(events(&mut simulation, 0), [AsyncEvent::PortActive]);
     assert_eq!(events(&mut simulation, 1), []);
 }
+
+/// A carrier that is away for a moment ends no connection, and no more does a thread that did not run meanwhile: what counts
+/// is how often it was looked for in vain.
+#[test]
+fn a_link_that_blinks_keeps_its_connections() {
+    let (mut simulation, server, client) = connected(&options());
+    works(&mut simulation, &server, &client);
+    for node in [0, 1] {
+        simulation.set_link(node, false);
+    }
+    // One look, a second after the last one that found it.
+    simulation.wait(Duration::from_secs(1));
+    for node in [0, 1] {
+        simulation.set_link(node, true);
+    }
+    simulation.wait(Duration::from_secs(1));
+    works(&mut simulation, &server, &client);
+    // The peer's process is gone.
+    simulation.set_link(1, false);
+    for _ in 0..40 {
+        simulation.wait(Duration::from_millis(10));
+    }
+    assert_eq!(client.qp.state(), QpState::Error);
+}

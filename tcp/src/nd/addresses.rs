@@ -117,9 +117,8 @@ impl Inet6 {
     }
 
     /// Somebody has an address of ours, or wants it.
-    pub(super) fn contested(&mut self, i: usize, by: Option<[u8; 6]>, now: Time) {
+    pub(super) fn contested(&mut self, i: usize, by: [u8; 6], now: Time) {
         let Some(own) = self.own.get_mut(i) else { return };
-        let by = by.unwrap_or_default();
         (self.conflicts, self.rival) = (self.conflicts + 1, Some(by));
         self.contested_address = Some(own.ip);
         if own.is_tentative() {

@@ -34,6 +34,8 @@ const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 /// A message of neighbour or listener discovery that has arrived, its checksum right.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival<'a> {
+    /// Where its frame came from.
+    pub src_mac: [u8; 6],
     pub src: Ipv6Addr,
     pub dst: Ipv6Addr,
     pub hop_limit: u8,
@@ -212,7 +214,7 @@ impl Inet6 {
         self.cache.confirm(n, now);
     }
 
-    /// Takes a message of neighbour or listener discovery. `src_mac` is where its frame came from.
+    /// Takes a message of neighbour or listener discovery.
     pub fn receive(&mut self, now: Time, a: &Arrival<'_>) -> Option<Resolved> {
         let (kind, code) = match *a.message {
             [kind, code, _, _, _, _, _, _, ..] => (kind, code),
@@ -251,9 +253,10 @@ impl Inet6 {
             }
             let i = self.own.iter().position(|o| o.ip == target)?;
             if self.own[i].is_tentative() {
-                // RFC 7527: our own question may come back to us.
-                if !self.own[i].asked_with(nonce.unwrap_or(&[])) {
-                    self.contested(i, None, now);
+                // RFC 7527: our own question may come back to us. And a kernel whose interface has our Ethernet address
+                // makes the same address of it, and asks for it when its interface comes up: no other station does.
+                if a.src_mac != self.mac && !self.own[i].asked_with(nonce.unwrap_or(&[])) {
+                    self.contested(i, a.src_mac, now);
                 }
             } else if self.own[i].is_usable() {
                 self.advertise(target, ipv6::ALL_NODES, None, advert::OVERRIDE);
@@ -287,7 +290,7 @@ impl Inet6 {
         if let Some(i) = self.own.iter().position(|o| o.ip == target) {
             // RFC 4862 §5.4.4. What says to come from our own station is an echo of what we have said.
             if mac != Some(self.mac) || self.own[i].is_tentative() {
-                self.contested(i, mac, now);
+                self.contested(i, mac.unwrap_or(a.src_mac), now);
             }
             return None;
         }

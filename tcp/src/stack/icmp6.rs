@@ -35,7 +35,8 @@ impl<B: Buffers> Stack<B> {
             | kind::NEIGHBOUR_SOLICITATION
             | kind::NEIGHBOUR_ADVERTISEMENT
             | kind::REDIRECT => {
-                let arrival = Arrival { src: ip.src, dst: ip.dst, hop_limit: ip.hop_limit, message };
+                let Some(src_mac) = frame.get(6..12).and_then(|m| m.try_into().ok()) else { return };
+                let arrival = Arrival { src_mac, src: ip.src, dst: ip.dst, hop_limit: ip.hop_limit, message };
                 let resolved = self.net.inet6.receive(now, &arrival);
                 self.net.counters.nd_in += u64::from(ip.hop_limit == HOP_LIMIT);
                 self.net.counters.nd_conflicts = self.net.inet6.conflicts().0;

@@ -10,8 +10,9 @@ use urnic_tcp::{Claim, Time};
 
 /// How often the link is looked at.
 const LINK_CHECK_EVERY: Duration = Duration::from_millis(5);
-/// A carrier that is away this long has not just blinked, as it does while a memory link comes up.
-const PEER_GONE_AFTER: Duration = Duration::from_millis(100);
+/// A carrier that so many looks in a row (100 ms and more) have not found has not just blinked, as it does while a memory
+/// link comes up. Looks, not time: between two of them this thread may have had to wait for a processor.
+const PEER_GONE_AFTER: u32 = 20;
 /// How often conflicts over our address are told of.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
@@ -67,9 +68,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         self.link_check = now + LINK_CHECK_EVERY;
         let up = self.port.check_link();
         if up {
-            self.carrier_seen = Some(now);
-        }
-        if up {
+            self.carrier_missed = Some(0);
             self.stack.set_gso_max(self.port.gso_max());
         }
         if up && self.link_up != Some(true) {
@@ -79,9 +78,12 @@ impl<P: Port, C: Clock> Engine<P, C> {
             }
         }
         self.report_trouble(now);
-        let lost = self.carrier_seen.is_some_and(|seen| now >= seen + PEER_GONE_AFTER);
+        if !up && let Some(looks) = &mut self.carrier_missed {
+            *looks += 1;
+        }
+        let lost = self.carrier_missed.is_some_and(|looks| looks >= PEER_GONE_AFTER);
         if lost && self.port.carrier_is_peer() {
-            self.carrier_seen = None;
+            self.carrier_missed = None;
             // Those with ourselves need no link.
             let own: Vec<_> = self.stack.addresses().iter().map(|own| own.ip).collect();
             let gone = self.core.endpoints.iter().filter(|(_, e)| !own.contains(&e.peer.ip()));

@@ -117,8 +117,9 @@ pub struct Engine<P: Port, C: Clock> {
     link_up: Option<bool>,
     /// When to look at the link again.
     link_check: Time,
-    /// When the link last had a carrier, until its connections were given up.
-    carrier_seen: Option<Time>,
+    /// How many looks at the link have not found its carrier since it was last there; `None` before it first was, and once
+    /// its connections were given up.
+    carrier_missed: Option<u32>,
     /// The network is asked for our address when the link comes up.
     claims: bool,
     /// Conflicts over our address when they were last told of, and when that was.
@@ -289,7 +290,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             advanced: now,
             link_up: None,
             link_check: now,
-            carrier_seen: None,
+            carrier_missed: None,
             claims: false,
             conflicts: 0,
             conflict_told: now,
@@ -334,7 +335,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             return false;
         }
         // Who sends is there, whatever the port says of the link: it is looked at only now and then.
-        self.carrier_seen = Some(now);
+        self.carrier_missed = Some(0);
         let low = self.port.receive_pool_low();
         if low != self.under_pressure {
             self.under_pressure = low;
@@ -647,7 +648,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     }
 
     fn drained(&self) -> bool {
-        if self.carrier_seen.is_none() && self.port.carrier_is_peer() {
+        if self.carrier_missed.is_none() && self.port.carrier_is_peer() {
             return true; // nobody is there to acknowledge anything
         }
         // A connection is done with when it is gone, or when the peer has acknowledged our FIN and with it all data. Where
