@@ -18,12 +18,16 @@ class Campaign:
     def __init__(self, field, seconds, say, short=False):
         self.field, self.seconds, self.say, self.short = field, seconds, say, short
         self.start = None
+        # Per cent of a core that the server takes while nobody is connected.
+        self.idle = None
         # What is felt while attackers aim at a closed port, by how they are carried: measured once in short sieges.
         self.bases = {}
 
     def settle(self):
         """Server and honest client anew, and what the server takes in peace."""
         self.field.start_server()
+        if self.idle is None:
+            self.idle = self.share()
         self.field.start_honest()
         until = time.monotonic() + 30
         while self.field.honest.tell("mark")["rounds"]["count"] < 20:
@@ -83,6 +87,21 @@ class Campaign:
             if gone and rounds > 4 and connects > 1:
                 return now
         return None
+
+    def share(self):
+        """The server's share of a core, in per cent, over a second."""
+        pid = self.field.server.pid
+        before, began = lab.footprint(pid), time.monotonic()
+        time.sleep(1)
+        return 100 * (lab.footprint(pid)["cpu_s"] - before["cpu_s"]) / (time.monotonic() - began)
+
+    def rest(self):
+        """Whether the server is as idle as at the start once the honest client has gone, too: what it has become."""
+        self.field.honest.end()
+        until = time.monotonic() + CALM
+        while self.field.server.tell("status")["guests"] and time.monotonic() < until:
+            time.sleep(0.05)
+        return min(self.share() for _ in range(ATTEMPTS))
 
     def base(self, kind, count, anew):
         """What the honest client feels of the same attackers at a closed port."""

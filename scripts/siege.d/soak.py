@@ -48,4 +48,7 @@ def soak(campaign, known, minutes, out):
     for what in ("descriptors", "threads"):
         if after[what] > campaign.start[what] + verdict.KEPT_DESCRIPTORS:
             troubles.append(f"{after[what] - campaign.start[what]} {what} kept")
+    idle = campaign.rest()
+    out(f"with nobody connected the server takes {idle:.1f} % of a core; before the soak {campaign.idle:.1f} %")
+    troubles += verdict.of_rest(campaign.idle, idle)
     return {"rounds": rounds, "first": reference, "after": after, "troubles": troubles}

@@ -10,6 +10,8 @@ NOISE_US = 5000
 TAKEN_MIB, KEPT_MIB = 160, 32
 # Descriptors that it may keep.
 KEPT_DESCRIPTORS = 8
+# Per cent of a core that it may take more than at the start, with nobody connected.
+KEPT_CPU = 3
 
 
 def stall_ms(felt):
@@ -51,6 +53,10 @@ def of_server(start, peak, after):
     if after["descriptors"] - start["descriptors"] > KEPT_DESCRIPTORS:
         troubles.append(f"{after['descriptors'] - start['descriptors']} descriptors kept")
     return troubles
+
+
+def of_rest(before, after):
+    return [f"{after:.1f} % of a core taken with nobody connected, {before:.1f} % before"] if after > before + KEPT_CPU else []
 
 
 HEADS = (
