@@ -494,10 +494,11 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         if self.owes_acks || !self.core.ready.is_empty() {
             return Some(Duration::ZERO);
         }
-        let tend = Some(self.core.tend_at).filter(|at| *at < Time::MAX);
-        let deadlines =
-            [self.stack.next_deadline(), self.core.alarms.next(), tend, self.port.next_deadline()];
-        let next = deadlines.into_iter().flatten().min()?;
+        let deadlines = [self.stack.next_deadline(), self.core.alarms.next(), self.port.next_deadline()];
+        let next = deadlines.into_iter().flatten().fold(self.core.tend_at, Time::min);
+        if next == Time::MAX {
+            return None;
+        }
         Some(Duration::from_nanos(next.0.saturating_sub(self.now().0)))
     }
 

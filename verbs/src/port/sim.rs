@@ -182,8 +182,8 @@ pub struct SimPort {
     gso_max: usize,
     lends_from: usize,
     send_buffers: usize,
-    /// As many references as there are buffers in use, and one.
-    used: Arc<()>,
+    /// As many references as there are buffers in use, and one; `None` while they are without number.
+    used: Option<Arc<()>>,
 }
 
 impl SimPort {
@@ -197,7 +197,7 @@ impl SimPort {
                 gso_max: 0,
                 lends_from: usize::MAX,
                 send_buffers: usize::MAX,
-                used: Arc::default(),
+                used: None,
             },
             wire,
         )
@@ -206,6 +206,7 @@ impl SimPort {
     /// Has so many buffers for what is sent.
     pub fn set_send_buffers(&mut self, buffers: usize) {
         self.send_buffers = buffers;
+        self.used = Some(Arc::default());
     }
 
     /// Lends payload of at least `octets` instead of copying it.
@@ -236,12 +237,12 @@ impl Port for SimPort {
     fn prefetch(_frame: &SimFrame) {}
 
     fn draft(&mut self) -> Option<SimDraft> {
-        let pieces = Pieces(Vec::new(), Some(self.used.clone()));
+        let pieces = Pieces(Vec::new(), self.used.clone());
         (self.send_buffers() > 0).then_some(SimDraft { pieces, room: self.draft_size })
     }
 
     fn send_buffers(&self) -> usize {
-        self.send_buffers.saturating_sub(Arc::strong_count(&self.used) - 1)
+        self.send_buffers.saturating_sub(self.used.as_ref().map_or(0, |used| Arc::strong_count(used) - 1))
     }
 
     fn all_send_buffers(&self) -> usize {
