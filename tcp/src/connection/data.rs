@@ -32,7 +32,8 @@ impl<B: Buffers> Connection<B> {
         let limit = fin.unwrap_or(self.rcv_nxt + self.rcv_wnd);
         if end.gt(limit) {
             at.end -= (end - limit).min(at.len() as u32) as usize;
-        } else if s.has(flag::FIN) && self.cold.peer_fin.is_none() {
+        } else if s.has(flag::FIN) && self.cold.peer_fin.is_none() && end.ge(self.rcv_nxt) {
+            // Not one from before what is in order, which a shut window lets pass: it would hide the true one for ever.
             self.cold.peer_fin = Some(end);
         }
         if seq.lt(self.rcv_nxt) && !broken(Rule::OverlapOnce) {
@@ -160,7 +161,7 @@ impl<B: Buffers> Connection<B> {
         let gain = free.saturating_sub(self.rcv_wnd);
         let worth = gain >= (full / 2).min(u32::from(self.mss));
         if worth || free == full {
-            cx.net.counters.windows_reopened += u64::from(self.rcv_wnd == 0 && free > 0);
+            cx.net.counters.windows_reopened += u64::from(self.rcv_wnd == 0);
             self.rcv_wnd = self.rcv_wnd.max(free);
         }
         // After its FIN the peer has no use for a window, and may be gone: it would answer with a RST.
