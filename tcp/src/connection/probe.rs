@@ -65,10 +65,7 @@ impl<B: Buffers> Connection<B> {
         if len == 0 && !next.fin {
             return;
         }
-        let at = self.rtx_at;
-        self.sent(cx, Next { len, ..next });
-        self.rtx_at = at;
-        self.cold.due = Due::Timeout;
+        self.sent(cx, Next { len, ..next }); // leaves the timer alone: no sample since
         self.cold.probe = Some(Probe { end: self.snd_nxt, again: next.again });
     }
 

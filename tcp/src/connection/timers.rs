@@ -194,6 +194,5 @@ impl<B: Buffers> Connection<B> {
         c.probe = None;
         self.dup_acks = 0;
         self.recovery = Recovery::Timeout;
-        self.flags.set(Flags::OUTPUT);
     }
 }

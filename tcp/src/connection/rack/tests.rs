@@ -47,3 +47,29 @@ fn recoveries_without_duplicates_make_the_window_small_again() {
     (0..15).for_each(|_| r.on_recovery_exit());
     assert_eq!(window(&r), 6);
 }
+
+/// RFC 8985 §6.2 step 4: the round trip of the last duplicate is over, also when its numbers have come round to lie ahead.
+#[test]
+fn a_round_trip_of_long_ago_is_over() {
+    let mut r = with_duplicates(1);
+    for una in (1..=3).map(|i| Seq(i << 30)) {
+        r.follow(una);
+    }
+    r.on_dsack(Seq(3 << 30), Seq((3 << 30) + 100));
+    assert_eq!(window(&r), 3);
+}
+
+/// RFC 8985 §6.2 step 3: reordering that was seen is not forgotten when it is seen again.
+#[test]
+fn reordering_once_seen_stays_seen() {
+    let mut r = Rack::new(Seq(1000));
+    let arrived = |end| {
+        let mut d = Delivered::new(Seq(0));
+        (d.lowest_original, d.highest) = (Some(Seq(end)), Some(Seq(end)));
+        d
+    };
+    for (end, seen) in [(2000, false), (3000, false), (2500, true), (2400, true), (4000, true)] {
+        r.update(&arrived(end), Seq(1000), Time::from_secs(1), MIN_RTT);
+        assert_eq!(r.reordering, seen, "{end}");
+    }
+}

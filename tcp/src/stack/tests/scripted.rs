@@ -432,6 +432,21 @@ fn a_pause_of_ours_is_not_the_peers() {
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
 }
 
+/// The same when probes were under way: they are not sent again, and each has its interval for an answer.
+#[test]
+fn a_pause_between_probes_is_not_the_peers() {
+    let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
+    let mut s = Script::new(65_535, |c| c.tcp.keepalive = Some(keepalive));
+    assert_eq!(s.wait(Duration::from_millis(10_500)).len(), 1);
+    s.now += Duration::from_secs(20);
+    assert_eq!(s.wait(Duration::from_millis(900)).len(), 1);
+    assert_eq!(s.wait(Duration::from_millis(200)).len(), 1);
+    s.wait(Duration::from_millis(800));
+    assert_eq!(s.a.closed(s.conn), None);
+    s.wait(Duration::from_millis(200));
+    assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
+}
+
 /// A peer that shuts its window and dies is found as soon as one that is idle, although window probes become rare; one
 /// that answers stays.
 #[test]
@@ -546,4 +561,86 @@ fn paws() {
     // A RST needs none.
     s.inject(1007, 0, RST, &[], &[]);
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::Reset));
+}
+
+// ---- what users are told ----
+
+/// Takes so many octets, and remembers what it was told.
+#[derive(Default)]
+struct User {
+    takes: usize,
+    taken: usize,
+    acked: Vec<u64>,
+}
+
+impl Handler<Vec<u8>> for User {
+    fn accepted(&mut self, _: ListenerId, _: ConnId, _: std::net::SocketAddr) {}
+    fn connected(&mut self, _: ConnId, _: u64) {}
+    fn data(
+        &mut self,
+        _: ConnId,
+        _: u64,
+        frame: Vec<u8>,
+        range: std::ops::Range<usize>,
+    ) -> Option<(Vec<u8>, std::ops::Range<usize>)> {
+        let n = range.len().min(self.takes);
+        (self.takes, self.taken) = (self.takes - n, self.taken + n);
+        (n < range.len()).then_some((frame, range.start + n..range.end))
+    }
+    fn acked(&mut self, _: ConnId, _: u64, bytes: u64) {
+        self.acked.push(bytes);
+    }
+    fn finished(&mut self, _: ConnId, _: u64) {}
+    fn closed(&mut self, _: ConnId, _: u64, _: CloseReason) {}
+}
+
+impl Script {
+    /// Gives A a segment whose news are for `user`.
+    fn inject_to(&mut self, user: &mut User, data: &[u8]) {
+        let frame = self.frame(self.seq, self.ack, ACK, data, &[]);
+        self.a.stack.receive(self.now, frame, user, &mut self.a.port);
+        self.answers();
+    }
+}
+
+/// What counts as never arrived is not counted as received (RFC 9293 §3.8.6).
+#[test]
+fn octets_without_a_buffer_are_not_received() {
+    let mut s = Script::new(65_535, |_| {});
+    let mut user = User { takes: 300, ..User::default() };
+    s.a.stack.set_pressure(true);
+    s.inject_to(&mut user, &pattern(1000));
+    let received = |s: &Script| s.a.stack.info(s.conn).unwrap().received;
+    assert_eq!((user.taken, received(&s), s.a.stack.counters().bytes_in), (300, 300, 300));
+    s.a.stack.set_pressure(false);
+    user.takes = 200;
+    s.inject_to(&mut user, &pattern(1000));
+    assert_eq!((user.taken, received(&s), s.a.stack.counters().bytes_in), (500, 1000, 1000));
+}
+
+/// A user hears of each octet that is acknowledged, and of a window that has grown while it may send; of nothing else.
+#[test]
+fn users_hear_of_room() {
+    let mut s = Script::new(1000, |_| {});
+    let mut user = User::default();
+    s.send(&pattern(1500)[..1000]);
+    s.inject_to(&mut user, b"no news");
+    s.seq += 7;
+    assert_eq!(user.acked, []);
+    s.window = 2000;
+    s.inject_to(&mut user, &[]);
+    assert_eq!(user.acked, [0]);
+    s.ack = s.ack.wrapping_add(1000);
+    s.window = 1000; // the right edge stays
+    s.inject_to(&mut user, &[]);
+    assert_eq!(user.acked, [0, 1000]);
+    s.window = 500;
+    s.inject_to(&mut user, b"less");
+    s.seq += 4;
+    assert_eq!(user.acked, [0, 1000]);
+    s.a.stack.close(s.now, s.conn, &mut s.a.port);
+    s.answers();
+    s.window = 5000;
+    s.inject_to(&mut user, &[]);
+    assert_eq!(user.acked, [0, 1000], "it has said that it sends no more");
 }
