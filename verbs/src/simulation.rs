@@ -51,6 +51,8 @@ pub struct Options {
     pub gso_max: usize,
     /// Payload of at least so many octets is not copied when it is sent, but read from registered memory each time.
     pub lends_from: usize,
+    /// Only if it lies in memory of the device's own allocator.
+    pub lends_own_only: bool,
     /// Buffers that a device has for what it sends; any number of them by default.
     pub send_buffers: usize,
     /// TCP's settings.
@@ -80,6 +82,7 @@ impl Default for Options {
             mtu: 1500,
             gso_max: 0,
             lends_from: usize::MAX,
+            lends_own_only: false,
             send_buffers: usize::MAX,
             tcp: TcpConfig::default(),
             mpa_rev: 2,
@@ -289,6 +292,9 @@ impl Node {
         let (mut port, wire) = SimPort::new(options.mtu);
         port.set_gso_max(options.gso_max);
         port.set_lends_from(options.lends_from);
+        if options.lends_own_only {
+            port.set_lends_own_only();
+        }
         port.set_send_buffers(options.send_buffers);
         let ip = Simulation::address(index);
         let seed = options.network.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(index as u64);

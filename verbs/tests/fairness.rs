@@ -268,3 +268,24 @@ fn a_newcomer_waits_for_its_turn_only() {
     let [(0, before), (1, 28), (0, _)] = runs[..] else { panic!("{runs:?}") };
     assert!(before <= ALONE + TURN_SEGMENTS * MSS, "{runs:?}");
 }
+
+/// A peer's Read is answered between two messages of ours, however many are posted (SEC-19).
+#[test]
+fn reads_of_the_peer_pass_our_requests() {
+    const WRITES: u64 = 60;
+    let (mut simulation, server, client) = connected(&slow());
+    let sink = client.pd.alloc_mr(64 << 10, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let source = server.pd.alloc_mr(64 << 10, Access::REMOTE_READ).unwrap();
+    works(&mut simulation, &server, &client);
+    let op = SendOp::Write { addr: sink.addr(), rkey: sink.rkey() };
+    for i in 0..WRITES {
+        server.post(i, op, &[Sge::of(&source, 0, 64 << 10)]);
+    }
+    simulation.wait(Duration::from_micros(100));
+    let before = simulation.now();
+    client.post(99, SendOp::Read { addr: source.addr(), rkey: source.rkey() }, &[Sge::of(&sink, 0, 8)]);
+    assert_eq!(client.next(&mut simulation).wr_id, 99);
+    let took = simulation.now() - before;
+    // All Writes take 31 ms.
+    assert!(took < Duration::from_millis(4), "{took:?}");
+}

@@ -104,3 +104,28 @@ fn memory_that_is_given_back_early_is_copied_first() {
     }
     assert!(retransmitted > 100, "{retransmitted}");
 }
+
+/// A port that can send from the device's own memory only gets all other copied: such a request completes at once.
+#[test]
+fn memory_that_the_port_cannot_send_from_is_copied() {
+    let options = Options { lends_own_only: true, ..lending("delay=1ms") };
+    for own in [true, false] {
+        let (mut simulation, server, client) = connected(&options);
+        let mut memory = pattern(10_000, 9);
+        let source = match own {
+            true => client.pd.alloc_mr(memory.len(), Access::empty()).unwrap(),
+            // SAFETY: the vector lives until the region is gone, and is written by nobody else.
+            false => unsafe { client.pd.reg_mr(memory.as_mut_ptr(), memory.len(), Access::empty()) }.unwrap(),
+        };
+        source.write_at(0, &pattern(10_000, 9)).unwrap();
+        let inbox = server.pd.alloc_mr(10_000, Access::LOCAL_WRITE).unwrap();
+        server.post_recv(1, &[Sge::of(&inbox, 0, 10_000)]);
+        client.post(1, SendOp::Send, &[Sge::of(&source, 0, 10_000)]);
+        simulation.wait(Duration::from_micros(10));
+        assert_eq!(client.completions().len(), usize::from(!own), "copied unless it is its own: {own}");
+        simulation.wait(Duration::from_millis(5));
+        assert_eq!(server.completions().len(), 1);
+        assert!(content(&inbox) == content(&source));
+        drop(source);
+    }
+}

@@ -146,3 +146,25 @@ impl std::fmt::Debug for Mw {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Mw, MwKind};
+    use crate::fake;
+    use std::collections::HashSet;
+    use std::sync::atomic::AtomicU8;
+    use urnic_config::Progress;
+
+    /// All other keys are had before one comes back.
+    #[test]
+    fn a_fresh_key_is_never_0() {
+        let (device, _) = fake::device(Progress::Inline);
+        for slot in [0, 7 << 8] {
+            let window = Mw { stag: slot, key: AtomicU8::new(9), kind: MwKind::Two, pd: device.alloc_pd() };
+            let all = if slot == 0 { 255 } else { 256 };
+            let keys: HashSet<u32> = (0..all).map(|_| window.fresh_rkey()).collect();
+            assert_eq!((keys.len(), keys.contains(&0)), (all, false));
+            assert!(keys.iter().all(|rkey| rkey & !0xff == slot) && keys.contains(&window.rkey()));
+        }
+    }
+}

@@ -181,6 +181,7 @@ pub struct SimPort {
     draft_size: usize,
     gso_max: usize,
     lends_from: usize,
+    lends_any: bool,
     send_buffers: usize,
     /// As many references as there are buffers in use, and one; `None` while they are without number.
     used: Option<Arc<()>>,
@@ -196,6 +197,7 @@ impl SimPort {
                 draft_size: usize::from(mtu),
                 gso_max: 0,
                 lends_from: usize::MAX,
+                lends_any: true,
                 send_buffers: usize::MAX,
                 used: None,
             },
@@ -212,6 +214,11 @@ impl SimPort {
     /// Lends payload of at least `octets` instead of copying it.
     pub fn set_lends_from(&mut self, octets: usize) {
         self.lends_from = octets;
+    }
+
+    /// Lends memory of the device's allocator only.
+    pub fn set_lends_own_only(&mut self) {
+        self.lends_any = false;
     }
 
     /// Lets frames of up to `octets` of payload pass, as several segments.
@@ -297,8 +304,8 @@ impl Port for SimPort {
         self.lends_from
     }
 
-    unsafe fn lend(&mut self, draft: &mut SimDraft, at: *const u8, len: usize, _ours: bool) -> bool {
-        let Some(room) = draft.room.checked_sub(len) else { return false };
+    unsafe fn lend(&mut self, draft: &mut SimDraft, at: *const u8, len: usize, ours: bool) -> bool {
+        let Some(room) = draft.room.checked_sub(len).filter(|_| ours || self.lends_any) else { return false };
         draft.room = room;
         draft.pieces.0.push(Piece::Lent(at, len));
         true

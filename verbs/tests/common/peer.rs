@@ -35,12 +35,21 @@ pub struct Scene {
 }
 
 pub fn scene() -> Scene {
-    scene_of(|end| (end, None))
+    scene_with(&options())
+}
+
+pub fn scene_with(options: &Options) -> Scene {
+    scene_of(options, |end| (end, None), true)
+}
+
+/// The same before the peer has said anything, so that the RNIC must be silent (MPA-70).
+pub fn silent_scene() -> Scene {
+    scene_of(&options(), |end| (end, None), false)
 }
 
 /// The same, with a queue pair that takes its receives from a shared queue.
 pub fn scene_with_shared_queue() -> Scene {
-    scene_of(|mut end| {
+    let shared = |mut end: End| {
         let srq = end.pd.create_srq(&SrqInit { max_wr: 64, max_sge: 1, limit: 0 }).unwrap();
         let init = QpInit {
             send_cq: &end.cq,
@@ -54,24 +63,39 @@ pub fn scene_with_shared_queue() -> Scene {
         };
         end.qp = end.pd.create_qp_with_srq(&init, &srq).unwrap();
         (end, Some(srq))
-    })
+    };
+    scene_of(&options(), shared, true)
 }
 
-fn scene_of(queues: impl FnOnce(End) -> (End, Option<Srq>)) -> Scene {
-    let (raw, host) = raw::node(1);
-    let mut simulation = Simulation::with_hosts(&Options { devices: 1, ..options() }, vec![host]).unwrap();
-    let (mut end, srq) = queues(End::new(&simulation.device(0)));
+fn scene_of(options: &Options, queues: impl FnOnce(End) -> (End, Option<Srq>), speaks: bool) -> Scene {
+    let (mut simulation, end, raw) = raw::with_raw(options);
+    let (mut end, srq) = queues(end);
     let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let all = end.pd.alloc_mr(1024, rights).unwrap();
     let readable = end.pd.alloc_mr(1024, Access::REMOTE_READ | Access::LOCAL_WRITE).unwrap();
     let foreign = simulation.device(0).alloc_pd().alloc_mr(1024, rights).unwrap();
     let inbox = end.pd.alloc_mr(64, Access::LOCAL_WRITE).unwrap();
-    let conn = establish(&mut simulation, &raw, &mut end);
+    let conn = start_up(&mut simulation, &raw, &mut end);
+    if speaks {
+        raw.borrow_mut().send(conn, &first_words());
+    }
     Scene { simulation, raw, conn, end, srq, all, readable, foreign, inbox }
 }
 
 /// Connects the raw node to `end`, and says its first FPDU.
 pub fn establish(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>, end: &mut End) -> ConnId {
+    let conn = start_up(simulation, raw, end);
+    raw.borrow_mut().send(conn, &first_words());
+    conn
+}
+
+/// A Write of nothing.
+fn first_words() -> Vec<u8> {
+    fpdu(&tagged(0xC1, 0x40, 0, 0, &[]))
+}
+
+/// Connects the raw node to `end`, which is in RDMA mode then.
+fn start_up(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>, end: &mut End) -> ConnId {
     let _listener = end.events.listen(PORT, 1).unwrap();
     let conn = raw.borrow_mut().connect(address(0));
     assert!(simulation.run(LIMIT, || raw.borrow().seen.connected.contains(&conn)));
@@ -83,7 +107,6 @@ pub fn establish(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>, end: &mut 
     end.connection = Some(connection);
     assert!(simulation.run(LIMIT, || raw.borrow().heard(conn).len() == REPLY));
     assert!(matches!(end.event(simulation), CmEvent::Established { .. }));
-    raw.borrow_mut().send(conn, &fpdu(&tagged(0xC1, 0x40, 0, 0, &[])));
     conn
 }
 

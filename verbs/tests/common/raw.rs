@@ -113,6 +113,10 @@ pub struct Raw {
     listener: Option<ListenerId>,
     /// When time is to stand still next, although nothing happens.
     pub wake: Option<Duration>,
+    /// Nothing reaches the node.
+    pub deaf: bool,
+    /// Segments that only acknowledge are not sent.
+    pub keeps_acks: bool,
 }
 
 /// A node for a simulation, and the test's handle to it. `node` is its number.
@@ -124,9 +128,16 @@ fn node_of_mtu(node: usize, mtu: u16) -> (Rc<RefCell<Raw>>, Box<dyn Host>) {
     let (mac, ip) = (Simulation::mac(node), Simulation::address(node));
     let config = StackConfig { mtu, ..StackConfig::new(mac, ip, 24, 77 + node as u64) };
     let stack = Stack::new(config, Box::new(LocalPorts::new(node as u64)), Time(0)).unwrap();
-    let raw =
-        Raw { stack, seen: Seen::default(), out: Out::default(), now: Time(0), listener: None, wake: None };
-    let raw = Rc::new(RefCell::new(raw));
+    let raw = Rc::new(RefCell::new(Raw {
+        stack,
+        seen: Seen::default(),
+        out: Out::default(),
+        now: Time(0),
+        listener: None,
+        wake: None,
+        deaf: false,
+        keeps_acks: false,
+    }));
     (raw.clone(), Box::new(Shared(raw)))
 }
 
@@ -178,6 +189,13 @@ impl Host for Behind {
         });
         self.0.turn(now, arrived, send)
     }
+}
+
+/// Whether a frame is a TCP segment over IPv4 with nothing but an acknowledgement.
+fn only_acknowledges(frame: &[u8]) -> bool {
+    let ([8, 0], Some(packet)) = (&frame[12..14], frame.get(14..)) else { return false };
+    let length = usize::from(u16::from_be_bytes([packet[2], packet[3]]));
+    packet[9] == 6 && packet[33] == 0x10 && length == 20 + usize::from(packet[32] >> 4) * 4
 }
 
 /// What a router says of an IPv4 packet that it cannot forward (RFC 1191 §4).
@@ -237,6 +255,12 @@ impl Raw {
         self.stack.output(self.now, conn, &mut self.out);
     }
 
+    /// Sends `octets` and closes, with one segment if they fit.
+    pub fn send_last(&mut self, conn: ConnId, octets: &[u8]) {
+        self.stack.send(conn, Octets(octets.into())).unwrap();
+        self.close(conn);
+    }
+
     pub fn close(&mut self, conn: ConnId) {
         self.stack.close(self.now, conn, &mut self.out);
     }
@@ -260,13 +284,19 @@ impl Host for Shared {
         arrived: &mut VecDeque<Vec<u8>>,
         send: &mut Vec<Vec<u8>>,
     ) -> Option<Duration> {
-        let Raw { stack, seen, out, now: last, wake, .. } = &mut *self.0.borrow_mut();
+        let Raw { stack, seen, out, now: last, wake, deaf, keeps_acks, .. } = &mut *self.0.borrow_mut();
         *last = Time(now.as_nanos() as u64);
+        if *deaf {
+            arrived.clear();
+        }
         for frame in arrived.drain(..) {
             stack.receive(*last, Octets(frame.into()), seen, out);
         }
         stack.advance(*last, seen, out);
         stack.flush(*last, out);
+        if *keeps_acks {
+            out.0.retain(|frame| !only_acknowledges(frame));
+        }
         send.append(&mut out.0);
         wake.take_if(|at| *at <= now);
         stack.next_deadline().map(|at| Duration::from_nanos(at.0)).into_iter().chain(*wake).min()

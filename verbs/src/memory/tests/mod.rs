@@ -5,7 +5,7 @@ mod threads;
 use proptest::prelude::*;
 use urnic_config::Progress;
 
-use super::{Access, MrTable, copy};
+use super::{Access, MrTable, Rereg, copy};
 use crate::error::{Error, PostError};
 use crate::fake;
 use crate::pd::{Scope, Scopes};
@@ -116,6 +116,30 @@ fn regions_end_with_their_handle() {
     assert!(known());
     drop(mr);
     assert!(!known());
+}
+
+/// An offset of a region's own stays when only its rights or its domain change.
+#[test]
+fn registration_anew_keeps_the_first_offset() {
+    let (device, _) = fake::device(Progress::Inline);
+    let (pd, other) = (device.alloc_pd(), device.alloc_pd());
+    let mut memory = vec![0u8; 100];
+    let base = memory.as_mut_ptr();
+    let change = Rereg { access: Some(Access::LOCAL_WRITE), ..Rereg::default() };
+    // SAFETY: `memory` outlives the regions.
+    unsafe {
+        let mut mr = pd.reg_mr_iova(base, 100, 0x7000, Access::empty()).unwrap();
+        mr.rereg(&change).unwrap();
+        assert_eq!(mr.addr(), 0x7000);
+        mr.rereg(&Rereg { pd: Some(&other), ..Rereg::default() }).unwrap();
+        assert_eq!(mr.addr(), 0x7000);
+        // Other memory has its own address, and what counted from 0 has none to keep.
+        mr.rereg(&Rereg { memory: Some((base.add(1), 50)), ..Rereg::default() }).unwrap();
+        assert_eq!(mr.addr(), base as u64 + 1);
+        let mut zero = pd.reg_mr(base, 100, Access::ZERO_BASED).unwrap();
+        zero.rereg(&change).unwrap();
+        assert_eq!(zero.addr(), base as u64);
+    }
 }
 
 #[test]

@@ -85,6 +85,93 @@ fn an_old_stag_is_invalid_when_its_slot_comes_back() {
     assert!(used.len() > 1000, "only {} slots take turns", used.len());
 }
 
+/// 0 names nothing, ever: programs take it for no key, and peers refuse it.
+#[test]
+fn no_stag_is_0() {
+    // A table in which one of the first slots can have that STag.
+    let zero = |seed| StagMap::new(&mut fastrand::Rng::with_seed(seed)).slot(0).0;
+    let seed = (0..).find(|seed| zero(*seed) < 256).unwrap();
+    let mut table = MrTable::new(seed);
+    let mut uses = 0;
+    let mut keys = HashSet::new();
+    while uses < 300 {
+        let stag = table.insert(entry(0x1000, 16, Access::empty())).unwrap();
+        assert_ne!(stag, 0);
+        if stag < 256 {
+            uses += 1;
+            keys.insert(stag);
+        }
+        table.remove(stag).unwrap();
+    }
+    assert_eq!(keys.len(), 255, "all other keys of that slot are used");
+
+    // Nor can a request make one.
+    let mut until = |region: bool| loop {
+        let stag = match region {
+            true => table.insert(entry(0x1000, 16, Access::LOCAL_WRITE)).unwrap(),
+            false => table.insert_window(MwKind::Two, PD).unwrap(),
+        };
+        if stag < 256 {
+            return (stag, std::mem::replace(&mut table, MrTable::new(seed)));
+        }
+        table.remove(stag).unwrap();
+    };
+    let (stag, mut table) = until(true);
+    table.revoke(stag).unwrap();
+    assert_eq!(table.register(0, 0x1000, 16, Access::REMOTE_READ, BY), Err(MrFault::InvalidStag));
+    assert_eq!(table.resolve(0, BY, Access::LOCAL_READ, 0x1000, 1), Err(MrFault::InvalidStag));
+    assert_eq!(table.register(stag ^ 1, 0x1000, 16, Access::REMOTE_READ, BY).is_ok(), stag != 1);
+    let (window, mut table) = until(false);
+    let lkey = table.insert(entry(0x1000, 16, Access::LOCAL_WRITE)).unwrap();
+    let bind = Bind { rkey: 0, lkey, addr: 0x1000, len: 16, access: Access::REMOTE_READ };
+    assert_eq!(table.bind(bind, BY), Err(MrFault::InvalidStag));
+    assert_eq!(table.bind(Bind { rkey: window, ..bind }, BY), Ok(()));
+}
+
+/// A region's windows go with it; those of others stay.
+#[test]
+fn windows_of_other_regions_stay() {
+    let mut table = MrTable::new(8);
+    let regions = [0x1000, 0x2000, 0x3000]
+        .map(|base| (base, table.insert(entry(base, 0x100, Access::LOCAL_WRITE)).unwrap()));
+    let mut windows = Vec::new();
+    for kind in [MwKind::One, MwKind::Two] {
+        for (base, lkey) in regions {
+            let rkey = table.insert_window(kind, PD).unwrap();
+            let access = Access::REMOTE_READ;
+            table.bind(Bind { rkey, lkey, addr: base as u64, len: 16, access }, BY).unwrap();
+            windows.push((base, rkey));
+        }
+    }
+    for (gone, (_, stag)) in regions.iter().enumerate() {
+        table.remove(*stag).unwrap();
+        for (base, rkey) in &windows {
+            let reached = table.resolve(*rkey, BY, Access::REMOTE_READ, *base as u64, 16).is_ok();
+            let there = regions[gone + 1..].iter().any(|(other, _)| other == base);
+            assert_eq!(reached, there, "a window to {base:#x} when {} regions are gone", gone + 1);
+        }
+        for (_, stag) in &regions[gone + 1..] {
+            assert_eq!(table.windows(*stag).unwrap(), 2);
+        }
+    }
+}
+
+/// Which memory every port can send from.
+#[test]
+fn memory_of_the_allocator_is_told_apart() {
+    let mut table = MrTable::new(9);
+    let ours = table.insert(MrEntry { ours: true, ..entry(0x1000, 16, Access::LOCAL_WRITE) }).unwrap();
+    let other = table.insert(entry(0x1000, 16, Access::LOCAL_WRITE)).unwrap();
+    let window = table.insert_window(MwKind::One, PD).unwrap();
+    table
+        .bind(Bind { rkey: window, lkey: ours, addr: 0x1000, len: 16, access: Access::REMOTE_READ }, BY)
+        .unwrap();
+    assert_eq!(
+        [ours, other, window, ours ^ 0x100].map(|stag| table.is_ours(stag)),
+        [true, false, false, false]
+    );
+}
+
 #[test]
 fn checks_come_in_order() {
     let mut table = MrTable::new(1);

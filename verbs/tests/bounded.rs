@@ -1,0 +1,259 @@
+//! Every connection that is over is gone within five seconds, whatever its peer does; and what the peer had acknowledged by
+//! then is complete.
+
+mod common;
+#[path = "common/peer.rs"]
+mod peer;
+
+use common::raw::{self, closed, finished, until, with_raw};
+use common::*;
+use peer::support::{fpdu, tagged, untagged};
+use peer::*;
+use std::time::Duration;
+use urnic::simulation::{Options, Simulation};
+use urnic::*;
+use urnic_iwarp::startup::{Initiator, Offer};
+use urnic_tcp::CloseReason;
+
+/// What a connection has to close in.
+const WITHIN: Duration = Duration::from_secs(5);
+/// The network's way, there and back, and the passes of an engine.
+const SOON: Duration = Duration::from_millis(1);
+
+fn connections(simulation: &Simulation) -> usize {
+    simulation.device(0).connections().unwrap().len()
+}
+
+/// The connection is there until its time is over, and gone then.
+#[track_caller]
+fn gone_in_time(what: &str, simulation: &mut Simulation) {
+    let before = simulation.now();
+    assert_eq!(connections(simulation), 1, "{what}");
+    let device = simulation.device(0);
+    let gone = simulation.run(before + LIMIT, || device.connections().unwrap().is_empty());
+    let took = simulation.now() - before;
+    assert!(gone && took >= WITHIN - SOON && took <= WITHIN + SOON, "{what}: {gone} after {took:?}");
+}
+
+/// What the peer does from then on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Peer {
+    /// Hears nothing.
+    Deaf,
+    /// Acknowledges, and does not close its half.
+    Open,
+}
+
+/// Ends a connection in RDMA mode; gives memory that is in use.
+type Ends = fn(&mut Scene) -> Option<Mr>;
+
+/// More than TCP takes at once.
+const LONG: usize = 4 << 20;
+
+fn post_long(s: &Scene) -> Mr {
+    let source = s.end.pd.alloc_mr(LONG, Access::empty()).unwrap();
+    s.end.post(1, SendOp::Send, &[Sge::of(&source, 0, LONG as u32)]);
+    source
+}
+
+#[test]
+fn an_end_takes_five_seconds_at_most() {
+    const WRONG: fn(&Scene) -> Vec<u8> = |s| tagged(0xC1, 0x40, s.all.rkey() ^ 1, s.all.addr(), &[7; 4]);
+    const TERMINATE: fn() -> Vec<u8> = || untagged(0x41, 0x47, 2, 1, 0, &[0x02, 0x07, 0, 0]);
+    let cases: [(&str, &[Peer], Ends); 9] = [
+        ("disconnect", &[Peer::Deaf, Peer::Open], |s| {
+            s.end.disconnect();
+            None
+        }),
+        // The FIN waits behind what nobody takes.
+        ("disconnect behind a long message", &[Peer::Deaf], |s| {
+            let source = post_long(s);
+            s.simulation.wait(Duration::from_micros(100));
+            s.end.disconnect();
+            Some(source)
+        }),
+        ("drain", &[Peer::Deaf, Peer::Open], |s| {
+            s.end.qp.drain().unwrap();
+            None
+        }),
+        ("a Terminate of the peer", &[Peer::Deaf, Peer::Open], |s| {
+            s.say(&[TERMINATE()]);
+            None
+        }),
+        ("a Terminate of ours", &[Peer::Deaf, Peer::Open], |s| {
+            s.say(&[WRONG(s)]);
+            None
+        }),
+        // It waits behind what nobody takes.
+        ("a Terminate behind a long message", &[Peer::Deaf], |s| {
+            let source = post_long(s);
+            s.simulation.wait(Duration::from_micros(100));
+            s.say(&[WRONG(s)]);
+            Some(source)
+        }),
+        ("the peer's FIN", &[Peer::Deaf], |s| {
+            s.raw.borrow_mut().close(s.conn);
+            None
+        }),
+        ("the peer's FIN before an answer", &[Peer::Deaf], |s| {
+            s.end.post(1, SendOp::Read { addr: 0x1000, rkey: 7 }, &[Sge::of(&s.inbox, 0, 8)]);
+            s.raw.borrow_mut().close(s.conn);
+            None
+        }),
+        ("the queue pair is destroyed", &[Peer::Deaf, Peer::Open], |s| {
+            s.end.qp = create_qp(&s.end.pd, &s.end.cq);
+            None
+        }),
+    ];
+    for (what, peers, ends) in cases {
+        for peer in peers {
+            let mut s = scene();
+            s.simulation.wait(Duration::from_secs(1));
+            s.raw.borrow_mut().deaf = *peer == Peer::Deaf;
+            let _memory = ends(&mut s);
+            gone_in_time(&format!("{what}, {peer:?}"), &mut s.simulation);
+            assert_eq!(s.end.qp.state() == QpState::Idle, what.ends_with("destroyed"));
+            s.raw.borrow_mut().deaf = false;
+            let (raw, conn) = (s.raw.clone(), s.conn);
+            if *peer == Peer::Open {
+                until(&mut s.simulation, "RST", || closed(&raw, conn) == Some(CloseReason::Reset));
+            }
+        }
+    }
+}
+
+/// The same before anything may be said, and during the start-up.
+#[test]
+fn an_end_at_the_start_takes_five_seconds_at_most() {
+    for peer in [Peer::Deaf, Peer::Open] {
+        // A fault that no Terminate tells of (MPA-92).
+        let mut s = silent_scene();
+        s.raw.borrow_mut().deaf = peer == Peer::Deaf;
+        s.end.post(1, SendOp::LocalInv(s.foreign.rkey()), &[]);
+        gone_in_time("silent fault", &mut s.simulation);
+
+        // A Request that is refused.
+        let (mut simulation, end, raw) = with_raw(&options());
+        let _listener = end.events.listen(PORT, 1).unwrap();
+        let conn = raw::raw_connection(&mut simulation, &raw);
+        raw.borrow_mut().send(conn, &Initiator::new(&Offer::default()).unwrap().1);
+        let CmEvent::ConnectRequest(request) = end.event(&mut simulation) else { panic!("no request") };
+        raw.borrow_mut().deaf = peer == Peer::Deaf;
+        request.reject(b"no").unwrap();
+        gone_in_time("refused", &mut simulation);
+
+        // A Reply whose terms are not ours (MPAE-17), one for a queue pair that has failed (MPAE-31), and none at all.
+        for way in ["terms", "failed", "garbage"] {
+            let (mut simulation, end, raw) = with_raw(&options());
+            raw.borrow_mut().listen(PORT, 4);
+            let param = ConnParam { ird: 4, ord: 4, ..ConnParam::default() };
+            end.events.connect(&end.qp, address(1), &param).unwrap();
+            until(&mut simulation, "a Request", || {
+                let raw = raw.borrow();
+                raw.seen.accepted.first().is_some_and(|conn| raw.heard(*conn).len() >= 24)
+            });
+            let conn = raw.borrow().seen.accepted[0];
+            if way == "failed" {
+                end.qp.to_error();
+            }
+            raw.borrow_mut().deaf = peer == Peer::Deaf;
+            let word = if way == "terms" { 0x0004_0005_u32 } else { 0x0004_0004 };
+            let reply = [&b"MPA ID Rep Frame"[..], &[0x50, 2, 0, 4], &word.to_be_bytes()].concat();
+            raw.borrow_mut().send(conn, if way == "garbage" { &[b'x'; 40] } else { &reply });
+            gone_in_time(way, &mut simulation);
+            assert!(matches!(end.event(&mut simulation), CmEvent::ConnectError { .. }), "{way}");
+        }
+    }
+}
+
+/// MPA-70, MPA-92: before the peer has said anything no Terminate is sent, and none is told of: neither for a request that
+/// cannot be carried out nor for a first FPDU that is wrong.
+#[test]
+fn no_terminate_is_told_of_that_was_not_sent() {
+    for (wrong, status) in [(false, WcStatus::MemoryManagement), (true, WcStatus::Flushed)] {
+        let mut s = silent_scene();
+        s.post_receive(10);
+        if wrong {
+            s.end.post(1, SendOp::Send, &[]);
+            let ulpdu = tagged(0xC1, 0x40, s.all.rkey(), s.all.addr(), &[7; 4]);
+            let mut octets = fpdu(&ulpdu);
+            octets[20] ^= 1;
+            s.raw.borrow_mut().send(s.conn, &octets);
+        } else {
+            s.end.post(1, SendOp::LocalInv(s.foreign.rkey()), &[]);
+        }
+        assert_eq!(s.end.end(&mut s.simulation), DisconnectReason::Aborted);
+        assert_eq!((s.end.qp.state(), s.end.qp.terminate()), (QpState::Error, None));
+        let (raw, conn) = (s.raw.clone(), s.conn);
+        until(&mut s.simulation, "FIN", || finished(&raw, conn));
+        assert_eq!((s.heard(), s.statuses()), (vec![], vec![(1, status), flushed(10)]));
+    }
+}
+
+/// Lent memory comes back with the acknowledgement that the peer's last segment carries: requests over it have succeeded,
+/// and neither FIN (ERR-46) nor Terminate finds work left.
+#[test]
+fn what_the_last_segment_acknowledges_is_complete() {
+    const LEN: usize = 6000;
+    for terminates in [false, true] {
+        let mut s = scene_with(&Options { lends_from: 1000, ..options() });
+        let source = s.end.pd.alloc_mr(2 * LEN, Access::empty()).unwrap();
+        s.simulation.wait(Duration::from_millis(1));
+        s.raw.borrow_mut().keeps_acks = true;
+        for wr_id in [1, 2] {
+            s.end.post(wr_id, SendOp::Send, &[Sge::of(&source, (wr_id - 1) * LEN as u64, LEN as u32)]);
+        }
+        s.post_receive(10);
+        // All of it arrives, and nothing is known of that.
+        s.hears(2 * LEN);
+        s.simulation.wait(Duration::from_millis(1));
+        assert_eq!(s.statuses(), []);
+        let heard = s.heard();
+        let reason = if terminates {
+            // FIN is in the same segment.
+            let terminate = fpdu(&untagged(0x41, 0x47, 2, 1, 0, &[0x02, 0x07, 0, 0]));
+            s.raw.borrow_mut().send_last(s.conn, &terminate);
+            DisconnectReason::TerminateReceived
+        } else {
+            s.raw.borrow_mut().close(s.conn);
+            DisconnectReason::Peer
+        };
+        assert_eq!(s.end.end(&mut s.simulation), reason);
+        let success = |wr_id| (wr_id, WcStatus::Success);
+        assert_eq!(s.statuses(), [success(1), success(2), flushed(10)], "{reason:?}");
+        let (raw, conn) = (s.raw.clone(), s.conn);
+        until(&mut s.simulation, "FIN", || finished(&raw, conn));
+        assert_eq!(s.heard().len(), heard.len(), "nothing but a FIN is said");
+    }
+}
+
+/// Octets of a message that is not whole are of no use once the queue pair is over, however long its connection takes.
+#[test]
+fn the_memory_of_an_incomplete_message_comes_back_at_the_end() {
+    let mut s = scene();
+    let held = |s: &Scene| {
+        let counters = s.simulation.device(0).attributes().unwrap().counters;
+        counters.iter().find(|(name, _)| *name == "incomplete_octets").unwrap().1
+    };
+    let long = fpdu(&tagged(0xC1, 0x40, s.all.rkey(), s.all.addr(), &[0; 60_000]));
+    s.raw.borrow_mut().send(s.conn, &long[..50_000]);
+    s.simulation.wait(Duration::from_millis(10));
+    assert!(held(&s) > 50_000, "{}", held(&s));
+    s.end.post(1, SendOp::Send, &[Sge::of(&s.foreign, 0, 8)]);
+    s.simulation.wait(Duration::from_millis(10));
+    assert_eq!((connections(&s.simulation), held(&s)), (1, 0));
+}
+
+/// What is left of a queue pair that is gone reaches no other.
+#[test]
+fn a_connection_outlives_its_queue_pair_without_effect() {
+    let (mut simulation, server, client) = connected(&options());
+    let End { qp, connection, .. } = client;
+    drop(qp);
+    let mut next = End::new(&simulation.device(1));
+    let mut peer = server.sibling(&simulation.device(0));
+    connect(&mut simulation, &mut peer, &mut next);
+    let old = connection.unwrap();
+    assert!(old.disconnect().is_err() && old.set_patience(None).is_err());
+    works(&mut simulation, &peer, &next);
+}
