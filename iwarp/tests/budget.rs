@@ -109,6 +109,28 @@ fn half_a_length_is_no_size() {
     assert_eq!(budget.reserved(), 0);
 }
 
+/// An incomplete FPDU has a name, by which the engine knows the one that it has seen: its number, and what it has reserved.
+#[test]
+fn each_incomplete_fpdu_is_told_from_the_one_before() {
+    let (first, second) = (written(9000), written(5000));
+    let budget = Budget::new(100_000, usize::MAX);
+    assert_eq!(budget.reservable(), 100_000);
+    let mut end = End::new(&budget);
+    assert_eq!(end.stream.incomplete(), None);
+    assert!(end.offer(&first[..4000]));
+    let (reserved, number) = end.stream.incomplete().unwrap();
+    assert_eq!((reserved, budget.reserved()), (first.len(), first.len()));
+    assert!(end.offer(&first[4000..8000]));
+    assert_eq!(end.stream.incomplete(), Some((reserved, number)));
+    // The next begins in the chunk that ends this one.
+    assert!(end.offer(&[&first[8000..], &second[..1000]].concat()));
+    let (reserved, next) = end.stream.incomplete().unwrap();
+    assert_eq!((reserved, budget.reserved()), (second.len(), second.len()));
+    assert_ne!(next, number);
+    assert!(end.offer(&second[1000..]));
+    assert_eq!((end.stream.incomplete(), budget.reserved()), (None, 0));
+}
+
 /// Budgets count whole buffers: what may not be pinned is copied, and so is what is held when buffers become scarce.
 #[test]
 fn buffers_are_pinned_within_the_budget_only() {

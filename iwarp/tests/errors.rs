@@ -349,6 +349,20 @@ fn err_38_read_response() {
     refused(&mut n, &response(true, STAG, BASE + 20, 3), [0x11, 0x01, 0xC0]);
 }
 
+/// STag and TO of an empty segment mean nothing, in the response to a Read of nothing too (DDP-32).
+#[test]
+fn an_empty_response_may_name_anything() {
+    let mut n = Node::initiator();
+    n.read(0, (STAG, BASE), (5, 0)).unwrap();
+    accepted(&mut n, &response(true, STAG + 1, BASE + 99, 0));
+    assert_eq!(n.events(), [Delivery::ReadDone { msn: 1, len: 0 }]);
+    // In front of octets an empty one is no part of them either.
+    let mut n = reader();
+    accepted(&mut n, &response(false, STAG + 1, BASE + 99, 0));
+    accepted(&mut n, &response(true, STAG, BASE + 16, 8));
+    assert_eq!(n.events(), [Delivery::ReadDone { msn: 1, len: 8 }]);
+}
+
 /// A sink that has become invalid while its Read was under way (SEC-7).
 #[test]
 fn read_response_to_a_revoked_sink() {
@@ -400,19 +414,23 @@ fn err_47_malformed_terminate() {
     }
 }
 
-/// After a Terminate nothing is taken in, and the rest of its chunk neither (RDMAP-51, RDMAP-52).
+/// After a Terminate nothing is taken in, and the rest of its chunk neither, wherever it is split (DDP-54, RDMAP-51,
+/// RDMAP-52).
 #[test]
 fn err_47_terminate_is_the_last_message() {
-    let mut n = node();
     let mut octets = fpdu(&untagged(0x41, 0x47, 2, 1, 0, &[0x20, 0x02, 0, 0]));
     octets.extend(fpdu(&write(STAG, BASE, 8)));
     octets.extend([0, 30, 0xC1]);
-    n.receive(&octets).unwrap();
-    n.receive(&fpdu(&write(STAG, BASE, 8))).unwrap();
-    assert_eq!(n.events(), [Delivery::Terminated(Terminate::CRC)]);
-    assert_eq!((n.memory.placements, n.live.get()), (0, 0));
-    let op = Op::Write { stag: 1, to: 0 };
-    assert_eq!(n.stream.begin(op, 0).unwrap_err(), BeginError::Ended);
+    for split in 0..octets.len() {
+        let mut n = node();
+        n.receive(&octets[..split]).unwrap();
+        n.receive(&octets[split..]).unwrap();
+        n.receive(&fpdu(&write(STAG, BASE, 8))).unwrap();
+        assert_eq!(n.events(), [Delivery::Terminated(Terminate::CRC)], "split at {split}");
+        assert_eq!((n.memory.placements, n.live.get()), (0, 0), "split at {split}");
+        let op = Op::Write { stag: 1, to: 0 };
+        assert_eq!(n.stream.begin(op, 0).unwrap_err(), BeginError::Ended);
+    }
 }
 
 fn part(ddp: u8, mo: u32, octets: &[u8]) -> Vec<u8> {

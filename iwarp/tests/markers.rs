@@ -333,6 +333,28 @@ fn positions_do_not_wrap() {
     }
 }
 
+/// A direction without markers stays without (MPA-27).
+#[test]
+fn none_stay_none() {
+    let mut node = node(Role::Initiator, false, true);
+    node.stream.sent(1000);
+    assert_eq!(node.stream.tx_markers(), None);
+}
+
+/// A Terminate ends a stream with markers, wherever it is split, and nothing of it is kept (RDMAP-52).
+#[test]
+fn a_terminate_in_two_pieces() {
+    let mut sender = node(Role::Initiator, true, false);
+    sender.send(Op::Terminate(Terminate::CRC), &[], MULPDU_MAX).unwrap();
+    for split in 0..sender.out.len() {
+        let mut receiver = node(Role::Responder, false, true);
+        receiver.receive(&sender.out[..split]).unwrap();
+        receiver.receive(&[&sender.out[split..], &[0; 20]].concat()).unwrap();
+        assert!(receiver.events().contains(&Delivery::Terminated(Terminate::CRC)), "split at {split}");
+        assert_eq!((receiver.live.get(), receiver.stream.mid_fpdu()), (0, false), "split at {split}");
+    }
+}
+
 /// MPA-8, 48: the longest FPDU that its length field can name, and a peer that dribbles it pins no frames.
 #[test]
 fn the_longest_fpdu_with_markers() {

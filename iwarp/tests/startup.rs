@@ -307,6 +307,25 @@ fn no_automatic_negotiation() {
     assert_eq!(take(0x3FFF_0005), (5, 6));
 }
 
+/// A Request is answered once, and its wishes are known until then (MPA-66).
+#[test]
+fn a_request_is_answered_once() {
+    let request = initiator(&V1).1;
+    assert_eq!(Responder::new(Limits::default()).peer(), None);
+    for accepts in [true, false] {
+        let (mut responder, peer, _) = asked(&request);
+        assert_eq!(responder.peer(), Some(peer));
+        if accepts {
+            responder.accept(&V1).unwrap();
+        } else {
+            responder.reject(b"no").unwrap();
+        }
+        assert_eq!(responder.peer(), None);
+        assert_eq!(responder.reject(&[]).unwrap_err(), StartupError::OutOfTurn);
+        assert_eq!(responder.accept(&V1).unwrap_err(), StartupError::OutOfTurn);
+    }
+}
+
 /// ERR-5, MPAE-17: a Responder that needs more inbound reads than we offered gets a Terminate.
 #[test]
 fn insufficient_ird() {

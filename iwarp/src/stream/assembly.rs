@@ -87,7 +87,6 @@ impl<C: Chunk> Assembly<C> {
     pub(super) fn clear(&mut self) {
         self.staged = Vec::new();
         self.release_chunks();
-        self.skip = 0;
         self.len = 0;
         self.budget.give_back(std::mem::take(&mut self.reserved));
         self.number = self.number.wrapping_add(1);
