@@ -218,7 +218,8 @@ impl Turns {
 }
 
 /// SEC-19: while several have something to send, each gets one turn of [`TURN_SEGMENTS`] in each round, in the same order
-/// every time. Who came first, while it was alone, may have had a longer one.
+/// every time. Who came first, while it was alone, may have had a longer one, and those that come to it have their first
+/// turns before it.
 #[test]
 fn turns_are_of_one_size_and_go_round() {
     const EACH: usize = 600 << 10;
@@ -235,7 +236,7 @@ fn turns_are_of_one_size_and_go_round() {
         for (i, &(who, octets)) in runs[..last].iter().enumerate().skip(1) {
             assert!(octets <= TURN_SEGMENTS * MSS, "{count}: turn {i} of {octets} octets");
             let before = runs[i.saturating_sub(count)..i].iter().filter(|run| run.0 == who).count();
-            assert!(i < count || before == 1, "{count}: turn {i} is out of turn: {:?}", &runs[..=i]);
+            assert!(i < 2 * count || before == 1, "{count}: turn {i} is out of turn: {:?}", &runs[..=i]);
         }
     }
 }
@@ -288,4 +289,41 @@ fn reads_of_the_peer_pass_our_requests() {
     let took = simulation.now() - before;
     // All Writes take 31 ms.
     assert!(took < Duration::from_millis(4), "{took:?}");
+}
+
+/// Segments that the turns of a pass send, about.
+const PASS_SEGMENTS: usize = 64;
+
+impl Turns {
+    /// Segments that the RNIC has sent. Has it make a pass, as every verb does.
+    fn segments_before_a_pass(&self) -> usize {
+        let counters = self.simulation.device(0).attributes().unwrap().counters;
+        counters.iter().find(|(name, _)| *name == "tcp_segments_out").unwrap().1 as usize
+    }
+}
+
+/// SEC-19: a short message does not wait for a turn of each of those that always have more to send.
+#[test]
+fn a_short_message_passes_those_that_are_never_done() {
+    const COUNT: usize = 12;
+    let turns = &mut Turns::new(COUNT);
+    let start = turns.segments_before_a_pass();
+    (1..COUNT).for_each(|i| turns.post(i, 600 << 10));
+    // Each has had a turn that was too short, and windows leave room for more.
+    while turns.segments_before_a_pass() < start + (COUNT + 2) * TURN_SEGMENTS {}
+    let before = turns.segments_before_a_pass() - start + PASS_SEGMENTS;
+    turns.post(0, 8);
+    turns.sent_by(0, 28);
+    let order = &turns.raw.borrow().seen.order;
+    let at = order.iter().position(|(conn, _)| *conn == turns.ends[0].1).unwrap();
+    assert!(at <= before + TURN_SEGMENTS, "after {before} segments it is number {at}");
+}
+
+/// A pass hears what has arrived, and lets verbs in, before it has sent a turn of everybody.
+#[test]
+fn a_pass_ends_after_some_segments() {
+    let turns = Turns::new(12);
+    (0..12).for_each(|i| turns.post(i, 600 << 10));
+    let sent = [(); 3].map(|()| turns.segments_before_a_pass());
+    assert_eq!([sent[1] - sent[0], sent[2] - sent[1]], [PASS_SEGMENTS; 2]);
 }

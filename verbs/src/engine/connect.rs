@@ -93,6 +93,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             listener: None,
             seat: None,
             queued: false,
+            greedy: false,
             outbox: Vec::new(),
             heard: false,
             nudges: 0,

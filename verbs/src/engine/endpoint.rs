@@ -24,6 +24,8 @@ pub(super) struct Endpoint {
     pub(super) announced: bool,
     /// In the ready list.
     pub(super) queued: bool,
+    /// It had more to send at its last turn than the turn, or the window, took.
+    pub(super) greedy: bool,
     /// Its stream has stopped for want of memory, and it waits to be tried again.
     pub(super) stopped: bool,
     /// Start-up octets that wait for a transmit buffer.

@@ -24,6 +24,7 @@ mod rooms;
 mod senders;
 mod slab;
 mod teardown;
+mod turns;
 
 pub(crate) use incomplete::INCOMPLETE_MAX;
 pub(crate) use open::{choose_kernel, open};
@@ -46,12 +47,13 @@ use qp::QpCore;
 use rooms::Rooms;
 use senders::Shares;
 use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
+use turns::Turns;
 use urnic_config::{Cidr, RtrChoice};
 use urnic_dataplane::RxEvent;
 use urnic_iwarp::{AccessFault, Budget};
@@ -68,6 +70,9 @@ const PAUSE: Duration = Duration::from_micros(200);
 const BURSTS_AFTER_PAUSE: usize = 4;
 /// Endpoints that get a turn in one pass, at most.
 const TURNS_PER_PASS: usize = 16;
+/// No further turn begins in a pass that has sent so many segments: what arrives is heard, and verbs have the engine, only
+/// between passes.
+const SEGMENTS_PER_PASS: u64 = 2 * BURST as u64;
 
 /// Tells the time.
 pub trait Clock: Clone + Send + Sync + 'static {
@@ -137,8 +142,8 @@ struct Core<F: urnic_tcp::Frame> {
     qps: Slab<Box<QpCore<F>>>,
     /// Index in `qps` by queue pair number; numbers are small and dense.
     by_qpn: Vec<Option<u32>>,
-    /// Endpoints that want a turn, in order.
-    ready: VecDeque<u32>,
+    /// Endpoints that want a turn.
+    ready: Turns,
     /// Endpoints whose connections may hold memory that was lent to them.
     lenders: Vec<u32>,
     /// Accepted connections whose tag the stack does not know yet.
@@ -189,7 +194,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
         if let Some(endpoint) = self.endpoints.get_mut(index)
             && !std::mem::replace(&mut endpoint.queued, true)
         {
-            self.ready.push_back(index);
+            let greedy = endpoint.greedy;
+            self.ready.push(index, greedy);
         }
     }
 
@@ -264,7 +270,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
                 endpoints: Slab::new(),
                 qps: Slab::new(),
                 by_qpn: Vec::new(),
-                ready: VecDeque::new(),
+                ready: Turns::default(),
                 lenders: Vec::new(),
                 newborn: Vec::new(),
                 shares: Shares::default(),
@@ -428,11 +434,12 @@ impl<P: Port, C: Clock> Engine<P, C> {
             self.core.doorbell(qpn);
         }
         let turns = self.core.ready.len().min(TURNS_PER_PASS);
+        let most = self.stack.counters().segments_out + SEGMENTS_PER_PASS;
         for _ in 0..turns {
-            if self.port.room() == 0 {
+            if self.port.room() == 0 || self.stack.counters().segments_out >= most {
                 break;
             }
-            let Some(index) = self.core.ready.pop_front() else { break };
+            let Some(index) = self.core.ready.pop() else { break };
             let Some(endpoint) = self.core.endpoints.get_mut(index) else { continue };
             endpoint.queued = false;
             let more = self.service(index, now);

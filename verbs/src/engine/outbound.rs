@@ -334,6 +334,9 @@ impl<P: Port, C: Clock> Engine<P, C> {
         if nudge {
             self.core.set_alarm(index, now + NUDGE_AFTER, Alarm::Nudge);
         }
+        if let Some(endpoint) = self.core.endpoints.get_mut(index) {
+            endpoint.greedy = matches!(outcome, Turn::More | Turn::Starved);
+        }
         match outcome {
             Turn::Idle if finished => self.core.farewell(index, Farewell::Fin),
             Turn::Idle => {}

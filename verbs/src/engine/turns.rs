@@ -1,0 +1,83 @@
+//! The order in which endpoints with work have their turns.
+//!
+//! One whose last turn sent all that there was comes before those that had more to say than a turn, or the peer's window,
+//! takes: a short message passes thousands of connections that are never done (as new flows do in RFC 8290 §4.2). Every
+//! fourth turn is one of the others, so that they are not kept away either.
+
+use std::collections::VecDeque;
+
+/// Turns in a row before which nobody waits that is never done.
+const IN_A_ROW: u8 = 3;
+
+/// Endpoints that want a turn, each at most once.
+#[derive(Default)]
+pub(super) struct Turns {
+    brief: VecDeque<u32>,
+    greedy: VecDeque<u32>,
+    /// Turns of the brief while greedy ones wait.
+    row: u8,
+}
+
+impl Turns {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.brief.is_empty() && self.greedy.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.brief.len() + self.greedy.len()
+    }
+
+    /// `greedy`: it had more to send at its last turn than it could.
+    #[inline]
+    pub(super) fn push(&mut self, index: u32, greedy: bool) {
+        if greedy { &mut self.greedy } else { &mut self.brief }.push_back(index);
+    }
+
+    /// Whose turn it is.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<u32> {
+        if self.greedy.is_empty() || self.row < IN_A_ROW && !self.brief.is_empty() {
+            self.row = if self.greedy.is_empty() { 0 } else { self.row + 1 };
+            return self.brief.pop_front();
+        }
+        self.row = 0;
+        self.greedy.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brief_ones_pass_thousands_that_are_never_done() {
+        let mut turns = Turns::default();
+        (0..2000).for_each(|i| turns.push(i, true));
+        turns.push(5000, false);
+        assert_eq!((turns.len(), turns.pop(), turns.pop()), (2001, Some(5000), Some(0)));
+    }
+
+    #[test]
+    fn those_that_are_never_done_have_every_fourth_turn() {
+        let mut turns = Turns::default();
+        (0..10).for_each(|i| turns.push(i, true));
+        let mut greedy = Vec::new();
+        for at in 0..40 {
+            turns.push(100 + at, false);
+            turns.push(200 + at, false);
+            let index = turns.pop().unwrap();
+            if index < 10 {
+                greedy.push((at, index));
+            }
+        }
+        let fourth: Vec<_> = (0..10).map(|i| (4 * i + 3, i)).collect();
+        assert_eq!(greedy, fourth, "in order");
+        let mut rest = 0;
+        while turns.pop().is_some() {
+            rest += 1;
+        }
+        assert_eq!((rest, turns.is_empty()), (50, true));
+    }
+}
