@@ -90,7 +90,7 @@ pub enum MemifRole {
 const PATH_MAX: usize = 107;
 const QUEUE_DEFAULT: u16 = 256;
 /// What a ring of `af_packet` holds without `queue_size`: the kernel fills it whether or not we poll.
-const PACKET_QUEUE_DEFAULT: u16 = 1024;
+const PACKET_QUEUE_DEFAULT: u16 = 4096;
 /// The longest name of a network interface (IFNAMSIZ without the final zero).
 const INTERFACE_MAX: usize = 15;
 

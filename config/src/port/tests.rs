@@ -20,7 +20,7 @@ fn kinds_and_defaults() {
     let interface = "eth0".to_string();
     assert_eq!(
         parse("af_packet:eth0"),
-        PortSpec::AfPacket { interface: interface.clone(), queue_size: 1024 }
+        PortSpec::AfPacket { interface: interface.clone(), queue_size: 4096 }
     );
     assert_eq!(parse("af_xdp:eth0"), PortSpec::AfXdp { interface: interface.clone(), queue: 0 });
     assert_eq!(parse("tap:eth0"), PortSpec::Tap { interface });
