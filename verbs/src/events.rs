@@ -31,6 +31,9 @@ pub enum FaultCause {
     /// An FPDU of the peer was not whole, memory for such was short, and the peer's address had most of it.
     #[error("the peer left an FPDU unfinished while memory for unfinished ones was short")]
     Displaced,
+    /// The peer acknowledged nothing for a while, memory for such octets was short, and its address had most of it.
+    #[error("the peer acknowledged nothing while memory for what is sent was short")]
+    Unacknowledged,
     /// A completion found no room in its queue.
     #[error("a completion queue is full")]
     CqOverflow,

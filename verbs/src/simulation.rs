@@ -318,6 +318,7 @@ impl Node {
             ord: 128,
             startup_timeout: Duration::from_secs(60),
             incomplete_max: crate::engine::INCOMPLETE_MAX,
+            aside_max: crate::engine::ASIDE_MAX,
         };
         options.exceptions.iter().filter(|(i, _)| *i == index).for_each(|(_, change)| change(&mut mpa));
         let attributes = EngineAttr {

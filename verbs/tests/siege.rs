@@ -5,11 +5,11 @@ mod common;
 
 use common::raw::{self, Raw};
 use common::*;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
-use urnic::simulation::{Host, Options, Simulation};
+use urnic::simulation::{Host, MpaChange, Options, Simulation};
 use urnic::*;
 use urnic_iwarp::startup::{Initiator, Offer};
 use urnic_tcp::ConnId;
@@ -27,8 +27,10 @@ const SHORT: Duration = Duration::from_millis(1);
 const STEPS: u32 = 3_000_000;
 
 /// What peers do.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Kind {
+    /// From so many hosts.
+    hosts: usize,
     /// An MPA Request comes first, and its answer is awaited.
     starts_up: bool,
     /// Then this is said, with the hall's STag and address at hand.
@@ -36,6 +38,13 @@ struct Kind {
     /// From then on nothing reaches the peers.
     deaf: bool,
     ends: Ending,
+}
+
+/// Connections of one host.
+impl Default for Kind {
+    fn default() -> Self {
+        Kind { hosts: 1, starts_up: false, says: None, deaf: false, ends: Ending::Never }
+    }
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -66,12 +75,15 @@ impl Host for Deaf {
 /// A server that accepts whoever comes, an honest client, and the peers.
 struct Field {
     simulation: Simulation,
-    raw: Rc<RefCell<Raw>>,
+    raws: Vec<Rc<RefCell<Raw>>>,
     deaf: Rc<Cell<bool>>,
     server: End,
     client: End,
     door: Door,
 }
+
+/// A connection of the peers, and which host's it is.
+type Peer = (usize, ConnId);
 
 /// The server's program.
 struct Door {
@@ -122,65 +134,90 @@ impl Door {
 }
 
 impl Field {
-    fn new() -> Self {
-        let (raw, host) = raw::node(2);
+    fn new(hosts: usize, change: MpaChange) -> Self {
         let deaf = Rc::new(Cell::new(false));
-        let host = Box::new(Deaf(host, deaf.clone()));
-        let mut simulation =
-            Simulation::with_hosts(&Options { devices: 2, send_buffers: BUFFERS, ..options() }, vec![host])
-                .unwrap();
+        let (raws, hosts) = (0..hosts)
+            .map(|i| {
+                let (raw, host) = raw::node(2 + i);
+                (raw, Box::new(Deaf(host, deaf.clone())) as Box<dyn Host>)
+            })
+            .unzip();
+        let options =
+            Options { devices: 2, send_buffers: BUFFERS, exceptions: vec![(0, change)], ..options() };
+        let mut simulation = Simulation::with_hosts(&options, hosts).unwrap();
         let (mut server, mut client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
         connect(&mut simulation, &mut server, &mut client);
         let door = Door::new(&simulation.device(0));
-        Field { simulation, raw, deaf, server, client, door }
+        Field { simulation, raws, deaf, server, client, door }
     }
 
     /// The server goes on for `time`, or until `done`.
-    fn run(&mut self, time: Duration, mut done: impl FnMut(&Raw) -> bool) -> bool {
+    fn run(&mut self, time: Duration, mut done: impl FnMut(&[Rc<RefCell<Raw>>]) -> bool) -> bool {
         let limit = self.simulation.now() + time;
-        let Field { simulation, raw, door, .. } = self;
+        let Field { simulation, raws, door, .. } = self;
         let mut steps = 0;
         simulation.run(limit, || {
             steps += 1;
             assert!(steps < STEPS, "an engine spins");
             door.attend();
-            done(&raw.borrow())
+            done(raws)
         })
     }
 
+    fn raw(&self, (host, _): Peer) -> RefMut<'_, Raw> {
+        self.raws[host].borrow_mut()
+    }
+
     /// Peers connect and do what the kind says. Those that are refused have had their due.
-    fn attack(&mut self, kind: &Kind) -> Vec<ConnId> {
+    fn attack(&mut self, kind: &Kind) -> Vec<Peer> {
         let offer = Offer { rev: 1, crc: true, ird: 4, ord: 4, ..Offer::default() };
         let request = Initiator::new(&offer).unwrap().1;
-        let conns: Vec<ConnId> = (0..PEERS).map(|_| self.raw.borrow_mut().connect(address(0))).collect();
+        let peers: Vec<Peer> = (0..PEERS)
+            .map(|i| i % kind.hosts)
+            .map(|host| (host, self.raws[host].borrow_mut().connect(address(0))))
+            .collect();
         let over = |raw: &Raw, conn: &ConnId| raw.seen.closed.iter().any(|(gone, _)| gone == conn);
-        self.run(Duration::from_secs(1), |raw| {
-            conns.iter().all(|conn| raw.seen.connected.contains(conn) || over(raw, conn))
+        self.run(Duration::from_secs(1), |raws| {
+            peers.iter().all(|(host, conn)| {
+                let raw = raws[*host].borrow();
+                raw.seen.connected.contains(conn) || over(&raw, conn)
+            })
         });
+        let there = |field: &Self| {
+            let there = |peer: &&Peer| !over(&field.raw(**peer), &peer.1);
+            peers.iter().filter(there).copied().collect::<Vec<_>>()
+        };
         if kind.starts_up {
-            for conn in conns.iter().filter(|conn| !over(&self.raw.borrow(), conn)) {
-                self.raw.borrow_mut().send(*conn, &request);
+            for peer in there(self) {
+                self.raw(peer).send(peer.1, &request);
             }
-            self.run(Duration::from_secs(1), |raw| {
-                conns.iter().all(|conn| raw.heard(*conn).len() >= 20 || over(raw, conn))
+            self.run(Duration::from_secs(1), |raws| {
+                peers.iter().all(|(host, conn)| {
+                    let raw = raws[*host].borrow();
+                    raw.heard(*conn).len() >= 20 || over(&raw, conn)
+                })
             });
         }
         self.deaf.set(kind.deaf);
-        let open: Vec<ConnId> =
-            conns.iter().filter(|conn| !over(&self.raw.borrow(), conn)).copied().collect();
+        let open = there(self);
         assert!(open.len() > PEERS / 4, "{} peers are there to attack", open.len());
-        for conn in &open {
-            let mut raw = self.raw.borrow_mut();
+        for peer in &open {
+            let mut raw = self.raw(*peer);
             if let Some(says) = kind.says {
-                raw.send(*conn, &says(self.door.hall.rkey(), self.door.hall.addr()));
+                raw.send(peer.1, &says(self.door.hall.rkey(), self.door.hall.addr()));
             }
             match kind.ends {
                 Ending::Never => {}
-                Ending::Fin => raw.close(*conn),
-                Ending::Reset => raw.abort(*conn),
+                Ending::Fin => raw.close(peer.1),
+                Ending::Reset => raw.abort(peer.1),
             }
         }
         open
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let counters = self.simulation.device(0).attributes().unwrap().counters;
+        counters.iter().find(|(n, _)| *n == name).unwrap().1
     }
 
     /// The old connection works, in time, and so does a new one.
@@ -207,17 +244,21 @@ impl Field {
 }
 
 fn besiege(what: &str, kind: &Kind) {
-    let mut field = Field::new();
+    besiege_with(what, kind, |_| {});
+}
+
+fn besiege_with(what: &str, kind: &Kind, change: MpaChange) {
+    let mut field = Field::new(kind.hosts, change);
     field.honest("in peace");
-    let conns = field.attack(kind);
+    let peers = field.attack(kind);
     // From the first moment until dead peers are given up.
     for pause in [0, 1, 10, 100, 300, 1000, 5000, 10_000, 20_000] {
         field.run(Duration::from_millis(pause), |_| false);
         field.honest(what);
     }
     // What was taken comes back.
-    for conn in conns {
-        field.raw.borrow_mut().abort(conn);
+    for peer in peers {
+        field.raw(peer).abort(peer.1);
     }
     field.run(Duration::from_secs(60), |_| false);
     field.honest(what);
@@ -246,15 +287,19 @@ fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
 
 /// `count` Reads of the hall.
 fn reads(stag: u32, to: u64, count: u32) -> Vec<u8> {
+    reads_of(stag, to, count, HALL as u32)
+}
+
+fn reads_of(stag: u32, to: u64, count: u32, size: u32) -> Vec<u8> {
     let read = |msn| {
-        let size = (HALL as u32).to_be_bytes();
+        let size = size.to_be_bytes();
         let request = [&[0, 0, 0, 1][..], &[0; 8], &size, &stag.to_be_bytes(), &to.to_be_bytes()].concat();
         fpdu(&untagged(1, 1, msn, 0, &request))
     };
     (1..=count).flat_map(read).collect()
 }
 
-const STARTED: Kind = Kind { starts_up: true, says: None, deaf: false, ends: Ending::Never };
+const STARTED: Kind = Kind { hosts: 1, starts_up: true, says: None, deaf: false, ends: Ending::Never };
 
 /// SEC-19: one host's peers stop within an FPDU of 65,018 octets.
 #[test]
@@ -269,6 +314,66 @@ fn fpdus_that_stop_inside() {
 #[test]
 fn reads_that_nobody_acknowledges() {
     besiege("vanish", &Kind { says: Some(|stag, to| reads(stag, to, 8)), deaf: true, ..STARTED });
+}
+
+/// Nor can many hosts: what they do not acknowledge is put aside.
+#[test]
+fn reads_that_nobody_acknowledges_from_many_hosts() {
+    for hosts in [12, 100] {
+        let kind = Kind { hosts, says: Some(|stag, to| reads(stag, to, 8)), deaf: true, ..STARTED };
+        besiege(&format!("{hosts} hosts vanish"), &kind);
+    }
+}
+
+/// What was put aside arrives when the peers hear again.
+#[test]
+fn what_was_put_aside_is_not_lost() {
+    const SIZE: usize = 32 << 10;
+    let mut field = Field::new(12, |_| {});
+    let text = pattern(SIZE, 9);
+    field.door.hall.write_at(0, &text).unwrap();
+    let read = |stag, to| reads_of(stag, to, 1, SIZE as u32);
+    let peers = field.attack(&Kind { hosts: 12, says: Some(read), deaf: true, ..STARTED });
+    field.run(Duration::from_millis(50), |_| false);
+    assert!(field.counter("aside_octets") > 1 << 20, "{}", field.counter("aside_octets"));
+    field.deaf.set(false);
+    field.run(Duration::from_secs(30), |_| false);
+    for peer in peers {
+        let heard = field.raw(peer).heard(peer.1);
+        // Behind the Reply.
+        assert_eq!(payloads(&heard[20..]), text, "of {} octets", heard.len());
+    }
+    assert_eq!(field.counter("aside_octets"), 0);
+}
+
+/// The payloads of tagged FPDUs, one after the other; each FPDU is whole and right.
+fn payloads(mut stream: &[u8]) -> Vec<u8> {
+    let mut all = Vec::new();
+    while let Some((length, _)) = stream.split_first_chunk() {
+        let length = usize::from(u16::from_be_bytes(*length));
+        let (covered, rest) = stream.split_at((2 + length).next_multiple_of(4));
+        let crc = urnic_crc::finish(urnic_crc::crc32c(urnic_crc::INIT, covered));
+        assert_eq!(rest[..4], crc.to_le_bytes());
+        all.extend_from_slice(&covered[16..2 + length]);
+        stream = &rest[4..];
+    }
+    all
+}
+
+/// When that memory is used up, peers that acknowledge nothing lose their connections after a while, and others do not.
+#[test]
+fn what_is_put_aside_is_bounded() {
+    const MOST: usize = 256 << 10;
+    let mut field = Field::new(40, |mpa| mpa.aside_max = MOST);
+    field.attack(&Kind { hosts: 40, says: Some(|stag, to| reads(stag, to, 8)), deaf: true, ..STARTED });
+    let mut most = 0;
+    for _ in 0..50 {
+        field.run(Duration::from_millis(100), |_| false);
+        most = most.max(field.counter("aside_octets"));
+    }
+    assert!(most > MOST as u64 / 2 && most < MOST as u64 + 2000, "{most} octets are put aside");
+    assert!(field.counter("aside_displaced") > 0);
+    field.honest("others have gone");
 }
 
 /// Nor can a host whose peers acknowledge not even the answer to their Request.

@@ -550,6 +550,16 @@ impl<B: Buffers> Connection<B> {
         self.cold.queue.records()
     }
 
+    /// Those of them at the end of the queue of which `f` holds.
+    pub fn records_at_end(&self, f: impl FnMut(&B::Payload) -> bool) -> usize {
+        self.cold.queue.records_at_end(f)
+    }
+
+    /// Since when the peer has acknowledged nothing of what it was sent; `Time::MAX` if nothing is outstanding.
+    pub fn stalled_since(&self) -> Time {
+        self.cold.stalled_since
+    }
+
     /// Octets worth queueing now: what the windows let go at once, and a few segments so that the next ACK finds
     /// something to send.
     pub fn room(&self, cfg: &TcpConfig, gso_max: u32) -> usize {

@@ -61,6 +61,11 @@ impl<P: Payload> SendQueue<P> {
         self.records.len()
     }
 
+    /// How many records at the end of the queue have payload of which `f` holds.
+    pub fn records_at_end(&self, mut f: impl FnMut(&P) -> bool) -> usize {
+        self.records.iter().rev().take_while(|r| f(&r.payload)).count()
+    }
+
     pub fn push(&mut self, payload: P, len: u32) {
         let unit = match payload.unit() {
             0 => u16::MAX,

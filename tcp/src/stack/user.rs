@@ -152,6 +152,16 @@ impl<B: Buffers> Stack<B> {
         self.get(conn).map_or(0, Connection::records)
     }
 
+    /// As [`records`](Self::records), of those at the end of the queue, the newest, whose payload `f` holds of.
+    pub fn records_at_end(&self, conn: ConnId, f: impl FnMut(&B::Payload) -> bool) -> usize {
+        self.get(conn).map_or(0, |c| c.records_at_end(f))
+    }
+
+    /// Since when the peer has acknowledged nothing of what it was sent; `None` if nothing is outstanding.
+    pub fn stalled_since(&self, conn: ConnId) -> Option<Time> {
+        self.get(conn).map(Connection::stalled_since).filter(|since| *since < Time::MAX)
+    }
+
     /// Sends FIN after what is queued. Data from the peer still arrives; `Handler::closed` follows when both
     /// directions are closed.
     pub fn close(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {

@@ -17,8 +17,10 @@ use urnic_tcp::Time;
 /// Octets of incomplete FPDUs that an engine keeps by default: two thousand FPDUs of the largest size. Memory is taken
 /// as they arrive.
 pub(crate) const INCOMPLETE_MAX: usize = 128 << 20;
-/// When so much was reserved and seven eighths are free again, memory is given back to the system.
-const MUCH: usize = 16 << 20;
+/// When so much has become free, half of what was in use, memory is given back to the system.
+const MUCH: usize = 8 << 20;
+/// What a connection, or a queue pair with its queues, counts for: about what it takes.
+const OBJECT: usize = 8 << 10;
 /// Held frames pin at most this part of the receive buffers.
 const PINNED_PART: usize = 8;
 /// The budget is short when it has no room for an FPDU of the largest size. So much is freed then.
@@ -44,7 +46,7 @@ pub(super) struct Stopped {
     look_at: Time,
     /// Queue pairs that may hold frames, each at most once.
     holders: Vec<u32>,
-    /// The most octets that were reserved since memory was given back.
+    /// The most octets that were in use since memory was given back.
     peak: usize,
 }
 
@@ -150,12 +152,13 @@ impl<F: urnic_tcp::Frame> Core<F> {
         }
     }
 
-    /// Whether much memory has become free since this last returned true.
-    pub(super) fn has_freed_much(&mut self) -> bool {
-        let reserved = self.budget.reserved();
-        let peak = self.stopped.peak.max(reserved);
-        let freed = peak >= MUCH && reserved <= peak / 8;
-        self.stopped.peak = if freed { reserved } else { peak };
+    /// Whether much memory has become free since this last returned true. `aside`: octets that have been put aside.
+    pub(super) fn has_freed_much(&mut self, aside: usize) -> bool {
+        let objects = self.endpoints.len() + self.qps.len();
+        let used = self.budget.reserved() + aside + objects * OBJECT;
+        let peak = self.stopped.peak.max(used);
+        let freed = used <= peak / 2 && peak - used >= MUCH;
+        self.stopped.peak = if freed { used } else { peak };
         freed
     }
 

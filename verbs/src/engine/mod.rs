@@ -28,6 +28,7 @@ mod turns;
 
 pub(crate) use incomplete::INCOMPLETE_MAX;
 pub(crate) use open::{choose_kernel, open};
+pub(crate) use senders::ASIDE_MAX;
 
 use crate::cm::{ConnParam, EventQueue};
 use crate::error::Error;
@@ -99,6 +100,8 @@ pub struct MpaConfig {
     pub startup_timeout: Duration,
     /// Octets of incomplete FPDUs that are kept of all peers together, 128 KiB or more.
     pub incomplete_max: usize,
+    /// Octets that peers have not acknowledged and that are put aside, so that others have send buffers.
+    pub aside_max: usize,
 }
 
 /// An RNIC on a port.
@@ -514,7 +517,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     }
 
     fn has_freed_much(&mut self) -> bool {
-        self.core.has_freed_much()
+        self.core.has_freed_much(self.port.aside())
     }
 
     fn after(&mut self, time: Duration, deed: Deed) {
@@ -723,6 +726,8 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
             ("incomplete_displaced", self.core.displaced),
             ("send_buffers_free", self.port.send_buffers() as u64),
             ("waiting_for_buffers", self.core.shares.waiting() as u64),
+            ("aside_octets", self.port.aside() as u64),
+            ("aside_displaced", self.core.shares.displaced),
         ]);
         attributes.counters.extend(c.nstat());
         attributes

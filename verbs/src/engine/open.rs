@@ -107,6 +107,7 @@ pub(crate) fn open(
         ord: config.mpa.ord,
         startup_timeout: config.mpa.startup_timeout,
         incomplete_max: super::INCOMPLETE_MAX,
+        aside_max: super::ASIDE_MAX,
     };
     let attributes = EngineAttr {
         mac,

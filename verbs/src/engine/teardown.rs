@@ -25,6 +25,8 @@ pub(super) enum Why {
     WorkLeft,
     /// The peer's source had most of the memory for incomplete FPDUs, and others needed some.
     Displaced,
+    /// The peer acknowledged nothing, its source had most outstanding, and others needed the memory.
+    Unacknowledged,
     /// The application asked for it.
     Requested,
 }
@@ -325,6 +327,7 @@ fn fault(
         Why::WorkRequest(_) => (FaultCause::ReadSource, FaultCause::ReadSource.to_string()),
         Why::WorkLeft => (FaultCause::WorkLeft, FaultCause::WorkLeft.to_string()),
         Why::Displaced => (FaultCause::Displaced, FaultCause::Displaced.to_string()),
+        Why::Unacknowledged => (FaultCause::Unacknowledged, FaultCause::Unacknowledged.to_string()),
         Why::CompletionQueueFull => (FaultCause::CqOverflow, FaultCause::CqOverflow.to_string()),
     };
     let fault = QpFault { qpn, cause, detail, terminate: terminate.map(|t| info(t, true)) };

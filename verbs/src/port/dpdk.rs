@@ -4,6 +4,7 @@
 //! made from the port's pools, is used by one thread at a time, under the shard's lock, and moves as a
 //! whole; that is what the `Send` promises here rest on.
 
+use super::aside::{Aside, Put};
 use super::{BURST, Draft, Port};
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
@@ -61,18 +62,40 @@ impl Frame for RxFrame {
 /// Finished payload.
 #[derive(Clone)]
 pub(crate) struct MbufPayload {
-    payload: TxPayload,
+    octets: Octets,
     sum: Option<u16>,
     unit: u16,
+}
+
+/// Where a payload lies.
+#[derive(Clone)]
+enum Octets {
+    Mbufs(TxPayload),
+    Aside(Arc<Aside>),
 }
 
 // SAFETY: see the module's words on `Send`.
 unsafe impl Send for MbufPayload {}
 
+impl MbufPayload {
+    /// Copies `range` behind what is in `out`; nothing if it is out of bounds.
+    fn append_to(&self, range: Range<usize>, out: &mut Vec<u8>) {
+        match &self.octets {
+            Octets::Mbufs(payload) => {
+                let _ = payload.append_to(range, out);
+            }
+            Octets::Aside(octets) => out.extend_from_slice(octets.get(range).unwrap_or_default()),
+        }
+    }
+}
+
 impl Payload for MbufPayload {
     #[inline]
     fn len(&self) -> usize {
-        self.payload.len()
+        match &self.octets {
+            Octets::Mbufs(payload) => payload.len(),
+            Octets::Aside(octets) => octets.len(),
+        }
     }
 
     #[inline]
@@ -82,11 +105,12 @@ impl Payload for MbufPayload {
 
     #[inline]
     fn sum(&self, range: Range<usize>) -> u16 {
-        match self.sum {
-            Some(sum) if range == (0..self.payload.len()) => sum,
-            _ => {
+        match (self.sum, &self.octets) {
+            (Some(sum), _) if range == (0..self.len()) => sum,
+            (_, Octets::Aside(octets)) => octets.get(range).map_or(0, urnic_crc::sum),
+            (_, Octets::Mbufs(payload)) => {
                 let (mut sum, mut at) = (0, 0);
-                self.payload.pieces(range, |from, len| {
+                payload.pieces(range, |from, len| {
                     // SAFETY: a piece of a payload is readable.
                     sum = urnic_crc::combine(sum, at, unsafe { urnic_crc::sum_at(from, len) });
                     at += len;
@@ -123,7 +147,7 @@ impl Draft for MbufDraft {
 
     #[inline]
     fn freeze(self, sum: Option<u16>, unit: u16) -> MbufPayload {
-        MbufPayload { payload: self.0.freeze(), sum, unit }
+        MbufPayload { octets: Octets::Mbufs(self.0.freeze()), sum, unit }
     }
 }
 
@@ -149,6 +173,7 @@ pub(crate) struct DpdkPort {
     unsent: u64,
     spares_checksum: bool,
     lends: Option<ExternalMemory>,
+    aside: Put,
 }
 
 // SAFETY: see the module's words on `Send`.
@@ -175,6 +200,7 @@ impl DpdkPort {
             fault,
             capture: capture.map(Box::new),
             unsent: 0,
+            aside: Put::default(),
         }
     }
 
@@ -203,6 +229,63 @@ impl DpdkPort {
             }
             self.send_copy(&frame);
         }
+    }
+
+    /// Sends a frame of `headers` and `parts`, which are those of `emit`.
+    #[inline]
+    fn emit_parts(&mut self, emit: &Emit<'_, MbufPayload>, headers: &[u8], parts: &[Part<'_>]) {
+        if emit.loopback {
+            if self.hairpin.len() < HAIRPIN
+                && let Some(mut frame) = self.port.rx_pool_mut().copied(headers, parts)
+            {
+                frame.trust_checksum();
+                if let Some(capture) = &mut self.capture {
+                    capture.record(Direction::Outbound, true, &[&frame]);
+                }
+                self.hairpin.push_back(RxFrame(frame));
+            }
+            return;
+        }
+        if let Some(fault) = &mut self.fault {
+            let mut frame = headers.to_vec();
+            for part in parts {
+                let _ = part.payload.append_to(part.range.clone(), &mut frame);
+            }
+            fault.link.push(fault.now.0, frame);
+            self.send_impaired();
+            return;
+        }
+        match self.port.frame(headers, parts, emit.tcp_checksum_offload) {
+            Some(mut frame) => {
+                if emit.gso_size > 0 {
+                    frame.segmented(emit.gso_size, emit.headers);
+                }
+                if self.queue.push(frame).is_err() {
+                    self.unsent += 1;
+                } else if let Some(capture) = &mut self.capture {
+                    let mut payload = Vec::new();
+                    for part in parts {
+                        let _ = part.payload.append_to(part.range.clone(), &mut payload);
+                    }
+                    capture.record(Direction::Outbound, emit.tcp_checksum_offload, &[headers, &payload]);
+                }
+                if self.queue.len() >= EAGER {
+                    self.send_burst();
+                }
+            }
+            // Like a drop on the wire: TCP sends it again.
+            None => self.unsent += 1,
+        }
+    }
+
+    /// Sends a frame some of whose payload has been put aside: all of it is copied into one buffer.
+    #[cold]
+    fn emit_copy(&mut self, emit: &Emit<'_, MbufPayload>) {
+        let mut frame = emit.headers.to_vec();
+        for piece in emit.payload {
+            piece.payload.append_to(piece.range.clone(), &mut frame);
+        }
+        self.emit_parts(emit, &frame, &[]);
     }
 }
 
@@ -260,50 +343,10 @@ impl Port for DpdkPort {
     fn emit(&mut self, emit: Emit<'_, MbufPayload>) {
         let mut parts = ArrayVec::<Part<'_>, MAX_PIECES>::new();
         for piece in emit.payload.iter().take(MAX_PIECES) {
-            parts.push(Part { payload: &piece.payload.payload, range: piece.range.clone() });
+            let Octets::Mbufs(payload) = &piece.payload.octets else { return self.emit_copy(&emit) };
+            parts.push(Part { payload, range: piece.range.clone() });
         }
-        if emit.loopback {
-            if self.hairpin.len() < HAIRPIN
-                && let Some(mut frame) = self.port.rx_pool_mut().copied(emit.headers, &parts)
-            {
-                frame.trust_checksum();
-                if let Some(capture) = &mut self.capture {
-                    capture.record(Direction::Outbound, true, &[&frame]);
-                }
-                self.hairpin.push_back(RxFrame(frame));
-            }
-            return;
-        }
-        if let Some(fault) = &mut self.fault {
-            let mut frame = emit.headers.to_vec();
-            for part in &parts {
-                let _ = part.payload.append_to(part.range.clone(), &mut frame);
-            }
-            fault.link.push(fault.now.0, frame);
-            self.send_impaired();
-            return;
-        }
-        match self.port.frame(emit.headers, &parts, emit.tcp_checksum_offload) {
-            Some(mut frame) => {
-                if emit.gso_size > 0 {
-                    frame.segmented(emit.gso_size, emit.headers);
-                }
-                if self.queue.push(frame).is_err() {
-                    self.unsent += 1;
-                } else if let Some(capture) = &mut self.capture {
-                    let mut payload = Vec::new();
-                    for part in &parts {
-                        let _ = part.payload.append_to(part.range.clone(), &mut payload);
-                    }
-                    capture.record(Direction::Outbound, emit.tcp_checksum_offload, &[emit.headers, &payload]);
-                }
-                if self.queue.len() >= EAGER {
-                    self.send_burst();
-                }
-            }
-            // Like a drop on the wire: TCP sends it again.
-            None => self.unsent += 1,
-        }
+        self.emit_parts(&emit, emit.headers, &parts);
     }
 
     #[inline]
@@ -360,7 +403,27 @@ impl Port for DpdkPort {
     }
 
     fn make_own(&mut self, payload: &mut MbufPayload, range: &Range<usize>) -> bool {
-        !payload.payload.shows(range) || payload.payload.make_own(self.port.tx_pool())
+        match &mut payload.octets {
+            Octets::Mbufs(payload) => !payload.shows(range) || payload.make_own(self.port.tx_pool()),
+            Octets::Aside(_) => true,
+        }
+    }
+
+    fn put_aside(&mut self, payload: &mut MbufPayload) {
+        if let Octets::Mbufs(mbufs) = &payload.octets {
+            let mut octets = Vec::with_capacity(mbufs.len());
+            let _ = mbufs.append_to(0..mbufs.len(), &mut octets);
+            payload.octets = Octets::Aside(Arc::new(Aside::new(octets, &self.aside)));
+        }
+    }
+
+    fn is_aside(payload: &MbufPayload) -> bool {
+        matches!(payload.octets, Octets::Aside(_))
+    }
+
+    #[inline]
+    fn aside(&self) -> usize {
+        self.aside.octets()
     }
 
     fn forget(&mut self, range: &Range<usize>) {

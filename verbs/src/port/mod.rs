@@ -3,6 +3,7 @@
 //! The engine is generic over [`Port`], so that the same code drives a DPDK port in
 //! production ([`dpdk`]) and a simulated wire in virtual time ([`sim`]).
 
+mod aside;
 pub(crate) mod dpdk;
 pub mod sim;
 
@@ -83,6 +84,16 @@ pub trait Port: Send {
     fn make_own(&mut self, _payload: &mut Self::Payload, _range: &Range<usize>) -> bool {
         true
     }
+
+    /// Copies a payload to ordinary memory, so that its buffers are free again when no frame shows them any longer. It is
+    /// copied once more whenever it is sent.
+    fn put_aside(&mut self, payload: &mut Self::Payload);
+
+    /// Whether that has been done.
+    fn is_aside(payload: &Self::Payload) -> bool;
+
+    /// Octets of all payloads that have been put aside and are not gone.
+    fn aside(&self) -> usize;
 
     /// Drops frames that wait and show memory within `range` (addresses) that was lent.
     fn forget(&mut self, _range: &Range<usize>) {}

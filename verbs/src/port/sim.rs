@@ -1,6 +1,7 @@
 //! A simulated wire: frames are plain vectors, and whoever holds the other end of the
 //! [`SimWire`] moves them, in virtual time.
 
+use super::aside::{Aside, Put};
 use super::{BURST, Draft, Port};
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
@@ -31,6 +32,7 @@ struct Pieces(Vec<Piece>, Option<Arc<()>>);
 enum Piece {
     Own(Vec<u8>),
     Lent(*const u8, usize),
+    Aside(Aside),
 }
 
 // SAFETY: what is lent may be read by any thread, as whoever lends it promises.
@@ -45,6 +47,7 @@ impl Pieces {
             .map(|piece| match piece {
                 Piece::Own(bytes) => bytes.len(),
                 Piece::Lent(_, len) => *len,
+                Piece::Aside(bytes) => bytes.len(),
             })
             .sum()
     }
@@ -55,6 +58,7 @@ impl Pieces {
         for piece in &self.0 {
             match *piece {
                 Piece::Own(ref bytes) => all.extend_from_slice(bytes),
+                Piece::Aside(ref bytes) => all.extend_from_slice(bytes),
                 Piece::Lent(at, len) => all.extend((0..len).map(|i| {
                     // SAFETY: lent memory is readable until it has been taken back; it may change meanwhile.
                     unsafe { at.add(i).read_volatile() }
@@ -130,6 +134,7 @@ impl Draft for SimDraft {
                     *n -= cut;
                     cut
                 }
+                Piece::Aside(_) => break, // what is under construction is not aside
             };
             self.room += cut;
             if matches!(last, Piece::Lent(_, 0)) || matches!(last, Piece::Own(bytes) if bytes.is_empty()) {
@@ -185,6 +190,7 @@ pub struct SimPort {
     send_buffers: usize,
     /// As many references as there are buffers in use, and one; `None` while they are without number.
     used: Option<Arc<()>>,
+    aside: Put,
 }
 
 impl SimPort {
@@ -200,6 +206,7 @@ impl SimPort {
                 lends_any: true,
                 send_buffers: usize::MAX,
                 used: None,
+                aside: Put::default(),
             },
             wire,
         )
@@ -321,6 +328,21 @@ impl Port for SimPort {
                 Arc::new(Pieces(vec![Piece::Own(payload.pieces.bytes())], payload.pieces.1.clone()));
         }
         true
+    }
+
+    fn put_aside(&mut self, payload: &mut SimPayload) {
+        if !Self::is_aside(payload) {
+            let octets = Aside::new(payload.pieces.bytes(), &self.aside);
+            payload.pieces = Arc::new(Pieces(vec![Piece::Aside(octets)], None));
+        }
+    }
+
+    fn is_aside(payload: &SimPayload) -> bool {
+        matches!(payload.pieces.0.first(), Some(Piece::Aside(_)))
+    }
+
+    fn aside(&self) -> usize {
+        self.aside.octets()
     }
 
     fn next_deadline(&self) -> Option<Time> {
