@@ -278,14 +278,23 @@ impl DpdkPort {
         }
     }
 
-    /// Sends a frame some of whose payload has been put aside: all of it is copied into one buffer.
+    /// Sends a frame some of whose payload has been put aside: all of its payload is copied into one buffer.
     #[cold]
     fn emit_copy(&mut self, emit: &Emit<'_, MbufPayload>) {
-        let mut frame = emit.headers.to_vec();
+        let mut octets = Vec::new();
         for piece in emit.payload {
-            piece.payload.append_to(piece.range.clone(), &mut frame);
+            piece.payload.append_to(piece.range.clone(), &mut octets);
         }
-        self.emit_parts(emit, &frame, &[]);
+        let mut buffer = self.port.tx_pool().buffer();
+        let Some(room) = buffer.as_mut().and_then(|buffer| buffer.append(octets.len())) else {
+            self.unsent += 1;
+            return;
+        };
+        room.copy_from_slice(&octets);
+        // Alone, so that headers go in front of it, even of the longest train.
+        if let Some(payload) = buffer.map(|buffer| buffer.freeze()) {
+            self.emit_parts(emit, emit.headers, &[Part { payload: &payload, range: 0..octets.len() }]);
+        }
     }
 }
 
