@@ -2,6 +2,9 @@
 
 use std::collections::HashSet;
 
+#[cfg(test)]
+mod tests;
+
 #[derive(Debug)]
 pub(crate) struct HeldFrames {
     frames: u32,

@@ -81,8 +81,7 @@ impl<B: Buffers> Connection<B> {
             self.cold.probe = None;
             cx.net.counters.loss_probe_recoveries += 1;
             if self.recovery == Recovery::None {
-                self.cold.congestion.on_enter_recovery(self.outstanding());
-                self.cold.congestion.on_recovery_exit(self.outstanding(), false);
+                self.cold.congestion.on_enter_recovery(self.outstanding()); // and there is nothing to repair
                 self.note_reduction();
             }
         }

@@ -618,6 +618,27 @@ fn octets_without_a_buffer_are_not_received() {
     assert_eq!((user.taken, received(&s), s.a.stack.counters().bytes_in), (500, 1000, 1000));
 }
 
+/// What follows octets that the user has left waits behind them, until the user says that it can take more, whatever it would
+/// take by then (`Handler::data`).
+#[test]
+fn nothing_overtakes_what_the_user_has_left() {
+    let mut s = Script::new(65_535, |_| {});
+    let mut user = User { takes: 300, ..User::default() };
+    s.inject_to(&mut user, &pattern(1000));
+    user.takes = 1 << 20;
+    for _ in 0..3 {
+        s.seq += 1000;
+        s.inject_to(&mut user, &pattern(1000));
+        assert_eq!(user.taken, 300);
+    }
+    s.a.stack.resume(s.now, s.conn, &mut user, &mut s.a.port);
+    assert_eq!(user.taken, 4000);
+    // The short way is open again.
+    s.seq += 1000;
+    s.inject_to(&mut user, &pattern(1000));
+    assert_eq!(user.taken, 5000);
+}
+
 /// A user hears of each octet that is acknowledged, and of a window that has grown while it may send; of nothing else.
 #[test]
 fn users_hear_of_room() {
