@@ -1,22 +1,23 @@
 //! Connections: listening, connecting, and the events that tell of both.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_queue::SegQueue;
 use urnic_config::RtrChoice;
 use urnic_iwarp::Rtr;
 use urnic_iwarp::startup::{Negotiated, PeerParams};
 use urnic_tcp::Patience;
 
+use crate::by_source::BySource;
 use crate::device::DeviceShared;
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
 use crate::qp::Qp;
 use crate::shard::{ListenId, RequestId, deliver};
+use crate::source::Source;
 use crate::waiting::Place;
 
 /// Most private data of a connection request or answer, in bytes (RFC 5044 §7.1.1).
@@ -234,29 +235,30 @@ impl Terms {
 /// Takes events at once; see [`Device::create_event_sink`](crate::Device::create_event_sink).
 pub type EventSink = Box<dyn Fn(CmEvent) + Send + Sync>;
 
-/// Events on their way from the engine to the application.
+/// Events on their way from the engine to the application: peers' addresses take turns, so that a newcomer's request does
+/// not wait until the program has worked off what thousands of connections of another one have come to.
 pub(crate) struct EventQueue {
-    events: SegQueue<CmEvent>,
+    events: BySource<CmEvent>,
     fd: EventFd,
     sink: Option<EventSink>,
 }
 
 impl EventQueue {
     pub(crate) fn new(sink: Option<EventSink>) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { events: SegQueue::new(), fd: EventFd::new()?, sink }))
+        Ok(Arc::new(Self { events: BySource::new(), fd: EventFd::new()?, sink }))
     }
 
-    /// Engine: tells of an event.
-    pub(crate) fn push(self: &Arc<Self>, event: CmEvent) {
+    /// Engine: tells of an event of a connection with `peer`.
+    pub(crate) fn push(self: &Arc<Self>, peer: IpAddr, event: CmEvent) {
         let queue = self.clone();
-        deliver(move || queue.give(event));
+        deliver(move || queue.give(Source::of(peer), event));
     }
 
-    fn give(&self, event: CmEvent) {
+    fn give(&self, source: Source, event: CmEvent) {
         if let Some(sink) = &self.sink {
             return sink(event);
         }
-        self.events.push(event);
+        self.events.push(source, event);
         self.fd.signal();
     }
 
@@ -266,7 +268,8 @@ impl EventQueue {
     }
 }
 
-/// A channel for connection events. Its descriptor ([`AsFd`]) is readable while events wait.
+/// A channel for connection events. Its descriptor ([`AsFd`]) is readable while events wait. Events of one peer (IPv4
+/// address, IPv6 /64) come in their order, and one of each peer in turn.
 ///
 /// Dropping it rejects the requests that it still holds.
 pub struct EventChannel {

@@ -2,7 +2,7 @@
 //! the QP at the other end of the connection if a receive is posted.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -22,6 +22,9 @@ use crate::qp::{QpConnection, QpShared, QpState, Receives};
 use crate::shard::{Deed, Doorbells, EngineAttr, EngineOps, ListenId, RequestId, Shard, Ties};
 use crate::wc::{Wc, WcFlags, WcOpcode, WcStatus};
 use crate::wr::SendFlags;
+
+/// Where all peers are.
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// What a test sees of the engine, and tells it.
 #[derive(Default)]
@@ -256,7 +259,7 @@ impl EngineOps for FakeEngine {
         events: Arc<EventQueue>,
     ) -> Result<()> {
         let Some((_, listener)) = self.listeners.get(&to.port()) else {
-            events.push(CmEvent::ConnectError { qpn, reason: ConnectFailure::Refused });
+            events.push(PEER, CmEvent::ConnectError { qpn, reason: ConnectFailure::Refused });
             return Ok(());
         };
         self.qps.get_mut(&qpn).ok_or(Error::UnknownQp(qpn))?.events = Some(events);
@@ -264,7 +267,7 @@ impl EngineOps for FakeEngine {
         let id = RequestId(self.next);
         self.requests.insert(id, (qpn, Vec::new()));
         let request = ConnRequest::new(id, to, param.private_data.clone(), &says(param), None);
-        listener.push(CmEvent::ConnectRequest(request));
+        listener.push(PEER, CmEvent::ConnectRequest(request));
         Ok(())
     }
 
@@ -294,7 +297,7 @@ impl EngineOps for FakeEngine {
                 terms: Terms::of(&negotiated, &says(param)),
             };
             if let Some(events) = &qp.events {
-                events.push(event);
+                events.push(PEER, event);
             }
             self.ready.push_back(own);
         }
@@ -306,7 +309,7 @@ impl EngineOps for FakeEngine {
         self.knobs.rejected.fetch_add(1, Ordering::SeqCst);
         if let Some(events) = self.qps.get(&qpn).and_then(|qp| qp.events.as_ref()) {
             let private_data = private_data.to_vec();
-            events.push(CmEvent::Rejected { qpn, private_data, peer_ird: None, peer_ord: None });
+            events.push(PEER, CmEvent::Rejected { qpn, private_data, peer_ird: None, peer_ord: None });
         }
         Ok(())
     }
@@ -319,7 +322,7 @@ impl EngineOps for FakeEngine {
                 qp.peer = None;
                 qp.shared.set_state(QpState::Error);
                 if let Some(events) = &qp.events {
-                    events.push(CmEvent::Disconnected { qpn, reason });
+                    events.push(PEER, CmEvent::Disconnected { qpn, reason });
                 }
                 self.serve(qpn);
             }

@@ -7,6 +7,7 @@
 //! Whoever polls drives the engine; the engine's own thread steps in when nobody does (unless `progress`
 //! says otherwise). All objects can be shared among threads.
 
+mod by_source;
 mod channel;
 mod cm;
 mod cq;

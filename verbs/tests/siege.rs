@@ -301,6 +301,28 @@ fn reads_of(stag: u32, to: u64, count: u32, size: u32) -> Vec<u8> {
 
 const STARTED: Kind = Kind { hosts: 1, starts_up: true, says: None, deaf: false, ends: Ending::Never };
 
+/// What becomes of many connections of one host does not keep a newcomer's request from the program.
+#[test]
+fn a_request_does_not_wait_behind_the_ends_of_others() {
+    let mut field = Field::new(1, |_| {});
+    let peers = field.attack(&STARTED);
+    for peer in peers {
+        field.raw(peer).abort(peer.1);
+    }
+    let wait = |field: &mut Field| {
+        let limit = field.simulation.now() + Duration::from_millis(10);
+        field.simulation.run(limit, || false);
+    };
+    wait(&mut field);
+    let newcomer = End::new(&field.simulation.device(1));
+    let _connection = newcomer.events.connect(&newcomer.qp, address(0), &ConnParam::default()).unwrap();
+    wait(&mut field);
+    let events: Vec<CmEvent> = std::iter::from_fn(|| field.door.events.poll()).collect();
+    let request = |event: &CmEvent| matches!(event, CmEvent::ConnectRequest(_));
+    assert!(events.len() > PEERS / 4, "{}", events.len());
+    assert!(events.iter().position(request).is_some_and(|at| at <= 1), "{:?}", &events[..10]);
+}
+
 /// SEC-19: one host's peers stop within an FPDU of 65,018 octets.
 #[test]
 fn fpdus_that_stop_inside() {

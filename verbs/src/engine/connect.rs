@@ -216,7 +216,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             other => other,
         };
         let request = ConnRequest::new(id, endpoint.peer, private_data, peer, place);
-        endpoint.events.push(CmEvent::ConnectRequest(request));
+        endpoint.tell(CmEvent::ConnectRequest(request));
     }
 
     /// Enters RDMA mode.
@@ -245,7 +245,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
         core.tx.initiator = negotiated.role == Role::Initiator;
         core.shared.set_state(QpState::Rts);
         endpoint.phase = Phase::Open { qp };
-        endpoint.events.push(CmEvent::Established {
+        endpoint.tell(CmEvent::Established {
             qpn: core.shared.qpn,
             peer: endpoint.peer,
             private_data,
@@ -276,7 +276,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
         core.end(state, None, crate::wc::WcStatus::Flushed);
         endpoint.announced = true;
         endpoint.phase = Phase::Open { qp };
-        endpoint.events.push(CmEvent::ConnectError { qpn: core.shared.qpn, reason });
+        endpoint.tell(CmEvent::ConnectError { qpn: core.shared.qpn, reason });
         self.set_alarm(index, self.now + super::TEARDOWN_WITHIN, Alarm::Teardown);
         self.schedule(index);
     }
@@ -342,7 +342,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
         if let Some(endpoint) = self.endpoints.get(index)
             && let Some(event) = event
         {
-            endpoint.events.push(event);
+            endpoint.tell(event);
         }
         self.farewell(index, farewell);
     }

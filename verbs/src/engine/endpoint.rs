@@ -1,7 +1,7 @@
 //! An endpoint: one TCP connection on its way through MPA start-up, RDMA mode and teardown.
 
 use super::crowd::Seat;
-use crate::cm::EventQueue;
+use crate::cm::{CmEvent, EventQueue};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use urnic_iwarp::Chunk;
@@ -46,6 +46,11 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
+    /// Tells the application of an event.
+    pub(super) fn tell(&self, event: CmEvent) {
+        self.events.push(self.peer.ip(), event);
+    }
+
     /// Notes how the connection is to end. A reset stays one.
     pub(super) fn bid(&mut self, farewell: Farewell) {
         if self.farewell != Some(Farewell::Reset) {

@@ -191,7 +191,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
                     CloseReason::Graceful | CloseReason::Reset => ConnectFailure::Reset,
                 };
                 if let Some(endpoint) = self.endpoints.get(index) {
-                    endpoint.events.push(CmEvent::ConnectError { qpn, reason });
+                    endpoint.tell(CmEvent::ConnectError { qpn, reason });
                 }
             }
             Some(Phase::Awaiting { .. } | Phase::Pending { .. } | Phase::Closing) => {}
@@ -209,7 +209,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
         if !std::mem::replace(&mut endpoint.announced, true)
             && let Some(core) = self.qps.get(qp)
         {
-            endpoint.events.push(CmEvent::Disconnected { qpn: core.shared.qpn, reason });
+            endpoint.tell(CmEvent::Disconnected { qpn: core.shared.qpn, reason });
         }
     }
 
@@ -295,7 +295,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
             _ => None,
         };
         if let Some(event) = event {
-            endpoint.events.push(event);
+            endpoint.tell(event);
         }
         self.close_endpoint(index);
     }

@@ -1,0 +1,66 @@
+//! A queue in which sources take turns, so that one that has much to say does not keep others from being heard.
+
+use crate::source::Source;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Things in the order in which they came, of one source; one of each source in turn.
+pub(crate) struct BySource<T>(Mutex<Queues<T>>);
+
+struct Queues<T> {
+    /// None is empty.
+    of: HashMap<Source, VecDeque<T>>,
+    /// Each source that has something, once.
+    turns: VecDeque<Source>,
+}
+
+impl<T> BySource<T> {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(Queues { of: HashMap::new(), turns: VecDeque::new() }))
+    }
+
+    fn queues(&self) -> MutexGuard<'_, Queues<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, source: Source, thing: T) {
+        let queues = &mut *self.queues();
+        let of_source = queues.of.entry(source).or_default();
+        if of_source.is_empty() {
+            queues.turns.push_back(source);
+        }
+        of_source.push_back(thing);
+    }
+
+    pub(crate) fn pop(&self) -> Option<T> {
+        let queues = &mut *self.queues();
+        let source = queues.turns.pop_front()?;
+        let of_source = queues.of.get_mut(&source)?;
+        let thing = of_source.pop_front();
+        if of_source.is_empty() {
+            queues.of.remove(&source);
+        } else {
+            queues.turns.push_back(source);
+        }
+        thing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_take_turns_and_each_keeps_its_order() {
+        let queue = BySource::new();
+        (0..4).for_each(|i| queue.push(Source::V4(1), i));
+        queue.push(Source::V4(2), 10);
+        (20..22).for_each(|i| queue.push(Source::V6(1), i));
+        let mut order = vec![queue.pop().unwrap()];
+        // One that was heard and comes again waits behind those that wait.
+        queue.push(Source::V4(2), 11);
+        order.extend(std::iter::from_fn(|| queue.pop()));
+        assert_eq!(order, [0, 10, 20, 1, 11, 21, 2, 3]);
+        assert!(queue.queues().of.is_empty() && queue.queues().turns.is_empty());
+    }
+}
