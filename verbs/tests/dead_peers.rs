@@ -4,22 +4,8 @@ mod common;
 
 use common::*;
 use std::time::Duration;
-use urnic::simulation::{Impairment, Options, Simulation, TcpConfig};
+use urnic::simulation::{Impairment, Options, Simulation};
 use urnic::*;
-
-/// What the configuration has by default.
-fn defaults() -> Options {
-    let config = urnic_config::TcpConfig::default();
-    let idle = config.keepalive_idle.expect("on by default");
-    let keepalive = Keepalive { idle, interval: config.keepalive_interval, count: config.keepalive_count };
-    let tcp = TcpConfig {
-        keepalive: Some(keepalive),
-        user_timeout: config.user_timeout,
-        rto_min: config.rto_min,
-        ..TcpConfig::default()
-    };
-    Options { tcp, ..options() }
-}
 
 /// From now on nothing reaches anybody: to the server the client is dead.
 fn silence(simulation: &mut Simulation) {

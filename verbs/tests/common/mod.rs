@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod crowd;
+pub mod frames;
 pub mod memory;
 pub mod pages;
 pub mod raw;
@@ -9,7 +10,7 @@ pub mod strangers;
 
 use std::net::SocketAddr;
 use std::time::Duration;
-use urnic::simulation::{Options, Simulation};
+use urnic::simulation::{Options, Simulation, TcpConfig};
 use urnic::*;
 
 pub const PORT: u16 = 7000;
@@ -165,6 +166,20 @@ pub fn connected(options: &Options) -> (Simulation, End, End) {
 /// A little time on the wire, nothing else.
 pub fn options() -> Options {
     Options { network: "delay=5us".parse().unwrap(), ..Options::default() }
+}
+
+/// The same, with the configuration's idea of when a peer is dead.
+pub fn defaults() -> Options {
+    let config = urnic_config::TcpConfig::default();
+    let idle = config.keepalive_idle.expect("on by default");
+    let keepalive = Keepalive { idle, interval: config.keepalive_interval, count: config.keepalive_count };
+    let tcp = TcpConfig {
+        keepalive: Some(keepalive),
+        user_timeout: config.user_timeout,
+        rto_min: config.rto_min,
+        ..TcpConfig::default()
+    };
+    Options { tcp, ..options() }
 }
 
 /// Shows that a connection works, both ways; the side that connected speaks first (MPA-70).

@@ -1,6 +1,6 @@
 //! A node that speaks TCP and whatever the test has it say.
 
-use super::{End, LIMIT, address};
+use super::{End, LIMIT, address, frames};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -193,25 +193,16 @@ impl Host for Behind {
 
 /// Whether a frame is a TCP segment over IPv4 with nothing but an acknowledgement.
 fn only_acknowledges(frame: &[u8]) -> bool {
-    let ([8, 0], Some(packet)) = (&frame[12..14], frame.get(14..)) else { return false };
-    let length = usize::from(u16::from_be_bytes([packet[2], packet[3]]));
-    packet[9] == 6 && packet[33] == 0x10 && length == 20 + usize::from(packet[32] >> 4) * 4
+    frames::heard(frame).is_some_and(|heard| heard.flags == frames::ACK && heard.payload.is_empty())
 }
 
 /// What a router says of an IPv4 packet that it cannot forward (RFC 1191 §4).
 fn too_big(frame: &[u8], mtu: u16) -> Vec<u8> {
     let packet = &frame[14..];
-    let mut message = vec![3, 4, 0, 0, 0, 0];
-    message.extend(mtu.to_be_bytes());
-    message.extend(&packet[..28]);
-    let sum = !urnic_crc::sum(&message);
-    message[2..4].copy_from_slice(&sum.to_be_bytes());
-    let mut ip = vec![0x45, 0, 0, 20 + message.len() as u8, 0, 0, 0, 0, 64, 1, 0, 0];
-    ip.extend(&packet[16..20]);
-    ip.extend(&packet[12..16]);
-    let sum = !urnic_crc::sum(&ip);
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    [&frame[6..12], &frame[..6], &frame[12..14], &ip, &message].concat()
+    let message = frames::icmp(3, 4, mtu.into(), &packet[..28]);
+    let address = |at: usize| <[u8; 4]>::try_from(&packet[at..at + 4]).unwrap().into();
+    let answer = frames::ipv4(address(16), address(12), frames::ICMP, 0, &message);
+    frames::ethernet(&frame[6..12], frame[..6].try_into().unwrap(), frames::IPV4, &answer)
 }
 
 /// Steps until `done`.
