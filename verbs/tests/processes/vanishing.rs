@@ -23,6 +23,8 @@ const WINDOW: usize = 24;
 const LIFE: u64 = 80;
 /// ... and then for at most this long, in which only the engine's own thread is at work.
 const PAUSE: Duration = Duration::from_micros(300);
+/// What the program uses its memory for when it has it back. All that is sent is zero.
+const SECRET: u8 = 0xEE;
 
 fn vanishes(kinds: [&'static str; 2], progress: &str) {
     let settings = format!("[engine]\nprogress = \"{progress}\"\n");
@@ -40,7 +42,7 @@ fn vanishes(kinds: [&'static str; 2], progress: &str) {
     }
 }
 
-/// SEC-7, between two processes.
+/// SEC-7, between two processes: whoever touches memory that is gone dies, and the peer never sees what came there later.
 #[test]
 fn deregistered_memory_is_not_touched() {
     let _alone = alone();
@@ -63,6 +65,8 @@ struct Round {
     receives: usize,
     sends: u64,
     completed: u64,
+    /// What must be in all of the memory; `None`: nobody can look.
+    holds: Option<u8>,
 }
 
 impl Round {
@@ -82,6 +86,7 @@ impl Round {
             receives: RECEIVES as usize,
             sends: 0,
             completed: 0,
+            holds: Some(0),
         }
     }
 
@@ -124,12 +129,26 @@ impl Round {
         }
     }
 
-    /// Gives all memory back, and makes it inaccessible at once.
-    fn vanish(&mut self) {
+    /// Gives all memory back, and uses it for something else or makes it inaccessible at once.
+    fn vanish(&mut self, reuses: bool) {
         for region in self.regions.drain(..) {
             assert!(region.deregister().is_ok());
         }
-        self.pages.iter().for_each(Pages::take_away);
+        if reuses {
+            self.pages.iter().for_each(|pages| pages.fill(&vec![SECRET; pages.len()]));
+        } else {
+            self.pages.iter().for_each(Pages::take_away);
+        }
+        self.holds = reuses.then_some(SECRET);
+    }
+
+    /// Neither has the peer seen what came into the memory later, nor has anything been placed there.
+    fn check(&self, number: u64) {
+        let Some(octet) = self.holds else { return };
+        for (i, pages) in self.pages.iter().enumerate() {
+            let wrong = pages.content().iter().position(|found| *found != octet);
+            assert_eq!(wrong, None, "round {number}: not {octet:#x} in region {i}");
+        }
     }
 }
 
@@ -175,7 +194,7 @@ pub fn end() {
                         std::hint::spin_loop();
                     }
                     assert!(round.requests > 0, "work is under way");
-                    round.vanish();
+                    round.vanish(number % 4 >= 2);
                 }
             }
             assert!(start.elapsed() < PATIENCE, "round {number} does not end");
@@ -188,6 +207,7 @@ pub fn end() {
                 "round {number}: {left:?} requests and receives never complete"
             );
         }
+        round.check(number);
     }
     say("done");
 }
