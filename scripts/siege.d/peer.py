@@ -130,9 +130,14 @@ class Peer:
 
 async def run(kind, target, sources, tally, count, ended):
     """`count` peers do what `kind` says, again and again, until `ended`."""
+    await crowd(kind, lambda number: Peer(number, target, sources, tally), count, ended, tally)
+
+
+async def crowd(kind, make, count, ended, tally, together=64, pause=0):
+    """The same with the peers that `make` makes; after each so many `together` there is a pause."""
 
     async def forever(number):
-        peer = Peer(number, target, sources, tally)
+        peer = make(number)
         try:
             while True:
                 try:
@@ -148,8 +153,8 @@ async def run(kind, target, sources, tally, count, ended):
     tasks = []
     for number in range(count):
         tasks.append(asyncio.create_task(forever(number)))
-        if number % 64 == 63:
-            await asyncio.sleep(0)
+        if number % together == together - 1:
+            await asyncio.sleep(pause)
     await ended.wait()
     for task in tasks:
         task.cancel()

@@ -8,7 +8,7 @@ import struct
 import frames
 import wire
 from frames import ACK, PSH, RST, SYN
-from peer import Gone
+from peer import Gone, crowd
 
 # Addresses that the kernel does not have, so that it does not answer for us.
 PREFIX = bytes((10, 78, 2))
@@ -183,29 +183,4 @@ class RawPeer:
 async def run(kind, aim, count, tally, ended):
     """`count` peers do what `kind` says, again and again, until `ended`."""
     net = Wire(aim)
-
-    async def forever(number):
-        peer = RawPeer(number, net, tally, kind.addresses)
-        try:
-            while True:
-                try:
-                    await kind.run(peer)
-                except Gone:
-                    pass
-                peer.close()
-                peer.settle()
-                await asyncio.sleep(kind.pause)
-        finally:
-            peer.close()
-
-    tasks = []
-    for number in range(count):
-        tasks.append(asyncio.create_task(forever(number)))
-        if number % 32 == 31:
-            await asyncio.sleep(0.002)
-    await ended.wait()
-    for task in tasks:
-        task.cancel()
-    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(outcome, Exception):
-            tally.find(f"the peer failed: {outcome!r}")
+    await crowd(kind, lambda number: RawPeer(number, net, tally, kind.addresses), count, ended, tally, together=32, pause=0.002)
