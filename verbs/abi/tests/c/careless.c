@@ -427,21 +427,21 @@ static void race(void)
 	rdma_destroy_event_channel(events);
 }
 
+/* Both ends go, in an order that is right. */
+static void part(struct end *own, struct end *peer)
+{
+	int tidy[KINDS] = { MW, QP, SRQ, CQ, CHANNEL, MR, PD, ID, EVENTS };
+	destroy_in(own, tidy);
+	for (int i = 0; i < KINDS - 1; i++)
+		OK(destroy(peer, tidy[i], (1 << KINDS) - 1));
+	OK(munmap(own->memory, LENGTH));
+	OK(munmap(peer->memory, LENGTH));
+	listen_no_more();
+}
+
 /* ---- cancelled threads --------------------------------------------------------------------------------------------- */
 
 static atomic_int waiter;
-
-static char state_of(pid_t thread)
-{
-	char path[64], text[256] = "";
-	snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
-	FILE *file = fopen(path, "r");
-	if (!file)
-		return 0;
-	char *ends = fgets(text, sizeof text, file) ? strrchr(text, ')') : NULL;
-	fclose(file);
-	return ends ? ends[2] : 0;
-}
 
 struct wait {
 	const char *name;
@@ -559,13 +559,7 @@ static void cancellation(void)
 		CHECK(completion(own.cq).status == IBV_WC_SUCCESS);
 	}
 	rdma_destroy_ep(passive);
-	int tidy[KINDS] = { MW, QP, SRQ, CQ, CHANNEL, MR, PD, ID, EVENTS };
-	destroy_in(&own, tidy);
-	for (int i = 0; i < KINDS - 1; i++)
-		OK(destroy(&peer, tidy[i], (1 << KINDS) - 1));
-	OK(munmap(own.memory, LENGTH));
-	OK(munmap(peer.memory, LENGTH));
-	listen_no_more();
+	part(&own, &peer);
 }
 
 /* ---- forks --------------------------------------------------------------------------------------------------------- */
@@ -661,13 +655,7 @@ static void forks(void)
 	stop = 1;
 	for (int i = 0; i < 2; i++)
 		OK(pthread_join(threads[i], NULL));
-	int tidy[KINDS] = { MW, QP, SRQ, CQ, CHANNEL, MR, PD, ID, EVENTS };
-	destroy_in(&own, tidy);
-	for (int i = 0; i < KINDS - 1; i++)
-		OK(destroy(&peer, tidy[i], (1 << KINDS) - 1));
-	OK(munmap(own.memory, LENGTH));
-	OK(munmap(peer.memory, LENGTH));
-	listen_no_more();
+	part(&own, &peer);
 }
 
 int main(int argc, char **argv)

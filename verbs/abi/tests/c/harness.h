@@ -188,6 +188,19 @@ static inline int post_receive(struct rdma_cm_id *id, struct ibv_mr *mr, size_t 
 	return ibv_post_recv(id->qp, &wr, &bad);
 }
 
+/* What a thread does: 'S' if it sleeps in the kernel, 0 if it has ended. */
+static inline char state_of(pid_t thread)
+{
+	char path[64], text[256] = "";
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+	FILE *file = fopen(path, "r");
+	if (!file)
+		return 0;
+	char *ends = fgets(text, sizeof text, file) ? strrchr(text, ')') : NULL;
+	fclose(file);
+	return ends ? ends[2] : 0;
+}
+
 static inline double now(void)
 {
 	struct timespec t;

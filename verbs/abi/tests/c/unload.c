@@ -7,19 +7,6 @@
 
 static atomic_int waiter;
 
-/* What a thread does: 'S' if it sleeps in the kernel. */
-static char state_of(pid_t thread)
-{
-	char path[64], text[256] = "";
-	snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
-	FILE *file = fopen(path, "r");
-	if (!file)
-		return 0;
-	char *ends = fgets(text, sizeof text, file) ? strrchr(text, ')') : NULL;
-	fclose(file);
-	return ends ? ends[2] : 0;
-}
-
 static char **libraries;
 
 static void *loaded(const char *name)
