@@ -55,21 +55,9 @@ impl<B: Buffers> Stack<B> {
             self.net.counters.no_connection += 1;
             return self.refuse(now, key, s, &frame, tx);
         };
-        let iss = self.net.initial_sequence(key, now);
-        let embryo = Embryo {
-            key,
-            listener: ListenerId { port, generation: listener.generation },
-            iss: above.map_or(iss, |above| iss.max(above)),
-            irs: s.seq,
-            ts_offset: self.net.timestamp_offset(key),
-            timestamp: s.timestamps.map(|t| t.value),
-            syn: s.syn_options(),
-            window: s.window,
-            mac,
-            retries: 0,
-            sent_at: now,
-            cookie: false,
-        };
+        let listener = ListenerId { port, generation: listener.generation };
+        let mut embryo = self.conceive(now, key, listener, s, mac);
+        embryo.iss = above.map_or(embryo.iss, |above| embryo.iss.max(above));
         match s.flags & (flag::RST | flag::ACK | flag::SYN) {
             flag::SYN => self.begin_embryo(now, embryo, tx),
             flag::ACK if now < self.cookies_until && !self.is_full() => match self.eat_cookie(now, embryo, s)
@@ -79,6 +67,24 @@ impl<B: Buffers> Stack<B> {
             },
             f if f & flag::RST == 0 && f & flag::ACK != 0 => self.refuse(now, key, s, &frame, tx),
             _ => {}
+        }
+    }
+
+    /// What a SYN at `listener` asks for, or an ACK once did.
+    fn conceive(&self, now: Time, key: Key, listener: ListenerId, s: &Segment, mac: [u8; 6]) -> Embryo {
+        Embryo {
+            key,
+            listener,
+            iss: self.net.initial_sequence(key, now),
+            irs: s.seq,
+            ts_offset: self.net.timestamp_offset(key),
+            timestamp: s.timestamps.map(|t| t.value),
+            syn: s.syn_options(),
+            window: s.window,
+            mac,
+            retries: 0,
+            sent_at: now,
+            cookie: false,
         }
     }
 
@@ -197,6 +203,22 @@ impl<B: Buffers> Stack<B> {
             }
             return;
         }
+        if s.seq != e.irs && s.flags & (flag::SYN | flag::ACK) == flag::SYN {
+            return self.answer_rival(now, index, s, &frame, tx);
+        }
+        if s.ack != e.iss + 1
+            && s.flags & (flag::SYN | flag::ACK) == flag::ACK
+            && now < self.cookies_until
+            && !self.is_full()
+            && let Some(mac) = source_mac(&frame)
+        {
+            let rival = self.conceive(now, key, e.listener, s, mac);
+            if let Some(rival) = self.eat_cookie(now, rival, s) {
+                self.drop_embryo(index);
+                return self.complete(now, &rival, s, frame, h, tx);
+            }
+        }
+        let Some(e) = self.embryos.get(index) else { return };
         if s.has(flag::SYN) || !in_window {
             // The peer's SYN again, or something odd: our SYN-ACK says what is expected.
             // The source address of the first SYN may have been damaged under way: no checksum covers it.
@@ -225,6 +247,25 @@ impl<B: Buffers> Stack<B> {
         }
         // The SYN-ACK comes again, and with it the peer's answer.
         self.net.counters.syn_backlog_full += 1;
+    }
+
+    /// Another SYN for addresses that are half open. One of the two was forged, or is old: whichever it is, the other must
+    /// not be kept out, as it would be if our answer went on going to where the first one came from. So this one is answered
+    /// by a cookie, and the one that comes back opens the connection.
+    fn answer_rival(
+        &mut self,
+        now: Time,
+        index: u32,
+        s: &Segment,
+        frame: &B::Frame,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
+        let (Some(e), Some(mac)) = (self.embryos.get(index), source_mac(frame)) else { return };
+        let mut rival = self.conceive(now, e.key, e.listener, s, mac);
+        if self.net.may_reply(now) {
+            self.bake_cookie(now, &mut rival);
+            send_syn_ack(&mut self.net, now, &rival, tx);
+        }
     }
 
     /// The peer has our SYN-ACK: the connection is open.

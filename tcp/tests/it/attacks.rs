@@ -167,6 +167,22 @@ fn a_syn_flood_is_bounded_and_passes() {
     assert_eq!(b.host.app.accepted, 2);
 }
 
+/// A SYN in the name of a peer, whose answer goes to the forger, does not keep the peer's own SYN out, nor does one that comes
+/// behind it.
+#[test]
+fn a_forged_syn_keeps_the_peers_own_out_neither_before_nor_behind_it() {
+    for forged_first in [true, false] {
+        let mut b = Bench::listening(|_| {}, Script::silent());
+        let first = b.send(&Seg { syn: true, ..syn() });
+        let second = b.send(&Seg { syn: true, seq: 70_000, ..syn() });
+        assert!(second.len() == 1 && second[0].syn && second[0].ack == Some(70_001), "{second:?}");
+        let (seq, reply) = if forged_first { (70_001, &second[0]) } else { (1001, &first[0]) };
+        assert_eq!(reply.ack, Some(seq));
+        b.send(&Seg { seq, ack: Some(reply.seq.wrapping_add(1)), ..Seg::default() });
+        assert_eq!(b.host.app.accepted, 1, "forged first: {forged_first}");
+    }
+}
+
 #[test]
 fn what_is_for_nobody_is_answered_by_a_reset() {
     // RFC 9293 §3.10.7.1
