@@ -8,6 +8,8 @@ import verdict
 
 # Seconds within which a server lets go of what peers have left: a dead one is given up after 15, with data for it after 30.
 CALM = 45
+# Seconds within which attackers leave: thousands of connections have to be closed, beside all else.
+LEAVE = 30
 # Guests in peace: the two connections of the honest client, and one that is going.
 PEACE = 3
 # Machines do other things, too: what was late is measured again so many times.
@@ -54,7 +56,7 @@ class Campaign:
                 peak = {what: max(value, now[what]) for what, value in peak.items()}
             if kind.by == "listen":
                 server.tell("hang")
-            said = attack.end()
+            said = attack.end(LEAVE)
         finally:
             attack.kill()
         felt = honest.tell("mark")
@@ -63,7 +65,7 @@ class Campaign:
         try:
             tally = json.loads(said.strip().split("\n")[-1])
         except ValueError:
-            tally = {"findings": ["the attackers ended without a word"]}
+            tally = {"findings": [f"the attackers ended without a word, with status {attack.process.returncode}"]}
         return felt, tally, peak, cpu
 
     def calm(self, felt, lingers=False):
