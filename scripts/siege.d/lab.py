@@ -113,7 +113,7 @@ class Field:
         command("bridge", "-n", hostile, "fdb", "add", "02:00:00:00:de:c0", "dev", "to-server", "master", "static")
         command("ip", "-n", hostile, "link", "set", "lo", "up")
         command("ip", "-n", hostile, "link", "set", "br0", "up")
-        settings = ["net.ipv4.ip_local_port_range=1024 65000", "net.ipv4.tcp_tw_reuse=1", "net.core.somaxconn=4096"]
+        settings = ["net.ipv4.ip_local_port_range=1024 65000", f"net.ipv4.ip_local_reserved_ports={LISTENING}-{DEAF}", "net.ipv4.tcp_tw_reuse=1", "net.core.somaxconn=4096"]
         for setting in settings:
             command(*self.inside("hostile", "sysctl", "-qw", setting))
         addresses = [f"address add 10.78.{1 + n // 250}.{1 + n % 250}/16 dev br0" for n in range(64)]
