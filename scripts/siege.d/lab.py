@@ -107,6 +107,9 @@ class Field:
             command("ip", "-n", hostile, "link", "set", f"to-{side}", "master", "br0", "up")
             command("ip", "-n", self.names[side], "link", "set", "eth0", "up")
             command(*self.inside(side, "ethtool", "-K", "eth0", "tx", "off"))
+            # What the attackers' kernel does with a frame is no work of the thread that sent it.
+            steering = f"echo {1 << (os.cpu_count() - 1):x} > /sys/class/net/to-{side}/queues/rx-0/rps_cpus"
+            command(*self.inside("hostile", "sh", "-c", steering))
         # A cable in memory would carry unfilled checksums and unsegmented data.
         command(*self.inside("hostile", "ethtool", "-K", "br0", "tx", "off", "gso", "off"))
         # What is for nobody goes to the server's port, so that nothing but its address makes the difference.
@@ -141,7 +144,7 @@ class Field:
         self.honest = self.node("honest", f"{HONEST}/16", "visit", SERVER, str(PORT))
 
     def attack(self, kind, port, count):
-        words = self.inside("hostile", sys.executable, os.path.join(HERE, "attack.py"), kind.name, SERVER, str(port), str(count))
+        words = self.inside("hostile", "taskset", "-c", str(os.cpu_count() - 1), sys.executable, os.path.join(HERE, "attack.py"), kind.name, SERVER, str(port), str(count))
         return Program(words, log=self.log)
 
     def clear(self):

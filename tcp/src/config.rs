@@ -188,8 +188,11 @@ pub struct TcpConfig {
     pub rto_initial: Duration,
     /// Ceiling of the retransmission timeout (RFC 6298 §2.5).
     pub rto_max: Duration,
-    /// Octets of receive window. Advertised always: the user takes all data at once.
+    /// Octets of receive window: what has arrived and the user has not taken, and what may still arrive.
     pub recv_window: u32,
+    /// Accepted connections have room for two segments until [`Stack::welcome`](crate::Stack::welcome) gives them the
+    /// whole window: a stranger cannot send much more than the user needs to see who it is.
+    pub wary: bool,
     /// Octets that one connection may have queued or in flight.
     pub send_buffer: u32,
     /// Offer selective acknowledgement (RFC 2018).
@@ -260,6 +263,7 @@ impl Default for TcpConfig {
             rto_initial: Duration::from_secs(1),
             rto_max: Duration::from_secs(60),
             recv_window: 1 << 20,
+            wary: false,
             send_buffer: 4 << 20,
             sack: true,
             timestamps: true,

@@ -143,6 +143,13 @@ impl Net {
         self.link_mtu(key) - ip_tcp(key)
     }
 
+    /// The window of those that we are wary of: two segments, as peers send none larger than half of the largest window
+    /// that they have seen (RFC 9293 §3.8.6.2.1). In all units of the window field.
+    pub fn newcomer_window(&self) -> u32 {
+        let most = self.cfg.tcp.recv_window.min(0xffff) >> self.window_scale;
+        (2 * u32::from(self.cfg.mtu)).div_ceil(1 << self.window_scale).min(most) << self.window_scale
+    }
+
     /// For tests: what connections share is bounded. `connections`: how many there are.
     pub fn audit(&self, connections: usize) -> Result<(), Fault> {
         must!(self.waiting == self.waiters.values().map(Vec::len).sum::<usize>());

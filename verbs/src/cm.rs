@@ -505,7 +505,7 @@ impl Connection {
     /// [`Error::NotConnected`], [`Error::Invalid`] for times below 10 ms or over 24 h.
     pub fn set_patience(&self, patience: Option<Patience>) -> Result<()> {
         patience.as_ref().map_or(Ok(()), check_patience)?;
-        self.device.shard.control(|engine| engine.set_patience(self.qpn, patience))
+        self.device.shard.arrange(|engine| engine.set_patience(self.qpn, patience))
     }
 }
 

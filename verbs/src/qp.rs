@@ -224,7 +224,7 @@ impl Qp {
             terminate: Mutex::new(None),
             events: device.events.clone(),
         });
-        match device.shard.control(|engine| engine.attach_qp(shared.clone())) {
+        match device.shard.arrange(|engine| engine.attach_qp(shared.clone())) {
             Ok(()) => Ok(Self { shared, pd: pd.clone() }),
             Err(error) => {
                 device.qpns.give_back(qpn);
@@ -375,7 +375,7 @@ impl Qp {
     /// [`Error::Forked`].
     pub fn query(&self) -> Result<QpAttr> {
         let qpn = self.shared.qpn;
-        let connection = self.pd.shared.device.shard.control(|engine| engine.connection(qpn))?;
+        let connection = self.pd.shared.device.shard.arrange(|engine| engine.connection(qpn))?;
         Ok(QpAttr {
             state: self.state(),
             terminate: self.terminate(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use urnic::simulation::{Impairment, Simulation};
 use urnic::*;
 use urnic_iwarp::startup::{Initiator, Limits, Offer, Responder};
-use urnic_tcp::CloseReason;
+use urnic_tcp::{CloseReason, TcpConfig};
 
 fn mpa_request(private_data: &[u8]) -> Vec<u8> {
     Initiator::new(&Offer { rev: 2, crc: true, ird: 4, ord: 4, private_data, ..Offer::default() }).unwrap().1
@@ -155,6 +155,44 @@ fn strangers_do_not_disturb_a_listener() {
     raw.borrow_mut().send(conn, &mpa_request(b"at last"));
     let event = end.event(&mut simulation);
     assert!(matches!(&event, CmEvent::ConnectRequest(r) if r.private_data() == b"at last"), "{event:?}");
+}
+
+/// A stranger has room for two segments until it is accepted. One that goes on after its start-up has failed is reset (RFC 1122
+/// §4.2.2.13; MPA-64 allows it), instead of being listened to at the cost of others.
+#[test]
+fn strangers_cannot_say_much() {
+    let (mut simulation, end, raw) = with_raw(&options());
+    let _listener = end.events.listen(PORT, 2).unwrap();
+    let window = |conn| raw.borrow().stack.info(conn).unwrap().snd_wnd;
+    let conn = raw_connection(&mut simulation, &raw);
+    let narrow = window(conn);
+    assert!((3000..3100).contains(&narrow), "{narrow}");
+    raw.borrow_mut().send(conn, &mpa_request(b""));
+    let CmEvent::ConnectRequest(request) = end.event(&mut simulation) else { panic!("no request") };
+    assert_eq!(window(conn), narrow);
+    request.accept(&end.qp, &ConnParam::default()).unwrap();
+    until(&mut simulation, "accepted", || !raw.borrow().heard(conn).is_empty());
+    assert_eq!(window(conn), TcpConfig::default().recv_window);
+
+    let conn = raw_connection(&mut simulation, &raw);
+    raw.borrow_mut().send(conn, b"GET / HTTP/1.1\r\n\r\n");
+    until(&mut simulation, "closed", || finished(&raw, conn));
+    assert!(closed(&raw, conn).is_none(), "one that stops is not reset");
+    raw.borrow_mut().send(conn, b"more");
+    until(&mut simulation, "reset", || closed(&raw, conn) == Some(CloseReason::Reset));
+
+    // A Reply that says no reaches one that has broken the rules (MPA-66).
+    let conn = raw_connection(&mut simulation, &raw);
+    raw.borrow_mut().send(conn, &mpa_request(b""));
+    loop {
+        if let CmEvent::ConnectRequest(request) = end.event(&mut simulation) {
+            request.reject(b"no").unwrap();
+            break;
+        }
+    }
+    raw.borrow_mut().send(conn, b"more");
+    until(&mut simulation, "closed", || finished(&raw, conn));
+    assert!(raw.borrow().heard(conn).ends_with(b"no") && closed(&raw, conn).is_none());
 }
 
 /// A peer that takes too long over its Request is shown out (MPA-75); until then it has a place among those that start, and

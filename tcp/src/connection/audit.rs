@@ -57,7 +57,7 @@ impl<B: Buffers> Connection<B> {
         must!(self.armed <= self.deadline(net));
 
         must!(self.rcv_wnd <= net.cfg.tcp.recv_window);
-        must!(!c.parked.is_empty() || self.rcv_wnd == self.full_window(&net.cfg.tcp));
+        must!(!c.parked.is_empty() || self.rcv_wnd == self.full_window(net));
         must!(c.parked.is_empty() || self.flags.has(Flags::HOLES));
         must!(!c.fin_waits || !c.parked.is_empty());
         must!(!self.last_ack_sent.gt(self.rcv_nxt));

@@ -152,10 +152,17 @@ impl<B: Buffers> Connection<B> {
         if self.state == State::FinWait2 { Fate::TimeWait } else { Fate::Keep }
     }
 
+    /// The user wants all that the peer has to say: the next segment tells it of the whole window.
+    pub fn welcome<T>(&mut self, cx: &mut Cx<'_, T>) {
+        if core::mem::take(&mut self.cold.newcomer) {
+            self.reopen(cx);
+        }
+    }
+
     /// Moves the right edge on where room has come. Not by a silly little (RFC 9293 §3.8.6.2.2): by a segment or half
     /// of the window, or all that was shut.
     fn reopen<T>(&mut self, cx: &mut Cx<'_, T>) {
-        let full = self.full_window(&cx.net.cfg.tcp);
+        let full = self.full_window(cx.net);
         let unit = 1u32 << self.rcv_wscale;
         let free = full.saturating_sub(self.cold.parked.octets()) / unit * unit;
         let gain = free.saturating_sub(self.rcv_wnd);

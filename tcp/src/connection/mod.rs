@@ -282,6 +282,8 @@ pub(crate) struct Cold<B: Buffers> {
     pub iss: Seq,
     /// The peer's SYN had the window scale option.
     pub peer_scales: bool,
+    /// Accepted, and not yet welcome ([`TcpConfig::wary`]).
+    pub newcomer: bool,
     /// The port came from `PortSpace::connect`.
     pub owns_port: bool,
     /// An ICMP error said that the peer cannot be reached; the reason if it stays silent (RFC 5461).
@@ -383,6 +385,7 @@ impl<B: Buffers> Connection<B> {
                 challenges: 0,
                 iss,
                 peer_scales: false,
+                newcomer: false,
                 owns_port,
                 soft_error: false,
                 retransmits: 0,
@@ -414,7 +417,7 @@ impl<B: Buffers> Connection<B> {
         {
             self.snd_wscale = shift;
             self.rcv_wscale = net.window_scale;
-            self.rcv_wnd = self.full_window(cfg);
+            self.rcv_wnd = self.full_window(net);
         }
         let willing = if self.state == State::SynSent { cfg.offers_ecn() } else { cfg.ecn != Ecn::Off };
         if peer.ecn && willing {
@@ -433,7 +436,9 @@ impl<B: Buffers> Connection<B> {
         self.rcv_nxt = e.irs + 1;
         self.last_ack_sent = self.rcv_nxt;
         self.cold.peer_scales = e.syn.window_scale.is_some();
+        self.cold.newcomer = net.cfg.tcp.wary;
         self.negotiate(&e.syn, e.timestamp, net, now);
+        self.rcv_wnd = self.full_window(net);
         self.snd_una = e.iss + 1;
         self.snd_wnd = u32::from(e.window);
         self.max_snd_wnd = self.snd_wnd;
@@ -514,10 +519,13 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// The receive window while nothing is parked, in octets: a multiple of the window field's unit.
-    pub fn full_window(&self, cfg: &TcpConfig) -> u32 {
+    pub fn full_window(&self, net: &Net) -> u32 {
+        if self.cold.newcomer {
+            return net.newcomer_window();
+        }
         match self.rcv_wscale {
-            0 => cfg.recv_window.min(0xffff),
-            shift => cfg.recv_window >> shift << shift,
+            0 => net.cfg.tcp.recv_window.min(0xffff),
+            shift => net.cfg.tcp.recv_window >> shift << shift,
         }
     }
 

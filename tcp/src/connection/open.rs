@@ -33,9 +33,14 @@ pub(crate) fn syn_flags(ack: bool, ecn: bool) -> u8 {
     }
 }
 
-/// The receive window of a SYN, which is never scaled (RFC 7323 §2.2).
+/// The receive window of our SYN, which is never scaled (RFC 7323 §2.2).
 pub(crate) fn syn_window(net: &Net) -> u16 {
     net.cfg.tcp.recv_window.min(0xffff) as u16
+}
+
+/// The receive window of our answer to a SYN, not scaled either.
+pub(crate) fn syn_ack_window(net: &Net) -> u16 {
+    if net.cfg.tcp.wary { net.newcomer_window() as u16 } else { syn_window(net) }
 }
 
 impl<B: Buffers> Connection<B> {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::connection::DEFAULT_PEER_MSS;
-use crate::connection::open::{syn_flags, syn_options, syn_window};
+use crate::connection::open::{syn_ack_window, syn_flags, syn_options};
 use crate::cookie::{self, Cookies};
 use crate::seq::Seq;
 use crate::timewait::Verdict;
@@ -195,7 +195,7 @@ impl<B: Buffers> Stack<B> {
     ) {
         let Some(e) = self.embryos.get(index) else { return };
         let (next, key) = (e.irs + 1, e.key);
-        let in_window = next.le(s.seq) && s.seq.lt(next + u32::from(syn_window(&self.net)));
+        let in_window = next.le(s.seq) && s.seq.lt(next + u32::from(syn_ack_window(&self.net)));
         if s.has(flag::RST) {
             if s.seq == next {
                 self.net.counters.resets_in += 1;
@@ -416,7 +416,7 @@ fn send_syn_ack<P: Payload>(net: &mut Net, now: Time, e: &Embryo, tx: &mut impl 
         ack: e.irs + 1,
         flags: syn_flags(true, accepted.ecn),
         ecn: ecn::NOT_ECT,
-        window: syn_window(net),
+        window: syn_ack_window(net),
         options: &options,
     };
     net.emit(tx, &fields, &[], e.retries > 0, 0);

@@ -137,6 +137,12 @@ impl<B: Buffers> Stack<B> {
         self.settle(now, conn, fate, h);
     }
 
+    /// Gives an accepted connection the whole window ([`TcpConfig::wary`](crate::TcpConfig::wary)), of which the peer
+    /// hears with the next segment.
+    pub fn welcome(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {
+        self.with(now, conn, tx, |c, cx| c.welcome(cx));
+    }
+
     /// Sends what the windows allow.
     pub fn output(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {
         self.with(now, conn, tx, |c, cx| c.output(cx));

@@ -195,6 +195,12 @@ impl<F: urnic_tcp::Frame> Core<F> {
                 self.dismiss(index, Farewell::Fin);
                 None
             }
+            // Our FIN has not stopped it: it hears that nobody reads this (RFC 1122 §4.2.2.13). No Reply is lost, as there is
+            // none.
+            Phase::Dismissed => {
+                self.dismiss(index, Farewell::Reset);
+                None
+            }
             Phase::Connecting { .. } | Phase::Open { .. } | Phase::Closing => None,
         }
     }
@@ -486,6 +492,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         param: &ConnParam,
     ) -> Result<(), Error> {
         let qp = self.core.idle_qp(qpn)?;
+        let now = self.now();
         let index = self.core.pending(request)?;
         let offer = self.core.reply_offer(param);
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return Err(Error::RequestGone) };
@@ -495,6 +502,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         endpoint.outbox = reply;
         if let Some(conn) = endpoint.conn {
             self.stack.set_patience(conn, param.patience);
+            self.stack.welcome(now, conn, &mut Wire(&mut self.port));
         }
         self.core.open(index, qp, &negotiated, &peer, Vec::new());
         Ok(())

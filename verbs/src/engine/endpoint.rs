@@ -64,7 +64,7 @@ impl Endpoint {
 pub(super) enum Room {
     /// Those whose MPA Request is not complete.
     Starting,
-    /// Those of [`Phase::Closing`] whose connection is not gone.
+    /// Those of [`Phase::Dismissed`] and [`Phase::Closing`] whose connection is not gone.
     Closing,
 }
 
@@ -80,6 +80,8 @@ pub(super) enum Phase {
     Pending { responder: Box<Responder> },
     /// RDMA mode, with the queue pair at this index.
     Open { qp: u32 },
+    /// Passive side: the connection ends without a word of ours. What arrives now resets it.
+    Dismissed,
     /// Nothing more is to be said; what arrives is acknowledged and discarded until the connection closes.
     Closing,
 }

@@ -259,6 +259,8 @@ impl<P: Port, C: Clock> Engine<P, C> {
     ) -> Result<Self, Error> {
         let now = clock.now();
         stack.checksum_offload_tx = port.spares_checksum();
+        // An MPA Request is short (MPA-60), and nothing may follow before our Reply (MPA-91).
+        stack.tcp.wary = true;
         let budget = Budget::new(mpa.incomplete_max, Self::pinnable(&port));
         let table = MrTable::new(stack.seed);
         let ports = Box::new(LocalPorts::new(stack.seed));
@@ -652,7 +654,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         for index in all {
             match self.core.endpoints.get(index).map(|e| &e.phase) {
                 Some(&Phase::Open { qp }) => self.core.disconnect_qp(qp),
-                Some(Phase::Closing) | None => {}
+                Some(Phase::Dismissed | Phase::Closing) | None => {}
                 Some(_) => self.core.end_startup(index, Farewell::Reset, None),
             }
         }

@@ -93,10 +93,15 @@ impl<F: urnic_tcp::Frame> Core<F> {
         }
     }
 
-    /// Ends the connection of a peer that is not in RDMA mode, when the burst has been worked off.
+    /// Ends the connection of a peer that is not in RDMA mode and to which nothing was said, when the burst has been worked off.
     pub(super) fn dismiss(&mut self, index: u32, farewell: Farewell) {
         match farewell {
-            Farewell::Fin => self.close_endpoint(index),
+            Farewell::Fin => {
+                self.close_endpoint(index);
+                if let Some(endpoint) = self.endpoints.get_mut(index) {
+                    endpoint.phase = Phase::Dismissed;
+                }
+            }
             Farewell::Reset => {
                 self.leave_seat(index);
                 if let Some(endpoint) = self.endpoints.get_mut(index) {

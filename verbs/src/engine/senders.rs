@@ -203,7 +203,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
                 core.enter_error(qp);
                 core.farewell(index, Farewell::Reset);
             }
-            Some(Phase::Awaiting { .. } | Phase::Pending { .. } | Phase::Closing) => {
+            Some(Phase::Awaiting { .. } | Phase::Pending { .. } | Phase::Dismissed | Phase::Closing) => {
                 core.dismiss(index, Farewell::Reset);
             }
             // A Request of ours, whose time is limited anyway.

@@ -151,7 +151,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
                 }
             }
             Some(Phase::Awaiting { .. } | Phase::Pending { .. }) => self.dismiss(index, Farewell::Fin),
-            Some(Phase::Closing) => self.part(index, Farewell::Fin),
+            Some(Phase::Dismissed | Phase::Closing) => self.part(index, Farewell::Fin),
             Some(Phase::Connecting { .. }) | None => {}
         }
     }
@@ -194,7 +194,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
                     endpoint.tell(CmEvent::ConnectError { qpn, reason });
                 }
             }
-            Some(Phase::Awaiting { .. } | Phase::Pending { .. } | Phase::Closing) => {}
+            Some(Phase::Awaiting { .. } | Phase::Pending { .. } | Phase::Dismissed | Phase::Closing) => {}
             None => return,
         }
         self.leave_seat(index);

@@ -150,7 +150,7 @@ impl Mr {
     ) -> Result<Self> {
         let len = len as u64;
         let entry = MrEntry { base, len, pd: pd.shared.scope, access, virt, ours: block.is_some() };
-        let stag = pd.shared.device.shard.control(|engine| engine.table().insert(entry))?;
+        let stag = pd.shared.device.shard.arrange(|engine| engine.table().insert(entry))?;
         pd.shared.regions.insert(stag, base, len, virt);
         Ok(Self { base, len, virt, access, stag, pd: pd.clone(), block })
     }
@@ -167,7 +167,7 @@ impl Mr {
     }
 
     fn refuse_if_bound(&self) -> Result<()> {
-        match self.pd.shared.device.shard.control(|engine| engine.table().windows(self.stag))? {
+        match self.pd.shared.device.shard.arrange(|engine| engine.table().windows(self.stag))? {
             0 => Ok(()),
             windows => Err(Error::WindowsBound(windows)),
         }
@@ -197,7 +197,7 @@ impl Mr {
             return Err(Error::Invalid("the queue pair is of another protection domain"));
         }
         let scope = qp.shared.scopes.qp;
-        self.pd.shared.device.shard.control(|engine| engine.table().restrict(self.stag, scope))
+        self.pd.shared.device.shard.arrange(|engine| engine.table().restrict(self.stag, scope))
     }
 
     /// Registers anew, with other rights, in another protection domain or with other memory; the region is as just

@@ -132,17 +132,21 @@ impl Shard {
 
     /// Runs `verb` between passes, and a pass afterwards.
     pub(crate) fn control<R>(&self, verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>) -> Result<R> {
+        let answer = self.arrange(|engine| {
+            let answer = verb(engine);
+            engine.pass();
+            answer
+        });
+        self.driver.nudge();
+        answer
+    }
+
+    /// Runs `verb` between passes: one that gives the engine nothing to do.
+    pub(crate) fn arrange<R>(&self, verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>) -> Result<R> {
         if forked() {
             return Err(Error::Forked);
         }
-        let answer = {
-            let mut engine = self.lock()?;
-            let answer = verb(&mut **engine);
-            engine.pass();
-            answer
-        };
-        self.driver.nudge();
-        answer
+        verb(&mut **self.lock()?)
     }
 
     /// Sends what was posted to a QP without a pass, if nobody else drives the engine just now and nothing else is to

@@ -45,6 +45,42 @@ fn options_take_two() {
     }
 }
 
+/// Who is wary of those it accepts takes two segments from each until they are welcome: so much at a time, and all of it;
+/// also from those that a cookie let in.
+#[test]
+fn newcomers_have_room_for_two_segments_until_they_are_welcome() {
+    for (scales, full_backlog) in [(true, false), (false, false), (true, true)] {
+        let mut p = Pair::new(|c| {
+            (c.tcp.wary, c.tcp.window_scale) = (true, scales);
+            if full_backlog {
+                c.tcp.max_syn_backlog = 1;
+            }
+        });
+        if full_backlog {
+            p.connect();
+            // Half open: the answer to its SYN is lost.
+            let to = std::net::SocketAddr::from((B, PORT));
+            p.a.stack.connect(p.now, to, 1, &mut p.a.port).unwrap();
+            p.settle_with(|side, _| if side == Side::B { Act::Drop } else { Act::Pass });
+        }
+        let (c, s) = p.connect();
+        assert_eq!(p.b.stack.counters().syn_cookies_in > 0, full_backlog);
+        let narrow = if scales { 3008 } else { 3000 };
+        let data = pattern(20_000);
+        p.transfer(c, s, &data, 1400, Duration::from_secs(5), |_, _| Act::Pass);
+        let info = p.a.stack.info(c).unwrap();
+        assert_eq!((info.snd_wnd, p.b.stack.info(s).unwrap().rcv_wnd), (narrow, narrow));
+        p.b.stack.welcome(p.now, s, &mut p.b.port);
+        p.settle();
+        let wide = if scales { 1 << 20 } else { 65_535 };
+        assert_eq!(p.a.stack.info(c).unwrap().snd_wnd, wide, "told at once");
+        // The one that opens is wary of nobody.
+        assert_eq!(p.b.stack.info(s).unwrap().snd_wnd, wide);
+        p.b.stack.welcome(p.now, s, &mut p.b.port);
+        assert_eq!(p.settle(), 0, "and once");
+    }
+}
+
 #[test]
 fn a_closed_port_refuses() {
     let mut p = Pair::new(|_| {});
