@@ -9,7 +9,9 @@ import verdict
 # Seconds within which a server lets go of what peers have left: a dead one is given up after 15, with data for it after 30.
 CALM = 45
 # Seconds within which attackers leave: thousands of connections have to be closed, beside all else.
-LEAVE = 30
+LEAVE = 90
+# And within which they are all there.
+ARRIVE = 60
 # Guests in peace: the two connections of the honest client, and one that is going.
 PEACE = 3
 # Machines do other things, too: what was late is measured again so many times.
@@ -46,7 +48,7 @@ class Campaign:
         attack = self.field.attack(kind, port, count)
         peak = before
         try:
-            attack.line(20)
+            attack.line(ARRIVE)
             if kind.by == "listen":
                 server.tell(f"dial {kind.at} {lab.LISTENING if port == lab.PORT else lab.DEAF} {count}")
             until = time.monotonic() + self.seconds

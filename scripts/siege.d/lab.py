@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+# Where all but the server runs, as if it were other machines; the server runs where it likes.
+ELSEWHERE = str(os.cpu_count() - 1)
 SERVER, HONEST = "10.78.0.1", "10.78.0.2"
 # The server's port and one that it does not have; the attackers' port and one that they do not have.
 PORT, CLOSED, LISTENING, DEAF = 7500, 7501, 7502, 7503
@@ -108,7 +110,7 @@ class Field:
             command("ip", "-n", self.names[side], "link", "set", "eth0", "up")
             command(*self.inside(side, "ethtool", "-K", "eth0", "tx", "off"))
             # What the attackers' kernel does with a frame is no work of the thread that sent it.
-            steering = f"echo {1 << (os.cpu_count() - 1):x} > /sys/class/net/to-{side}/queues/rx-0/rps_cpus"
+            steering = f"echo {1 << int(ELSEWHERE):x} > /sys/class/net/to-{side}/queues/rx-0/rps_cpus"
             command(*self.inside("hostile", "sh", "-c", steering))
         # A cable in memory would carry unfilled checksums and unsegmented data.
         command(*self.inside("hostile", "ethtool", "-K", "br0", "tx", "off", "gso", "off"))
@@ -130,7 +132,8 @@ class Field:
             # Two thousand rooms, and the hall.
             environment["URNIC_MEMORY_MB"] = "256"
         # The siege is about the stack, not about what else the machine does.
-        return Program(["nice", "-n", "-15", *self.inside(side, self.binary, *words)], environment, self.log)
+        place = ["taskset", "-c", ELSEWHERE] if side == "honest" else []
+        return Program(["nice", "-n", "-15", *self.inside(side, *place, self.binary, *words)], environment, self.log)
 
     def start_server(self):
         if self.server:
@@ -144,7 +147,7 @@ class Field:
         self.honest = self.node("honest", f"{HONEST}/16", "visit", SERVER, str(PORT))
 
     def attack(self, kind, port, count):
-        words = self.inside("hostile", "taskset", "-c", str(os.cpu_count() - 1), sys.executable, os.path.join(HERE, "attack.py"), kind.name, SERVER, str(port), str(count))
+        words = self.inside("hostile", "taskset", "-c", ELSEWHERE, sys.executable, os.path.join(HERE, "attack.py"), kind.name, SERVER, str(port), str(count))
         return Program(words, log=self.log)
 
     def clear(self):

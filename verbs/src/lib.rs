@@ -33,6 +33,7 @@ pub mod simulation;
 mod source;
 mod srq;
 mod sync;
+mod turns;
 mod waiting;
 mod wc;
 mod wr;

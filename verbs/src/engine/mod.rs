@@ -24,7 +24,6 @@ mod rooms;
 mod senders;
 mod slab;
 mod teardown;
-mod turns;
 
 pub(crate) use incomplete::INCOMPLETE_MAX;
 pub(crate) use open::{choose_kernel, open};
@@ -38,6 +37,7 @@ use crate::memory::{MrFault, MrTable};
 use crate::port::{BURST, Port, PortBuffers, Wire};
 use crate::qp::{QpConnection, QpShared, QpState};
 use crate::shard::{Deed, Doorbells, EngineAttr, EngineOps, ListenId, RequestId, Ties, deliver};
+use crate::turns::Turns;
 use alarms::{Alarm, Alarms};
 use arrayvec::ArrayVec;
 use connect::Listener;
@@ -54,7 +54,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
-use turns::Turns;
 use urnic_config::{Cidr, RtrChoice};
 use urnic_dataplane::RxEvent;
 use urnic_iwarp::{AccessFault, Budget};
@@ -146,7 +145,7 @@ struct Core<F: urnic_tcp::Frame> {
     /// Index in `qps` by queue pair number; numbers are small and dense.
     by_qpn: Vec<Option<u32>>,
     /// Endpoints that want a turn.
-    ready: Turns,
+    ready: Turns<u32>,
     /// Endpoints whose connections may hold memory that was lent to them.
     lenders: Vec<u32>,
     /// Accepted connections whose tag the stack does not know yet.

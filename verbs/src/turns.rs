@@ -1,43 +1,49 @@
-//! The order in which endpoints with work have their turns.
+//! The order in which those that have something to say take their turns: connections that send, peers of which there is
+//! something to tell.
 //!
-//! One whose last turn sent all that there was comes before those that had more to say than a turn, or the peer's window,
-//! takes: a short message passes thousands of connections that are never done (as new flows do in RFC 8290 §4.2). Every
-//! fourth turn is one of the others, so that they are not kept away either.
+//! One that was done after its last turn comes before those that had more than a turn takes: a short message passes
+//! thousands of connections that are never done (as new flows do in RFC 8290 §4.2). Every fourth turn is one of the
+//! others, so that they are not kept away either.
 
 use std::collections::VecDeque;
 
 /// Turns in a row before which nobody waits that is never done.
 const IN_A_ROW: u8 = 3;
 
-/// Endpoints that want a turn, each at most once.
-#[derive(Default)]
-pub(super) struct Turns {
-    brief: VecDeque<u32>,
-    greedy: VecDeque<u32>,
+/// Those that want a turn, each at most once.
+pub(crate) struct Turns<T> {
+    brief: VecDeque<T>,
+    greedy: VecDeque<T>,
     /// Turns of the brief while greedy ones wait.
     row: u8,
 }
 
-impl Turns {
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        Self { brief: VecDeque::new(), greedy: VecDeque::new(), row: 0 }
+    }
+}
+
+impl<T> Turns<T> {
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.brief.is_empty() && self.greedy.is_empty()
     }
 
     #[inline]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.brief.len() + self.greedy.len()
     }
 
-    /// `greedy`: it had more to send at its last turn than it could.
+    /// `greedy`: it was not done after its last turn.
     #[inline]
-    pub(super) fn push(&mut self, index: u32, greedy: bool) {
-        if greedy { &mut self.greedy } else { &mut self.brief }.push_back(index);
+    pub(crate) fn push(&mut self, who: T, greedy: bool) {
+        if greedy { &mut self.greedy } else { &mut self.brief }.push_back(who);
     }
 
     /// Whose turn it is.
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<u32> {
+    pub(crate) fn pop(&mut self) -> Option<T> {
         if self.greedy.is_empty() || self.row < IN_A_ROW && !self.brief.is_empty() {
             self.row = if self.greedy.is_empty() { 0 } else { self.row + 1 };
             return self.brief.pop_front();
