@@ -75,6 +75,8 @@ class Peer:
             await self.loop.sock_sendall(self.socket, octets)
         except OSError as error:
             raise Gone from error
+        # What the kernel takes at once has kept all others waiting, and the end of the attack too.
+        await asyncio.sleep(0)
 
     async def some(self, most=65536):
         """What is there; empty at the end."""
