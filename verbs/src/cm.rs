@@ -432,7 +432,11 @@ impl ConnRequest {
     pub fn accept(mut self, qp: &Qp, param: &ConnParam) -> Result<Connection> {
         param.check()?;
         let device = self.device.as_ref().ok_or(Error::RequestGone)?;
-        device.shard.control(|engine| engine.accept(self.id, qp.qpn(), param))?;
+        device.shard.control(|engine| {
+            // That the peer has given up may have arrived.
+            engine.pass();
+            engine.accept(self.id, qp.qpn(), param)
+        })?;
         let device = self.device.take().ok_or(Error::RequestGone)?;
         Ok(Connection { qpn: qp.qpn(), device })
     }
