@@ -4,6 +4,7 @@
  *
  *   soak SECONDS SEED */
 #include <dirent.h>
+#include <limits.h>
 #include <malloc.h>
 
 #include "harness.h"
@@ -29,14 +30,21 @@ static long resident(void)
 	return pages * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
+/* The fewest of several looks: other threads open files for a moment, or let go of what was destroyed a moment later. What
+ * leaks is there every time. */
 static int descriptors(void)
 {
-	int n = 0;
-	DIR *folder = SOME(opendir("/proc/self/fd"));
-	while (readdir(folder))
-		n++;
-	closedir(folder);
-	return n;
+	int fewest = INT_MAX;
+	for (int look = 0; look < 20; look++) {
+		int n = 0;
+		DIR *folder = SOME(opendir("/proc/self/fd"));
+		while (readdir(folder))
+			n++;
+		closedir(folder);
+		fewest = n < fewest ? n : fewest;
+		usleep(1000);
+	}
+	return fewest;
 }
 
 /* Objects that come and go while connections work. */
