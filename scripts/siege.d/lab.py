@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 
-# Where all but the server runs, as if it were other machines; the server runs where it likes.
-ELSEWHERE = str(os.cpu_count() - 1)
+# The processor on which all but the server runs, as if it were other machines; the server runs where it likes.
+ELSEWHERE = str(max(os.sched_getaffinity(0)))
 SERVER, HONEST = "10.78.0.1", "10.78.0.2"
 # The server's port and one that it does not have; the attackers' port and one that they do not have.
 PORT, CLOSED, LISTENING, DEAF = 7500, 7501, 7502, 7503
@@ -91,6 +91,11 @@ class Program:
             self.process.wait()
 
 
+def mask(processor):
+    """A set of one processor as the kernel reads it: groups of 32 bits, the highest first."""
+    return ",".join([f"{1 << processor % 32:x}"] + ["0"] * (processor // 32))
+
+
 class Field:
     """Three namespaces: the server's, the honest client's, and the attackers' with a bridge to both."""
 
@@ -115,7 +120,7 @@ class Field:
             command("ip", "-n", self.names[side], "link", "set", "eth0", "up")
             command(*self.inside(side, "ethtool", "-K", "eth0", "tx", "off"))
             # What the attackers' kernel does with a frame is no work of the thread that sent it.
-            steering = f"echo {1 << int(ELSEWHERE):x} > /sys/class/net/to-{side}/queues/rx-0/rps_cpus"
+            steering = f"echo {mask(int(ELSEWHERE))} > /sys/class/net/to-{side}/queues/rx-0/rps_cpus"
             command(*self.inside("hostile", "sh", "-c", steering))
         # A cable in memory would carry unfilled checksums and unsegmented data.
         command(*self.inside("hostile", "ethtool", "-K", "br0", "tx", "off", "gso", "off"))

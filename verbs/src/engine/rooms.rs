@@ -93,7 +93,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
         }
     }
 
-    /// Ends the connection of a peer that is not in RDMA mode and to which nothing was said, when the burst has been worked off.
+    /// Ends the connection of a peer that is not in RDMA mode, when the burst has been worked off; by a FIN only where
+    /// nothing was said to it.
     pub(super) fn dismiss(&mut self, index: u32, farewell: Farewell) {
         match farewell {
             Farewell::Fin => {
