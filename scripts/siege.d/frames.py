@@ -6,7 +6,7 @@ import socket
 import struct
 import time
 
-INTERFACE = "br0"
+INTERFACE = "eth0"
 BROADCAST = b"\xff" * 6
 # Nobody's; the lab's bridge sends its frames to the server's port.
 DECOY = bytes.fromhex("02000000dec0")

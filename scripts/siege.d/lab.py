@@ -97,11 +97,11 @@ def mask(processor):
 
 
 class Field:
-    """Three namespaces: the server's, the honest client's, and the attackers' with a bridge to both."""
+    """Four namespaces: the server's, the honest client's, the attackers', and a switch between them."""
 
     def __init__(self, binary, log):
         self.binary, self.log = binary, log
-        self.names = {side: f"siege-{side}-{os.getpid()}" for side in ("server", "honest", "hostile")}
+        self.names = {side: f"siege-{side}-{os.getpid()}" for side in ("switch", "server", "honest", "hostile")}
         self.server = self.honest = None
         self.room_before = None
 
@@ -112,26 +112,28 @@ class Field:
         self.widen(ROOM)
         for name in self.names.values():
             command("ip", "netns", "add", name)
-        hostile = self.names["hostile"]
-        command("ip", "-n", hostile, "link", "add", "br0", "type", "bridge", "forward_delay", "0")
-        for side in ("server", "honest"):
-            command("ip", "-n", hostile, "link", "add", f"to-{side}", "type", "veth", "peer", "name", "eth0", "netns", self.names[side])
-            command("ip", "-n", hostile, "link", "set", f"to-{side}", "master", "br0", "up")
+        switch, hostile = self.names["switch"], self.names["hostile"]
+        command("ip", "-n", switch, "link", "add", "br0", "type", "bridge", "forward_delay", "0")
+        for side in ("server", "honest", "hostile"):
+            command("ip", "-n", switch, "link", "add", f"to-{side}", "type", "veth", "peer", "name", "eth0", "netns", self.names[side])
+            command("ip", "-n", switch, "link", "set", f"to-{side}", "master", "br0", "up")
             command("ip", "-n", self.names[side], "link", "set", "eth0", "up")
-            command(*self.inside(side, "ethtool", "-K", "eth0", "tx", "off"))
-            # What the attackers' kernel does with a frame is no work of the thread that sent it.
-            steering = f"echo {mask(int(ELSEWHERE))} > /sys/class/net/to-{side}/queues/rx-0/rps_cpus"
-            command(*self.inside("hostile", "sh", "-c", steering))
-        # A cable in memory would carry unfilled checksums and unsegmented data.
-        command(*self.inside("hostile", "ethtool", "-K", "br0", "tx", "off", "gso", "off"))
+            # A cable in memory would carry unfilled checksums and unsegmented data.
+            command(*self.inside(side, "ethtool", "-K", "eth0", "tx", "off", "gso", "off"))
+        # What is done with a frame behind the cable is no work of the thread that sent it.
+        steering = f"echo {mask(int(ELSEWHERE))} > /sys/class/net/to-server/queues/rx-0/rps_cpus"
+        command(*self.inside("switch", "sh", "-c", steering))
+        # The attackers' interface puts segments together as a NIC does, and has a queue of its own: nobody else's frames wait
+        # in the switch until their kernel has worked off theirs.
+        command(*self.inside("hostile", "ethtool", "-K", "eth0", "gro", "on"))
         # What is for nobody goes to the server's port, so that nothing but its address makes the difference.
-        command("bridge", "-n", hostile, "fdb", "add", "02:00:00:00:de:c0", "dev", "to-server", "master", "static")
+        command("bridge", "-n", switch, "fdb", "add", "02:00:00:00:de:c0", "dev", "to-server", "master", "static")
         command("ip", "-n", hostile, "link", "set", "lo", "up")
-        command("ip", "-n", hostile, "link", "set", "br0", "up")
+        command("ip", "-n", switch, "link", "set", "br0", "up")
         settings = ["net.ipv4.ip_local_port_range=1024 65000", f"net.ipv4.ip_local_reserved_ports={LISTENING}-{DEAF}", "net.ipv4.tcp_tw_reuse=1", "net.core.somaxconn=4096"]
         for setting in settings:
             command(*self.inside("hostile", "sysctl", "-qw", setting))
-        addresses = [f"address add 10.78.{1 + n // 250}.{1 + n % 250}/16 dev br0" for n in range(64)]
+        addresses = [f"address add 10.78.{1 + n // 250}.{1 + n % 250}/16 dev eth0" for n in range(64)]
         batch = subprocess.run(["ip", "-n", hostile, "-batch", "-"], input="\n".join(addresses), text=True, capture_output=True)
         if batch.returncode != 0:
             raise Failed(f"ip address add: {batch.stderr.strip()}")

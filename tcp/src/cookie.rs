@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_secs(64);
 /// How long after the last cookie was sent one may come back.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(2 * TICK.as_secs());
 /// The MSS is rounded down to one of these.
-const MSS: [u16; 8] = [88, 536, 1220, 1360, 1440, 1460, 4036, 8960];
+const MSS: [u16; 8] = [216, 536, 1220, 1360, 1440, 1460, 4036, 8960];
 const MAC_BITS: u32 = 27;
 /// Bits of a timestamp that hold options: four of window scale, one of SACK.
 const OPTIONS: u32 = (1 << 5) - 1;

@@ -49,8 +49,10 @@ fn held_frames(recv_window: u32) -> u32 {
 
 /// Records that one connection may have queued or in flight.
 const MAX_RECORDS: usize = 1 << 16;
-/// The smallest segment that a peer can make us send (its MSS option may ask for less).
-const MIN_PEER_MSS: u16 = 88;
+/// The smallest segment that a peer can make us send, as in FreeBSD: its MSS option may ask for less, but any host takes packets
+/// of 576 octets (RFC 1122 §3.3.2), an ULPDU of 128 octets, the least that DDP is promised (RFC 5044 §3, MPA-5), fits into one,
+/// and what costs us a segment for each few octets is an attack.
+const MIN_PEER_MSS: u16 = 216;
 /// The peer's MSS if it does not say (RFC 9293 §3.7.1).
 pub(crate) const DEFAULT_PEER_MSS: u16 = 536;
 const DEFAULT_PEER_MSS_V6: u16 = 1220;
