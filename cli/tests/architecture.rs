@@ -33,6 +33,9 @@ const TEST_ARROWS: &[(&str, &[&str])] = &[
     ("urnic-cli", &["urnic-tcp", "urnic-crc"]),
 ];
 
+/// Floors inside a crate, from above: modules of one use those of their own and of lower ones.
+const FLOORS: &[(&str, &[&str])] = &[("verbs", &["api", "drive", "shared"])];
+
 /// Crates whose code is safe Rust throughout.
 const SAFE: &[&str] = &["config", "tcp", "tcp/sim", "iwarp"];
 
@@ -95,6 +98,46 @@ fn protocol_crates_build_without_dpdk() {
         }
         assert!(!seen.iter().any(|id| name(id) == "dpdk-sys"), "{start} depends on DPDK");
     }
+}
+
+/// Modules directly below the root of a crate that `source` names. Tests at its end, and what documents link to, do not
+/// count.
+fn modules_named(source: &str) -> BTreeSet<String> {
+    let code = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    let code = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    code.flat_map(|line| line.split("crate::").skip(1))
+        .map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect())
+        .collect()
+}
+
+#[test]
+fn floors_use_only_those_below_them() {
+    for (krate, floors) in FLOORS {
+        let src = root().join(krate).join("src");
+        for path in sources().iter().filter(|path| path.starts_with(&src)) {
+            let inside = path.strip_prefix(&src).expect("a prefix");
+            let tests = inside
+                .iter()
+                .any(|part| ["tests", "tests.rs", "models.rs", "fake.rs"].map(AsRef::as_ref).contains(&part));
+            if tests || inside == Path::new("lib.rs") {
+                continue;
+            }
+            let at = floors.iter().position(|floor| inside.starts_with(floor));
+            let at = at.unwrap_or_else(|| panic!("{} is on no floor", path.display()));
+            let named = modules_named(&fs::read_to_string(path).expect("a source"));
+            let upper = floors[..at].iter().find(|floor| named.contains(**floor));
+            assert!(upper.is_none(), "{} must not use {upper:?}", path.display());
+            assert!(
+                named.iter().all(|name| floors.contains(&name.as_str())),
+                "{} must name floors, not what the root re-exports: {named:?}",
+                path.display()
+            );
+        }
+    }
+    let named = modules_named(
+        "/// [`a`](crate::b::C)\nuse crate::drive::{port, shard};\n#[cfg(test)]\nmod tests {\nuse crate::api;\n}",
+    );
+    assert_eq!(named.into_iter().collect::<Vec<_>>(), ["drive"]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What other implementations put on the wire that the standards do not say, with the evidence. Whatever in this crate
 //! exists only because some peer is as it is has its place here; what the engine does about peers' behaviour in time is
-//! in `verbs/src/engine/peers.rs`.
+//! in `verbs/src/drive/engine/peers.rs`.
 
 use crate::Terminate;
 

@@ -7,57 +7,39 @@
 //! Whoever polls drives the engine; the engine's own thread steps in when nobody does (unless `progress`
 //! says otherwise). All objects can be shared among threads.
 
-mod by_source;
-mod channel;
-mod cm;
-mod cq;
-mod device;
-mod engine;
-mod error;
-mod eventfd;
-mod events;
-#[cfg(test)]
-mod fake;
-mod inspect;
-mod memory;
-mod pd;
-mod port;
-mod qp;
-mod queue;
-#[cfg(feature = "sabotage")]
-pub mod sabotage;
-#[cfg(not(feature = "sabotage"))]
-mod sabotage;
-mod shard;
-pub mod simulation;
-mod source;
-mod srq;
-mod sync;
-mod turns;
-mod waiting;
-mod wc;
-mod wr;
+// Floors, from above: each uses those below it.
+mod api;
+mod drive;
+mod shared;
 
-pub use channel::CompChannel;
-pub use cm::{
-    CmEvent, ConnParam, ConnRequest, ConnectFailure, Connection, DisconnectReason, EventChannel, EventSink,
-    Listener, MAX_PRIVATE_DATA, Terms,
+pub use api::channel::CompChannel;
+pub use api::cm::{Connection, EventChannel, Listener};
+pub use api::cq::{Completion, Completions, Cq, CqInit};
+pub use api::device::{Device, DeviceAttr};
+pub use api::events::AsyncEvents;
+pub use api::mr::{Mr, Rereg};
+pub use api::mw::{Mw, MwBind};
+pub use api::pd::Pd;
+pub use api::qp::{Qp, QpAttr, QpInit};
+pub use api::simulation;
+pub use api::srq::{Srq, SrqAttr, SrqInit};
+pub use drive::shard::before_exit;
+pub use shared::cm::{
+    CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventSink, MAX_PRIVATE_DATA, Terms,
 };
-pub use cq::{Completion, Completions, Cq, CqInit};
-pub use device::{Device, DeviceAttr};
-pub use error::{Error, PostError, PostListError, Result};
-pub use events::{AsyncEvent, AsyncEvents, AsyncSink, FaultCause, QpFault};
-pub use inspect::ConnectionAttr;
-pub use memory::{Access, Mr, Mw, MwBind, MwKind, Rereg};
-pub use pd::Pd;
-pub use qp::{Qp, QpAttr, QpConnection, QpInit, QpState, TerminateInfo};
-pub use shard::{before_exit, in_forked_child};
-pub use srq::{Srq, SrqAttr, SrqInit};
+pub use shared::connection::ConnectionAttr;
+pub use shared::error::{Error, PostError, PostListError, Result};
+pub use shared::events::{AsyncEvent, AsyncSink, FaultCause, QpFault};
+pub use shared::memory::{Access, MwKind};
+pub use shared::qp::{QpConnection, QpState, TerminateInfo};
+pub use shared::quiet::in_forked_child;
+#[cfg(feature = "sabotage")]
+pub use shared::sabotage;
+pub use shared::wc::{Wc, WcFlags, WcOpcode, WcStatus};
+pub use shared::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 pub use urnic_config::{Cidr, RtrChoice};
 pub use urnic_dataplane::is_control_thread;
 pub use urnic_iwarp::Rtr;
 pub use urnic_tcp::{
     ConnInfo as TcpInfo, Keepalive, Patience, RecoveryState as TcpRecovery, State as TcpState,
 };
-pub use wc::{Wc, WcFlags, WcOpcode, WcStatus};
-pub use wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};

@@ -1,0 +1,215 @@
+//! Connections: listening, connecting, and the events that tell of both.
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use urnic_tcp::Patience;
+
+use super::device::DeviceShared;
+use super::qp::Qp;
+use crate::drive::shard::ListenId;
+use crate::shared::cm::{
+    Answers, CmEvent, ConnParam, ConnRequest, EventQueue, EventSink, RequestId, check_patience,
+    check_private_data,
+};
+use crate::shared::error::{Error, Result};
+
+const FOREIGN: Error = Error::Invalid("the queue pair belongs to another device");
+
+/// A channel for connection events. Its descriptor ([`AsFd`]) is readable while events wait. Events of one peer (IPv4
+/// address, IPv6 /64) come in their order, and one of each peer in turn.
+///
+/// Dropping it rejects the requests that it still holds.
+pub struct EventChannel {
+    queue: Arc<EventQueue>,
+    device: Arc<DeviceShared>,
+}
+
+impl EventChannel {
+    pub(crate) fn new(device: &Arc<DeviceShared>, sink: Option<EventSink>) -> Result<Self> {
+        Ok(Self { queue: EventQueue::new(sink)?, device: device.clone() })
+    }
+
+    /// Listens for connection requests on a TCP port. At most `backlog` of each source (IPv4 address, IPv6 /64) wait for
+    /// their answer, at most 16 times as many of all, fewer of each as that fills, and at most 8,192 at all listeners of a
+    /// device; what comes then is reset. Peers whose request is not complete take no place.
+    ///
+    /// # Errors
+    /// [`Error::PortInUse`], [`Error::Exhausted`].
+    pub fn listen(&self, port: u16, backlog: u32) -> Result<Listener> {
+        let events = self.queue.clone();
+        let id = self.device.shard.control(|engine| engine.listen(port, backlog, events))?;
+        Ok(Listener { id, port, device: self.device.clone() })
+    }
+
+    /// Starts to connect an idle queue pair. An event tells how that went.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for too much private data or a queue pair of another device, [`Error::QpState`] if the queue pair
+    /// is not idle, [`Error::NoRoute`], [`Error::Exhausted`].
+    pub fn connect(&self, qp: &Qp, to: impl Into<SocketAddr>, param: &ConnParam) -> Result<Connection> {
+        param.check()?;
+        if !Arc::ptr_eq(&qp.pd().shared.device, &self.device) {
+            return Err(FOREIGN);
+        }
+        let (qpn, to) = (qp.qpn(), to.into());
+        let events = self.queue.clone();
+        self.device.shard.control(|engine| engine.connect(qpn, to, param, events))?;
+        Ok(Connection { qpn, device: self.device.clone() })
+    }
+
+    /// The next event, if there is one. Drives the engine unless its own thread is dedicated to that.
+    pub fn poll(&self) -> Option<CmEvent> {
+        if let Some(event) = self.take() {
+            return Some(event);
+        }
+        self.device.shard.poll_pass();
+        self.take()
+    }
+
+    /// Waits for the next event, at most `timeout`.
+    pub fn wait(&self, timeout: Duration) -> Option<CmEvent> {
+        self.device.shard.wait(&self.queue.fd, Some(timeout), || self.take())
+    }
+
+    fn take(&self) -> Option<CmEvent> {
+        let mut event = self.queue.take()?;
+        if let CmEvent::ConnectRequest(request) = &mut event {
+            self.adopt(request);
+        }
+        Some(event)
+    }
+
+    /// Makes a request that a sink was given answerable. Before this, dropping it leaves the peer waiting.
+    pub fn adopt(&self, request: &mut ConnRequest) {
+        request.answers = Some(self.device.clone());
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.fd.as_fd()
+    }
+}
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        while self.take().is_some() {}
+    }
+}
+
+/// A listening port; dropping it ends that.
+pub struct Listener {
+    id: ListenId,
+    port: u16,
+    device: Arc<DeviceShared>,
+}
+
+impl Listener {
+    /// The TCP port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = self.device.shard.control(|engine| {
+            engine.unlisten(self.id);
+            Ok(())
+        });
+    }
+}
+
+impl ConnRequest {
+    /// Accepts with an idle queue pair. [`CmEvent::Established`] follows.
+    ///
+    /// # Errors
+    /// [`Error::RequestGone`] if the peer gave up, [`Error::QpState`] if the queue pair is not idle,
+    /// [`Error::Invalid`] for too much private data or a queue pair of another device. The request is rejected then.
+    pub fn accept(mut self, qp: &Qp, param: &ConnParam) -> Result<Connection> {
+        param.check()?;
+        let answers = self.answers.as_ref().ok_or(Error::RequestGone)?;
+        let device = &qp.pd().shared.device;
+        if !std::ptr::addr_eq(Arc::as_ptr(answers), Arc::as_ptr(device)) {
+            return Err(FOREIGN);
+        }
+        answers.accept(self.id, qp.qpn(), param)?;
+        self.answers = None;
+        Ok(Connection { qpn: qp.qpn(), device: device.clone() })
+    }
+
+    /// Refuses, with a message for the peer's application.
+    ///
+    /// # Errors
+    /// [`Error::RequestGone`] if the peer gave up, [`Error::Invalid`] for too much private data.
+    pub fn reject(mut self, private_data: &[u8]) -> Result<()> {
+        check_private_data(private_data)?;
+        self.answers.take().ok_or(Error::RequestGone)?.reject(self.id, private_data)
+    }
+}
+
+impl Answers for DeviceShared {
+    fn accept(&self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<()> {
+        self.shard.control(|engine| {
+            // That the peer has given up may have arrived.
+            engine.pass();
+            engine.accept(request, qpn, param)
+        })
+    }
+
+    fn reject(&self, request: RequestId, private_data: &[u8]) -> Result<()> {
+        self.shard.control(|engine| engine.reject(request, private_data))
+    }
+}
+
+/// A connection, standing or on its way. The queue pair owns it: dropping this handle does nothing.
+#[derive(Clone)]
+pub struct Connection {
+    qpn: u32,
+    device: Arc<DeviceShared>,
+}
+
+impl Connection {
+    /// The number of the queue pair.
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// Closes gracefully: what was posted is sent, then the connection ends. One that does not stand yet is given up
+    /// ([`ConnectFailure::Aborted`]), and the queue pair stays idle.
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`].
+    pub fn disconnect(&self) -> Result<()> {
+        self.device.shard.control(|engine| engine.disconnect(self.qpn))
+    }
+
+    /// Changes when a silent peer counts as dead, from now on; `None`: as configured.
+    ///
+    /// ```no_run
+    /// # fn example(connection: &urnic::Connection) -> urnic::Result<()> {
+    /// use std::time::Duration;
+    /// use urnic::{Keepalive, Patience};
+    ///
+    /// // Two seconds when nothing is under way, five when something is.
+    /// let keepalive =
+    ///     Keepalive { idle: Duration::from_secs(1), interval: Duration::from_millis(250), count: 4 };
+    /// connection.set_patience(Some(Patience {
+    ///     keepalive: Some(keepalive),
+    ///     user_timeout: Some(Duration::from_secs(5)),
+    /// }))
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`], [`Error::Invalid`] for times below 10 ms or over 24 h.
+    pub fn set_patience(&self, patience: Option<Patience>) -> Result<()> {
+        patience.as_ref().map_or(Ok(()), check_patience)?;
+        self.device.shard.arrange(|engine| engine.set_patience(self.qpn, patience))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,317 @@
+//! The device.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use urnic_config::{Cidr, Config, Progress};
+use urnic_dataplane::Capabilities;
+
+use crate::api::channel::CompChannel;
+use crate::api::cm::EventChannel;
+use crate::api::cq::{Cq, CqInit};
+use crate::api::events::AsyncEvents;
+use crate::api::inspect::Inspector;
+use crate::api::pd::{Pd, PdShared};
+use crate::drive::shard::{EngineOps, Shard, Ties, linger_at_exit};
+use crate::shared::channel::ChannelShared;
+use crate::shared::clock::DeviceClock;
+use crate::shared::cm::EventSink;
+use crate::shared::connection::ConnectionAttr;
+use crate::shared::cq::{CqShared, check_depth};
+use crate::shared::doorbell::Doorbells;
+use crate::shared::error::{Error, Result};
+use crate::shared::events::{AsyncQueue, AsyncSink};
+use crate::shared::memory::{Allocate, Regions};
+use crate::shared::numbers::{
+    MAX_CQE, MAX_CQS, MAX_INLINE, MAX_QPS, MAX_SGE, MAX_SRQS, MAX_WR, Number, Numbers,
+};
+use crate::shared::quiet::forked;
+use crate::shared::scope::Scope;
+
+/// What all objects of a device share.
+pub(crate) struct DeviceShared {
+    pub(crate) shard: Arc<Shard>,
+    pub(crate) events: Arc<AsyncQueue>,
+    clock: DeviceClock,
+    pub(crate) memory: Arc<dyn Allocate>,
+    pub(crate) qpns: Numbers,
+    // Queues may outlive the device.
+    cqns: Arc<Numbers>,
+    pub(crate) srqns: Arc<Numbers>,
+    scopes: AtomicU32,
+    /// Whether the connections' data is waited for at the end; not where time is simulated.
+    lingers: bool,
+    /// Tells other processes.
+    inspector: Option<Inspector>,
+}
+
+impl DeviceShared {
+    /// A number for a new protection domain or queue pair.
+    pub(crate) fn next_scope(&self) -> Scope {
+        Scope(self.scopes.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Drop for DeviceShared {
+    fn drop(&mut self) {
+        self.inspector = None;
+        // The thread first: it keeps the shard alive.
+        self.shard.stop();
+        if self.lingers {
+            self.shard.linger();
+        }
+    }
+}
+
+/// Facts and limits of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceAttr {
+    /// Ethernet address.
+    pub mac: [u8; 6],
+    /// The main IP address.
+    pub ip: IpAddr,
+    /// Bits of the network's part of it.
+    pub prefix_len: u8,
+    /// All addresses at this moment, the main one first.
+    pub addresses: Vec<Cidr>,
+    /// Bytes of an IP packet.
+    pub mtu: u16,
+    /// Kind of port, as in the configuration.
+    pub port: String,
+    /// Whether the link is up.
+    pub link_up: bool,
+    /// What the port can do; none of a simulated one.
+    pub capabilities: Option<Capabilities>,
+    /// Bytes of payload that one frame may carry to the peer that is there now as several TCP segments; zero if none.
+    pub gso_max: usize,
+    /// Queue pairs.
+    pub max_qp: u32,
+    /// Work requests of a queue.
+    pub max_qp_wr: u32,
+    /// Scatter-gather elements of a work request.
+    pub max_sge: u8,
+    /// Inline bytes of a work request.
+    pub max_inline: u32,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Entries of a completion queue.
+    pub max_cqe: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Receives of a shared receive queue.
+    pub max_srq_wr: u32,
+    /// Scatter-gather elements of a receive of a shared receive queue.
+    pub max_srq_sge: u8,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// Reads of the peer that may be outstanding at a queue pair (IRD).
+    pub max_ird: u16,
+    /// Reads of a queue pair that may be outstanding at the peer (ORD).
+    pub max_ord: u16,
+    /// Memory regions and windows together.
+    pub max_mr: u32,
+    /// Memory windows, if there are no regions.
+    pub max_mw: u32,
+    /// Atomics and Writes with immediate data (RFC 7306) are there; whether a peer has them, it has to tell.
+    pub extensions: bool,
+    /// Counters of the engine, by name.
+    pub counters: Vec<(&'static str, u64)>,
+}
+
+/// An RNIC. Clones are handles to the same device; it lives as long as anything made from it, and ends
+/// its connections gracefully, within five seconds, when the last is dropped or the process exits.
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) shared: Arc<DeviceShared>,
+}
+
+impl Device {
+    /// Opens a device: starts EAL if it does not run yet, opens the port, and starts the engine's thread if
+    /// `progress` asks for one.
+    ///
+    /// # Errors
+    /// [`Error::Open`] says what DPDK or the configuration refuses; [`Error::Invalid`] what the configuration
+    /// lacks.
+    pub fn open(config: &Config) -> Result<Self> {
+        if forked() {
+            return Err(Error::Forked);
+        }
+        let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
+        let (engine, memory) = crate::drive::engine::open(config, doorbells.clone())?;
+        let ties = engine.ties();
+        let core = config.engine.cores.first().copied();
+        let shard = Shard::new(engine, doorbells, config.engine.progress, core)?;
+        linger_at_exit(&shard);
+        Ok(Self::new(shard, ties, memory, true))
+    }
+
+    /// A device on a simulated engine; when it ends it waits for nothing, because time may stand still.
+    pub(crate) fn from_engine(
+        engine: Box<dyn EngineOps>,
+        doorbells: Arc<Doorbells>,
+        memory: Arc<dyn Allocate>,
+        progress: Progress,
+        core: Option<usize>,
+    ) -> Result<Self> {
+        let ties = engine.ties();
+        Ok(Self::new(Shard::new(engine, doorbells, progress, core)?, ties, memory, false))
+    }
+
+    pub(crate) fn new(shard: Arc<Shard>, ties: Ties, memory: Arc<dyn Allocate>, lingers: bool) -> Self {
+        let shared = DeviceShared {
+            inspector: if lingers { Inspector::start(&shard) } else { None },
+            shard,
+            events: ties.events,
+            clock: ties.clock,
+            memory,
+            qpns: Numbers::new(MAX_QPS),
+            cqns: Arc::new(Numbers::new(MAX_CQS)),
+            srqns: Arc::new(Numbers::new(MAX_SRQS)),
+            scopes: AtomicU32::new(0),
+            lingers,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Facts and limits.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn attributes(&self) -> Result<DeviceAttr> {
+        let engine = self.shared.shard.control(|engine| Ok(engine.attributes()))?;
+        let main = engine.addresses.first().copied();
+        Ok(DeviceAttr {
+            mac: engine.mac,
+            ip: main.map_or(IpAddr::from([0; 4]), |a| a.address),
+            prefix_len: main.map_or(0, |a| a.prefix),
+            addresses: engine.addresses,
+            mtu: engine.mtu,
+            port: engine.port,
+            link_up: engine.link_up,
+            capabilities: engine.capabilities,
+            gso_max: engine.gso_max,
+            max_qp: MAX_QPS,
+            max_qp_wr: MAX_WR,
+            max_sge: MAX_SGE,
+            max_inline: MAX_INLINE,
+            max_cq: MAX_CQS,
+            max_cqe: MAX_CQE,
+            max_srq: MAX_SRQS,
+            max_srq_wr: MAX_WR,
+            max_srq_sge: MAX_SGE,
+            max_pd: u32::MAX,
+            max_ird: engine.ird,
+            max_ord: engine.ord,
+            max_mr: crate::shared::memory::MAX_REGIONS as u32,
+            max_mw: crate::shared::memory::MAX_REGIONS as u32,
+            extensions: true,
+            counters: engine.counters,
+        })
+    }
+
+    /// Whether this process is a forked child of the one that opened the device, and cannot use it.
+    pub fn is_forked(&self) -> bool {
+        forked()
+    }
+
+    /// The TCP connections of the device, also those that are not in RDMA mode.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn connections(&self) -> Result<Vec<ConnectionAttr>> {
+        self.shared.shard.control(|engine| Ok(engine.connections()))
+    }
+
+    /// Creates a protection domain.
+    pub fn alloc_pd(&self) -> Pd {
+        let scope = self.shared.next_scope();
+        Pd { shared: Arc::new(PdShared { scope, regions: Regions::default(), device: self.shared.clone() }) }
+    }
+
+    /// Creates a completion channel.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if there is no file descriptor left.
+    pub fn create_comp_channel(&self) -> Result<CompChannel> {
+        Ok(CompChannel { shared: ChannelShared::new()?, device: self.shared.clone() })
+    }
+
+    /// Creates a completion queue for at least `depth` completions, with a channel for its events if wanted.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a depth of 0 or beyond the device's limit or a channel of another device,
+    /// [`Error::Exhausted`] if there are too many completion queues.
+    pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq> {
+        self.create_cq_with(&CqInit { depth, channel, timestamps: false })
+    }
+
+    /// The same with all there is to choose.
+    ///
+    /// # Errors
+    /// As for [`create_cq`](Self::create_cq).
+    pub fn create_cq_with(&self, init: &CqInit<'_>) -> Result<Cq> {
+        check_depth(init.depth)?;
+        let channel = init.channel;
+        let device = &self.shared;
+        if channel.is_some_and(|channel| !Arc::ptr_eq(&channel.device, device)) {
+            return Err(Error::Invalid("the completion channel belongs to another device"));
+        }
+        let channel = channel.map(|channel| channel.shared.clone());
+        let cqn = Number::take(&device.cqns).ok_or(Error::Exhausted("completion queues"))?;
+        let clock = init.timestamps.then(|| device.clock.clone());
+        let shared = CqShared::new(cqn, init.depth, channel, device.events.clone(), clock);
+        Ok(Cq { shared, device: device.clone() })
+    }
+
+    /// The device's clock in nanoseconds, from an arbitrary origin: that of time stamps
+    /// ([`Completion::timestamp`](crate::Completion::timestamp)).
+    pub fn raw_clock(&self) -> u64 {
+        (self.shared.clock)()
+    }
+
+    /// What happens to the device and its objects.
+    pub fn async_events(&self) -> AsyncEvents {
+        AsyncEvents::new(&self.shared)
+    }
+
+    /// Creates a channel for connection events.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if there is no file descriptor left.
+    pub fn create_event_channel(&self) -> Result<EventChannel> {
+        EventChannel::new(&self.shared, None)
+    }
+
+    /// Creates a channel whose events do not wait in it: `sink` is given each as it happens, by whichever thread drives the
+    /// engine. It must be quick and must not use the device. [`EventChannel::adopt`] makes requests answerable.
+    ///
+    /// # Errors
+    /// As for [`create_event_channel`](Self::create_event_channel).
+    pub fn create_event_sink(&self, sink: EventSink) -> Result<EventChannel> {
+        EventChannel::new(&self.shared, Some(sink))
+    }
+
+    /// Does `deed` once `time` has passed by the device's clock, in whichever thread drives the engine then, or never if the
+    /// device ends before. It must be quick and must not use the device.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn after(&self, time: Duration, deed: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.shared.shard.control(|engine| {
+            engine.after(time, Box::new(deed));
+            Ok(())
+        })
+    }
+
+    /// Gives asynchronous events to `sink` as they happen, and those that nobody has read now, instead of keeping them for
+    /// [`async_events`](Self::async_events). It must be quick and must not use the device. Only the first sink counts.
+    pub fn sink_async_events(&self, sink: AsyncSink) {
+        self.shared.events.divert(sink);
+    }
+}
+
+#[cfg(test)]
+mod tests;

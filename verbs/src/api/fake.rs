@@ -1,0 +1,384 @@
+//! An engine without a network, for tests of everything around it: whatever is posted completes, Sends arrive at
+//! the QP at the other end of the connection if a receive is posted.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use urnic_config::{Cidr, Progress};
+use urnic_dataplane::RxEvent;
+use urnic_iwarp::Role;
+use urnic_iwarp::startup::{Negotiated, PeerParams};
+
+use crate::api::device::Device;
+use crate::drive::shard::{Deed, EngineAttr, EngineOps, ListenId, Shard, Ties};
+use crate::shared::cm::{
+    CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue, RequestId, Terms,
+};
+use crate::shared::connection::ConnectionAttr;
+use crate::shared::doorbell::Doorbells;
+use crate::shared::error::{Error, Result};
+use crate::shared::events::{AsyncEvent, AsyncQueue};
+use crate::shared::memory::{MrTable, PageAllocator};
+use crate::shared::numbers::MAX_QPS;
+use crate::shared::qp::{QpConnection, QpShared, QpState, Receives};
+use crate::shared::wc::{Wc, WcFlags, WcOpcode, WcStatus};
+use crate::shared::wr::SendFlags;
+
+/// Where all peers are.
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// What a test sees of the engine, and tells it.
+#[derive(Default)]
+pub(crate) struct Knobs {
+    pub(crate) passes: AtomicU64,
+    /// Passes that happened while another was running: must stay 0.
+    pub(crate) overlaps: AtomicU32,
+    inside: AtomicBool,
+    /// Passes that find work although nothing was posted, as if frames arrived.
+    pub(crate) arrivals: AtomicU32,
+    /// Passes needed after shutdown until everything is drained.
+    pub(crate) undrained: AtomicU32,
+    /// What tells of arrivals, if anything does, and how often it was armed.
+    pub(crate) rx_event: OnceLock<Arc<RxEvent>>,
+    pub(crate) armed: AtomicU32,
+    pub(crate) shut_down: AtomicBool,
+    pub(crate) overflows: AtomicU32,
+    /// The STag's region was resolved while it was registered.
+    pub(crate) rejected: AtomicU32,
+}
+
+struct FakeQp {
+    shared: Arc<QpShared>,
+    sends: u32,
+    receives: u32,
+    peer: Option<u32>,
+    events: Option<Arc<EventQueue>>,
+}
+
+pub(crate) struct FakeEngine {
+    knobs: Arc<Knobs>,
+    doorbells: Arc<Doorbells>,
+    async_queue: Arc<AsyncQueue>,
+    table: MrTable,
+    qps: HashMap<u32, FakeQp>,
+    ready: VecDeque<u32>,
+    listeners: HashMap<u16, (ListenId, Arc<EventQueue>)>,
+    requests: HashMap<RequestId, (u32, Vec<u8>)>,
+    ports: HashSet<u16>,
+    next: u64,
+    /// Done in the next pass: there is no time here.
+    later: Vec<Deed>,
+}
+
+/// A device on a fake engine.
+pub(crate) fn device(progress: Progress) -> (Device, Arc<Knobs>) {
+    let knobs = Arc::new(Knobs::default());
+    let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
+    let engine = FakeEngine::new(knobs.clone(), doorbells.clone());
+    let ties = engine.ties();
+    let shard = Shard::new(Box::new(engine), doorbells, progress, None).unwrap();
+    (Device::new(shard, ties, Arc::new(PageAllocator), true), knobs)
+}
+
+impl FakeEngine {
+    pub(crate) fn new(knobs: Arc<Knobs>, doorbells: Arc<Doorbells>) -> Self {
+        Self {
+            knobs,
+            doorbells,
+            async_queue: AsyncQueue::new().unwrap(),
+            table: MrTable::new(7),
+            qps: HashMap::new(),
+            ready: VecDeque::new(),
+            listeners: HashMap::new(),
+            requests: HashMap::new(),
+            ports: HashSet::new(),
+            next: 0,
+            later: Vec::new(),
+        }
+    }
+
+    fn serve(&mut self, qpn: u32) {
+        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        let shared = qp.shared.clone();
+        let status = match shared.state() {
+            QpState::Idle => return,
+            QpState::Error => WcStatus::Flushed,
+            _ => WcStatus::Success,
+        };
+        let mut arrivals = Vec::new();
+        while let Some(view) = shared.send.peek(qp.sends) {
+            let entry = *view.entry;
+            let opcode = view.completes_as();
+            if opcode == WcOpcode::Send {
+                arrivals.push((entry.length, entry.flags.contains(SendFlags::SOLICITED)));
+            }
+            let wc = Wc { wr_id: entry.wr_id, status, opcode, byte_len: entry.length, qpn, ..Wc::default() };
+            if shared.signal_all || status != WcStatus::Success || entry.flags.contains(SendFlags::SIGNALED) {
+                self.knobs.overflows.fetch_add(shared.send_cq.push(wc).is_err().into(), Ordering::Relaxed);
+            }
+            shared.send.release(qp.sends);
+            qp.sends = qp.sends.wrapping_add(1);
+        }
+        if status == WcStatus::Flushed {
+            let Receives::Own(recv) = &shared.recv else { return };
+            while let Some(view) = recv.peek(qp.receives) {
+                let wc = Wc { wr_id: view.wr_id, status, opcode: WcOpcode::Recv, qpn, ..Wc::default() };
+                self.knobs.overflows.fetch_add(shared.recv_cq.push(wc).is_err().into(), Ordering::Relaxed);
+                recv.release(qp.receives);
+                qp.receives = qp.receives.wrapping_add(1);
+            }
+        }
+        let Some(peer) = qp.peer.and_then(|peer| self.qps.get_mut(&peer)) else { return };
+        let Receives::Own(recv) = &peer.shared.recv else { return };
+        for (byte_len, solicited) in arrivals {
+            let Some(view) = recv.peek(peer.receives) else { continue };
+            let flags = if solicited { WcFlags::SOLICITED } else { WcFlags::empty() };
+            let wc = Wc {
+                wr_id: view.wr_id,
+                opcode: WcOpcode::Recv,
+                byte_len,
+                qpn: peer.shared.qpn,
+                flags,
+                ..Wc::default()
+            };
+            let _ = peer.shared.recv_cq.push(wc);
+            recv.release(peer.receives);
+            peer.receives = peer.receives.wrapping_add(1);
+        }
+    }
+}
+
+impl EngineOps for FakeEngine {
+    fn arm(&mut self) -> Option<Arc<RxEvent>> {
+        let event = self.knobs.rx_event.get()?;
+        self.knobs.armed.fetch_add(1, Ordering::SeqCst);
+        Some(event.clone())
+    }
+
+    fn kick(&mut self, _qpn: u32) -> bool {
+        false
+    }
+
+    fn pass(&mut self) -> bool {
+        if self.knobs.inside.swap(true, Ordering::SeqCst) {
+            self.knobs.overlaps.fetch_add(1, Ordering::SeqCst);
+        }
+        let mut worked = false;
+        self.later.drain(..).for_each(|deed| deed());
+        while let Some(qpn) = self.doorbells.pop() {
+            worked = true;
+            if let Some(qp) = self.qps.get(&qpn) {
+                qp.shared.bell.answer();
+                self.ready.push_back(qpn);
+            }
+        }
+        while let Some(qpn) = self.ready.pop_front() {
+            self.serve(qpn);
+        }
+        let less = |n: u32| n.checked_sub(1);
+        worked |= self.knobs.arrivals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+        if self.knobs.shut_down.load(Ordering::SeqCst) {
+            let _ = self.knobs.undrained.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        }
+        self.knobs.passes.fetch_add(1, Ordering::SeqCst);
+        self.knobs.inside.store(false, Ordering::SeqCst);
+        worked
+    }
+
+    fn next_deadline(&mut self) -> Option<Duration> {
+        None
+    }
+
+    fn ties(&self) -> Ties {
+        let knobs = self.knobs.clone();
+        let clock = Arc::new(move || knobs.passes.load(Ordering::SeqCst));
+        Ties { events: self.async_queue.clone(), clock }
+    }
+
+    fn table(&mut self) -> &mut MrTable {
+        &mut self.table
+    }
+
+    fn after(&mut self, _time: Duration, deed: Deed) {
+        self.later.push(deed);
+    }
+
+    fn take_back(&mut self, _range: &std::ops::Range<usize>) {}
+
+    fn attach_qp(&mut self, shared: Arc<QpShared>) -> Result<()> {
+        let qpn = shared.qpn;
+        let qp = FakeQp { shared, sends: 0, receives: 0, peer: None, events: None };
+        assert!(self.qps.insert(qpn, qp).is_none());
+        Ok(())
+    }
+
+    fn detach_qp(&mut self, qpn: u32) {
+        let _ = self.disconnect(qpn);
+        assert!(self.qps.remove(&qpn).is_some());
+    }
+
+    fn modify_to_error(&mut self, qpn: u32) {
+        if let Some(qp) = self.qps.get(&qpn) {
+            qp.shared.set_state(QpState::Error);
+        }
+        self.serve(qpn);
+    }
+
+    fn modify_to_idle(&mut self, qpn: u32) -> Result<()> {
+        if let Some(qp) = self.qps.get(&qpn) {
+            qp.shared.set_state(QpState::Idle);
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, qpn: u32) -> Result<()> {
+        self.disconnect(qpn)
+    }
+
+    fn connection(&mut self, _qpn: u32) -> Result<Option<QpConnection>> {
+        Ok(None)
+    }
+
+    fn listen(&mut self, port: u16, _backlog: u32, events: Arc<EventQueue>) -> Result<ListenId> {
+        if !self.ports.insert(port) {
+            return Err(Error::PortInUse(port));
+        }
+        self.next += 1;
+        self.listeners.insert(port, (ListenId(self.next), events));
+        Ok(ListenId(self.next))
+    }
+
+    fn unlisten(&mut self, id: ListenId) {
+        self.listeners.retain(|port, (other, _)| *other != id || !self.ports.remove(port));
+    }
+
+    fn connect(
+        &mut self,
+        qpn: u32,
+        to: SocketAddr,
+        param: &ConnParam,
+        events: Arc<EventQueue>,
+    ) -> Result<()> {
+        let Some((_, listener)) = self.listeners.get(&to.port()) else {
+            events.push(PEER, CmEvent::ConnectError { qpn, reason: ConnectFailure::Refused });
+            return Ok(());
+        };
+        self.qps.get_mut(&qpn).ok_or(Error::UnknownQp(qpn))?.events = Some(events);
+        self.next += 1;
+        let id = RequestId(self.next);
+        self.requests.insert(id, (qpn, Vec::new()));
+        let request = ConnRequest::new(id, to, param.private_data.clone(), &says(param), None);
+        listener.push(PEER, CmEvent::ConnectRequest(request));
+        Ok(())
+    }
+
+    fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<()> {
+        let (active, _) = self.requests.remove(&request).ok_or(Error::RequestGone)?;
+        let negotiated = Negotiated {
+            role: Role::Initiator,
+            rev: 2,
+            crc: true,
+            tx_markers: false,
+            rx_markers: false,
+            ird: param.ird,
+            ord: param.ord,
+            rtr: None,
+            peer_to_peer: None,
+        };
+        for (own, peer) in [(qpn, active), (active, qpn)] {
+            let qp = self.qps.get_mut(&own).ok_or(Error::UnknownQp(own))?;
+            qp.peer = Some(peer);
+            qp.shared.set_state(QpState::Rts);
+            let event = CmEvent::Established {
+                qpn: own,
+                peer: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 1),
+                private_data: param.private_data.clone(),
+                ird: param.ird,
+                ord: param.ord,
+                terms: Terms::of(&negotiated, &says(param)),
+            };
+            if let Some(events) = &qp.events {
+                events.push(PEER, event);
+            }
+            self.ready.push_back(own);
+        }
+        Ok(())
+    }
+
+    fn reject(&mut self, request: RequestId, private_data: &[u8]) -> Result<()> {
+        let (qpn, _) = self.requests.remove(&request).ok_or(Error::RequestGone)?;
+        self.knobs.rejected.fetch_add(1, Ordering::SeqCst);
+        if let Some(events) = self.qps.get(&qpn).and_then(|qp| qp.events.as_ref()) {
+            let private_data = private_data.to_vec();
+            events.push(PEER, CmEvent::Rejected { qpn, private_data, peer_ird: None, peer_ord: None });
+        }
+        Ok(())
+    }
+
+    fn disconnect(&mut self, qpn: u32) -> Result<()> {
+        let qp = self.qps.get_mut(&qpn).ok_or(Error::UnknownQp(qpn))?;
+        let peer = qp.peer.take().ok_or(Error::NotConnected)?;
+        for (qpn, reason) in [(qpn, DisconnectReason::Local), (peer, DisconnectReason::Peer)] {
+            if let Some(qp) = self.qps.get_mut(&qpn) {
+                qp.peer = None;
+                qp.shared.set_state(QpState::Error);
+                if let Some(events) = &qp.events {
+                    events.push(PEER, CmEvent::Disconnected { qpn, reason });
+                }
+                self.serve(qpn);
+            }
+        }
+        Ok(())
+    }
+
+    fn set_patience(&mut self, _qpn: u32, _patience: Option<urnic_tcp::Patience>) -> Result<()> {
+        Ok(())
+    }
+
+    fn drained(&self) -> bool {
+        self.knobs.undrained.load(Ordering::SeqCst) == 0
+    }
+
+    fn shutdown(&mut self) {
+        self.knobs.shut_down.store(true, Ordering::SeqCst);
+        for qpn in self.qps.keys().copied().collect::<Vec<_>>() {
+            let _ = self.disconnect(qpn);
+        }
+        self.async_queue.raise(AsyncEvent::PortError);
+    }
+
+    fn connections(&self) -> Vec<ConnectionAttr> {
+        Vec::new()
+    }
+
+    fn attributes(&self) -> EngineAttr {
+        EngineAttr {
+            mac: [2, 0, 0, 0, 0, 1],
+            addresses: vec![Cidr { address: Ipv4Addr::LOCALHOST.into(), prefix: 8 }],
+            mtu: 1500,
+            port: "fake".into(),
+            link_up: true,
+            capabilities: None,
+            gso_max: 0,
+            ird: 8,
+            ord: 8,
+            counters: vec![("passes", self.knobs.passes.load(Ordering::SeqCst))],
+        }
+    }
+}
+
+/// A peer's frame with the numbers of `param`.
+fn says(param: &ConnParam) -> PeerParams {
+    PeerParams {
+        rev: 2,
+        crc: true,
+        markers: false,
+        enhanced: true,
+        ird: Some(param.ird),
+        ord: Some(param.ord),
+        peer_to_peer: None,
+    }
+}

@@ -1,0 +1,130 @@
+//! Tells other processes about the connections of this one's devices: `urnic info --connections`.
+//!
+//! Each device has a Unix socket with the abstract name `urnic/PID/N`, which leaves no file behind and is seen in its
+//! network namespace. Who connects as the same user, or as root, gets lines of text, and the socket is closed: `counter
+//! NAME VALUE` for each of [`DeviceAttr::counters`](crate::DeviceAttr::counters), then `connection NAME=VALUE ...` for each
+//! connection. The thread that answers sleeps otherwise, and asks the engine as any other verb does.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+
+use crate::drive::shard::{Shard, with_signals_blocked};
+use crate::shared::connection::ConnectionAttr;
+use crate::shared::quiet::forked;
+
+#[cfg(test)]
+mod tests;
+
+/// How long somebody who asks may take to read.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Answers until it is dropped.
+pub(crate) struct Inspector {
+    name: UnixAddr,
+    stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Inspector {
+    /// Starts to answer; a device is none the worse without it.
+    pub(crate) fn start(shard: &Arc<Shard>) -> Option<Self> {
+        static DEVICES: AtomicU32 = AtomicU32::new(0);
+        let n = DEVICES.fetch_add(1, Ordering::Relaxed);
+        let name = UnixAddr::from_abstract_name(format!("urnic/{}/{n}", std::process::id())).ok()?;
+        let listener = UnixListener::bind_addr(&name).ok()?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let (end, shard) = (stopping.clone(), Arc::downgrade(shard));
+        let thread = with_signals_blocked(|| {
+            thread::Builder::new().name("urnic-inspect".into()).spawn(move || serve(&listener, &end, &shard))
+        });
+        Some(Self { name, stopping, thread: Some(thread.ok()?) })
+    }
+}
+
+impl Drop for Inspector {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if forked() {
+            // The thread is the parent's.
+            std::mem::forget(thread);
+            return;
+        }
+        self.stopping.store(true, Ordering::Relaxed);
+        // It wakes to find out.
+        if UnixStream::connect_addr(&self.name).is_ok() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(listener: &UnixListener, stopping: &AtomicBool, shard: &Weak<Shard>) {
+    for stream in listener.incoming() {
+        if stopping.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(mut stream) = stream else {
+            thread::sleep(Duration::from_millis(100)); // no file descriptors, perhaps
+            continue;
+        };
+        let Some(shard) = shard.upgrade() else { return };
+        if !may_ask(&stream) || stream.set_write_timeout(Some(PATIENCE)).is_err() {
+            continue;
+        }
+        let told = shard.control(|engine| Ok((engine.attributes().counters, engine.connections())));
+        drop(shard);
+        if let Ok((counters, connections)) = told {
+            let _ = stream.write_all(text(&counters, &connections).as_bytes());
+        }
+    }
+}
+
+/// It is the same user, or root.
+fn may_ask(stream: &UnixStream) -> bool {
+    let own = nix::unistd::geteuid().as_raw();
+    getsockopt(stream, PeerCredentials).is_ok_and(|c| c.uid() == own || c.uid() == 0)
+}
+
+fn text(counters: &[(&'static str, u64)], connections: &[ConnectionAttr]) -> String {
+    let mut text = String::new();
+    for (name, value) in counters {
+        let _ = writeln!(text, "counter {name} {value}");
+    }
+    for c in connections {
+        let t = &c.tcp;
+        let us = |d: Duration| d.as_nanos() as f64 / 1e3;
+        let _ = write!(text, "connection local={} peer={}", c.local, c.peer);
+        if let Some(qpn) = c.qpn {
+            let _ = write!(text, " qpn={qpn}");
+        }
+        let _ = write!(text, " state={:?} recovery={:?}", t.state, t.recovery);
+        if let Some(srtt) = t.srtt {
+            let _ = write!(text, " rtt_us={:.1} rttvar_us={:.1}", us(srtt), us(t.rttvar));
+            let _ = write!(text, " min_rtt_us={:.1}", us(t.min_rtt));
+        }
+        let _ = write!(text, " rto_us={:.0} retries={} probes={}", us(t.rto), t.retries, t.probes);
+        let _ = write!(text, " snd_mss={} cwnd={} ssthresh={}", t.snd_mss, t.cwnd, t.ssthresh);
+        let _ = write!(text, " snd_wnd={} rcv_wnd={}", t.snd_wnd, t.rcv_wnd);
+        let _ = write!(text, " snd_wscale={} rcv_wscale={}", t.wscale.0, t.wscale.1);
+        let _ = write!(text, " in_flight={} sacked={} lost={}", t.in_flight, t.sacked, t.lost);
+        let _ = write!(text, " not_sent={} delivered={}", t.not_sent, t.delivered);
+        let _ = write!(text, " received={} retransmits={}", t.received, t.retransmits);
+        if let Some(rate) = t.pacing_rate {
+            let _ = write!(text, " pacing_rate={rate}");
+        }
+        for (name, yes) in
+            [("reordering", t.reordering), ("sack", t.sack), ("timestamps", t.timestamps), ("ecn", t.ecn)]
+        {
+            let _ = write!(text, " {name}={yes}");
+        }
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,21 @@
+use std::io::Read;
+
+use urnic_config::Progress;
+
+use super::*;
+use crate::api::fake;
+
+/// What a device tells whoever asks; when it is gone, nobody answers.
+#[test]
+fn a_device_answers() {
+    let (device, _knobs) = fake::device(Progress::Inline);
+    let inspector = Inspector::start(&device.shared.shard).expect("an abstract socket");
+    let name = inspector.name.clone();
+    for _ in 0..3 {
+        let mut text = String::new();
+        UnixStream::connect_addr(&name).expect("connect").read_to_string(&mut text).expect("read");
+        assert!(text.lines().all(|l| l.starts_with("counter ") || l.starts_with("connection ")), "{text}");
+    }
+    drop(inspector);
+    assert!(UnixStream::connect_addr(&name).is_err());
+}

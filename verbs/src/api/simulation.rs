@@ -1,0 +1,364 @@
+//! Whole RNICs against each other in one process, over a simulated network, in virtual time.
+//!
+//! Everything above the port is the real thing: engine, TCP, iWARP, queues, connection manager. Only
+//! the network and the clock are simulated, so that a run follows from its seed alone, however
+//! often it is repeated, and takes as long as its instructions do.
+//!
+//! ```
+//! use urnic::simulation::{Simulation, Options};
+//!
+//! let mut simulation = Simulation::new(&Options { network: "delay=10us,loss=0.01,seed=1".parse().unwrap(), ..Options::default() }).unwrap();
+//! let (a, b) = (simulation.device(0), simulation.device(1));
+//! assert_ne!(a.attributes().unwrap().ip, b.attributes().unwrap().ip);
+//! ```
+
+use crate::api::device::Device;
+
+pub use crate::drive::engine::MpaConfig;
+use crate::drive::engine::{Clock, Engine, choose_kernel};
+use crate::drive::port::sim::{SimPort, SimWire};
+use crate::drive::shard::EngineAttr;
+use crate::shared::doorbell::Doorbells;
+use crate::shared::error::Result;
+use crate::shared::memory::PageAllocator;
+use crate::shared::numbers::MAX_QPS;
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
+use urnic_config::{Cidr, Progress};
+pub use urnic_config::{CrcKernel, RtrChoice};
+pub use urnic_sim::{Impairment, Network, SimClock};
+use urnic_tcp::{Address, StackConfig};
+pub use urnic_tcp::{Congestion, TcpConfig};
+
+/// What is different about the MPA settings of a device.
+pub type MpaChange = fn(&mut MpaConfig);
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many devices; 10.0.0.1 is the first one's address.
+    pub devices: usize,
+    /// What the network does to frames, and the seed of it all.
+    pub network: Impairment,
+    /// The devices have IPv6 addresses, too; fd00::1 is the first one's.
+    pub ipv6: bool,
+    /// Bits of the network's part of IPv4 addresses.
+    pub prefix: u8,
+    /// The node that leads to other networks.
+    pub gateway: Option<usize>,
+    /// Bytes of an IP packet.
+    pub mtu: u16,
+    /// Bytes of payload that one frame may carry as several segments; 0 for a network that cannot.
+    pub gso_max: usize,
+    /// Payload of at least so many octets is not copied when it is sent, but read from registered memory each time.
+    pub lends_from: usize,
+    /// Only if it lies in memory of the device's own allocator.
+    pub lends_own_only: bool,
+    /// Buffers that a device has for what it sends; any number of them by default.
+    pub send_buffers: usize,
+    /// TCP's settings.
+    pub tcp: TcpConfig,
+    /// Highest MPA revision that the devices speak.
+    pub mpa_rev: u8,
+    /// Whether the devices ask for CRCs.
+    pub crc: bool,
+    /// Whether they ask for markers.
+    pub markers: bool,
+    /// What connecting sides send first of their own accord.
+    pub rtr: RtrChoice,
+    /// Devices, by number, whose MPA settings are different.
+    pub exceptions: Vec<(usize, MpaChange)>,
+    /// Which CRC implementation this process uses from now on.
+    pub crc_kernel: CrcKernel,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            devices: 2,
+            network: Impairment::default(),
+            ipv6: false,
+            prefix: 24,
+            gateway: None,
+            mtu: 1500,
+            gso_max: 0,
+            lends_from: usize::MAX,
+            lends_own_only: false,
+            send_buffers: usize::MAX,
+            tcp: TcpConfig::default(),
+            mpa_rev: 2,
+            crc: true,
+            markers: false,
+            rtr: RtrChoice::Off,
+            exceptions: Vec::new(),
+            crc_kernel: CrcKernel::Auto,
+        }
+    }
+}
+
+/// A node of the network that is no RNIC: whatever is to be said over the wire, it can say.
+pub trait Host {
+    /// Takes the Ethernet frames that have arrived, and gives those to send. Called at every step with the time
+    /// since the start; answers when it wants a turn even if nothing arrives.
+    fn turn(
+        &mut self,
+        now: Duration,
+        arrived: &mut VecDeque<Vec<u8>>,
+        send: &mut Vec<Vec<u8>>,
+    ) -> Option<Duration>;
+}
+
+/// Devices on a simulated network.
+pub struct Simulation {
+    clock: SimClock,
+    network: Network<Vec<u8>>,
+    nodes: Vec<Node>,
+    /// Their numbers follow those of the devices.
+    hosts: Vec<Guest>,
+}
+
+struct Guest {
+    host: Box<dyn Host>,
+    arrived: VecDeque<Vec<u8>>,
+}
+
+struct Node {
+    device: Device,
+    wire: SimWire,
+}
+
+impl Simulation {
+    /// Sets the devices up; their link is up from the start.
+    ///
+    /// # Errors
+    /// As those of [`Device::open`].
+    pub fn new(options: &Options) -> Result<Self> {
+        Self::with_hosts(options, Vec::new())
+    }
+
+    /// The same, with other hosts on the network; their numbers follow those of the devices.
+    ///
+    /// # Errors
+    /// As those of [`Device::open`].
+    pub fn with_hosts(options: &Options, hosts: Vec<Box<dyn Host>>) -> Result<Self> {
+        choose_kernel(options.crc_kernel)?;
+        let clock = SimClock::default();
+        let nodes = (0..options.devices)
+            .map(|i| Node::new(i, options, clock.clone(), Progress::Inline))
+            .collect::<Result<_>>()?;
+        let network = Network::new(options.devices + hosts.len(), &options.network);
+        let hosts = hosts.into_iter().map(|host| Guest { host, arrived: VecDeque::new() }).collect();
+        Ok(Simulation { clock, network, nodes, hosts })
+    }
+
+    /// Device number `index`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn device(&self, index: usize) -> Device {
+        self.nodes[index].device.clone()
+    }
+
+    /// The IP address of node number `index`.
+    pub fn address(index: usize) -> Ipv4Addr {
+        Ipv4Addr::from_bits(0x0A00_0001 + index as u32)
+    }
+
+    /// The IPv6 address of node number `index`, if devices have such.
+    pub fn address6(index: usize) -> Ipv6Addr {
+        Ipv6Addr::from_bits(0xfd00 << 112 | (1 + index as u128))
+    }
+
+    /// The Ethernet address of node number `index`.
+    pub fn mac(index: usize) -> [u8; 6] {
+        [0x02, 0, 0, 0, (index >> 8) as u8, index as u8]
+    }
+
+    /// The virtual time since the start.
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.clock.now())
+    }
+
+    /// The network, to look at it or change what it does.
+    pub fn network(&mut self) -> &mut Network<Vec<u8>> {
+        &mut self.network
+    }
+
+    /// Runs until `done` says so or virtual time `limit` has passed since the start; gives whether `done` did.
+    ///
+    /// `done` is asked whenever something may have happened; it may use the devices.
+    pub fn run(&mut self, limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+        loop {
+            if done() {
+                return true;
+            }
+            if !self.step(limit) {
+                return done();
+            }
+        }
+    }
+
+    /// Runs for `time`, whatever happens or does not happen meanwhile.
+    pub fn wait(&mut self, time: Duration) {
+        let end = self.now() + time;
+        while self.step(end) {}
+        self.clock.advance_to(end.as_nanos() as u64);
+        // Idle engines read the clock in some passes only.
+        for _ in 0..16 {
+            while self.step(end) {}
+        }
+    }
+
+    /// Takes the carrier of device number `index` away or gives it back.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn set_link(&mut self, index: usize, up: bool) {
+        self.nodes[index].wire.set_link(up);
+    }
+
+    /// Gives every device a pass and carries frames; with nothing to do now, time moves on to the next thing that
+    /// happens. False once that would be behind `limit`.
+    pub fn step(&mut self, limit: Duration) -> bool {
+        let now = self.clock.now();
+        while let Some(delivery) = self.network.pop(now) {
+            if let Some(node) = self.nodes.get(delivery.to) {
+                node.wire.deliver(delivery.frame);
+            } else if let Some(guest) = self.hosts.get_mut(delivery.to - self.nodes.len()) {
+                guest.arrived.push_back(delivery.frame);
+            }
+        }
+        let mut next: Option<u64> = None;
+        for node in &self.nodes {
+            let (worked, deadline) = node.device.shared.shard.pass();
+            if worked {
+                next = Some(now);
+            } else if let Some(wait) = deadline {
+                let at = now.saturating_add(wait.as_nanos() as u64);
+                next = Some(next.map_or(at, |n| n.min(at)));
+            }
+        }
+        let mut sent = Vec::new();
+        for (from, node) in self.nodes.iter().enumerate() {
+            while let Some(frame) = node.wire.take() {
+                sent.push((from, frame));
+            }
+        }
+        for (i, Guest { host, arrived }) in self.hosts.iter_mut().enumerate() {
+            let mut frames = Vec::new();
+            if let Some(at) = host.turn(Duration::from_nanos(now), arrived, &mut frames) {
+                let at = (at.as_nanos() as u64).max(now);
+                next = Some(next.map_or(at, |n| n.min(at)));
+            }
+            sent.extend(frames.into_iter().map(|frame| (self.nodes.len() + i, frame)));
+        }
+        let all = self.nodes.len() + self.hosts.len();
+        for (from, frame) in sent {
+            match destination(&frame, all) {
+                Some(to) => self.network.push(now, from, to, frame),
+                None => self.network.broadcast(now, from, &frame),
+            }
+        }
+        let next = match (next, self.network.next_arrival()) {
+            (Some(a), Some(b)) => a.min(b),
+            (Some(at), None) | (None, Some(at)) => at,
+            (None, None) => return false,
+        };
+        if u128::from(next) > limit.as_nanos() {
+            return false;
+        }
+        self.clock.advance_to(next);
+        true
+    }
+}
+
+impl Drop for Simulation {
+    /// Nothing carries frames from now on: takes the links down, so that no device waits for acknowledgements.
+    fn drop(&mut self) {
+        self.clock.advance_by(1_000_000_000);
+        for node in &self.nodes {
+            node.wire.set_link(false);
+            node.device.shared.shard.pass();
+        }
+    }
+}
+
+impl Node {
+    fn new<C: Clock + 'static>(
+        index: usize,
+        options: &Options,
+        clock: C,
+        progress: Progress,
+    ) -> Result<Self> {
+        let (mut port, wire) = SimPort::new(options.mtu);
+        port.set_gso_max(options.gso_max);
+        port.set_lends_from(options.lends_from);
+        if options.lends_own_only {
+            port.set_lends_own_only();
+        }
+        port.set_send_buffers(options.send_buffers);
+        let ip = Simulation::address(index);
+        let seed = options.network.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(index as u64);
+        let mut addresses = vec![Cidr { address: ip.into(), prefix: options.prefix }];
+        if options.ipv6 {
+            addresses.push(Cidr { address: Simulation::address6(index).into(), prefix: 64 });
+        }
+        let stack = StackConfig {
+            addresses: addresses.iter().map(|a| Address { ip: a.address, prefix_len: a.prefix }).collect(),
+            gateways: options.gateway.map(|node| Simulation::address(node).into()).into_iter().collect(),
+            mtu: options.mtu,
+            tcp: options.tcp.clone(),
+            ..StackConfig::new(Simulation::mac(index), ip, 24, seed)
+        };
+        let mut mpa = MpaConfig {
+            rev: options.mpa_rev,
+            crc: options.crc,
+            markers: options.markers,
+            rtr: options.rtr,
+            ird: 128,
+            ord: 128,
+            startup_timeout: Duration::from_secs(60),
+            incomplete_max: crate::drive::engine::INCOMPLETE_MAX,
+            aside_max: crate::drive::engine::ASIDE_MAX,
+        };
+        options.exceptions.iter().filter(|(i, _)| *i == index).for_each(|(_, change)| change(&mut mpa));
+        let attributes = EngineAttr {
+            mac: Simulation::mac(index),
+            addresses,
+            mtu: options.mtu,
+            port: "simulation".to_owned(),
+            link_up: true,
+            capabilities: None,
+            gso_max: 0,
+            ird: mpa.ird,
+            ord: mpa.ord,
+            counters: Vec::new(),
+        };
+        let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
+        let engine = Engine::new(port, clock, stack, mpa, doorbells.clone(), attributes)?;
+        let memory = Arc::new(PageAllocator);
+        let device = Device::from_engine(Box::new(engine), doorbells, memory, progress, None)?;
+        Ok(Node { device, wire })
+    }
+}
+
+/// A device in real time, which can reach itself only.
+#[cfg(test)]
+pub(crate) fn alone(progress: Progress) -> Result<Device> {
+    #[derive(Clone)]
+    struct Watch(std::time::Instant);
+    impl Clock for Watch {
+        fn now(&self) -> urnic_tcp::Time {
+            urnic_tcp::Time(self.0.elapsed().as_nanos() as u64)
+        }
+    }
+    Node::new(0, &Options::default(), Watch(std::time::Instant::now()), progress).map(|node| node.device)
+}
+
+/// The node that a frame is for; `None`: all.
+fn destination(frame: &[u8], nodes: usize) -> Option<usize> {
+    let address: &[u8; 6] = frame.first_chunk()?;
+    (0..nodes).find(|&i| Simulation::mac(i) == *address)
+}

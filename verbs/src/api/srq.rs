@@ -1,0 +1,164 @@
+//! Shared receive queues.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::api::pd::Pd;
+use crate::shared::error::{Error, PostError, PostListError, Result};
+use crate::shared::numbers::{MAX_SGE, MAX_WR, Number};
+use crate::shared::queue::RecvQueue;
+use crate::shared::srq::SrqShared;
+use crate::shared::wr::RecvWr;
+
+/// What a new shared receive queue is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqInit {
+    /// Receives that can wait in it; rounded up to a power of two.
+    pub max_wr: u32,
+    /// Scatter-gather elements of a receive.
+    pub max_sge: u8,
+    /// See [`Srq::set_limit`]; 0 for none.
+    pub limit: u32,
+}
+
+/// What a shared receive queue is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SrqAttr {
+    /// Receives that can wait in it.
+    pub max_wr: u32,
+    /// Scatter-gather elements of a receive.
+    pub max_sge: u8,
+    /// The limit, if its event is still to come; else 0.
+    pub limit: u32,
+}
+
+/// A shared receive queue: receives for the messages of many queue pairs.
+///
+/// A message takes the oldest receive when its first segment arrives; so receives are taken in the order in which
+/// they were posted, and each queue pair completes those that it took in the order of its messages. A message that
+/// finds none ends its connection with a Terminate (RFC 5041 §7.2).
+///
+/// Queue pairs that fail report the receive that they had taken, if any, and raise
+/// [`AsyncEvent::LastWqeReached`]; those that wait in the queue remain for others. When the handle is dropped, the
+/// queue pairs go on taking what is there, but nothing more can be posted.
+///
+/// ```
+/// use urnic::simulation::{Options, Simulation};
+/// use urnic::*;
+///
+/// let simulation = Simulation::new(&Options::default())?;
+/// let device = simulation.device(0);
+/// let (pd, cq) = (device.alloc_pd(), device.create_cq(64, None)?);
+/// let srq = pd.create_srq(&SrqInit { max_wr: 64, max_sge: 1, limit: 16 })?;
+/// let buffers = pd.alloc_mr(64 * 256, Access::LOCAL_WRITE)?;
+/// for i in 0..64 {
+///     srq.post_recv(&RecvWr { wr_id: i, sges: &[Sge::of(&buffers, i * 256, 256)] })?;
+/// }
+/// let init = QpInit {
+///     send_cq: &cq,
+///     recv_cq: &cq,
+///     max_send_wr: 8,
+///     max_recv_wr: 0,
+///     max_send_sge: 1,
+///     max_recv_sge: 0,
+///     max_inline: 0,
+///     signal_all: false,
+/// };
+/// let clients = [pd.create_qp_with_srq(&init, &srq)?, pd.create_qp_with_srq(&init, &srq)?];
+/// # drop(clients);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Srq {
+    pub(crate) shared: Arc<SrqShared>,
+    pd: Pd,
+}
+
+impl Srq {
+    pub(crate) fn create(pd: &Pd, init: &SrqInit) -> Result<Self> {
+        if init.max_wr == 0 || init.max_wr > MAX_WR {
+            return Err(Error::Invalid("the size of the shared receive queue"));
+        }
+        if init.max_sge > MAX_SGE {
+            return Err(Error::Invalid("too many scatter-gather elements"));
+        }
+        if init.limit > init.max_wr {
+            return Err(Error::Invalid("the limit is beyond the size of the shared receive queue"));
+        }
+        let device = &pd.shared.device;
+        let number = Number::take(&device.srqns).ok_or(Error::Exhausted("shared receive queues"))?;
+        let shared = Arc::new(SrqShared {
+            number,
+            domain: pd.shared.scope,
+            queue: RecvQueue::new(init.max_wr, init.max_sge),
+            head: AtomicU32::new(0),
+            // Nobody takes anything before the first receive is posted: the event waits for that.
+            limit: AtomicU32::new(init.limit),
+            events: device.events.clone(),
+        });
+        Ok(Self { shared, pd: pd.clone() })
+    }
+
+    /// The number of this queue, by which events name it.
+    pub fn srqn(&self) -> u32 {
+        self.shared.number()
+    }
+
+    /// Its protection domain, which the memory of its receives belongs to.
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// What it is like now.
+    pub fn attributes(&self) -> SrqAttr {
+        let queue = &self.shared.queue;
+        SrqAttr {
+            max_wr: queue.capacity(),
+            max_sge: queue.max_sge(),
+            limit: self.shared.limit.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Asks for one [`AsyncEvent::SrqLimitReached`] when fewer than `limit` receives wait: at once if that is so
+    /// already. 0 takes the wish back.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a limit beyond the size of the queue.
+    pub fn set_limit(&self, limit: u32) -> Result<()> {
+        if limit > self.shared.queue.capacity() {
+            return Err(Error::Invalid("the limit is beyond the size of the shared receive queue"));
+        }
+        self.pd.shared.device.shard.control(|_| {
+            self.shared.limit.store(limit, Ordering::Relaxed);
+            self.shared.check_limit();
+            Ok(())
+        })
+    }
+
+    /// Posts a receive. Any thread may do so at any time.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was queued then.
+    #[inline]
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.shared.queue.poster().push(wr)
+    }
+
+    /// Posts receives in order, up to the first that is refused. Those of other threads do not come in between.
+    ///
+    /// # Errors
+    /// [`PostListError`] says how many were posted.
+    pub fn post_recv_list(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
+        self.shared.queue.poster().push_list(wrs)
+    }
+}
+
+impl fmt::Debug for Srq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Srq").field("srqn", &self.srqn()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,27 @@
+//! Atomic operations of the peer on registered memory (RFC 7306 §5).
+//!
+//! They are atomic instructions of the CPU on a `u64` in the byte order of this machine. So they are atomic among all
+//! queue pairs and engines of the device, and towards atomic accesses of the application, too.
+
+use super::access_fault;
+use crate::shared::memory::{Access, MrTable};
+use crate::shared::qp::QpShared;
+use std::sync::atomic::{AtomicU64, Ordering};
+use urnic_iwarp::{AtomicFault, AtomicRequest};
+
+/// The word that an Atomic of the peer of `qp` names, if it may be used so.
+pub(super) fn word(table: &MrTable, qp: &QpShared, stag: u32, to: u64) -> Result<*mut u64, AtomicFault> {
+    let span = table.resolve(stag, qp.scopes, Access::REMOTE_ATOMIC, to, size_of::<u64>() as u32);
+    let word = span.map_err(access_fault)?.ptr.cast::<u64>();
+    // The address in memory, not the tagged offset (RDMAPX-8).
+    if word.is_aligned() { Ok(word) } else { Err(AtomicFault::Misaligned) }
+}
+
+/// Performs `request`; gives what was there before.
+pub(super) fn perform(table: &MrTable, qp: &QpShared, request: &AtomicRequest) -> Result<u64, AtomicFault> {
+    let word = word(table, qp, request.stag, request.to)?;
+    // SAFETY: just resolved and aligned; regions leave the table only under the engine lock, which we hold.
+    let word = unsafe { AtomicU64::from_ptr(word) };
+    let updated = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| request.op.apply(old));
+    Ok(updated.unwrap_or_else(|old| old))
+}

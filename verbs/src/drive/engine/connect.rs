@@ -1,0 +1,561 @@
+//! Connection set-up: from `connect`/`listen` through the MPA start-up exchange to RDMA mode.
+
+use super::alarms::Alarm;
+use super::endpoint::{Endpoint, Farewell, Phase, Request, Room, StreamRange};
+use super::qp::{Message, Source};
+use super::{Clock, Core, Engine};
+use crate::drive::port::{Port, Wire};
+use crate::drive::shard::ListenId;
+use crate::shared::cm::{
+    CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue, RequestId, Terms,
+};
+use crate::shared::error::Error;
+use crate::shared::qp::QpState;
+use crate::shared::source::Source as Host;
+use crate::shared::waiting::Waiting;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use urnic_config::RtrChoice;
+use urnic_iwarp::startup::{
+    Initiator, Limits, Negotiated, Offer, Outcome, PeerParams, Progress, Request as Arrived, Responder,
+    RtrKinds, StartupError,
+};
+use urnic_iwarp::{Role, Rtr, Stream, Terminate};
+use urnic_tcp::{ConnId, ListenerId};
+
+/// A listening port.
+pub(super) struct Listener {
+    pub(super) id: ListenerId,
+    pub(super) events: Arc<EventQueue>,
+    /// Places for requests that the application has not answered.
+    pub(super) backlog: Arc<Waiting>,
+}
+
+impl<F: urnic_tcp::Frame> Core<F> {
+    /// What we bring to a start-up as Initiator.
+    fn request_offer<'a>(&self, request: &'a Request) -> Offer<'a> {
+        Offer {
+            rev: request.rev,
+            crc: self.mpa.crc,
+            markers: self.mpa.markers,
+            ird: request.ird,
+            ord: request.ord,
+            private_data: &request.private_data,
+            peer_to_peer: request.rtr,
+        }
+    }
+
+    /// What we bring to it as Responder.
+    fn reply_offer<'a>(&self, param: &'a ConnParam) -> Offer<'a> {
+        Offer {
+            crc: self.mpa.crc,
+            markers: self.mpa.markers,
+            ird: param.ird.min(self.mpa.ird),
+            ord: param.ord.min(self.mpa.ord),
+            private_data: &param.private_data,
+            ..Offer::default()
+        }
+    }
+
+    /// A TCP connection has come in on a listening port.
+    pub(super) fn admit(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) {
+        let Some((slot, l)) = self
+            .listeners
+            .iter()
+            .enumerate()
+            .find_map(|(i, l)| Some((i, l.as_ref()?)).filter(|(_, l)| l.id == listener))
+        else {
+            return;
+        };
+        let events = Arc::clone(&l.events);
+        let limits = Limits { max_rev: self.mpa.rev, ..Limits::default() };
+        let phase = Phase::Awaiting { responder: Box::new(Responder::new(limits)) };
+        let index = self.add_endpoint(Some(conn), peer, events, phase);
+        if let Some(endpoint) = self.endpoints.get_mut(index) {
+            endpoint.listener = Some(slot as u32);
+        }
+        self.newborn.push((conn, index));
+        self.take_seat(index, Room::Starting, self.now + self.mpa.startup_timeout);
+    }
+
+    pub(super) fn add_endpoint(
+        &mut self,
+        conn: Option<ConnId>,
+        peer: SocketAddr,
+        events: Arc<EventQueue>,
+        phase: Phase,
+    ) -> u32 {
+        self.generation = self.generation.wrapping_add(1).max(1);
+        self.endpoints.insert(Endpoint {
+            generation: self.generation,
+            conn,
+            peer,
+            events,
+            listener: None,
+            seat: None,
+            queued: false,
+            greedy: false,
+            outbox: Vec::new(),
+            heard: false,
+            nudges: 0,
+            starved: false,
+            bufferless: false,
+            lender: None,
+            stopped: false,
+            farewell: None,
+            announced: false,
+            phase,
+        })
+    }
+
+    /// The TCP handshake of an active connection is done: send the MPA Request (MPA-62).
+    pub(super) fn send_request(&mut self, index: u32) {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        let phase = std::mem::replace(&mut endpoint.phase, Phase::Closing);
+        let Phase::Connecting { qp, request } = phase else {
+            endpoint.phase = phase;
+            return;
+        };
+        match Initiator::new(&self.request_offer(&request)) {
+            Ok((initiator, octets)) => {
+                let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+                endpoint.outbox = octets;
+                endpoint.phase = Phase::Requesting { qp, initiator: Box::new(initiator), request };
+                self.schedule(index);
+            }
+            // `connect` has checked the offer already.
+            Err(_) => self.connect_failed(index, qp, ConnectFailure::Terms),
+        }
+    }
+
+    /// Whether the Reply of endpoint `index` is awaited.
+    pub(super) fn requesting(&self, index: u32) -> bool {
+        matches!(self.endpoints.get(index).map(|e| &e.phase), Some(Phase::Requesting { .. }))
+    }
+
+    /// Stream data before RDMA mode. What follows an accepting Reply is given back for the stream.
+    pub(super) fn receive_startup(
+        &mut self,
+        index: u32,
+        chunk: StreamRange<F>,
+    ) -> Option<(u32, StreamRange<F>)> {
+        let endpoint = self.endpoints.get_mut(index)?;
+        let octets = urnic_iwarp::Chunk::bytes(&chunk);
+        match &mut endpoint.phase {
+            Phase::Requesting { qp, initiator, request } => {
+                let qp = *qp;
+                request.heard = true;
+                match initiator.receive(octets) {
+                    Ok(Progress::NeedMore { .. }) => None,
+                    Ok(Progress::Done {
+                        consumed,
+                        outcome: Outcome::Accepted(negotiated, peer, private_data),
+                    }) => {
+                        if !self.qps.get(qp).is_some_and(|core| core.state() == QpState::Idle) {
+                            // The queue pair went into the error state while the peer made up its mind (MPAE-31).
+                            let terminate = Terminate::STARTUP_CATASTROPHIC;
+                            self.refuse_terms(index, qp, &negotiated, terminate, ConnectFailure::Aborted);
+                            return None;
+                        }
+                        self.open(index, qp, &negotiated, &peer, private_data);
+                        let StreamRange { frame, range } = chunk;
+                        let range = range.start + consumed..range.end;
+                        (!range.is_empty()).then_some((qp, StreamRange { frame, range }))
+                    }
+                    Ok(Progress::Done { outcome: Outcome::Rejected(peer, private_data), .. }) => {
+                        // MPA-66: TCP stays open for the ULP to close; the connection manager is the ULP here.
+                        let qpn = self.release_qp(qp);
+                        let event =
+                            CmEvent::Rejected { qpn, private_data, peer_ird: peer.ird, peer_ord: peer.ord };
+                        self.end_startup(index, Farewell::Fin, Some(event));
+                        None
+                    }
+                    Ok(Progress::Done {
+                        outcome: Outcome::Unacceptable(negotiated, _, terminate), ..
+                    }) => {
+                        self.refuse_terms(index, qp, &negotiated, terminate, ConnectFailure::Terms);
+                        None
+                    }
+                    Err(_) => {
+                        self.connect_failed(index, qp, ConnectFailure::NotIwarp);
+                        None
+                    }
+                }
+            }
+            Phase::Awaiting { responder } => {
+                match responder.receive(octets) {
+                    Ok(Arrived::NeedMore) => {}
+                    Ok(Arrived::Arrived(peer, private_data)) => self.ask(index, &peer, private_data),
+                    // MPA-64, MPA-81: no Reply, just the end of the connection.
+                    Err(_) => self.dismiss(index, Farewell::Fin),
+                }
+                None
+            }
+            // MPA-91: octets behind the Request and before our Reply.
+            Phase::Pending { .. } => {
+                self.dismiss(index, Farewell::Fin);
+                None
+            }
+            // Our FIN has not stopped it: it hears that nobody reads this (RFC 1122 §4.2.2.13). No Reply is lost, as there is
+            // none.
+            Phase::Dismissed => {
+                self.dismiss(index, Farewell::Reset);
+                None
+            }
+            Phase::Connecting { .. } | Phase::Open { .. } | Phase::Closing => None,
+        }
+    }
+
+    /// Puts a request before the application, or refuses it if too many wait there.
+    fn ask(&mut self, index: u32, peer: &PeerParams, private_data: Vec<u8>) {
+        let id = RequestId(self.tag(index));
+        self.leave_seat(index);
+        let Some(endpoint) = self.endpoints.get(index) else { return };
+        let (listener, source) = (endpoint.listener, Host::of(endpoint.peer.ip()));
+        let listener = listener.and_then(|slot| self.listeners.get(slot as usize)?.as_ref());
+        let place = listener.and_then(|l| Waiting::take([&l.backlog, &self.rooms.waiting], source));
+        if place.is_none() {
+            return self.dismiss(index, Farewell::Reset);
+        }
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        endpoint.phase = match std::mem::replace(&mut endpoint.phase, Phase::Closing) {
+            Phase::Awaiting { responder } => Phase::Pending { responder },
+            other => other,
+        };
+        let request = ConnRequest::new(id, endpoint.peer, private_data, peer, place);
+        endpoint.tell(CmEvent::ConnectRequest(request));
+    }
+
+    /// Enters RDMA mode.
+    fn open(
+        &mut self,
+        index: u32,
+        qp: u32,
+        negotiated: &Negotiated,
+        peer: &PeerParams,
+        private_data: Vec<u8>,
+    ) {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        endpoint.listener = None;
+        let Some(core) = self.qps.get_mut(qp) else { return };
+        let mut stream = Box::new(Stream::new(negotiated, self.budget.clone()));
+        // Before whatever the application has posted (MPAE-27, MPAE-28), and nothing that it hears of (MPAE-34).
+        if let Some(rtr) = negotiated.rtr
+            && let Ok(outgoing) = stream.begin(rtr.op(), 0)
+        {
+            core.tx.message = Some(Message { outgoing, source: Source::None });
+            core.tx.rtr_read = rtr == Rtr::Read;
+        }
+        core.stream = Some(stream);
+        core.endpoint = Some(index);
+        core.reads = (negotiated.ird, negotiated.ord);
+        core.tx.initiator = negotiated.role == Role::Initiator;
+        core.shared.set_state(QpState::Rts);
+        endpoint.phase = Phase::Open { qp };
+        endpoint.tell(CmEvent::Established {
+            qpn: core.shared.qpn,
+            peer: endpoint.peer,
+            private_data,
+            ird: negotiated.ird,
+            ord: negotiated.ord,
+            terms: Terms::of(negotiated, peer),
+        });
+        if negotiated.role == Role::Responder && negotiated.peer_to_peer.is_some() {
+            self.set_alarm(index, self.now + self.mpa.startup_timeout, Alarm::Rtr);
+        }
+        self.schedule(index);
+    }
+
+    /// The peer accepted, but we cannot go on: a Terminate is our only FPDU (MPAE-17, MPAE-29, MPAE-31).
+    fn refuse_terms(
+        &mut self,
+        index: u32,
+        qp: u32,
+        negotiated: &Negotiated,
+        terminate: Terminate,
+        reason: ConnectFailure,
+    ) {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        let Some(core) = self.qps.get_mut(qp) else { return };
+        core.stream = Some(Box::new(Stream::new(negotiated, self.budget.clone())));
+        core.tx.terminate = Some(terminate);
+        let state = if core.is_over() { core.state() } else { QpState::Terminate };
+        core.end(state, None, crate::shared::wc::WcStatus::Flushed);
+        endpoint.announced = true;
+        endpoint.phase = Phase::Open { qp };
+        endpoint.tell(CmEvent::ConnectError { qpn: core.shared.qpn, reason });
+        self.set_alarm(index, self.now + super::TEARDOWN_WITHIN, Alarm::Teardown);
+        self.schedule(index);
+    }
+
+    /// The peer has closed the connection instead of answering our Request. One that knows revision 1 only does so
+    /// (MPAE-8): where nothing that we asked for needs revision 2, a new connection tries that (MPAE-9). `false`: no.
+    ///
+    /// A reset does not count. Peers that are overloaded or whose program is gone give that, and a connection without
+    /// negotiated IRD and ORD must not come of it.
+    pub(super) fn fall_back(&mut self, index: u32) -> bool {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return false };
+        let (peer, events) = (endpoint.peer, Arc::clone(&endpoint.events));
+        match std::mem::replace(&mut endpoint.phase, Phase::Closing) {
+            Phase::Requesting { qp, request, .. }
+                if request.rev == 2 && request.rtr.is_none() && !request.heard =>
+            {
+                let mut request = request;
+                request.rev = 1;
+                request.second_try = true;
+                let deadline = request.deadline;
+                let again = self.add_endpoint(None, peer, events, Phase::Connecting { qp, request });
+                if let Some(core) = self.qps.get_mut(qp) {
+                    core.endpoint = Some(again);
+                }
+                self.set_alarm(again, deadline, Alarm::Startup);
+                self.schedule(again);
+                self.end_startup(index, Farewell::Fin, None);
+                true
+            }
+            other => {
+                endpoint.phase = other;
+                false
+            }
+        }
+    }
+
+    /// Undoes the tie between a queue pair and a connection that never came up; gives its number.
+    pub(super) fn release_qp(&mut self, qp: u32) -> u32 {
+        let Some(core) = self.qps.get_mut(qp) else { return 0 };
+        core.endpoint = None;
+        core.shared.qpn
+    }
+
+    pub(super) fn connect_failed(&mut self, index: u32, qp: u32, reason: ConnectFailure) {
+        let qpn = self.release_qp(qp);
+        self.end_startup(index, Farewell::Fin, Some(CmEvent::ConnectError { qpn, reason }));
+    }
+
+    /// The application does not want the connection any more that it has asked for.
+    pub(super) fn give_up_connecting(&mut self, index: u32) {
+        if let Some(&(Phase::Connecting { qp, .. } | Phase::Requesting { qp, .. })) =
+            self.endpoints.get(index).map(|e| &e.phase)
+        {
+            let qpn = self.release_qp(qp);
+            let event = CmEvent::ConnectError { qpn, reason: ConnectFailure::Aborted };
+            self.end_startup(index, Farewell::Reset, Some(event));
+        }
+    }
+
+    /// Ends a connection that has not reached RDMA mode.
+    pub(super) fn end_startup(&mut self, index: u32, farewell: Farewell, event: Option<CmEvent>) {
+        self.close_endpoint(index);
+        if let Some(endpoint) = self.endpoints.get(index)
+            && let Some(event) = event
+        {
+            endpoint.tell(event);
+        }
+        self.farewell(index, farewell);
+    }
+
+    /// The start-up exchange of an active connection has taken too long.
+    pub(super) fn startup_timed_out(&mut self, index: u32) {
+        if let Some(Phase::Connecting { qp, .. } | Phase::Requesting { qp, .. }) =
+            self.endpoints.get(index).map(|e| &e.phase)
+        {
+            let qpn = self.release_qp(*qp);
+            let event = CmEvent::ConnectError { qpn, reason: ConnectFailure::TimedOut };
+            self.end_startup(index, Farewell::Reset, Some(event));
+        }
+    }
+
+    /// An accepted peer has not sent its ready-to-receive indication, so that we could never send anything.
+    pub(super) fn rtr_timed_out(&mut self, index: u32) {
+        if let Some(&Endpoint { heard: false, phase: Phase::Open { qp }, .. }) = self.endpoints.get(index) {
+            if let Some(core) = self.qps.get_mut(qp) {
+                core.end(QpState::Error, None, crate::shared::wc::WcStatus::Flushed);
+            }
+            self.announce(index, DisconnectReason::TimedOut);
+            self.farewell(index, Farewell::Reset);
+        }
+    }
+}
+
+impl<P: Port, C: Clock> Engine<P, C> {
+    pub(super) fn start_listening(
+        &mut self,
+        port: u16,
+        backlog: u32,
+        events: Arc<EventQueue>,
+    ) -> Result<ListenId, Error> {
+        let backlog = backlog.clamp(1, 65_536) as usize;
+        let id = self.stack.listen(port, backlog).map_err(|_| Error::PortInUse(port))?;
+        let listener = Some(Listener { id, events, backlog: Waiting::of_listener(backlog) });
+        let listeners = &mut self.core.listeners;
+        let slot = match listeners.iter().position(Option::is_none) {
+            Some(slot) => {
+                listeners[slot] = listener;
+                slot
+            }
+            None => {
+                listeners.push(listener);
+                listeners.len() - 1
+            }
+        };
+        Ok(ListenId(slot as u64))
+    }
+
+    pub(super) fn stop_listening(&mut self, id: ListenId) {
+        let slot = id.0 as u32;
+        let Some(listener) = self.core.listeners.get_mut(slot as usize).and_then(Option::take) else {
+            return;
+        };
+        self.stack.unlisten(listener.id);
+        let orphans: Vec<u32> =
+            self.core.endpoints.iter().filter(|(_, e)| e.listener == Some(slot)).map(|(i, _)| i).collect();
+        for index in orphans {
+            self.core.end_startup(index, Farewell::Reset, None);
+        }
+    }
+
+    pub(super) fn start_connect(
+        &mut self,
+        qpn: u32,
+        to: SocketAddr,
+        param: &ConnParam,
+        events: Arc<EventQueue>,
+    ) -> Result<(), Error> {
+        let qp = self.core.idle_qp(qpn)?;
+        let now = self.now();
+        let mpa = &self.core.mpa;
+        let request = Box::new(Request {
+            private_data: param.private_data.clone(),
+            ird: param.ird.min(mpa.ird),
+            ord: param.ord.min(mpa.ord),
+            rtr: rtr_kinds(param.rtr.unwrap_or(mpa.rtr)),
+            rev: mpa.rev,
+            patience: param.patience,
+            deadline: now + param.timeout.min(Duration::from_secs(3600)),
+            second_try: false,
+            heard: false,
+        });
+        if request.rtr.is_some() && request.rev < 2 {
+            return Err(Error::Invalid("an RTR, which needs MPA revision 2"));
+        }
+        // Checked now, so that the caller hears of it at once.
+        Initiator::new(&self.core.request_offer(&request)).map_err(refused)?;
+        let deadline = request.deadline;
+        let index = self.core.add_endpoint(None, to, events, Phase::Connecting { qp, request });
+        if let Err(error) = self.open_connection(index) {
+            self.core.endpoints.remove(index);
+            return Err(match error {
+                urnic_tcp::ConnectError::Unreachable(_) => Error::NoRoute(to.ip()),
+                urnic_tcp::ConnectError::Address(_) => {
+                    Error::Invalid("the address is not that of a host's port")
+                }
+                _ => Error::Exhausted("connections or ports"),
+            });
+        }
+        if let Some(core) = self.core.qps.get_mut(qp) {
+            core.endpoint = Some(index);
+        }
+        self.core.set_alarm(index, deadline, Alarm::Startup);
+        Ok(())
+    }
+
+    /// Starts the TCP connection of an endpoint that has none.
+    fn open_connection(&mut self, index: u32) -> Result<(), urnic_tcp::ConnectError> {
+        let (now, tag) = (self.core.now, self.core.tag(index));
+        let Some(endpoint) = self.core.endpoints.get_mut(index) else { return Ok(()) };
+        let Phase::Connecting { request, .. } = &endpoint.phase else { return Ok(()) };
+        let conn = self.stack.connect(now, endpoint.peer, tag, &mut Wire(&mut self.port))?;
+        self.stack.set_patience(conn, request.patience);
+        endpoint.conn = Some(conn);
+        Ok(())
+    }
+
+    /// The turn of an endpoint without a connection: it wants one for its second try, or none any more.
+    #[cold]
+    pub(super) fn service_unconnected(&mut self, index: u32) {
+        match self.core.endpoints.get(index).map(|e| &e.phase) {
+            Some(&Phase::Connecting { qp, .. }) => {
+                if self.open_connection(index).is_err() {
+                    self.core.connect_failed(index, qp, ConnectFailure::Reset);
+                    self.core.endpoints.remove(index);
+                }
+            }
+            _ => {
+                self.core.endpoints.remove(index);
+            }
+        }
+    }
+
+    pub(super) fn accept_request(
+        &mut self,
+        request: RequestId,
+        qpn: u32,
+        param: &ConnParam,
+    ) -> Result<(), Error> {
+        let qp = self.core.idle_qp(qpn)?;
+        let now = self.now();
+        let index = self.core.pending(request)?;
+        let offer = self.core.reply_offer(param);
+        let Some(endpoint) = self.core.endpoints.get_mut(index) else { return Err(Error::RequestGone) };
+        let Phase::Pending { responder } = &mut endpoint.phase else { return Err(Error::RequestGone) };
+        let Some(peer) = responder.peer() else { return Err(Error::RequestGone) };
+        let (reply, negotiated) = responder.accept(&offer).map_err(refused)?;
+        endpoint.outbox = reply;
+        if let Some(conn) = endpoint.conn {
+            self.stack.set_patience(conn, param.patience);
+            self.stack.welcome(now, conn, &mut Wire(&mut self.port));
+        }
+        self.core.open(index, qp, &negotiated, &peer, Vec::new());
+        Ok(())
+    }
+
+    pub(super) fn reject_request(&mut self, request: RequestId, private_data: &[u8]) -> Result<(), Error> {
+        let index = self.core.pending(request)?;
+        let Some(endpoint) = self.core.endpoints.get_mut(index) else { return Err(Error::RequestGone) };
+        let Phase::Pending { responder } = &mut endpoint.phase else { return Err(Error::RequestGone) };
+        endpoint.outbox = responder.reject(private_data).map_err(refused)?;
+        self.core.end_startup(index, Farewell::Fin, None);
+        Ok(())
+    }
+}
+
+impl<F: urnic_tcp::Frame> Core<F> {
+    fn idle_qp(&self, qpn: u32) -> Result<u32, Error> {
+        let qp = self.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
+        match self.qps.get(qp) {
+            Some(core) if core.endpoint.is_none() && core.state() == QpState::Idle => Ok(qp),
+            Some(core) => Err(Error::QpState { qpn, state: core.state() }),
+            None => Err(Error::UnknownQp(qpn)),
+        }
+    }
+
+    fn pending(&self, request: RequestId) -> Result<u32, Error> {
+        let (index, generation) = (request.0 as u32, (request.0 >> 32) as u32);
+        match self.endpoints.get(index) {
+            Some(e) if e.generation == generation && matches!(e.phase, Phase::Pending { .. }) => Ok(index),
+            _ => Err(Error::RequestGone),
+        }
+    }
+}
+
+/// The RTR kinds to offer.
+fn rtr_kinds(choice: RtrChoice) -> Option<RtrKinds> {
+    let (send, write, read) = match choice {
+        RtrChoice::Off => return None,
+        RtrChoice::Any => (true, true, true),
+        RtrChoice::Write => (false, true, false),
+        RtrChoice::Read => (false, false, true),
+        RtrChoice::Send => (true, false, false),
+    };
+    Some(RtrKinds { send, write, read })
+}
+
+/// Why our own terms were not taken.
+fn refused(error: StartupError) -> Error {
+    match error {
+        StartupError::OwnPrivateData { .. } => Error::Invalid("too much private data for an MPA frame"),
+        StartupError::OutOfTurn => Error::RequestGone,
+        _ => Error::Invalid("connection parameters: IRD and ORD are at most 16382"),
+    }
+}

@@ -1,0 +1,310 @@
+//! Receive path: in-order stream data of a connection becomes placements in registered memory and completions.
+
+use super::Core;
+use super::endpoint::{Endpoint, Phase, StreamRange};
+use super::qp::{QpCore, ReceiveSide, receive_scopes};
+use super::teardown::Why;
+use crate::shared::events::AsyncEvent;
+use crate::shared::memory::{Access, MrFault, MrTable};
+use crate::shared::qp::QpShared;
+use crate::shared::sabotage::{Rule, broken};
+use crate::shared::wc::{Wc, WcFlags, WcOpcode};
+use std::net::SocketAddr;
+use std::ops::Range;
+use urnic_iwarp::{
+    AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, ReadFault, RecvFault, Sink, TaggedFault,
+    TaggedOp, Terminate,
+};
+use urnic_tcp::{CloseReason, ConnId, Handler, ListenerId};
+
+/// A queue pair's memory and receive queue, as its RDMAP stream sees them.
+struct Inbound<'a> {
+    shared: &'a QpShared,
+    rx: &'a mut ReceiveSide,
+    table: &'a mut MrTable,
+    reads_answered: u32,
+    /// There may be something to send now.
+    ready: bool,
+    terminated: Option<Terminate>,
+    overflow: bool,
+    /// The peer's first FPDU has arrived.
+    first: bool,
+}
+
+/// A place that an FPDU's payload goes to.
+#[derive(Clone, Copy)]
+enum Target {
+    /// Contiguous memory.
+    Memory(*mut u8),
+    /// The scatter list of the receive in hand, from this offset on.
+    Scatter(u32),
+}
+
+impl Inbound<'_> {
+    /// Completes the receive in hand with what `wc` makes of the octets that it holds.
+    fn received(&mut self, wc: impl FnOnce(u32) -> Wc) {
+        let Some((wr_id, length)) = self.rx.complete(&self.shared.recv) else { return };
+        let wc = Wc { wr_id, qpn: self.shared.qpn, ..wc(length) };
+        self.overflow |= self.shared.recv_cq.push(wc).is_err();
+    }
+
+    /// Calls `f` with each piece (address, length, place in the range) of `[offset, offset + len)` of the
+    /// scatter list of the receive in hand.
+    fn scatter(
+        &self,
+        offset: u32,
+        len: u32,
+        mut f: impl FnMut(*mut u8, u32, u32) -> Result<(), MrFault>,
+    ) -> Result<(), MrFault> {
+        let Some(view) = self.rx.oldest(&self.shared.recv) else { return Err(MrFault::InvalidStag) };
+        let scopes = receive_scopes(self.shared);
+        let (mut base, mut at) = (0u64, 0u32);
+        for sge in view.sges {
+            let end = base + u64::from(sge.len);
+            let want = u64::from(offset) + u64::from(at);
+            if at < len && want < end {
+                let skip = if broken(Rule::Scatter) { 0 } else { want - base };
+                let n = (end - want).min(u64::from(len - at)) as u32;
+                let span = self.table.resolve(
+                    sge.lkey,
+                    scopes,
+                    Access::LOCAL_WRITE,
+                    sge.addr.wrapping_add(skip),
+                    n,
+                )?;
+                f(span.ptr, n, at)?;
+                at += n;
+            }
+            base = end;
+        }
+        if at == len { Ok(()) } else { Err(MrFault::Bounds) }
+    }
+}
+
+impl Sink for Inbound<'_> {
+    type Target = Target;
+
+    fn tagged(&mut self, op: TaggedOp, stag: u32, to: u64, len: u32) -> Result<Target, TaggedFault> {
+        // A Read's sink needs only local write (AMB-24).
+        let need = match op {
+            TaggedOp::Write => Access::REMOTE_WRITE,
+            TaggedOp::ReadResponse => Access::LOCAL_WRITE,
+        };
+        match self.table.resolve(stag, self.shared.scopes, need, to, len) {
+            Ok(span) => Ok(Target::Memory(span.ptr.wrapping_add(usize::from(broken(Rule::Place))))),
+            Err(fault) => Err(super::access_fault(fault)),
+        }
+    }
+
+    fn receive_buffer(&mut self) -> Option<u32> {
+        self.rx.take(&self.shared.recv)
+    }
+
+    fn untagged_target(&mut self, offset: u32, len: u32) -> Result<Target, RecvFault> {
+        let mut whole = None;
+        let checked = self.scatter(offset, len, |ptr, n, _| {
+            whole = if n == len { Some(ptr) } else { None };
+            Ok(())
+        });
+        match (checked, whole) {
+            (Err(_), _) => Err(RecvFault),
+            (Ok(()), Some(ptr)) => Ok(Target::Memory(ptr)),
+            (Ok(()), None) => Ok(Target::Scatter(offset)),
+        }
+    }
+
+    fn place(&mut self, target: Target, at: u32, src: &[u8]) {
+        match target {
+            Target::Memory(ptr) => {
+                // SAFETY: `tagged` or `untagged_target` has resolved the whole segment within the same
+                // call of `Stream::receive`, the engine lock is held throughout, and regions leave the table
+                // only under that lock; so [ptr + at, + src.len()) is registered memory. `src` is a frame of ours.
+                unsafe { urnic_crc::place(ptr.add(at as usize), src.as_ptr(), src.len()) }
+            }
+            Target::Scatter(offset) => {
+                let placed = self.scatter(offset + at, src.len() as u32, |ptr, n, from| {
+                    // SAFETY: as above; `scatter` has just resolved n octets at ptr, and from + n <= src.len().
+                    unsafe { urnic_crc::place(ptr, src.as_ptr().add(from as usize), n as usize) };
+                    Ok(())
+                });
+                debug_assert!(placed.is_ok(), "untagged_target has checked this range");
+            }
+        }
+    }
+
+    fn invalidate(&mut self, stag: u32) -> Result<(), CannotInvalidate> {
+        self.table.invalidate(stag, self.shared.scopes).map_err(|_| CannotInvalidate)
+    }
+
+    fn read_source(&mut self, stag: u32, to: u64, len: u32) -> Result<(), ReadFault> {
+        let span = self.table.resolve(stag, self.shared.scopes, Access::REMOTE_READ, to, len);
+        span.map(|_| ()).map_err(super::access_fault)
+    }
+
+    fn atomic_target(&mut self, stag: u32, to: u64) -> Result<(), AtomicFault> {
+        super::atomic::word(self.table, self.shared, stag, to).map(|_| ())
+    }
+
+    fn atomic_result(&mut self, stag: u32, to: u64, original: u64) -> Result<(), AccessFault> {
+        let span =
+            self.table.resolve(stag, self.shared.scopes, Access::LOCAL_WRITE, to, size_of::<u64>() as u32);
+        let ptr = span.map_err(super::access_fault)?.ptr;
+        // In the byte order of this machine, as any u64 of the application.
+        self.place(Target::Memory(ptr), 0, &original.to_ne_bytes());
+        Ok(())
+    }
+
+    fn deliver(&mut self, delivery: Delivery) {
+        match delivery {
+            Delivery::Received { len, solicited, invalidated } => {
+                let mut flags = WcFlags::empty();
+                if invalidated.is_some() {
+                    flags |= WcFlags::WITH_INV;
+                }
+                if solicited && !broken(Rule::Solicited) {
+                    flags |= WcFlags::SOLICITED;
+                }
+                self.received(|length| Wc {
+                    opcode: WcOpcode::Recv,
+                    byte_len: if broken(Rule::ReceivedLength) { length } else { len },
+                    flags,
+                    invalidated_rkey: invalidated.unwrap_or(0),
+                    ..Wc::default()
+                });
+            }
+            Delivery::Immediate { data, solicited, written } => {
+                let mut flags = WcFlags::WITH_IMM;
+                if solicited && !broken(Rule::Solicited) {
+                    flags |= WcFlags::SOLICITED;
+                }
+                self.received(|_| Wc {
+                    opcode: WcOpcode::RecvRdmaWithImm,
+                    byte_len: written,
+                    flags,
+                    imm: u64::from_be_bytes(data),
+                    ..Wc::default()
+                });
+            }
+            Delivery::ReadDone { .. } | Delivery::AtomicDone { .. } => {
+                self.reads_answered += 1;
+                self.ready = true;
+            }
+            Delivery::ReadRequested | Delivery::AtomicRequested => self.ready = true,
+            Delivery::FirstFpdu => {
+                self.ready = true;
+                self.first = true;
+            }
+            Delivery::Terminated(terminate) => self.terminated = Some(terminate),
+        }
+    }
+}
+
+impl<F: urnic_tcp::Frame> Core<F> {
+    /// Hands stream data to the queue pair at `qp`. Returns what its stream has no room for.
+    fn receive_rdma(&mut self, endpoint: u32, qp: u32, chunk: StreamRange<F>) -> Option<StreamRange<F>> {
+        let core = self.qps.get_mut(qp)?;
+        let QpCore { shared, stream: Some(stream), tx, rx, .. } = &mut **core else { return None };
+        if tx.terminate.is_some() || shared.state().is_over() {
+            return None; // after the end what arrives is acknowledged and discarded
+        }
+        let mut inbound = Inbound {
+            shared,
+            rx,
+            table: &mut self.table,
+            reads_answered: 0,
+            ready: false,
+            terminated: None,
+            overflow: false,
+            first: false,
+        };
+        let outcome = stream.receive(chunk, &mut inbound);
+        let Inbound { reads_answered, ready, terminated, overflow, first, .. } = inbound;
+        let incomplete = stream.mid_fpdu();
+        let initiator = tx.initiator;
+        if first && !initiator {
+            shared.events.raise(AsyncEvent::CommunicationEstablished { qpn: shared.qpn });
+        }
+        if reads_answered > 0 {
+            let own = std::mem::take(&mut tx.rtr_read); // MPAE-34
+            tx.reads_answered += reads_answered - u32::from(own);
+            if let Some(qp) = self.qps.get_mut(qp) {
+                qp.complete_sends();
+            }
+        }
+        if ready {
+            self.schedule(endpoint);
+        }
+        if incomplete && let Some(core) = self.qps.get_mut(qp) {
+            Self::note_incomplete(core, qp, &mut self.stopped, self.now);
+        }
+        let rest = match outcome {
+            Err(fault) => {
+                let Fault { terminate, cause } = *fault;
+                self.fail(qp, terminate, Why::Fault(cause));
+                None
+            }
+            Ok(rest) => {
+                if let Some(terminate) = terminated {
+                    let startup = first && !initiator;
+                    self.terminated(qp, if startup { terminate } else { terminate.after_startup() });
+                } else if overflow {
+                    self.fail(qp, Some(Terminate::STREAM_CATASTROPHIC), Why::CompletionQueueFull);
+                }
+                rest
+            }
+        };
+        let (StreamRange { frame, range }, taken) = rest?;
+        self.wait_for_memory(endpoint);
+        Some(StreamRange { frame, range: range.start + taken..range.end })
+    }
+}
+
+impl<F: urnic_tcp::Frame> Handler<F> for Core<F> {
+    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) {
+        self.admit(listener, conn, peer);
+    }
+
+    fn connected(&mut self, conn: ConnId, tag: u64) {
+        if let Some(index) = self.endpoint_of(conn, tag) {
+            self.send_request(index);
+        }
+    }
+
+    fn data(&mut self, conn: ConnId, tag: u64, frame: F, range: Range<usize>) -> Option<(F, Range<usize>)> {
+        let index = self.endpoint_of(conn, tag)?;
+        let chunk = StreamRange { frame, range };
+        let rest = match self.endpoints.get_mut(index)? {
+            Endpoint { phase: Phase::Open { qp }, heard, .. } => {
+                *heard = true;
+                let qp = *qp;
+                self.receive_rdma(index, qp, chunk)
+            }
+            _ => {
+                let (qp, rest) = self.receive_startup(index, chunk)?;
+                self.receive_rdma(index, qp, rest)
+            }
+        };
+        rest.map(|StreamRange { frame, range }| (frame, range))
+    }
+
+    fn acked(&mut self, conn: ConnId, tag: u64, bytes: u64) {
+        let Some(index) = self.endpoint_of(conn, tag) else { return };
+        let Some(endpoint) = self.endpoints.get(index) else { return };
+        let starved = endpoint.starved;
+        if endpoint.lender.is_some() && self.came_back(index, bytes) || starved {
+            self.schedule(index);
+        }
+    }
+
+    fn finished(&mut self, conn: ConnId, tag: u64) {
+        if let Some(index) = self.endpoint_of(conn, tag) {
+            self.peer_finished(index);
+        }
+    }
+
+    fn closed(&mut self, conn: ConnId, tag: u64, reason: CloseReason) {
+        if let Some(index) = self.endpoint_of(conn, tag) {
+            self.connection_gone(index, reason);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Memory for FPDUs that are not whole yet: bounded for all connections together, and not to be had by one source alone.
+//!
+//! A stream that finds no room in the [`Budget`](urnic_iwarp::Budget) stops before its next incomplete FPDU. TCP keeps
+//! what follows and shuts the window, and the connection waits here in turn. When memory has become free, or has been
+//! taken from the source that has most of it, TCP offers the octets again.
+
+use super::qp::QpCore;
+use super::teardown::Why;
+use super::{Clock, Core, Engine, Phase};
+use crate::drive::port::{Port, Wire};
+use crate::shared::source::Source;
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+use urnic_iwarp::Terminate;
+use urnic_tcp::Time;
+
+/// Octets of incomplete FPDUs that an engine keeps by default: two thousand FPDUs of the largest size. Memory is taken
+/// as they arrive.
+pub(crate) const INCOMPLETE_MAX: usize = 128 << 20;
+/// When so much has become free, half of what was in use, memory is given back to the system.
+const MUCH: usize = 8 << 20;
+/// What a connection, or a queue pair with its queues, counts for: about what it takes.
+const OBJECT: usize = 8 << 10;
+/// Held frames pin at most this part of the receive buffers.
+const PINNED_PART: usize = 8;
+/// The budget is short when it has no room for an FPDU of the largest size. So much is freed then.
+const SHORT: usize = 68 << 10;
+/// An FPDU is displaced for other sources when it has been incomplete for so long: its segments may be on the way.
+const YOUNG: Duration = Duration::from_millis(100);
+/// And for its own source after so long.
+const OLD: Duration = Duration::from_secs(2);
+/// How often memory is looked for while it is short.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Streams tried in one pass, at most.
+const TRIES_PER_PASS: usize = 16;
+
+/// The streams that have stopped.
+#[derive(Default)]
+pub(super) struct Stopped {
+    /// Endpoints in the order in which they stopped, with their generations.
+    waiting: VecDeque<(u32, u32)>,
+    /// Those of the source that had most memory when it was last looked at: they come after all others.
+    greedy: VecDeque<(u32, u32)>,
+    most: Option<Source>,
+    /// When to look for memory.
+    look_at: Time,
+    /// Queue pairs that may hold frames, each at most once.
+    holders: Vec<u32>,
+    /// The most octets that were in use since memory was given back.
+    peak: usize,
+}
+
+impl Stopped {
+    /// No stream waits.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.greedy.is_empty()
+    }
+
+    /// When memory must be looked for; `None` if no stream waits.
+    pub(super) fn next(&self) -> Option<Time> {
+        (!self.is_empty()).then_some(self.look_at)
+    }
+}
+
+/// An FPDU that is not whole: since when, its queue pair, and what it has reserved.
+type Incomplete = (Time, u32, usize);
+
+impl<F: urnic_tcp::Frame> Core<F> {
+    /// After a stream has received: notes an FPDU that has begun, and a stream that holds frames.
+    #[inline]
+    pub(super) fn note_incomplete(qp: &mut QpCore<F>, at: u32, stopped: &mut Stopped, now: Time) {
+        let Some(stream) = &qp.stream else { return };
+        if let Some((_, number)) = stream.incomplete() {
+            if qp.incomplete.is_none_or(|(known, _)| known != number) {
+                qp.incomplete = Some((number, now));
+            }
+            if stream.holds_chunks() && !std::mem::replace(&mut qp.is_holder, true) {
+                stopped.holders.push(at);
+            }
+        }
+    }
+
+    /// A stream has stopped: it waits for its turn.
+    #[cold]
+    pub(super) fn wait_for_memory(&mut self, index: u32) {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        if std::mem::replace(&mut endpoint.stopped, true) {
+            return;
+        }
+        let stopped = &mut self.stopped;
+        let greedy = stopped.most == Some(Source::of(endpoint.peer.ip()));
+        let queue = if greedy { &mut stopped.greedy } else { &mut stopped.waiting };
+        queue.push_back((index, endpoint.generation));
+        self.tend_at = Time::ZERO;
+    }
+
+    /// Receive buffers are scarce: frames that are held go back, what they hold is copied.
+    #[cold]
+    pub(super) fn copy_out(&mut self) {
+        for at in self.stopped.holders.drain(..) {
+            let Some(qp) = self.qps.get_mut(at) else { continue };
+            qp.is_holder = false;
+            if let Some(stream) = &mut qp.stream {
+                stream.copy_out();
+            }
+        }
+    }
+
+    /// Memory for incomplete FPDUs is short: the source that has reserved most of it loses its oldest ones, and with them
+    /// their connections, and its streams wait behind all others.
+    #[cold]
+    fn displace(&mut self) {
+        let mut sources = HashMap::<Source, (usize, Vec<Incomplete>)>::new();
+        for (_, endpoint) in self.endpoints.iter() {
+            let Phase::Open { qp: at } = endpoint.phase else { continue };
+            let Some(qp) = self.qps.get(at) else { continue };
+            let incomplete = qp.stream.as_ref().and_then(|s| s.incomplete()).zip(qp.incomplete);
+            if let Some(((octets, _), (_, since))) = incomplete {
+                let (sum, fpdus) = sources.entry(Source::of(endpoint.peer.ip())).or_default();
+                *sum += octets;
+                fpdus.push((since, at, octets));
+            }
+        }
+        let most = sources.into_iter().max_by_key(|(_, (octets, _))| *octets);
+        let Some((most, (_, mut fpdus))) = most else { return };
+        self.part_greedy(most);
+        let patience = if self.stopped.waiting.is_empty() { OLD } else { YOUNG };
+        fpdus.sort_unstable_by_key(|(since, ..)| *since);
+        let mut freed = 0;
+        for (since, at, octets) in fpdus {
+            if freed >= SHORT || since + patience > self.now {
+                break;
+            }
+            freed += octets;
+            self.displaced += 1;
+            self.fail(at, Some(Terminate::STREAM_CATASTROPHIC), Why::Displaced);
+        }
+    }
+
+    /// Divides those that wait into the streams of the source that has most, and others.
+    fn part_greedy(&mut self, most: Source) {
+        let Stopped { waiting, greedy, .. } = &mut self.stopped;
+        let all: Vec<_> = waiting.drain(..).chain(greedy.drain(..)).collect();
+        self.stopped.most = Some(most);
+        for (index, generation) in all {
+            let endpoint = self.endpoints.get(index).filter(|e| e.generation == generation);
+            let Some(endpoint) = endpoint else { continue };
+            let Stopped { waiting, greedy, .. } = &mut self.stopped;
+            let is_greedy = Source::of(endpoint.peer.ip()) == most;
+            if is_greedy { greedy } else { waiting }.push_back((index, generation));
+        }
+    }
+
+    /// Whether much memory has become free since this last returned true. `aside`: octets that have been put aside.
+    pub(super) fn has_freed_much(&mut self, aside: usize) -> bool {
+        let objects = self.endpoints.len() + self.qps.len();
+        let used = self.budget.reserved() + aside + objects * OBJECT;
+        let peak = self.stopped.peak.max(used);
+        let freed = used <= peak / 2 && peak - used >= MUCH;
+        self.stopped.peak = if freed { used } else { peak };
+        freed
+    }
+
+    fn is_short(&self) -> bool {
+        let (reserved, reservable) = (self.budget.reserved(), self.budget.reservable());
+        reservable - reserved < SHORT.min(reservable / 2)
+    }
+}
+
+impl<P: Port, C: Clock> Engine<P, C> {
+    /// Octets that held frames may pin.
+    pub(super) fn pinnable(port: &P) -> usize {
+        port.receive_memory() / PINNED_PART
+    }
+
+    /// Tries streams that have stopped again, while there is memory.
+    #[cold]
+    pub(super) fn try_stopped(&mut self, now: Time) {
+        if self.core.is_short() {
+            if now < self.core.stopped.look_at {
+                return;
+            }
+            self.core.stopped.look_at = now + LOOK_EVERY;
+            self.core.displace();
+        }
+        for _ in 0..TRIES_PER_PASS {
+            if self.core.is_short() {
+                break;
+            }
+            let Stopped { waiting, greedy, .. } = &mut self.core.stopped;
+            let Some((index, generation)) = waiting.pop_front().or_else(|| greedy.pop_front()) else { break };
+            let endpoint = self.core.endpoints.get_mut(index).filter(|e| e.generation == generation);
+            let Some(endpoint) = endpoint else { continue };
+            endpoint.stopped = false;
+            if let Some(conn) = endpoint.conn {
+                self.stack.resume(now, conn, &mut self.core, &mut Wire(&mut self.port));
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Payload that is not copied: where the port can, TCP gets the memory of a work request lent until the peer has
+//! acknowledged what it holds, and the request completes then. Whoever gives memory back earlier, because it is deregistered
+//! or its requests end in another way, has it copied first.
+
+use super::endpoint::Phase;
+use super::{Clock, Core, Engine};
+use crate::drive::port::{Port, Wire};
+use crate::shared::sabotage::{Rule, broken};
+use std::collections::VecDeque;
+use std::ops::Range;
+use urnic_tcp::ConnId;
+
+/// The requests of a queue pair some of whose memory is lent.
+#[derive(Default)]
+pub(super) struct Lent {
+    /// Number of the request, and the count of acknowledged octets from which on its memory is free; oldest first.
+    requests: VecDeque<(u32, u64)>,
+    /// Octets acknowledged while there were any.
+    acked: u64,
+    /// Requests have ended before their memory came back.
+    abandoned: bool,
+}
+
+/// What is to be acknowledged is not known before the end of the turn.
+const LATER: u64 = u64::MAX;
+
+impl Lent {
+    /// Memory of request `index`, the last one begun, has been lent.
+    #[inline]
+    pub(super) fn lend(&mut self, index: u32) {
+        match self.requests.back_mut() {
+            Some((last, until)) if *last == index => *until = LATER,
+            _ => self.requests.push_back((index, LATER)),
+        }
+    }
+
+    /// Whether request `index`, the oldest that is not complete, waits for its memory.
+    #[inline]
+    pub(super) fn holds(&mut self, index: u32) -> bool {
+        match self.requests.front() {
+            Some(&(oldest, until)) if oldest == index && !broken(Rule::LentUntilAcked) => {
+                let holds = until > self.acked;
+                if !holds {
+                    self.requests.pop_front();
+                }
+                holds
+            }
+            _ => false,
+        }
+    }
+
+    /// The turn is over: TCP has all of it, and `unacked` octets in all.
+    fn settle(&mut self, unacked: u64) {
+        let until = self.acked.wrapping_add(unacked);
+        for (_, later) in self.requests.iter_mut().rev().take_while(|(_, until)| *until == LATER) {
+            *later = until;
+        }
+    }
+
+    /// `octets` more are acknowledged. Whether the memory of the oldest request is free now.
+    fn acked(&mut self, octets: u64) -> bool {
+        self.acked += octets;
+        self.requests.front().is_some_and(|&(_, until)| until <= self.acked)
+    }
+
+    /// Whether any memory has not come back.
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        !self.requests.is_empty() || self.abandoned
+    }
+
+    /// The requests have ended in another way.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.abandoned |= !self.requests.is_empty();
+        self.requests.clear();
+    }
+}
+
+impl<F: urnic_tcp::Frame> Core<F> {
+    /// The peer of a lender has acknowledged octets. Whether a request may be complete.
+    #[inline(never)]
+    pub(super) fn came_back(&mut self, index: u32, octets: u64) -> bool {
+        let Some(&Phase::Open { qp }) = self.endpoints.get(index).map(|e| &e.phase) else { return false };
+        self.qps.get_mut(qp).is_some_and(|qp| qp.tx.lent.acked(octets))
+    }
+
+    /// Enters an endpoint into the list of lenders, once.
+    fn lends(&mut self, index: u32) {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        if endpoint.lender.is_none() {
+            endpoint.lender = Some(self.lenders.len() as u32);
+            self.lenders.push(index);
+        }
+    }
+
+    /// Takes an endpoint off that list.
+    pub(super) fn lends_no_more(&mut self, index: u32) {
+        let Some(place) = self.endpoints.get_mut(index).and_then(|e| e.lender.take()) else { return };
+        self.lenders.swap_remove(place as usize);
+        if let Some(&moved) = self.lenders.get(place as usize)
+            && let Some(endpoint) = self.endpoints.get_mut(moved)
+        {
+            endpoint.lender = Some(place);
+        }
+    }
+}
+
+impl<P: Port, C: Clock> Engine<P, C> {
+    /// Takes back what a lender has lent if its requests have ended without waiting for the peer: its queue pair has failed or
+    /// is gone.
+    #[inline(never)]
+    pub(super) fn take_back_abandoned(&mut self, index: u32, conn: ConnId) {
+        let qp = match self.core.endpoints.get(index).map(|e| &e.phase) {
+            Some(&Phase::Open { qp }) => self.core.qps.get_mut(qp),
+            _ => None,
+        };
+        // What has failed is in the ready list.
+        if qp.is_none_or(|qp| std::mem::take(&mut qp.tx.lent.abandoned)) {
+            self.core.lends_no_more(index);
+            // Frames that wait may still go: the memory is registered.
+            self.take_back(conn, &(0..usize::MAX));
+        }
+    }
+
+    /// The endpoint at `index` has had its turn, and its queue pair has lent memory or had it lent.
+    #[inline(never)]
+    pub(super) fn settle_lent(&mut self, index: u32, qp: u32) {
+        let Some(conn) = self.core.endpoints.get(index).and_then(|e| e.conn) else { return };
+        let Some(lent) = self.core.qps.get_mut(qp).map(|qp| &mut qp.tx.lent) else { return };
+        if lent.any() {
+            lent.settle(self.stack.unacked(conn));
+            self.core.lends(index);
+        } else {
+            self.core.lends_no_more(index);
+        }
+    }
+
+    /// Memory within `range` (addresses) is not ours any more when this returns.
+    pub(super) fn take_back_range(&mut self, range: &Range<usize>) {
+        // Also frames of what has been acknowledged since: they were sent twice.
+        self.port.forget(range);
+        for i in 0..self.core.lenders.len() {
+            let endpoint = self.core.lenders.get(i).and_then(|index| self.core.endpoints.get(*index));
+            if let Some(conn) = endpoint.and_then(|e| e.conn) {
+                self.take_back(conn, range);
+            }
+        }
+    }
+
+    /// Copies what a connection still has of memory within `range`. If there are no buffers for that, the connection ends.
+    #[cold]
+    fn take_back(&mut self, conn: ConnId, range: &Range<usize>) {
+        let mut copied = true;
+        let port = &mut self.port;
+        self.stack.each_payload(conn, |payload| copied &= port.make_own(payload, range));
+        if !copied {
+            self.stack.abort(self.core.now, conn, &mut Wire(port));
+        }
+    }
+}

@@ -1,0 +1,738 @@
+//! The engine: one port, one TCP stack, and the queue pairs whose connections run over them.
+//!
+//! An engine is driven by whoever holds its shard's lock ([`crate::shard`]). One [`Engine::pass`] takes at
+//! most a burst of frames (after a pause some more), serves every queue pair that has work once, lets due timers fire and hands what
+//! there is to send to the wire. Inside, nothing is shared and nothing blocks. Port and clock are
+//! parameters, so that whole RNICs run against each other in one test, in virtual time.
+
+mod alarms;
+mod atomic;
+mod connect;
+mod crowd;
+mod endpoint;
+mod fpdu;
+mod inbound;
+mod incomplete;
+mod later;
+mod lent;
+mod link;
+mod open;
+mod outbound;
+mod peers;
+mod qp;
+mod rooms;
+mod senders;
+mod slab;
+mod teardown;
+
+pub(crate) use incomplete::INCOMPLETE_MAX;
+pub(crate) use open::{choose_kernel, open};
+pub(crate) use senders::ASIDE_MAX;
+
+use crate::drive::port::{BURST, Port, PortBuffers, Wire};
+use crate::drive::shard::{Deed, EngineAttr, EngineOps, ListenId, Ties};
+use crate::shared::cm::{ConnParam, EventQueue, RequestId};
+use crate::shared::connection::ConnectionAttr;
+use crate::shared::doorbell::Doorbells;
+use crate::shared::error::Error;
+use crate::shared::events::AsyncQueue;
+use crate::shared::memory::{MrFault, MrTable};
+use crate::shared::qp::{QpConnection, QpShared, QpState};
+use crate::shared::quiet::deliver;
+use crate::shared::turns::Turns;
+use alarms::{Alarm, Alarms};
+use arrayvec::ArrayVec;
+use connect::Listener;
+use endpoint::{Endpoint, Farewell, Phase};
+use incomplete::Stopped;
+use later::Later;
+use qp::QpCore;
+use rooms::Rooms;
+use senders::Shares;
+use slab::Slab;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use teardown::Why;
+use urnic_config::{Cidr, RtrChoice};
+use urnic_dataplane::RxEvent;
+use urnic_iwarp::{AccessFault, Budget};
+use urnic_tcp::{ConnId, LocalPorts, Patience, Stack, StackConfig, State, Time};
+
+/// A connection that was told to close and has not is reset after this long.
+const TEARDOWN_WITHIN: Duration = Duration::from_secs(5);
+/// How long the end of a device waits for the FINs of peers that have acknowledged ours.
+const FIN_WITHIN: Duration = Duration::from_millis(250);
+/// Idle passes for which the clock is read once.
+const CLOCK_EVERY: u32 = 8;
+/// After a pause of this length frames are looked at before the clock is believed, at most so many bursts.
+const PAUSE: Duration = Duration::from_micros(200);
+const BURSTS_AFTER_PAUSE: usize = 4;
+/// Endpoints that get a turn in one pass, at most.
+const TURNS_PER_PASS: usize = 16;
+/// No further turn begins in a pass that has sent so many segments: what arrives is heard, and verbs have the engine, only
+/// between passes.
+const SEGMENTS_PER_PASS: u64 = 2 * BURST as u64;
+
+/// Tells the time.
+pub trait Clock: Clone + Send + Sync + 'static {
+    /// Now; never goes back.
+    fn now(&self) -> Time;
+}
+
+/// MPA settings of an engine.
+#[derive(Clone, Debug)]
+pub struct MpaConfig {
+    /// Highest revision that we speak: 1 or 2.
+    pub rev: u8,
+    /// Whether we ask for CRCs; they are off only if the peer does not ask either.
+    pub crc: bool,
+    /// Whether we ask for markers in what peers send.
+    pub markers: bool,
+    /// What we send first as initiator, unless the application says otherwise.
+    pub rtr: RtrChoice,
+    /// Most inbound Reads per queue pair.
+    pub ird: u16,
+    /// Most outbound Reads per queue pair.
+    pub ord: u16,
+    /// How long a peer may take over its MPA Request.
+    pub startup_timeout: Duration,
+    /// Octets of incomplete FPDUs that are kept of all peers together, 128 KiB or more.
+    pub incomplete_max: usize,
+    /// Octets that peers have not acknowledged and that are put aside, so that others have send buffers.
+    pub aside_max: usize,
+}
+
+/// An RNIC on a port.
+pub struct Engine<P: Port, C: Clock> {
+    port: P,
+    clock: C,
+    stack: Stack<PortBuffers<P>>,
+    core: Core<P::Frame>,
+    drafts: ArrayVec<P::Draft, 2>,
+    doorbells: Arc<Doorbells>,
+    later: Later,
+    attributes: EngineAttr,
+    under_pressure: bool,
+    /// Passes since the clock was read.
+    idle_passes: u32,
+    /// The last pass received something that the next one may have to acknowledge.
+    owes_acks: bool,
+    /// When timers were last looked at.
+    advanced: Time,
+    /// `None`: nobody has looked yet.
+    link_up: Option<bool>,
+    /// When to look at the link again.
+    link_check: Time,
+    /// How many looks at the link have not found its carrier since it was last there; `None` before it first was, and once
+    /// its connections were given up.
+    carrier_missed: Option<u32>,
+    /// The network is asked for our address when the link comes up.
+    claims: bool,
+    /// Conflicts over our address when they were last told of, and when that was.
+    conflicts: u64,
+    conflict_told: Time,
+    unfilled_told: bool,
+    /// When the device began to end.
+    shutdown_at: Option<Time>,
+}
+
+/// Everything of an engine that is neither port nor stack, so that the stack can call back into it.
+struct Core<F: urnic_tcp::Frame> {
+    table: MrTable,
+    endpoints: Slab<Endpoint>,
+    qps: Slab<Box<QpCore<F>>>,
+    /// Index in `qps` by queue pair number; numbers are small and dense.
+    by_qpn: Vec<Option<u32>>,
+    /// Endpoints that want a turn.
+    ready: Turns<u32>,
+    /// Endpoints whose connections may hold memory that was lent to them.
+    lenders: Vec<u32>,
+    /// Accepted connections whose tag the stack does not know yet.
+    newborn: Vec<(ConnId, u32)>,
+    shares: Shares,
+    listeners: Vec<Option<Listener>>,
+    rooms: Rooms,
+    alarms: Alarms,
+    async_queue: Arc<AsyncQueue>,
+    mpa: MpaConfig,
+    /// When `Engine::tend` has something to do, or earlier.
+    tend_at: Time,
+    /// Memory for FPDUs that are not whole.
+    budget: Budget,
+    stopped: Stopped,
+    /// Connections that were ended to free such memory.
+    displaced: u64,
+    generation: u32,
+    /// The time of this pass.
+    now: Time,
+}
+
+impl<F: urnic_tcp::Frame> Core<F> {
+    /// The stack's tag of an endpoint: its generation (never 0) and index.
+    fn tag(&self, index: u32) -> u64 {
+        let generation = self.endpoints.get(index).map_or(0, |e| e.generation);
+        u64::from(generation) << 32 | u64::from(index)
+    }
+
+    /// The endpoint of a connection, unless it is gone.
+    #[inline]
+    fn endpoint_of(&self, conn: ConnId, tag: u64) -> Option<u32> {
+        let (generation, index) = ((tag >> 32) as u32, tag as u32);
+        if generation == 0 {
+            return self.newborn.iter().find(|(c, _)| *c == conn).map(|(_, index)| *index);
+        }
+        self.endpoints.get(index).filter(|e| e.generation == generation).map(|_| index)
+    }
+
+    /// Where a queue pair is.
+    #[inline]
+    fn index_of(&self, qpn: u32) -> Option<u32> {
+        *self.by_qpn.get(qpn as usize)?
+    }
+
+    /// Puts an endpoint into the ready list.
+    fn schedule(&mut self, index: u32) {
+        if let Some(endpoint) = self.endpoints.get_mut(index)
+            && !std::mem::replace(&mut endpoint.queued, true)
+        {
+            let greedy = endpoint.greedy;
+            self.ready.push(index, greedy);
+        }
+    }
+
+    fn set_alarm(&mut self, index: u32, at: Time, alarm: Alarm) {
+        if let Some(endpoint) = self.endpoints.get(index) {
+            self.alarms.set(at, index, endpoint.generation, alarm);
+        }
+    }
+
+    /// A queue pair has work or, in the error state, work to flush.
+    fn doorbell(&mut self, qpn: u32) {
+        let Some(index) = self.index_of(qpn) else { return };
+        let Some(qp) = self.qps.get_mut(index) else { return };
+        qp.shared.bell.answer();
+        match qp.endpoint {
+            _ if qp.is_over() => qp.flush(None, crate::shared::wc::WcStatus::Flushed),
+            Some(endpoint) => self.schedule(endpoint),
+            None => {}
+        }
+    }
+
+    /// Fires due alarms.
+    fn ring_alarms(&mut self) {
+        while let Some((index, generation, alarm)) = self.alarms.due(self.now) {
+            if self.endpoints.get(index).is_none_or(|e| e.generation != generation) {
+                continue;
+            }
+            match alarm {
+                Alarm::Startup => self.startup_timed_out(index),
+                Alarm::Rtr => self.rtr_timed_out(index),
+                Alarm::Teardown => self.teardown_timed_out(index),
+                Alarm::Nudge => self.nudge(index),
+            }
+        }
+    }
+}
+
+/// The RDMAP fault of an inbound Read whose memory is not there.
+fn access_fault(fault: MrFault) -> AccessFault {
+    match fault {
+        MrFault::InvalidStag => AccessFault::InvalidStag,
+        MrFault::NotAssociated => AccessFault::NotAssociated,
+        MrFault::NoRight => AccessFault::NoRight,
+        MrFault::Bounds => AccessFault::Bounds,
+        MrFault::Wrap => AccessFault::Wrap,
+    }
+}
+
+impl<P: Port, C: Clock> Engine<P, C> {
+    /// An engine on `port`. `doorbells` are those of the shard that will drive it.
+    pub(crate) fn new(
+        port: P,
+        clock: C,
+        mut stack: StackConfig,
+        mpa: MpaConfig,
+        doorbells: Arc<Doorbells>,
+        attributes: EngineAttr,
+    ) -> Result<Self, Error> {
+        let now = clock.now();
+        stack.checksum_offload_tx = port.spares_checksum();
+        // An MPA Request is short (MPA-60), and nothing may follow before our Reply (MPA-91).
+        stack.tcp.wary = true;
+        let budget = Budget::new(mpa.incomplete_max, Self::pinnable(&port));
+        let table = MrTable::new(stack.seed);
+        let ports = Box::new(LocalPorts::new(stack.seed));
+        let connections = stack.tcp.max_connections;
+        let stack = Stack::new(stack, ports, now).map_err(|e| Error::Open(e.to_string()))?;
+        Ok(Engine {
+            port,
+            clock,
+            stack,
+            core: Core {
+                table,
+                endpoints: Slab::new(),
+                qps: Slab::new(),
+                by_qpn: Vec::new(),
+                ready: Turns::default(),
+                lenders: Vec::new(),
+                newborn: Vec::new(),
+                shares: Shares::default(),
+                listeners: Vec::new(),
+                rooms: Rooms::new(connections),
+                alarms: Alarms::default(),
+                async_queue: AsyncQueue::new()?,
+                mpa,
+                tend_at: Time::MAX,
+                budget,
+                stopped: Stopped::default(),
+                displaced: 0,
+                generation: 0,
+                now,
+            },
+            drafts: ArrayVec::new(),
+            doorbells,
+            later: Later::default(),
+            attributes,
+            under_pressure: false,
+            idle_passes: CLOCK_EVERY,
+            owes_acks: false,
+            advanced: now,
+            link_up: None,
+            link_check: now,
+            carrier_missed: None,
+            claims: false,
+            conflicts: 0,
+            conflict_told: now,
+            unfilled_told: false,
+            shutdown_at: None,
+        })
+    }
+
+    /// Takes the time for a pass. While passes find nothing to do, only some of them look at the clock, and at what it
+    /// may have made due: that costs more than all the rest of an idle pass, and a timer of milliseconds may wait for a
+    /// microsecond. False: this one does not.
+    #[inline]
+    fn looks_at_the_clock(&mut self) -> bool {
+        let busy = self.owes_acks || !self.core.ready.is_empty() || !self.doorbells.is_empty();
+        let looks = busy || self.idle_passes >= CLOCK_EVERY;
+        if looks {
+            self.idle_passes = 0;
+            self.core.now = self.clock.now();
+        }
+        looks
+    }
+
+    /// Takes the time outside of passes. The next pass looks at the clock: it may be long after this.
+    fn now(&mut self) -> Time {
+        self.idle_passes = CLOCK_EVERY;
+        self.core.now = self.clock.now();
+        self.core.now
+    }
+
+    /// Tells the stack the tags of connections that have just come in.
+    #[inline]
+    fn adopt(&mut self) {
+        while let Some((conn, index)) = self.core.newborn.pop() {
+            self.stack.set_tag(conn, self.core.tag(index));
+        }
+    }
+
+    fn receive(&mut self, now: Time) -> bool {
+        let mut burst = ArrayVec::<P::Frame, BURST>::new();
+        self.port.receive(now, &mut burst);
+        if burst.is_empty() {
+            return false;
+        }
+        // Who sends is there, whatever the port says of the link: it is looked at only now and then.
+        self.carrier_missed = Some(0);
+        let low = self.port.receive_pool_low();
+        if low != self.under_pressure {
+            self.under_pressure = low;
+            self.stack.set_pressure(low);
+            self.core.budget.set_pinnable(if low { 0 } else { Self::pinnable(&self.port) });
+            if low {
+                self.core.copy_out();
+            }
+        }
+        if low && self.port.receive_pool_short() {
+            self.stack.give_back_held();
+        }
+        self.stack.foresee(&burst);
+        let mut frames = burst.drain(..).peekable();
+        let frames = std::iter::from_fn(|| {
+            let frame = frames.next();
+            // The frame after this one: its lines arrive while this one's are worked on.
+            if let Some(next) = frames.peek() {
+                P::prefetch(next);
+            }
+            frame
+        });
+        self.stack.receive_burst(now, frames, &mut self.core, &mut Wire(&mut self.port));
+        if !self.core.newborn.is_empty() {
+            self.adopt();
+        }
+        if self.core.rooms.someone_parts() {
+            self.part(now);
+        }
+        true
+    }
+
+    /// Does what is rarely due: connections that end, streams that have stopped, what is to be told later.
+    #[cold]
+    fn tend(&mut self, now: Time) {
+        self.core.clear_rooms();
+        self.part(now);
+        if !self.core.stopped.is_empty() {
+            self.try_stopped(now);
+        }
+        if self.core.shares.next().is_some() {
+            self.try_bufferless(now);
+        }
+        while let Some(deed) = self.later.due(now) {
+            deliver(deed);
+        }
+        let core = &self.core;
+        let next = [core.rooms.next(), core.stopped.next(), core.shares.next(), self.later.next()];
+        self.core.tend_at = next.into_iter().flatten().min().unwrap_or(Time::MAX);
+    }
+
+    /// Ends the connections that the burst, or the clock, has put an end to.
+    #[cold]
+    fn part(&mut self, now: Time) {
+        while let Some(index) = self.core.rooms.next_parting() {
+            if self.service(index, now) {
+                self.core.schedule(index);
+            }
+        }
+    }
+
+    /// Nobody has driven the engine for a while, and timers have come due meanwhile. The ACKs that they wait for may have
+    /// come, too: those go first, or what has arrived would be probed for and sent again.
+    #[cold]
+    fn hear_what_came(&mut self, now: Time) {
+        for _ in 0..BURSTS_AFTER_PAUSE {
+            if !self.receive(now) {
+                break;
+            }
+        }
+    }
+
+    /// The endpoint of a QP that may send at once: connected, with nothing unacknowledged (what is posted while something
+    /// is under way had better share segments), while no other endpoint waits for its turn.
+    #[inline]
+    fn idle_endpoint(&self, qpn: u32) -> Option<u32> {
+        if !self.core.ready.is_empty() || self.port.room() == 0 {
+            return None;
+        }
+        let qp = self.core.qps.get(self.core.index_of(qpn)?)?;
+        let index = qp.endpoint.filter(|_| !qp.is_over())?;
+        let endpoint = self.core.endpoints.get(index)?;
+        let open = matches!(endpoint.phase, Phase::Open { .. }) && endpoint.outbox.is_empty();
+        (open && self.stack.unacked(endpoint.conn?) == 0).then_some(index)
+    }
+
+    /// Gives waiting endpoints their turns.
+    fn serve(&mut self, now: Time) -> bool {
+        while let Some(qpn) = self.doorbells.pop() {
+            self.core.doorbell(qpn);
+        }
+        let turns = self.core.ready.len().min(TURNS_PER_PASS);
+        let most = self.stack.counters().segments_out + SEGMENTS_PER_PASS;
+        for _ in 0..turns {
+            if self.port.room() == 0 || self.stack.counters().segments_out >= most {
+                break;
+            }
+            let Some(index) = self.core.ready.pop() else { break };
+            let Some(endpoint) = self.core.endpoints.get_mut(index) else { continue };
+            endpoint.queued = false;
+            let more = self.service(index, now);
+            if self.complete(index) | more {
+                self.core.schedule(index);
+            }
+        }
+        turns > 0
+    }
+}
+
+impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
+    /// Sending comes first and receiving last: what the application has just posted leaves at once, and takes
+    /// with it the ACKs of what the pass before received; only then are those sent that found no company.
+    fn pass(&mut self) -> bool {
+        let looks = self.looks_at_the_clock();
+        let now = self.core.now;
+        if looks {
+            if now >= self.link_check {
+                self.check_link(now);
+            }
+            self.core.ring_alarms();
+            if now >= self.core.tend_at {
+                self.tend(now);
+            }
+        }
+        let served = self.serve(now);
+        if served {
+            self.port.flush();
+        }
+        if looks || served {
+            let before = std::mem::replace(&mut self.advanced, now);
+            if now >= before + PAUSE {
+                self.hear_what_came(now);
+            }
+            self.stack.advance(now, &mut self.core, &mut Wire(&mut self.port));
+            self.stack.flush(now, &mut Wire(&mut self.port));
+        }
+        self.port.flush();
+        let received = self.receive(now);
+        self.owes_acks = received;
+        self.idle_passes = if received || served { CLOCK_EVERY } else { self.idle_passes + 1 };
+        received || served || !self.core.ready.is_empty()
+    }
+
+    fn kick(&mut self, qpn: u32) -> bool {
+        let Some(index) = self.idle_endpoint(qpn) else { return false };
+        let now = self.now();
+        let more = self.service(index, now);
+        // Completions after that: what was just stored reaches the wire first.
+        self.port.flush();
+        if self.complete(index) | more {
+            self.core.schedule(index);
+        }
+        true
+    }
+
+    fn next_deadline(&mut self) -> Option<Duration> {
+        if self.owes_acks || !self.core.ready.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let deadlines = [self.stack.next_deadline(), self.core.alarms.next(), self.port.next_deadline()];
+        let next = deadlines.into_iter().flatten().fold(self.core.tend_at, Time::min);
+        if next == Time::MAX {
+            return None;
+        }
+        Some(Duration::from_nanos(next.0.saturating_sub(self.now().0)))
+    }
+
+    fn arm(&mut self) -> Option<Arc<RxEvent>> {
+        self.port.arm()
+    }
+
+    fn has_freed_much(&mut self) -> bool {
+        self.core.has_freed_much(self.port.aside())
+    }
+
+    fn after(&mut self, time: Duration, deed: Deed) {
+        let at = self.now() + time;
+        self.later.set(at, deed);
+        self.core.tend_at = self.core.tend_at.min(at);
+    }
+
+    fn ties(&self) -> Ties {
+        let clock = self.clock.clone();
+        Ties { events: self.core.async_queue.clone(), clock: Arc::new(move || clock.now().0) }
+    }
+
+    fn table(&mut self) -> &mut MrTable {
+        &mut self.core.table
+    }
+
+    fn take_back(&mut self, range: &Range<usize>) {
+        self.take_back_range(range);
+    }
+
+    fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<(), Error> {
+        let qpn = qp.qpn;
+        let index = self.core.qps.insert(Box::new(QpCore::new(qp)));
+        let slot = qpn as usize;
+        if self.core.by_qpn.len() <= slot {
+            self.core.by_qpn.resize(slot + 1, None);
+        }
+        self.core.by_qpn[slot] = Some(index);
+        Ok(())
+    }
+
+    fn detach_qp(&mut self, qpn: u32) {
+        self.now();
+        if let Some(index) = self.core.index_of(qpn) {
+            self.core.remove_qp(index);
+        }
+    }
+
+    fn modify_to_error(&mut self, qpn: u32) {
+        self.now();
+        let Some(index) = self.core.index_of(qpn) else { return };
+        let endpoint = self.core.qps.get(index).and_then(|qp| qp.endpoint);
+        let requesting = endpoint.is_some_and(|endpoint| self.core.requesting(endpoint));
+        let Some(qp) = self.core.qps.get_mut(index) else { return };
+        match endpoint {
+            // The Request is out: whether the peer accepts decides what it is told (MPAE-31).
+            Some(_) if requesting => qp.end(QpState::Error, None, crate::shared::wc::WcStatus::Flushed),
+            // Abort: the connection is reset (verbs draft §6.2, RTS to Error).
+            Some(endpoint) => {
+                self.core.fail(index, None, Why::Requested);
+                self.core.enter_error(index);
+                self.core.farewell(endpoint, Farewell::Reset);
+            }
+            None => qp.end(QpState::Error, None, crate::shared::wc::WcStatus::Flushed),
+        }
+    }
+
+    fn modify_to_idle(&mut self, qpn: u32) -> Result<(), Error> {
+        self.now();
+        self.core.reuse_qp(qpn)
+    }
+
+    fn drain(&mut self, qpn: u32) -> Result<(), Error> {
+        self.now();
+        self.core.drain_qp(qpn)
+    }
+
+    fn connection(&mut self, qpn: u32) -> Result<Option<QpConnection>, Error> {
+        let index = self.core.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
+        let Some(qp) = self.core.qps.get(index) else { return Ok(None) };
+        let Some(endpoint) = qp.endpoint.and_then(|e| self.core.endpoints.get(e)) else { return Ok(None) };
+        let (ird, ord) = qp.reads;
+        Ok(qp.stream.is_some().then_some(QpConnection { peer: endpoint.peer, ird, ord }))
+    }
+
+    fn listen(&mut self, port: u16, backlog: u32, events: Arc<EventQueue>) -> Result<ListenId, Error> {
+        self.start_listening(port, backlog, events)
+    }
+
+    fn unlisten(&mut self, id: ListenId) {
+        self.now();
+        self.stop_listening(id);
+    }
+
+    fn connect(
+        &mut self,
+        qpn: u32,
+        to: SocketAddr,
+        param: &ConnParam,
+        events: Arc<EventQueue>,
+    ) -> Result<(), Error> {
+        self.start_connect(qpn, to, param, events)
+    }
+
+    fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<(), Error> {
+        self.now();
+        self.accept_request(request, qpn, param)
+    }
+
+    fn reject(&mut self, request: RequestId, private_data: &[u8]) -> Result<(), Error> {
+        self.now();
+        self.reject_request(request, private_data)
+    }
+
+    fn disconnect(&mut self, qpn: u32) -> Result<(), Error> {
+        self.now();
+        let index = self.core.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
+        let qp = self.core.qps.get(index).ok_or(Error::UnknownQp(qpn))?;
+        match qp.endpoint {
+            None => return Err(Error::NotConnected),
+            Some(endpoint) if qp.state() == QpState::Idle => self.core.give_up_connecting(endpoint),
+            Some(_) => self.core.disconnect_qp(index),
+        }
+        Ok(())
+    }
+
+    fn set_patience(&mut self, qpn: u32, patience: Option<Patience>) -> Result<(), Error> {
+        let qp = self
+            .core
+            .index_of(qpn)
+            .and_then(|index| self.core.qps.get(index))
+            .ok_or(Error::UnknownQp(qpn))?;
+        let endpoint = qp.endpoint.and_then(|e| self.core.endpoints.get(e)).ok_or(Error::NotConnected)?;
+        self.stack.set_patience(endpoint.conn.ok_or(Error::NotConnected)?, patience);
+        Ok(())
+    }
+
+    fn shutdown(&mut self) {
+        self.shutdown_at = Some(self.now());
+        let all: Vec<u32> = self.core.endpoints.iter().map(|(index, _)| index).collect();
+        for index in all {
+            match self.core.endpoints.get(index).map(|e| &e.phase) {
+                Some(&Phase::Open { qp }) => self.core.disconnect_qp(qp),
+                Some(Phase::Dismissed | Phase::Closing) | None => {}
+                Some(_) => self.core.end_startup(index, Farewell::Reset, None),
+            }
+        }
+    }
+
+    fn drained(&self) -> bool {
+        if self.carrier_missed.is_none() && self.port.carrier_is_peer() {
+            return true; // nobody is there to acknowledge anything
+        }
+        // A connection is done with when it is gone, or when the peer has acknowledged our FIN and with it all data. Where
+        // the peer does not notice that we are gone, it gets a moment to have its own FIN acknowledged.
+        let waited = self.shutdown_at.is_none_or(|at| self.clock.now() >= at + FIN_WITHIN);
+        if !waited && !self.port.carrier_is_peer() && self.core.endpoints.iter().next().is_some() {
+            return false;
+        }
+        self.core.endpoints.iter().all(|(_, endpoint)| {
+            let info = endpoint.conn.and_then(|conn| self.stack.info(conn));
+            info.is_some_and(|info| info.state == State::FinWait2)
+        })
+    }
+
+    fn finish(&mut self) {
+        self.port.finish();
+    }
+
+    fn connections(&self) -> Vec<ConnectionAttr> {
+        let qpns: HashMap<ConnId, u32> = self
+            .core
+            .endpoints
+            .iter()
+            .filter_map(|(_, endpoint)| match (endpoint.conn, &endpoint.phase) {
+                (Some(conn), &Phase::Open { qp }) => Some((conn, self.core.qps.get(qp)?.shared.qpn)),
+                _ => None,
+            })
+            .collect();
+        let attributes = |conn| {
+            Some(ConnectionAttr {
+                qpn: qpns.get(&conn).copied(),
+                local: self.stack.local_addr(conn)?,
+                peer: self.stack.peer_addr(conn)?,
+                tcp: self.stack.info(conn)?,
+            })
+        };
+        self.stack.connections().filter_map(attributes).collect()
+    }
+
+    fn attributes(&self) -> EngineAttr {
+        let mut attributes = self.attributes.clone();
+        attributes.link_up = self.link_up == Some(true);
+        attributes.gso_max = self.port.gso_max();
+        let now = self.stack.addresses();
+        if !now.is_empty() {
+            let cidr = |a: &urnic_tcp::Address| Cidr { address: a.ip, prefix: a.prefix_len };
+            attributes.addresses = now.iter().map(cidr).collect();
+        }
+        attributes.counters = self.port.counters();
+        let c = self.stack.counters();
+        attributes.counters.extend([
+            ("tcp_segments_in", c.segments_in),
+            ("tcp_segments_out", c.segments_out),
+            ("tcp_retransmitted", c.retransmitted_segments),
+            ("tcp_fast_recoveries", c.fast_recoveries),
+            ("tcp_timeouts", c.rto_recoveries),
+            ("tcp_out_of_order", c.out_of_order),
+            ("tcp_duplicate", c.duplicate),
+            ("tcp_bad_checksum", c.bad_tcp_checksum),
+            ("tcp_unfilled_checksum", c.unfilled_tcp_checksum),
+            ("malformed", c.malformed),
+            ("arp_conflicts", c.arp_conflicts),
+            ("incomplete_octets", self.core.budget.reserved() as u64),
+            ("incomplete_displaced", self.core.displaced),
+            ("send_buffers_free", self.port.send_buffers() as u64),
+            ("waiting_for_buffers", self.core.shares.waiting() as u64),
+            ("aside_octets", self.port.aside() as u64),
+            ("aside_displaced", self.core.shares.displaced),
+        ]);
+        attributes.counters.extend(c.nstat());
+        attributes
+    }
+}

@@ -1,0 +1,229 @@
+//! From a configuration to an engine on a DPDK port.
+
+use super::{Clock, Engine, MpaConfig};
+use crate::drive::port::dpdk::DpdkPort;
+use crate::drive::shard::{EngineAttr, EngineOps};
+use crate::shared::doorbell::Doorbells;
+use crate::shared::error::{Error, Result};
+use crate::shared::memory::Allocate;
+use nix::ifaddrs::InterfaceAddress;
+use std::net::IpAddr;
+use std::sync::Arc;
+use urnic_config::{Choice, Config, CrcKernel, PortSpec};
+use urnic_dataplane::{Arena, Capabilities, Capture, Eal, EalConfig, PortError, PortOptions, TxChecksum};
+use urnic_sim::Impairment;
+use urnic_tcp::{Address, Congestion, Ecn, Keepalive, Route, StackConfig, TcpConfig, Time};
+
+impl Clock for urnic_dataplane::Clock {
+    #[inline]
+    fn now(&self) -> Time {
+        Time(urnic_dataplane::Clock::now(self))
+    }
+}
+
+/// An engine as `config` describes it, and where its registered memory comes from.
+pub(crate) fn open(
+    config: &Config,
+    doorbells: Arc<Doorbells>,
+) -> Result<(Box<dyn EngineOps>, Arc<dyn Allocate>)> {
+    let spec = config.port.spec.as_ref().ok_or(Error::Invalid("no port: set [port] port, or --port"))?;
+    if !config.ip.is_configured() {
+        return Err(Error::Invalid("no IP address: set [ip] ip, or --ip"));
+    }
+    let fault = match &config.port.fault {
+        Some(text) => {
+            let parsed = text.parse::<Impairment>();
+            Some(parsed.map_err(|e| Error::Open(format!("fault {text:?}: {e}")))?)
+        }
+        None => None,
+    };
+    choose_kernel(config.engine.crc_kernel)?;
+    let failed = |e: &dyn std::fmt::Display| Error::Open(e.to_string());
+
+    if spec.interface().is_some() {
+        config.ip.addresses.iter().try_for_each(|a| not_of_the_kernel(a.address))?;
+    }
+    let hugepages = match config.memory.hugepages {
+        urnic_config::Hugepages::Auto => urnic_dataplane::Hugepages::Auto,
+        urnic_config::Hugepages::Off => urnic_dataplane::Hugepages::Off,
+        urnic_config::Hugepages::Required => urnic_dataplane::Hugepages::Required,
+    };
+    let eal = EalConfig {
+        memory_mb: config.memory_mb(),
+        hugepages,
+        nic: match spec {
+            PortSpec::Pci { address, .. } => Some(address.clone()),
+            _ => None,
+        },
+        ..EalConfig::default()
+    };
+    let eal = Eal::start(&eal).map_err(|e| failed(&e))?;
+    let usual = PortOptions::default();
+    // Buffers of memory links are large; on a network one host holds at most half of them (`senders`).
+    let tx_frames = if spec.is_memory_link() { usual.tx_frames } else { 2 * usual.tx_frames };
+    let options = PortOptions { mtu: config.port.mtu, rx_frames: receive_frames(config), tx_frames, ..usual };
+    let mut port = urnic_dataplane::Port::open(&eal, spec, &options).map_err(|e| failed(&e))?;
+
+    let mac = match config.mac() {
+        Some(mac) => mac.0,
+        None => port.mac().ok_or_else(|| {
+            Error::Open(format!("{spec}: the port has no Ethernet address; set mac to one, or leave it out"))
+        })?,
+    };
+    let stack = StackConfig {
+        addresses: config
+            .ip
+            .addresses
+            .iter()
+            .map(|a| Address { ip: a.address, prefix_len: a.prefix })
+            .collect(),
+        vlan: config.ip.vlan,
+        autoconf: config.ip.autoconf,
+        gateways: config.ip.gateways.clone(),
+        routes: config
+            .ip
+            .routes
+            .iter()
+            .map(|r| Route { network: r.network, prefix_len: r.prefix, via: r.via })
+            .collect(),
+        mtu: config.port.mtu,
+        tcp: tcp(config),
+        ..StackConfig::new(mac, [0; 4], 0, secret()?)
+    };
+    port.hold_addresses(&stack.own_addresses(), stack.vlan).map_err(|e| match e {
+        PortError::AddressInUse { address, .. } if config.ip.addresses.iter().all(|a| a.address != address) => {
+            Error::Open(format!(
+                "{e}; {address} is made of the Ethernet address: set mac to another one, or give an address of fe80::/64 \
+                 too, and leave autoconf out"
+            ))
+        }
+        e => failed(&e),
+    })?;
+    let mpa = MpaConfig {
+        rev: config.mpa.rev,
+        crc: config.mpa.crc,
+        markers: config.mpa.markers,
+        rtr: config.mpa.rtr,
+        ird: config.mpa.ird,
+        ord: config.mpa.ord,
+        startup_timeout: config.mpa.startup_timeout,
+        incomplete_max: super::INCOMPLETE_MAX,
+        aside_max: super::ASIDE_MAX,
+    };
+    let attributes = EngineAttr {
+        mac,
+        addresses: config.ip.addresses.clone(),
+        mtu: config.port.mtu,
+        port: spec.kind().to_owned(),
+        link_up: false,
+        // Faults are injected into frames that are complete, and copies.
+        capabilities: Some(match fault {
+            None => *port.caps(),
+            Some(_) => Capabilities { tx_checksum: TxChecksum::Software, lends: None, ..*port.caps() },
+        }),
+        gso_max: 0,
+        ird: mpa.ird,
+        ord: mpa.ord,
+        counters: Vec::new(),
+    };
+    let clock = urnic_dataplane::Clock::calibrate();
+    let capture = config.port.capture.as_ref();
+    let capture = capture.map(|path| Capture::start(path, &spec.to_string(), clock)).transpose();
+    let capture = capture.map_err(|e| failed(&e))?;
+    let port = DpdkPort::new(port, fault.as_ref(), capture);
+    let mut engine = Engine::new(port, clock, stack, mpa, doorbells, attributes)?;
+    if !spec.is_memory_link() {
+        engine.claim_address()?;
+    }
+    Ok((Box::new(engine), Arc::new(Arena::new(&eal))))
+}
+
+/// The interface that `urnic run` shows to programs; the kernel does not have it.
+const SHOWN: &str = "urnic0";
+
+/// Refuses an address that the kernel has on an interface: both would answer for it.
+fn not_of_the_kernel(ip: IpAddr) -> Result<()> {
+    let has = |i: &InterfaceAddress| {
+        let address = i.address.as_ref().and_then(|a| match ip {
+            IpAddr::V4(_) => a.as_sockaddr_in().map(|a| IpAddr::from(a.ip())),
+            IpAddr::V6(_) => a.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())),
+        });
+        i.interface_name != SHOWN && address == Some(ip)
+    };
+    match nix::ifaddrs::getifaddrs().into_iter().flatten().find(has) {
+        Some(InterfaceAddress { interface_name: name, .. }) => Err(Error::Open(format!(
+            "address conflict: the kernel has {ip} on its interface {name}, and would answer for it too; choose an \
+             address that is free, or take it from the kernel with `ip address del`"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Receive buffers beside those of the port's queue: for a window of full segments that all wait for one that was lost, of
+/// which at most three quarters of the buffers are held; no more than a quarter of the memory takes.
+fn receive_frames(config: &Config) -> u32 {
+    let mtu = u32::from(config.port.mtu).max(576);
+    let window = config.tcp.recv_window.div_ceil(mtu - 60);
+    let affordable = (u64::from(config.memory_mb()) << 18) / u64::from(mtu + 512);
+    let wanted = u64::from(window + window / 3).min(affordable) as u32;
+    wanted.max(PortOptions::default().rx_frames)
+}
+
+fn tcp(config: &Config) -> TcpConfig {
+    let t = &config.tcp;
+    TcpConfig {
+        rto_min: t.rto_min,
+        recv_window: t.recv_window,
+        sack: t.sack,
+        timestamps: t.timestamps,
+        window_scale: t.window_scale,
+        congestion: match t.congestion {
+            urnic_config::Congestion::Reno => Congestion::Reno,
+            urnic_config::Congestion::Cubic => Congestion::Cubic,
+            urnic_config::Congestion::Dctcp => Congestion::Dctcp,
+        },
+        ecn: match t.ecn {
+            urnic_config::Ecn::Off => Ecn::Off,
+            urnic_config::Ecn::Accept => Ecn::Accept,
+            urnic_config::Ecn::Offer => Ecn::Offer,
+        },
+        pacing: t.pacing,
+        keepalive: t.keepalive_idle.map(|idle| Keepalive {
+            idle,
+            interval: t.keepalive_interval,
+            count: t.keepalive_count,
+        }),
+        user_timeout: t.user_timeout,
+        ..TcpConfig::default()
+    }
+}
+
+/// Which CRC kernel the process uses from now on.
+pub(crate) fn choose_kernel(wanted: CrcKernel) -> Result<()> {
+    let kernel = match wanted {
+        CrcKernel::Auto => return Ok(()),
+        CrcKernel::Portable => urnic_crc::Kernel::Portable,
+        CrcKernel::Sse42 => urnic_crc::Kernel::Sse42,
+        CrcKernel::Vpclmul => urnic_crc::Kernel::Vpclmul,
+    };
+    if urnic_crc::force_kernel(kernel) {
+        Ok(())
+    } else {
+        Err(Error::Open(format!(
+            "this processor cannot run the CRC kernel {:?}: use \"auto\"",
+            wanted.word()
+        )))
+    }
+}
+
+/// A number that nobody can guess.
+fn secret() -> Result<u64> {
+    let mut seed = [0u8; 8];
+    // SAFETY: the buffer is as long as we say.
+    let n = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
+    if n == seed.len() as isize {
+        Ok(u64::from_ne_bytes(seed))
+    } else {
+        Err(Error::last_os("random numbers from the kernel"))
+    }
+}

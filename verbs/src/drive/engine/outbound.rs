@@ -1,0 +1,543 @@
+//! Send path: queue pairs that have work take turns (deficit round robin); each turn cuts messages into
+//! FPDUs, writes them into transmit buffers and hands those to TCP.
+
+use super::alarms::Alarm;
+use super::endpoint::{Farewell, Phase};
+use super::peers::NUDGE_AFTER;
+use super::qp::{Cursor, Message, QpCore, Source};
+use super::teardown::Why;
+use super::{Clock, Engine, access_fault, fpdu};
+use crate::drive::port::{Draft, Port, Wire};
+use crate::shared::memory::{Bind, MrFault, MrTable};
+use crate::shared::queue::Stored;
+use crate::shared::sabotage::{Rule, broken};
+use crate::shared::wc::WcStatus;
+use crate::shared::wr::{SendFlags, SendOp, Sge};
+use arrayvec::ArrayVec;
+use urnic_iwarp::{BeginError, Op, Outgoing, Pending, STAG_OF_NOTHING, Terminate};
+use urnic_tcp::{ConnId, Stack, Time};
+
+/// A turn ends after this many full segments' worth of octets while others wait ...
+const QUANTUM_SEGMENTS: usize = 16;
+/// ... after so many while nobody does: longer bursts cost the link less ...
+const ALONE_SEGMENTS: usize = 64;
+/// ... but no more octets than these, so that what was copied is still in the cache when the link sends it ...
+const ALONE_OCTETS: usize = 192 << 10;
+/// ... or after this many FPDUs.
+const QUANTUM_FPDUS: usize = 128;
+
+/// Octets of a start-up frame that are queued at a time; every transmit buffer holds them.
+const STARTUP_RECORD: usize = 512;
+
+/// What a queue pair has to say next.
+#[derive(PartialEq, Eq)]
+enum Next {
+    /// A message, which is now under way.
+    Message,
+    /// Nothing to send: a work request about memory of ours has been carried out.
+    Done,
+    /// A work request that can't be begun; it completes with this status.
+    Bad(WcStatus),
+    /// An Atomic of the peer whose memory is not there any more.
+    Refused(Box<Terminate>),
+    Nothing,
+}
+
+/// How a turn ended.
+#[derive(PartialEq, Eq)]
+enum Turn {
+    /// Nothing left to send.
+    Idle,
+    /// The quantum is used up, or buffers ran out: again in the next pass.
+    More,
+    /// The TCP window is full: again when an ACK arrives.
+    Starved,
+    /// A work request or an inbound Read named memory that is not there.
+    Fault { terminate: Terminate, culprit: Option<(u32, WcStatus)> },
+    /// The Terminate has been handed to TCP.
+    Terminated,
+}
+
+impl<F: urnic_tcp::Frame> QpCore<F> {
+    /// Chooses and begins the next message. Answers to the peer and work requests alternate; a message is never
+    /// interrupted by another (siw can't interleave, and RFC 5041 §5.3 wants submission order: DDP-34).
+    #[inline]
+    fn next_message(&mut self, table: &mut MrTable) -> Next {
+        let Some(stream) = &mut self.stream else { return Next::Nothing };
+        if let Some(terminate) = &self.tx.terminate {
+            let Ok(outgoing) = stream.begin(Op::Terminate(*terminate), 0) else { return Next::Nothing };
+            self.tx.message = Some(Message { outgoing, source: Source::None });
+            return Next::Message;
+        }
+        let responses_first = self.tx.responses_turn;
+        self.tx.responses_turn = !responses_first;
+        if responses_first {
+            match self.next_response(table) {
+                Next::Nothing => {}
+                next => return next,
+            }
+        }
+        match self.next_work_request(table) {
+            Next::Nothing if !responses_first => self.next_response(table),
+            next => next,
+        }
+    }
+
+    #[inline]
+    fn next_response(&mut self, table: &MrTable) -> Next {
+        match &self.stream {
+            Some(stream) if stream.responses_pending() > 0 && !stream.ended() => self.answer(table),
+            _ => Next::Nothing,
+        }
+    }
+
+    /// Begins the answer to the peer's oldest request.
+    #[inline(never)]
+    fn answer(&mut self, table: &MrTable) -> Next {
+        let Some(stream) = &mut self.stream else { return Next::Nothing };
+        let (op, len, source) = match stream.next_response() {
+            None => return Next::Nothing,
+            Some(Pending::Read(r)) => (Op::ReadResponse(r), r.len, Source::Response(r)),
+            Some(Pending::Atomic(request)) => match super::atomic::perform(table, &self.shared, &request) {
+                Ok(original) => (Op::AtomicResponse { id: request.id, original }, 0, Source::None),
+                Err(fault) => return Next::Refused(Box::new(request.terminate(fault))),
+            },
+        };
+        let Ok(outgoing) = stream.begin(op, len) else { return Next::Nothing };
+        self.tx.message = Some(Message { outgoing, source });
+        Next::Message
+    }
+
+    #[inline]
+    fn next_work_request(&mut self, table: &mut MrTable) -> Next {
+        let Some(stream) = &mut self.stream else { return Next::Nothing };
+        let index = self.tx.next;
+        let Some(view) = self.shared.send.peek(index) else { return Next::Nothing };
+        if self.tx.closing && index == self.tx.too_late {
+            return Next::Nothing;
+        }
+        let flags = view.entry.flags;
+        if flags.contains(SendFlags::FENCE) && !broken(Rule::Fence) && stream.reads_outstanding() > 0 {
+            return Next::Nothing; // a read fence waits for all earlier Reads and Atomics
+        }
+        let solicited = flags.contains(SendFlags::SOLICITED);
+        let op = match view.entry.op {
+            Stored::Send => Op::Send { solicited, invalidate: None },
+            Stored::SendInv(stag) => Op::Send { solicited, invalidate: Some(stag) },
+            Stored::Write { addr, rkey } => Op::Write { stag: rkey, to: addr },
+            Stored::Read { .. } | Stored::Elsewhere => return self.next_of_other_kind(table),
+        };
+        let source = Source::WorkRequest { index, cursor: Cursor::default() };
+        let begun = stream.begin(op, view.entry.length);
+        self.under_way(begun, source, true)
+    }
+
+    /// As [`Self::next_work_request`], for all that is neither Send nor Write.
+    #[inline(never)]
+    fn next_of_other_kind(&mut self, table: &mut MrTable) -> Next {
+        let Some(stream) = &mut self.stream else { return Next::Nothing };
+        let index = self.tx.next;
+        let Some(view) = self.shared.send.peek(index) else { return Next::Nothing };
+        let payload = Source::WorkRequest { index, cursor: Cursor::default() };
+        let scopes = self.shared.scopes;
+        // A zero-length Read may come without a sink.
+        let none = Sge { addr: 0, len: 0, lkey: STAG_OF_NOTHING };
+        let sink = view.sges.first().copied().unwrap_or(none);
+        let request = view.op();
+        let (op, source, whole) = match request {
+            SendOp::Read { addr, rkey } => {
+                let (sink_stag, sink_to) = (sink.lkey, sink.addr);
+                let op = Op::Read { sink_stag, sink_to, src_stag: rkey, src_to: addr };
+                (op, Source::None, true)
+            }
+            // The Write leaves the request where it is.
+            SendOp::WriteImm { addr, rkey, .. } if !self.tx.immediate => {
+                (Op::Write { stag: rkey, to: addr }, payload, false)
+            }
+            SendOp::WriteImm { imm, .. } => {
+                let mut data = [0; 8];
+                data[..4].copy_from_slice(&imm.to_be_bytes());
+                let solicited = view.entry.flags.contains(SendFlags::SOLICITED);
+                (Op::Immediate { data, solicited }, payload, true)
+            }
+            SendOp::FetchAdd { .. }
+            | SendOp::CmpSwap { .. }
+            | SendOp::MaskedFetchAdd { .. }
+            | SendOp::MaskedCmpSwap { .. } => {
+                let Some((to, stag, op)) = request.atomic() else { return Next::Bad(WcStatus::LocalQpOp) };
+                let (sink_stag, sink_to) = (sink.lkey, sink.addr);
+                (Op::Atomic { sink_stag, sink_to, stag, to, op }, Source::None, true)
+            }
+            SendOp::LocalInv(stag) => return self.managed(table.invalidate_local(stag, scopes)),
+            SendOp::BindMw { rkey, lkey, addr, len, access } => {
+                return self.managed(table.bind(Bind { rkey, lkey, addr, len, access }, scopes));
+            }
+            SendOp::RegMr { key, addr, len, access } => {
+                return self.managed(table.register(key, addr, len, access, scopes));
+            }
+            // Not stored like this, or not at all.
+            SendOp::Send | SendOp::SendInv(_) | SendOp::Write { .. } | SendOp::SendImm(_) => {
+                return Next::Bad(WcStatus::LocalQpOp);
+            }
+        };
+        let begun = stream.begin(op, view.entry.length);
+        self.under_way(begun, source, whole)
+    }
+
+    /// The next work request's message has been begun, or not. `whole`: it is all of the request.
+    #[inline]
+    fn under_way(&mut self, begun: Result<Outgoing, BeginError>, source: Source, whole: bool) -> Next {
+        match begun {
+            Ok(outgoing) => {
+                self.tx.next = self.tx.next.wrapping_add(u32::from(whole));
+                self.tx.immediate = !whole;
+                self.tx.message = Some(Message { outgoing, source });
+                Next::Message
+            }
+            Err(BeginError::OrdReached | BeginError::NotYet | BeginError::Ended) => Next::Nothing,
+            Err(_) => Next::Bad(WcStatus::LocalQpOp),
+        }
+    }
+
+    /// The next work request was about memory of ours. It took place in its turn: earlier requests have taken their data,
+    /// later ones have not begun (verbs draft §8.2.2).
+    fn managed(&mut self, outcome: Result<(), MrFault>) -> Next {
+        if outcome.is_err() {
+            return Next::Bad(WcStatus::MemoryManagement);
+        }
+        self.tx.next = self.tx.next.wrapping_add(1);
+        Next::Done
+    }
+}
+
+impl<P: Port, C: Clock> Engine<P, C> {
+    /// Gives the endpoint at `index` its turn. True if it has more to send now.
+    pub(super) fn service(&mut self, index: u32, now: Time) -> bool {
+        let Some(endpoint) = self.core.endpoints.get_mut(index) else { return false };
+        let Some(conn) = endpoint.conn else {
+            self.service_unconnected(index);
+            return false;
+        };
+        endpoint.starved = false;
+        if !self.has_plenty() {
+            return self.service_scarce(index, conn, now);
+        }
+        self.service_connected(index, conn, now, None)
+    }
+
+    /// The same while buffers are scarce: a connection of a host that has its share of them waits.
+    #[cold]
+    fn service_scarce(&mut self, index: u32, conn: ConnId, now: Time) -> bool {
+        let share = self.share(index, now);
+        if share == 0 {
+            return false;
+        }
+        let before = self.stack.records(conn);
+        let more = self.service_connected(index, conn, now, Some(share));
+        self.took_buffers(index, before);
+        more
+    }
+
+    /// Gives the connected endpoint at `index` its turn; `share`: the buffers that it may take while they are scarce.
+    #[inline]
+    fn service_connected(&mut self, index: u32, conn: ConnId, now: Time, share: Option<usize>) -> bool {
+        let Some(endpoint) = self.core.endpoints.get_mut(index) else { return false };
+        if !endpoint.outbox.is_empty() && !self.send_outbox(index, conn) {
+            return true;
+        }
+        let mut more = false;
+        if let Some(&Phase::Open { qp }) = self.core.endpoints.get(index).map(|e| &e.phase) {
+            more = self.service_qp(index, conn, qp, now, share);
+        }
+        let farewell = self.core.endpoints.get_mut(index).and_then(|e| e.farewell.take());
+        if self.core.endpoints.get(index).is_some_and(|e| e.lender.is_some()) {
+            self.take_back_abandoned(index, conn);
+        }
+        match farewell {
+            None => self.stack.output(now, conn, &mut Wire(&mut self.port)),
+            Some(Farewell::Fin) => {
+                self.stack.close(now, conn, &mut Wire(&mut self.port));
+                self.stack.output(now, conn, &mut Wire(&mut self.port));
+            }
+            Some(Farewell::Reset) => self.stack.abort(now, conn, &mut Wire(&mut self.port)),
+        }
+        more
+    }
+
+    /// Queues MPA start-up octets. False if there was no buffer.
+    fn send_outbox(&mut self, index: u32, conn: ConnId) -> bool {
+        let Some(endpoint) = self.core.endpoints.get_mut(index) else { return true };
+        while !endpoint.outbox.is_empty() {
+            let Some(mut draft) = self.port.draft() else { return false };
+            let n = STARTUP_RECORD.min(endpoint.outbox.len());
+            let Some(out) = draft.append(n) else { return false };
+            out.copy_from_slice(&endpoint.outbox[..n]);
+            endpoint.outbox.drain(..n);
+            // A connection that is gone takes nothing; its endpoint hears of it by `closed`.
+            let _ = self.stack.send(conn, draft.freeze(None, 0));
+        }
+        true
+    }
+
+    fn service_qp(
+        &mut self,
+        index: u32,
+        conn: ConnId,
+        qp_index: u32,
+        now: Time,
+        share: Option<usize>,
+    ) -> bool {
+        let Some(qp) = self.core.qps.get_mut(qp_index) else { return false };
+        let Some(stream) = &qp.stream else { return false };
+        if !stream.may_send() {
+            // MPA-70: the Responder is silent until it has seen a valid FPDU. What is about its own memory need not wait.
+            let table = &mut self.core.table;
+            let next =
+                (0..QUANTUM_FPDUS).map(|_| qp.next_work_request(table)).find(|next| *next != Next::Done);
+            qp.complete_sends();
+            if let Some(Next::Bad(status)) = next {
+                let why = Why::WorkRequest(Some((qp.tx.next, status)));
+                self.core.fail(qp_index, Some(Terminate::LOCAL_CATASTROPHIC), why);
+                return true;
+            }
+            // A fault before that is answered by closing alone (MPA-92).
+            if qp.tx.terminate.take().is_some() || qp.finishes() {
+                self.core.farewell(index, Farewell::Fin);
+            }
+            return next.is_none();
+        }
+        let first_words = !qp.tx.spoken && qp.tx.initiator;
+        let emss = self.stack.mss(conn);
+        let quantum = match share {
+            None if self.core.ready.is_empty() => ALONE_OCTETS.min(ALONE_SEGMENTS * emss),
+            None => QUANTUM_SEGMENTS * emss,
+            Some(share) => share.min(QUANTUM_SEGMENTS) * emss,
+        };
+        let mut turn = Segments {
+            emss,
+            record_max: self.stack.record_max(conn),
+            unit: 0,
+            quantum,
+            conn,
+            drafts: &mut self.drafts,
+            lends_from: self.port.lends_from(),
+            sum: 0,
+            want_sum: !self.port.spares_checksum(),
+        };
+        let outcome = turn.run(qp, &mut self.core.table, &mut self.port, &mut self.stack);
+        turn.hand_over(&mut self.stack);
+        let nudge = first_words && qp.tx.spoken;
+        if qp.tx.closing || matches!(outcome, Turn::Fault { .. }) {
+            qp.complete_sends(); // before anything is flushed, or found to be all
+        }
+        let finished = outcome == Turn::Idle && qp.finishes();
+        if nudge {
+            self.core.set_alarm(index, now + NUDGE_AFTER, Alarm::Nudge);
+        }
+        if let Some(endpoint) = self.core.endpoints.get_mut(index) {
+            endpoint.greedy = matches!(outcome, Turn::More | Turn::Starved);
+        }
+        match outcome {
+            Turn::Idle if finished => self.core.farewell(index, Farewell::Fin),
+            Turn::Idle => {}
+            Turn::More => return true,
+            Turn::Starved => {
+                if let Some(endpoint) = self.core.endpoints.get_mut(index) {
+                    endpoint.starved = true;
+                }
+            }
+            Turn::Fault { terminate, culprit } => {
+                self.core.fail(qp_index, Some(terminate), Why::WorkRequest(culprit));
+                return true;
+            }
+            Turn::Terminated => self.core.farewell(index, Farewell::Fin),
+        }
+        false
+    }
+
+    /// After the turn of the endpoint at `index`: its requests complete. True if it has something to send now.
+    pub(super) fn complete(&mut self, index: u32) -> bool {
+        let Some(endpoint) = self.core.endpoints.get(index) else { return false };
+        let Phase::Open { qp: qp_index } = endpoint.phase else { return false };
+        let lender = endpoint.lender.is_some();
+        let Some(qp) = self.core.qps.get_mut(qp_index) else { return false };
+        let lends = qp.tx.lent.any();
+        qp.complete_sends();
+        let overflowed = std::mem::take(&mut qp.tx.overflowed) && !qp.is_over();
+        if overflowed {
+            let terminate = Some(Terminate::STREAM_CATASTROPHIC);
+            self.core.fail(qp_index, terminate, Why::CompletionQueueFull);
+        }
+        if lends || lender {
+            self.settle_lent(index, qp_index);
+        }
+        overflowed
+    }
+}
+
+/// The records that a turn builds: segments, or trains of them where the link takes several as one frame.
+struct Segments<'a, D> {
+    emss: usize,
+    /// Octets of a train.
+    record_max: usize,
+    /// The size of the FPDUs in the record under construction, all of which are full, but the last; zero if it is no
+    /// train.
+    unit: usize,
+    /// Octets after which the turn is over.
+    quantum: usize,
+    conn: ConnId,
+    /// The segment under construction first, then a spare.
+    drafts: &'a mut ArrayVec<D, 2>,
+    /// Payload of so many octets is lent rather than copied.
+    lends_from: usize,
+    sum: u16,
+    want_sum: bool,
+}
+
+impl<D: Draft> Segments<'_, D> {
+    fn run<P: Port<Draft = D, Payload = D::Payload>>(
+        &mut self,
+        qp: &mut QpCore<P::Frame>,
+        table: &mut MrTable,
+        port: &mut P,
+        stack: &mut Stack<crate::drive::port::PortBuffers<P>>,
+    ) -> Turn
+    where
+        D::Payload: urnic_tcp::Payload,
+    {
+        let marked = qp.stream.as_ref().is_some_and(|stream| stream.tx_markers().is_some());
+        let mulpdu = urnic_iwarp::mulpdu(self.emss, marked);
+        let mut window = stack.room(self.conn);
+        let mut octets = self.quantum;
+        let mut fpdus = QUANTUM_FPDUS;
+        loop {
+            if qp.tx.message.is_none() {
+                match qp.next_message(table) {
+                    Next::Message => {}
+                    Next::Done => {
+                        fpdus = fpdus.saturating_sub(1);
+                        if fpdus == 0 {
+                            return Turn::More;
+                        }
+                        continue;
+                    }
+                    Next::Nothing => return Turn::Idle,
+                    Next::Refused(terminate) => {
+                        return Turn::Fault { terminate: *terminate, culprit: None };
+                    }
+                    Next::Bad(status) => {
+                        let culprit = Some((qp.tx.next, status));
+                        return Turn::Fault { terminate: Terminate::LOCAL_CATASTROPHIC, culprit };
+                    }
+                }
+            }
+            if window == 0 {
+                return Turn::Starved;
+            }
+            if octets == 0 || fpdus == 0 {
+                return Turn::More;
+            }
+            while !self.drafts.is_full() {
+                match port.draft() {
+                    Some(draft) => self.drafts.push(draft),
+                    None => return Turn::More,
+                }
+            }
+            let Some(message) = &mut qp.tx.message else { return Turn::Idle };
+            let Some(fpdu) = message.outgoing.next(mulpdu) else {
+                qp.tx.message = None;
+                continue;
+            };
+            let markers =
+                if marked { qp.stream.as_ref().and_then(|stream| stream.tx_markers()) } else { None };
+            let len = markers.map_or(fpdu.size(), |markers| markers.size(fpdu.size()));
+            if !self.has_room(len) {
+                self.hand_over(stack);
+            }
+            if self.drafts[0].len() == 0 {
+                // Markers make FPDUs of one message differ in size: no train.
+                self.unit = if fpdu.last || marked { 0 } else { len };
+            }
+            let Some(draft) = self.drafts.first_mut() else { return Turn::More };
+            let before = draft.len();
+            let lent = if fpdu.payload_len() >= self.lends_from && !marked {
+                let company = qp.shared.send.peek(qp.tx.next).is_some();
+                let lone_end = if company { 0 } else { self.record_max };
+                fpdu::lend(draft, port, &fpdu, message.source, &qp.shared, table, self.want_sum, lone_end)
+            } else {
+                None
+            };
+            let written = match (lent, message.source) {
+                (Some(sum), Source::WorkRequest { index, .. }) => {
+                    qp.tx.lent.lend(index);
+                    Ok(sum)
+                }
+                _ => {
+                    let Some(out) = draft.append(len) else { return Turn::More };
+                    let written =
+                        fpdu::write(out, &fpdu, &mut message.source, &qp.shared, table, self.want_sum);
+                    match (written, markers, &mut qp.stream) {
+                        (Ok(_), Some(markers), Some(stream)) => {
+                            markers.insert(out, fpdu.size(), fpdu.crc);
+                            stream.sent(fpdu.size());
+                            Ok(urnic_crc::sum(out))
+                        }
+                        (written, ..) => written,
+                    }
+                }
+            };
+            match written {
+                Ok(sum) => self.sum = urnic_crc::combine(self.sum, 0, sum),
+                Err(fault) => {
+                    draft.truncate(before);
+                    return match message.source {
+                        Source::Response(request) => Turn::Fault {
+                            terminate: request.terminate(access_fault(fault), fpdu.payload.start),
+                            culprit: None,
+                        },
+                        // ERR-44: nothing of the faulty FPDU was sent.
+                        Source::WorkRequest { index, .. } => Turn::Fault {
+                            terminate: Terminate::LOCAL_CATASTROPHIC,
+                            culprit: Some((index, WcStatus::LocalProtection)),
+                        },
+                        Source::None => Turn::Idle,
+                    };
+                }
+            }
+            qp.tx.spoken = true;
+            window = window.saturating_sub(len);
+            octets = octets.saturating_sub(len);
+            fpdus -= 1;
+            if fpdu.last {
+                qp.tx.message = None;
+                if qp.tx.terminate.is_some() {
+                    return Turn::Terminated;
+                }
+            }
+        }
+    }
+
+    /// Whether the record under construction takes an FPDU of `len` octets.
+    fn has_room(&self, len: usize) -> bool {
+        let have = self.drafts[0].len();
+        if self.unit > 0 && have >= self.unit {
+            // A train: FPDUs of one size, so that it can be cut between them; a smaller one ends it.
+            return have.is_multiple_of(self.unit) && len <= self.unit && have + len <= self.record_max;
+        }
+        // Whole FPDUs per segment, several small ones together (RFC 5044 §5.1, MPA-43).
+        have + len <= self.emss.max(len)
+    }
+
+    /// Gives the record under construction, if it holds anything, to TCP.
+    fn hand_over<B>(&mut self, stack: &mut Stack<B>)
+    where
+        B: urnic_tcp::Buffers<Payload = D::Payload>,
+    {
+        if self.drafts.first().is_some_and(|d| d.len() > 0) {
+            let draft = self.drafts.swap_remove(0);
+            // A connection that is gone takes nothing; its endpoint hears of it by `closed`.
+            let _ = stack.send(self.conn, draft.freeze(self.want_sum.then_some(self.sum), self.unit as u16));
+        }
+        self.sum = 0;
+    }
+}

@@ -1,0 +1,340 @@
+//! The engine's half of a queue pair: where its queues stand, and its RDMAP stream.
+
+use super::endpoint::StreamRange;
+use super::lent::Lent;
+use crate::shared::events::AsyncEvent;
+use crate::shared::qp::{QpShared, QpState, Receives};
+use crate::shared::queue::RecvView;
+use crate::shared::sabotage::{Rule, broken};
+use crate::shared::scope::Scopes;
+use crate::shared::srq::HeldRecv;
+use crate::shared::wc::{Wc, WcOpcode, WcStatus};
+use crate::shared::wr::SendFlags;
+use std::sync::Arc;
+use urnic_iwarp::{Outgoing, ReadRequest, Stream, Terminate};
+use urnic_tcp::Time;
+
+/// The engine's half of a queue pair.
+pub(super) struct QpCore<F: urnic_tcp::Frame> {
+    pub(super) shared: Arc<QpShared>,
+    /// The connection that this queue pair runs over.
+    pub(super) endpoint: Option<u32>,
+    /// Present in RDMA mode and until the connection is gone.
+    pub(super) stream: Option<Box<Stream<StreamRange<F>>>>,
+    /// Inbound and outbound Reads that were negotiated.
+    pub(super) reads: (u16, u16),
+    /// Since when an FPDU of the peer has been incomplete, and its number; of the last one if there is none now.
+    pub(super) incomplete: Option<(u32, Time)>,
+    /// In the list of those whose streams may hold frames.
+    pub(super) is_holder: bool,
+    pub(super) tx: SendSide,
+    pub(super) rx: ReceiveSide,
+}
+
+/// How far the send queue has been worked off. Numbers are those of [`crate::shared::queue::SendQueue`].
+#[derive(Default)]
+pub(super) struct SendSide {
+    /// First work request that has not been begun.
+    pub(super) next: u32,
+    /// First work request that has not been completed.
+    pub(super) done: u32,
+    /// Reads and Atomics answered, whose completion waits for its turn.
+    pub(super) reads_answered: u32,
+    /// Of the Write with immediate data that is `next` the Write has been begun; the Immediate Data comes now.
+    pub(super) immediate: bool,
+    /// The message that is being cut into FPDUs.
+    pub(super) message: Option<Message>,
+    /// The Terminate to send; after it nothing more goes out (RDMAP-51).
+    pub(super) terminate: Option<Terminate>,
+    /// The application has asked for a graceful disconnect: FIN once the send queue is empty.
+    pub(super) closing: bool,
+    /// An event tells when the send queue is empty.
+    pub(super) tells_drained: bool,
+    /// Then: the first request that was posted too late to be sent (DDP-60).
+    pub(super) too_late: u32,
+    /// That FIN has been asked for.
+    finished: bool,
+    /// Inbound Reads go before new work requests at the next message boundary.
+    pub(super) responses_turn: bool,
+    /// An FPDU has been sent.
+    pub(super) spoken: bool,
+    /// This end started the connection.
+    pub(super) initiator: bool,
+    /// The first Read is the one that says "ready to receive": nobody posted it.
+    pub(super) rtr_read: bool,
+    /// A completion found no room in its queue.
+    pub(super) overflowed: bool,
+    /// Requests some of whose payload was lent to TCP, in order.
+    pub(super) lent: Lent,
+}
+
+/// A message under way.
+pub(super) struct Message {
+    pub(super) outgoing: Outgoing,
+    pub(super) source: Source,
+}
+
+/// Where a message's payload comes from.
+#[derive(Clone, Copy)]
+pub(super) enum Source {
+    /// The scatter-gather list or inline data of work request `index`; `cursor` remembers the
+    /// element (and its first octet's place in the message) at which the last FPDU ended.
+    WorkRequest { index: u32, cursor: Cursor },
+    /// Registered memory named by an inbound Read Request.
+    Response(ReadRequest),
+    /// No payload of the application's (requests, Terminate, nudge).
+    None,
+}
+
+/// A place in a scatter-gather list.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Cursor {
+    pub(super) element: u16,
+    pub(super) base: u32,
+}
+
+/// How far the receive queue has been used up.
+#[derive(Default)]
+pub(super) struct ReceiveSide {
+    /// First receive that no message has taken.
+    pub(super) next: u32,
+    /// First receive that has not been completed; at most one behind `next`.
+    pub(super) done: u32,
+    /// The receive in hand, if `next` is beyond `done`, of a queue pair with a shared queue.
+    held: Option<Box<HeldRecv>>,
+}
+
+impl ReceiveSide {
+    fn new(receives: &Receives) -> Self {
+        let held = match receives {
+            Receives::Own(_) => None,
+            Receives::Shared(srq) => Some(Box::new(srq.held())),
+        };
+        ReceiveSide { held, ..Self::default() }
+    }
+
+    /// Takes the next receive for a message that begins; gives the bytes that it holds.
+    #[inline]
+    pub(super) fn take(&mut self, receives: &Receives) -> Option<u32> {
+        let length = match receives {
+            Receives::Own(queue) => queue.peek(self.next)?.length,
+            Receives::Shared(srq) => srq.take(self.held.as_deref_mut()?)?,
+        };
+        self.next = self.next.wrapping_add(1);
+        Some(length)
+    }
+
+    /// The receive in hand. While there is none: the next one of the queue pair's own queue.
+    #[inline]
+    pub(super) fn oldest<'a>(&'a self, receives: &'a Receives) -> Option<RecvView<'a>> {
+        match receives {
+            Receives::Own(queue) => queue.peek(self.done),
+            Receives::Shared(_) => self.in_hand(),
+        }
+    }
+
+    #[inline(never)]
+    fn in_hand(&self) -> Option<RecvView<'_>> {
+        if self.next == self.done { None } else { self.held.as_deref().map(HeldRecv::view) }
+    }
+
+    /// Completes that one: its id, and the bytes that it holds.
+    #[inline]
+    pub(super) fn complete(&mut self, receives: &Receives) -> Option<(u64, u32)> {
+        let done = match receives {
+            Receives::Own(queue) => {
+                let view = queue.peek(self.done)?;
+                let done = (view.wr_id, view.length);
+                queue.release(self.done);
+                done
+            }
+            Receives::Shared(_) => self.in_hand().map(|view| (view.wr_id, view.length))?,
+        };
+        self.done = self.done.wrapping_add(1);
+        Some(done)
+    }
+}
+
+/// The scopes that the memory of receives may have.
+#[inline]
+pub(super) fn receive_scopes(qp: &QpShared) -> Scopes {
+    match &qp.recv {
+        Receives::Own(_) => qp.scopes,
+        Receives::Shared(srq) => Scopes { pd: srq.domain, ..qp.scopes },
+    }
+}
+
+impl<F: urnic_tcp::Frame> QpCore<F> {
+    pub(super) fn new(shared: Arc<QpShared>) -> Self {
+        let rx = ReceiveSide::new(&shared.recv);
+        QpCore {
+            shared,
+            endpoint: None,
+            stream: None,
+            reads: (0, 0),
+            incomplete: None,
+            is_holder: false,
+            tx: SendSide::default(),
+            rx,
+        }
+    }
+
+    pub(super) fn state(&self) -> QpState {
+        self.shared.state()
+    }
+
+    /// Whether anything may be sent: a Responder waits for the Initiator's first FPDU (MPA-70).
+    pub(super) fn may_speak(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.may_send())
+    }
+
+    /// True when every posted work request has been handed to TCP and every Read answered.
+    pub(super) fn send_queue_empty(&self) -> bool {
+        self.tx.message.is_none() && self.tx.done == self.tx.next && self.nothing_to_begin()
+    }
+
+    /// Whether there is no request to begin.
+    fn nothing_to_begin(&self) -> bool {
+        self.tx.closing && self.tx.next == self.tx.too_late || self.shared.send.peek(self.tx.next).is_none()
+    }
+
+    /// The first request that has not been posted.
+    pub(super) fn first_unposted(&self) -> u32 {
+        let mut index = self.tx.next;
+        while self.shared.send.peek(index).is_some() {
+            index = index.wrapping_add(1);
+        }
+        index
+    }
+
+    /// Requests have not been sent or answered, or the peer's have not been.
+    pub(super) fn has_work_left(&self) -> bool {
+        let pending = self.stream.as_ref().is_some_and(|stream| stream.responses_pending() > 0);
+        let under_way = matches!(self.tx.message, Some(Message { source: Source::Response(_), .. }));
+        let own = self.tx.done != self.tx.next || !self.nothing_to_begin();
+        !self.tx.finished && (pending || under_way || own)
+    }
+
+    /// Something has begun to arrive that is not whole.
+    pub(super) fn is_cut_short(&self) -> bool {
+        self.rx.next != self.rx.done || self.stream.as_ref().is_some_and(|stream| stream.mid_fpdu())
+    }
+
+    /// True once: a disconnect was asked for, and all that was posted before is done.
+    pub(super) fn finishes(&mut self) -> bool {
+        let finishes =
+            self.tx.closing && self.send_queue_empty() && !std::mem::replace(&mut self.tx.finished, true);
+        if finishes && self.tx.tells_drained {
+            self.shared.events.raise(AsyncEvent::SendQueueDrained { qpn: self.shared.qpn });
+        }
+        finishes
+    }
+
+    /// Completes, in order, what is complete: copied requests once all of them is handed to TCP, those whose memory was lent
+    /// once that is acknowledged, Reads and Atomics once answered (RDMAP-62).
+    pub(super) fn complete_sends(&mut self) {
+        // The message under way, if it is a work request's, is the last one begun.
+        let handed = match &self.tx.message {
+            Some(Message { source: Source::WorkRequest { index, .. }, .. })
+                if !broken(Rule::CopiedBeforeCompletion) =>
+            {
+                *index
+            }
+            _ => self.tx.next,
+        };
+        while self.tx.done != handed {
+            let Some(view) = self.shared.send.peek(self.tx.done) else { break };
+            if self.tx.lent.holds(self.tx.done) {
+                break;
+            }
+            let entry = view.entry;
+            if view.is_answered() && !broken(Rule::ReadAnswered) {
+                if self.tx.reads_answered == 0 {
+                    break;
+                }
+                self.tx.reads_answered -= 1;
+            }
+            let opcode = view.completes_as();
+            let signalled = self.shared.signal_all || entry.flags.contains(SendFlags::SIGNALED);
+            if signalled || broken(Rule::Signalled) {
+                let mut wc = self.send_wc(entry.wr_id, opcode, WcStatus::Success);
+                wc.byte_len = entry.length;
+                self.publish_send(wc);
+                if broken(Rule::ReportOnce) {
+                    self.publish_send(wc);
+                }
+            }
+            self.shared.send.release(self.tx.done);
+            self.tx.done = self.tx.done.wrapping_add(1);
+        }
+    }
+
+    /// Work is over: what is posted is flushed, what arrives is discarded.
+    #[inline]
+    pub(super) fn is_over(&self) -> bool {
+        self.state().is_over()
+    }
+
+    /// Enters the terminate or the error state and ends all outstanding work: the send `culprit` and the receive in
+    /// hand with the status given, everything else as flushed (verbs draft §6.2.4). Further posts end the same way
+    /// when their doorbell rings.
+    pub(super) fn end(&mut self, state: QpState, culprit: Option<(u32, WcStatus)>, open_receive: WcStatus) {
+        let was_over = self.is_over();
+        self.shared.set_state(state);
+        if let Some(stream) = &mut self.stream {
+            stream.stop_listening();
+        }
+        self.flush(culprit, open_receive);
+        if !was_over && matches!(self.shared.recv, Receives::Shared(_)) {
+            self.shared.events.raise(AsyncEvent::LastWqeReached { qpn: self.shared.qpn });
+        }
+    }
+
+    /// From the error state, without a connection: as new (verbs draft §6.2, Error to Idle).
+    pub(super) fn reset(&mut self) {
+        self.flush(None, WcStatus::Flushed);
+        let done = self.tx.done;
+        self.tx = SendSide { next: done, done, ..SendSide::default() };
+        self.stream = None;
+        self.incomplete = None;
+        self.shared.clear_terminate();
+        self.shared.set_state(QpState::Idle);
+    }
+
+    /// Ends all outstanding work, after the state was set.
+    pub(super) fn flush(&mut self, culprit: Option<(u32, WcStatus)>, open_receive: WcStatus) {
+        self.tx.message = None;
+        self.tx.immediate = false;
+        self.tx.lent.clear();
+        while let Some(view) = self.shared.send.peek(self.tx.done) {
+            let opcode = view.completes_as();
+            let status = match culprit {
+                Some((index, status)) if index == self.tx.done => status,
+                _ => WcStatus::Flushed,
+            };
+            let wc = self.send_wc(view.entry.wr_id, opcode, status);
+            self.publish_send(wc);
+            self.shared.send.release(self.tx.done);
+            self.tx.done = self.tx.done.wrapping_add(1);
+        }
+        self.tx.next = self.tx.done;
+        let mut status = if self.rx.next == self.rx.done { WcStatus::Flushed } else { open_receive };
+        while let Some((wr_id, _)) = self.rx.complete(&self.shared.recv) {
+            let wc = Wc { wr_id, status, opcode: WcOpcode::Recv, qpn: self.shared.qpn, ..Wc::default() };
+            // An overflowing queue loses flushes only: its queue pairs are in error already.
+            if !broken(Rule::FlushReceives) {
+                let _ = self.shared.recv_cq.push(wc);
+            }
+            status = WcStatus::Flushed;
+        }
+        self.rx.next = self.rx.done;
+    }
+
+    fn send_wc(&self, wr_id: u64, opcode: WcOpcode, status: WcStatus) -> Wc {
+        Wc { wr_id, status, opcode, qpn: self.shared.qpn, ..Wc::default() }
+    }
+
+    fn publish_send(&mut self, wc: Wc) {
+        self.tx.overflowed |= self.shared.send_cq.push(wc).is_err();
+    }
+}

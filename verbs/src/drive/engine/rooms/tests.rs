@@ -1,0 +1,16 @@
+use super::*;
+use crate::shared::numbers::MAX_QPS;
+use urnic_tcp::TcpConfig;
+
+/// What strangers can fill leaves every queue pair a connection, and newcomers a neighbour.
+#[test]
+fn the_rooms_leave_room() {
+    let tcp = TcpConfig::default();
+    let rooms = Rooms::new(tcp.max_connections);
+    let strangers = rooms.starting.limit() + rooms.waiting.limit() + rooms.closing.limit();
+    assert_eq!(strangers, 4096 + 8192 + 16_384);
+    assert!(strangers + (MAX_QPS as usize) < tcp.max_connections as usize);
+    assert!(strangers < tcp.max_neighbours as usize);
+    // A program may give up all its queue pairs at once, and their last data still goes out.
+    assert!(rooms.closing.limit() >= MAX_QPS as usize);
+}

@@ -1,0 +1,365 @@
+//! How connections end: Terminate, FIN, loss, disconnect, destruction of the queue pair.
+
+use super::alarms::Alarm;
+use super::endpoint::{Farewell, Phase};
+use super::{Core, TEARDOWN_WITHIN};
+use crate::shared::cm::{CmEvent, ConnectFailure, DisconnectReason};
+use crate::shared::error::Error;
+use crate::shared::events::{AsyncEvent, FaultCause, QpFault};
+use crate::shared::qp::{QpState, TerminateInfo};
+use crate::shared::sabotage::{Rule, broken};
+use crate::shared::wc::WcStatus;
+use urnic_iwarp::{Cause, TaggedOp, Terminate};
+use urnic_tcp::CloseReason;
+
+/// Why a queue pair leaves RTS by our own doing.
+#[derive(Debug)]
+pub(super) enum Why {
+    /// What the peer sent is wrong.
+    Fault(Cause),
+    /// A work request is wrong (its number and status), or an inbound Read lost its memory (`None`).
+    WorkRequest(Option<(u32, WcStatus)>),
+    /// A completion found no room.
+    CompletionQueueFull,
+    /// The peer's FIN came while there was work left (ERR-46).
+    WorkLeft,
+    /// The peer's source had most of the memory for incomplete FPDUs, and others needed some.
+    Displaced,
+    /// The peer acknowledged nothing, its source had most outstanding, and others needed the memory.
+    Unacknowledged,
+    /// The application asked for it.
+    Requested,
+}
+
+impl<F: urnic_tcp::Frame> Core<F> {
+    /// Ends the connection at the end of its next turn, and at the latest [`TEARDOWN_WITHIN`] from now.
+    pub(super) fn farewell(&mut self, index: u32, farewell: Farewell) {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        endpoint.bid(farewell);
+        let seated = endpoint.seat.is_some();
+        self.schedule(index);
+        if !seated {
+            self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);
+        }
+    }
+
+    /// A fault on our side of queue pair `qp`: Terminate if there is one to send, FIN behind it; all
+    /// outstanding work ends (RDMAP-72, RDMAP-85; REQUIREMENTS "after any row").
+    pub(super) fn fail(&mut self, qp: u32, terminate: Option<Terminate>, why: Why) {
+        let Some(core) = self.qps.get_mut(qp) else { return };
+        if core.is_over() {
+            return;
+        }
+        let (culprit, open_receive) = match &why {
+            Why::WorkRequest(culprit) => (*culprit, WcStatus::Flushed),
+            Why::Fault(Cause::MessageTooLong { .. }) => (None, WcStatus::LocalLength),
+            Why::Fault(Cause::ReceiveMemory) => (None, WcStatus::LocalProtection),
+            // The sink is our own: the oldest request that is not complete is the Read that named it.
+            Why::Fault(Cause::Tagged { op: TaggedOp::ReadResponse, .. }) => {
+                (Some((core.tx.done, WcStatus::LocalProtection)), WcStatus::Flushed)
+            }
+            Why::Fault(Cause::AtomicSink(_)) => {
+                (Some((core.tx.done, WcStatus::LocalProtection)), WcStatus::Flushed)
+            }
+            Why::Fault(Cause::CannotInvalidate(_)) => (None, WcStatus::Invalidation),
+            _ => (None, WcStatus::Flushed),
+        };
+        // A Responder that has heard nothing valid says nothing (MPA-70, MPA-92).
+        let terminate = terminate.filter(|_| core.may_speak());
+        let event = fault(core.shared.qpn, &why, terminate.as_ref(), culprit.is_some(), open_receive);
+        // First: who sees a flushed request may ask at once why.
+        if let Some(t) = &terminate {
+            core.shared.set_terminate(info(t, true));
+        }
+        let state =
+            if terminate.is_some() && core.endpoint.is_some() { QpState::Terminate } else { QpState::Error };
+        core.end(state, culprit, open_receive);
+        if let Some(event) = event {
+            core.shared.events.raise(event);
+        }
+        let reason = match (&why, &terminate) {
+            (Why::Requested, _) => DisconnectReason::Aborted,
+            (_, Some(_)) => DisconnectReason::TerminateSent,
+            (_, None) => DisconnectReason::Aborted,
+        };
+        let terminate = terminate.filter(|_| !broken(Rule::Terminate));
+        let silent = terminate.is_none();
+        core.tx.terminate = terminate;
+        let Some(index) = core.endpoint else { return };
+        self.announce(index, reason);
+        if silent {
+            self.farewell(index, Farewell::Fin);
+        } else {
+            self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);
+            self.schedule(index);
+        }
+    }
+
+    /// A Terminate has arrived: nothing is sent but FIN (ERR-47, RDMAP-85).
+    pub(super) fn terminated(&mut self, qp: u32, terminate: Terminate) {
+        let Some(core) = self.qps.get_mut(qp) else { return };
+        core.complete_sends();
+        let status = blame(&terminate);
+        let oldest = core.tx.done;
+        let told = core.shared.send.peek(oldest).is_some();
+        core.shared.set_terminate(info(&terminate, false));
+        core.end(QpState::Terminate, Some((oldest, status)), WcStatus::Flushed);
+        if !told {
+            core.shared.events.raise(AsyncEvent::QpFatal(QpFault {
+                qpn: core.shared.qpn,
+                cause: FaultCause::Terminated,
+                detail: FaultCause::Terminated.to_string(),
+                terminate: Some(info(&terminate, false)),
+            }));
+        }
+        let Some(index) = core.endpoint else { return };
+        self.announce(index, DisconnectReason::TerminateReceived);
+        self.farewell(index, Farewell::Fin);
+    }
+
+    /// The peer's FIN. Work that is left ends as flushed; our half closes too, behind a Terminate that says so if there was
+    /// any (ERR-46).
+    pub(super) fn peer_finished(&mut self, index: u32) {
+        match self.endpoints.get(index).map(|e| &e.phase) {
+            Some(&Phase::Open { qp }) => {
+                let Some(core) = self.qps.get_mut(qp) else { return };
+                // The FIN has acknowledged what had arrived.
+                core.complete_sends();
+                let cut_short = core.is_cut_short();
+                if core.has_work_left() && core.may_speak() && !cut_short && !core.is_over() {
+                    return self.fail(qp, Some(Terminate::STREAM_CATASTROPHIC), Why::WorkLeft);
+                }
+                let reason = if cut_short {
+                    DisconnectReason::Truncated
+                } else if core.tx.closing {
+                    DisconnectReason::Local
+                } else {
+                    DisconnectReason::Peer
+                };
+                let terminating = core.tx.terminate.is_some();
+                if !core.is_over() {
+                    core.end(QpState::Error, None, WcStatus::Flushed);
+                }
+                self.announce(index, reason);
+                if !terminating {
+                    self.farewell(index, Farewell::Fin);
+                }
+            }
+            Some(&Phase::Requesting { qp, .. }) => {
+                if !self.fall_back(index) {
+                    self.connect_failed(index, qp, ConnectFailure::Reset);
+                }
+            }
+            Some(Phase::Awaiting { .. } | Phase::Pending { .. }) => self.dismiss(index, Farewell::Fin),
+            Some(Phase::Dismissed | Phase::Closing) => self.part(index, Farewell::Fin),
+            Some(Phase::Connecting { .. }) | None => {}
+        }
+    }
+
+    /// The TCP connection is gone, in whatever way.
+    pub(super) fn connection_gone(&mut self, index: u32, reason: CloseReason) {
+        match self.endpoints.get(index).map(|e| &e.phase) {
+            Some(&Phase::Open { qp }) => {
+                if let Some(core) = self.qps.get_mut(qp) {
+                    let closing = core.tx.closing;
+                    core.end(QpState::Error, None, WcStatus::Flushed);
+                    core.stream = None;
+                    core.endpoint = None;
+                    let reason = match reason {
+                        CloseReason::Graceful if closing => DisconnectReason::Local,
+                        CloseReason::Graceful => DisconnectReason::Peer,
+                        CloseReason::TimedOut => DisconnectReason::TimedOut,
+                        CloseReason::Unreachable => DisconnectReason::TimedOut,
+                        CloseReason::Aborted if closing => DisconnectReason::Aborted,
+                        // What nobody has given up is aborted when the link is lost only.
+                        CloseReason::Aborted => DisconnectReason::LinkLost,
+                        CloseReason::Reset | CloseReason::Refused => DisconnectReason::Reset,
+                    };
+                    self.announce(index, reason);
+                }
+            }
+            Some(Phase::Connecting { qp, request } | Phase::Requesting { qp, request, .. }) => {
+                let second = request.second_try;
+                let qpn = self.release_qp(*qp);
+                let reason = match reason {
+                    // What the first try met says more.
+                    CloseReason::Refused if second => ConnectFailure::Reset,
+                    CloseReason::Refused => ConnectFailure::Refused,
+                    CloseReason::TimedOut => ConnectFailure::TimedOut,
+                    // Aborted because the link is lost.
+                    CloseReason::Unreachable | CloseReason::Aborted => ConnectFailure::Unreachable,
+                    CloseReason::Graceful | CloseReason::Reset => ConnectFailure::Reset,
+                };
+                if let Some(endpoint) = self.endpoints.get(index) {
+                    endpoint.tell(CmEvent::ConnectError { qpn, reason });
+                }
+            }
+            Some(Phase::Awaiting { .. } | Phase::Pending { .. } | Phase::Dismissed | Phase::Closing) => {}
+            None => return,
+        }
+        self.leave_seat(index);
+        self.lends_no_more(index);
+        self.endpoints.remove(index);
+    }
+
+    /// Tells the application once that a connection in RDMA mode is over.
+    pub(super) fn announce(&mut self, index: u32, reason: DisconnectReason) {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        let Phase::Open { qp } = endpoint.phase else { return };
+        if !std::mem::replace(&mut endpoint.announced, true)
+            && let Some(core) = self.qps.get(qp)
+        {
+            endpoint.tell(CmEvent::Disconnected { qpn: core.shared.qpn, reason });
+        }
+    }
+
+    /// Graceful disconnect: what is posted is sent first, then FIN (DDP-43). What is posted from now on ends as flushed
+    /// (DDP-60).
+    pub(super) fn disconnect_qp(&mut self, qp: u32) {
+        let Some(core) = self.qps.get_mut(qp) else { return };
+        let Some(index) = core.endpoint else { return };
+        if core.tx.closing || core.state() != QpState::Rts {
+            return;
+        }
+        core.tx.closing = true;
+        core.tx.too_late = core.first_unposted();
+        core.shared.set_state(QpState::Closing);
+        self.schedule(index);
+        self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);
+    }
+
+    /// The same, with an event when the send queue is empty.
+    pub(super) fn drain_qp(&mut self, qpn: u32) -> Result<(), Error> {
+        let qp = self.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
+        let core = self.qps.get_mut(qp).ok_or(Error::UnknownQp(qpn))?;
+        if core.state() != QpState::Rts {
+            return Err(Error::QpState { qpn, state: core.state() });
+        }
+        core.tx.tells_drained = true;
+        self.disconnect_qp(qp);
+        Ok(())
+    }
+
+    /// What is left of the terminate state is given up.
+    pub(super) fn enter_error(&mut self, qp: u32) {
+        if let Some(core) = self.qps.get_mut(qp) {
+            core.end(QpState::Error, None, WcStatus::Flushed);
+        }
+    }
+
+    /// Error to Idle. What is left of the old connection ends by itself.
+    pub(super) fn reuse_qp(&mut self, qpn: u32) -> Result<(), Error> {
+        let qp = self.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
+        let core = self.qps.get_mut(qp).ok_or(Error::UnknownQp(qpn))?;
+        match core.state() {
+            QpState::Idle => return Ok(()),
+            QpState::Error => {}
+            state => return Err(Error::QpState { qpn, state }),
+        }
+        let old = core.endpoint.take();
+        core.reset();
+        // What its last peer was granted is not for the next one.
+        self.table.queue_pair_gone(core.shared.scopes.qp);
+        if let Some(index) = old {
+            self.lose_queue_pair(index, qpn);
+            self.schedule(index);
+        }
+        Ok(())
+    }
+
+    /// The application destroys queue pair `qp`: no completion follows; what TCP holds is still delivered.
+    pub(super) fn remove_qp(&mut self, qp: u32) {
+        let Some(core) = self.qps.remove(qp) else { return };
+        self.by_qpn[core.shared.qpn as usize] = None;
+        self.table.queue_pair_gone(core.shared.scopes.qp);
+        let Some(index) = core.endpoint else { return };
+        if let Some(endpoint) = self.endpoints.get(index) {
+            let farewell =
+                if matches!(endpoint.phase, Phase::Open { .. }) { Farewell::Fin } else { Farewell::Reset };
+            self.lose_queue_pair(index, core.shared.qpn);
+            self.farewell(index, farewell);
+        }
+    }
+
+    /// A connection loses its queue pair and goes on to its end without it. The application hears now how it ends, because
+    /// what comes later finds no queue pair.
+    fn lose_queue_pair(&mut self, index: u32, qpn: u32) {
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return };
+        let event = match endpoint.phase {
+            Phase::Open { .. } if !std::mem::replace(&mut endpoint.announced, true) => {
+                Some(CmEvent::Disconnected { qpn, reason: DisconnectReason::Local })
+            }
+            Phase::Connecting { .. } | Phase::Requesting { .. } => {
+                Some(CmEvent::ConnectError { qpn, reason: ConnectFailure::Aborted })
+            }
+            _ => None,
+        };
+        if let Some(event) = event {
+            endpoint.tell(event);
+        }
+        self.close_endpoint(index);
+    }
+
+    /// The connection did not close in time.
+    pub(super) fn teardown_timed_out(&mut self, index: u32) {
+        if let Some(endpoint) = self.endpoints.get_mut(index) {
+            endpoint.farewell = Some(Farewell::Reset);
+            self.schedule(index);
+        }
+    }
+}
+
+/// The event of a failure, unless the application asked for that, or a completion tells of it: that of the request
+/// that is to blame, or that of the receive in hand, whose status is `open_receive`.
+fn fault(
+    qpn: u32,
+    why: &Why,
+    terminate: Option<&Terminate>,
+    blames_request: bool,
+    open_receive: WcStatus,
+) -> Option<AsyncEvent> {
+    if blames_request || open_receive != WcStatus::Flushed {
+        return None;
+    }
+    let (cause, detail) = match why {
+        Why::Requested => return None,
+        Why::Fault(cause) => (FaultCause::Peer, cause.to_string()),
+        Why::WorkRequest(_) => (FaultCause::ReadSource, FaultCause::ReadSource.to_string()),
+        Why::WorkLeft => (FaultCause::WorkLeft, FaultCause::WorkLeft.to_string()),
+        Why::Displaced => (FaultCause::Displaced, FaultCause::Displaced.to_string()),
+        Why::Unacknowledged => (FaultCause::Unacknowledged, FaultCause::Unacknowledged.to_string()),
+        Why::CompletionQueueFull => (FaultCause::CqOverflow, FaultCause::CqOverflow.to_string()),
+    };
+    let fault = QpFault { qpn, cause, detail, terminate: terminate.map(|t| info(t, true)) };
+    // What kind of error it is stands in the Terminate, whether or not that can be sent.
+    Some(match terminate.map(|t| (t.layer, t.etype)) {
+        _ if terminate == Some(&Terminate::STREAM_CATASTROPHIC) => AsyncEvent::QpFatal(fault),
+        Some((0 | 1, 1)) => AsyncEvent::QpAccessError(fault),
+        Some((0 | 1, 2)) => AsyncEvent::QpRequestError(fault),
+        _ => AsyncEvent::QpFatal(fault),
+    })
+}
+
+/// A Terminate as the application sees it.
+fn info(terminate: &Terminate, sent: bool) -> TerminateInfo {
+    TerminateInfo {
+        sent,
+        layer: terminate.layer,
+        etype: terminate.etype,
+        code: terminate.code,
+        meaning: terminate.meaning(),
+    }
+}
+
+/// What a received Terminate means to the oldest work request that is not complete, which it seems to be about.
+fn blame(terminate: &Terminate) -> WcStatus {
+    match (terminate.layer, terminate.etype) {
+        (0, 1) => WcStatus::RemoteAccess,
+        (0, 2) if matches!(terminate.code, 0x07 | 0x08 | 0xFF) => WcStatus::RemoteOperation,
+        (0, 2) => WcStatus::RemoteInvalidRequest,
+        (0, _) => WcStatus::RemoteOperation,
+        (1, 1) => WcStatus::RemoteAccess,
+        (1, _) => WcStatus::RemoteInvalidRequest,
+        _ => WcStatus::Fatal,
+    }
+}

@@ -1,0 +1,485 @@
+//! A DPDK port under an engine.
+//!
+//! DPDK's buffers are not `Send`: their pools serve one user at a time. An engine, with its port and everything
+//! made from the port's pools, is used by one thread at a time, under the shard's lock, and moves as a
+//! whole; that is what the `Send` promises here rest on.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use urnic_dataplane::{
+    Capture, Direction, ExternalMemory, Mbuf, Part, RxEvent, TxBuf, TxChecksum, TxPayload, TxQueue,
+};
+use urnic_sim::{Impairment, Link};
+use urnic_tcp::{Emit, Frame, MAX_PIECES, Payload, Time};
+
+use super::aside::{Aside, Put};
+use super::{BURST, Draft, Port};
+
+/// Queued frames at which a burst is sent without waiting for the end of the pass.
+const EAGER: usize = 32;
+/// Payload of at least so many octets is lent rather than copied, where that can be: less is not worth two more mbufs.
+const LENDS_FROM: usize = 4096;
+/// Frames to ourselves that wait, at most; like any link, this one drops what it can't hold.
+const HAIRPIN: usize = 1024;
+
+/// A received frame.
+pub(crate) struct RxFrame(Mbuf);
+
+// SAFETY: see the module's words on `Send`.
+unsafe impl Send for RxFrame {}
+
+impl From<Mbuf> for RxFrame {
+    #[inline]
+    fn from(frame: Mbuf) -> Self {
+        RxFrame(frame)
+    }
+}
+
+impl Frame for RxFrame {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self.0.data()
+    }
+
+    #[inline]
+    fn pins(&self) -> usize {
+        self.0.buffer_len()
+    }
+
+    #[inline]
+    fn checksum_trusted(&self) -> bool {
+        self.0.checksum_trusted()
+    }
+
+    #[inline]
+    fn sum(&self, range: Range<usize>) -> u16 {
+        self.0.data().get(range).map_or(0, urnic_crc::sum)
+    }
+}
+
+/// Finished payload.
+#[derive(Clone)]
+pub(crate) struct MbufPayload {
+    octets: Octets,
+    sum: Option<u16>,
+    unit: u16,
+}
+
+/// Where a payload lies.
+#[derive(Clone)]
+enum Octets {
+    Mbufs(TxPayload),
+    Aside(Arc<Aside>),
+}
+
+// SAFETY: see the module's words on `Send`.
+unsafe impl Send for MbufPayload {}
+
+impl MbufPayload {
+    /// Copies `range` behind what is in `out`; nothing if it is out of bounds.
+    fn append_to(&self, range: Range<usize>, out: &mut Vec<u8>) {
+        match &self.octets {
+            Octets::Mbufs(payload) => {
+                let _ = payload.append_to(range, out);
+            }
+            Octets::Aside(octets) => out.extend_from_slice(octets.get(range).unwrap_or_default()),
+        }
+    }
+}
+
+impl Payload for MbufPayload {
+    #[inline]
+    fn len(&self) -> usize {
+        match &self.octets {
+            Octets::Mbufs(payload) => payload.len(),
+            Octets::Aside(octets) => octets.len(),
+        }
+    }
+
+    #[inline]
+    fn unit(&self) -> u16 {
+        self.unit
+    }
+
+    #[inline]
+    fn sum(&self, range: Range<usize>) -> u16 {
+        match (self.sum, &self.octets) {
+            (Some(sum), _) if range == (0..self.len()) => sum,
+            (_, Octets::Aside(octets)) => octets.get(range).map_or(0, urnic_crc::sum),
+            (_, Octets::Mbufs(payload)) => {
+                let (mut sum, mut at) = (0, 0);
+                payload.pieces(range, |from, len| {
+                    // SAFETY: a piece of a payload is readable.
+                    sum = urnic_crc::combine(sum, at, unsafe { urnic_crc::sum_at(from, len) });
+                    at += len;
+                });
+                sum
+            }
+        }
+    }
+}
+
+/// Payload under construction.
+pub(crate) struct MbufDraft(TxBuf);
+
+// SAFETY: see the module's words on `Send`.
+unsafe impl Send for MbufDraft {}
+
+impl Draft for MbufDraft {
+    type Payload = MbufPayload;
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    fn append(&mut self, n: usize) -> Option<&mut [u8]> {
+        self.0.append(n)
+    }
+
+    #[inline]
+    fn truncate(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+
+    #[inline]
+    fn freeze(self, sum: Option<u16>, unit: u16) -> MbufPayload {
+        MbufPayload { octets: Octets::Mbufs(self.0.freeze()), sum, unit }
+    }
+}
+
+/// Faults injected into what the port sends.
+struct Fault {
+    link: Link<Vec<u8>>,
+    now: Time,
+}
+
+/// A DPDK port with its queue of frames to send.
+pub(crate) struct DpdkPort {
+    port: urnic_dataplane::Port,
+    queue: TxQueue,
+    hairpin: VecDeque<RxFrame>,
+    wires_turn: bool,
+    fault: Option<Box<Fault>>,
+    capture: Option<Box<Capture>>,
+    /// Mbufs left in the receive pool at which it counts as low.
+    low: usize,
+    /// Mbufs of the send pool.
+    send_buffers: usize,
+    /// Frames that found no buffer.
+    unsent: u64,
+    spares_checksum: bool,
+    lends: Option<ExternalMemory>,
+    aside: Put,
+}
+
+// SAFETY: see the module's words on `Send`.
+unsafe impl Send for DpdkPort {}
+
+impl DpdkPort {
+    /// Wraps an open port. `fault` impairs what it sends; `capture` records what crosses it.
+    pub(crate) fn new(
+        port: urnic_dataplane::Port,
+        fault: Option<&Impairment>,
+        capture: Option<Capture>,
+    ) -> Self {
+        let fault = fault.map(|i| Box::new(Fault { link: Link::new(i), now: Time::ZERO }));
+        DpdkPort {
+            low: port.rx_pool().capacity() / 4,
+            send_buffers: port.tx_capacity(),
+            // Injected corruption is to be noticed, as on a real wire: so the checksums are real then.
+            spares_checksum: port.caps().tx_checksum != TxChecksum::Software && fault.is_none(),
+            lends: port.caps().lends.filter(|_| fault.is_none()),
+            port,
+            queue: TxQueue::new(),
+            hairpin: VecDeque::new(),
+            wires_turn: false,
+            fault,
+            capture: capture.map(Box::new),
+            unsent: 0,
+            aside: Put::default(),
+        }
+    }
+
+    fn send_burst(&mut self) {
+        self.port.tx_burst(&mut self.queue);
+    }
+
+    /// Sends a frame that has crossed the fault-injecting link.
+    fn send_copy(&mut self, frame: &[u8]) {
+        match self.port.frame(frame, &[], false) {
+            Some(made) if self.queue.room() > 0 => {
+                let _ = self.queue.push(made);
+                if let Some(capture) = &mut self.capture {
+                    capture.record(Direction::Outbound, false, &[frame]);
+                }
+            }
+            _ => self.unsent += 1,
+        }
+    }
+
+    /// Sends what is due on the fault-injecting link.
+    fn send_impaired(&mut self) {
+        while let Some(frame) = self.fault.as_mut().and_then(|f| f.link.pop(f.now.0)) {
+            if self.queue.room() == 0 {
+                self.send_burst();
+            }
+            self.send_copy(&frame);
+        }
+    }
+
+    /// Sends a frame of `headers` and `parts`, which are those of `emit`.
+    #[inline]
+    fn emit_parts(&mut self, emit: &Emit<'_, MbufPayload>, headers: &[u8], parts: &[Part<'_>]) {
+        if emit.loopback {
+            if self.hairpin.len() < HAIRPIN
+                && let Some(mut frame) = self.port.rx_pool_mut().copied(headers, parts)
+            {
+                frame.trust_checksum();
+                if let Some(capture) = &mut self.capture {
+                    capture.record(Direction::Outbound, true, &[&frame]);
+                }
+                self.hairpin.push_back(RxFrame(frame));
+            }
+            return;
+        }
+        if let Some(fault) = &mut self.fault {
+            let mut frame = headers.to_vec();
+            for part in parts {
+                let _ = part.payload.append_to(part.range.clone(), &mut frame);
+            }
+            fault.link.push(fault.now.0, frame);
+            self.send_impaired();
+            return;
+        }
+        match self.port.frame(headers, parts, emit.tcp_checksum_offload) {
+            Some(mut frame) => {
+                if emit.gso_size > 0 {
+                    frame.segmented(emit.gso_size, emit.headers);
+                }
+                if self.queue.push(frame).is_err() {
+                    self.unsent += 1;
+                } else if let Some(capture) = &mut self.capture {
+                    let mut payload = Vec::new();
+                    for part in parts {
+                        let _ = part.payload.append_to(part.range.clone(), &mut payload);
+                    }
+                    capture.record(Direction::Outbound, emit.tcp_checksum_offload, &[headers, &payload]);
+                }
+                if self.queue.len() >= EAGER {
+                    self.send_burst();
+                }
+            }
+            // Like a drop on the wire: TCP sends it again.
+            None => self.unsent += 1,
+        }
+    }
+
+    /// Sends a frame some of whose payload has been put aside: all of its payload is copied into one buffer.
+    #[cold]
+    fn emit_copy(&mut self, emit: &Emit<'_, MbufPayload>) {
+        let mut octets = Vec::new();
+        for piece in emit.payload {
+            piece.payload.append_to(piece.range.clone(), &mut octets);
+        }
+        let mut buffer = self.port.tx_pool().buffer();
+        let Some(room) = buffer.as_mut().and_then(|buffer| buffer.append(octets.len())) else {
+            self.unsent += 1;
+            return;
+        };
+        room.copy_from_slice(&octets);
+        // Alone, so that headers go in front of it, even of the longest train.
+        if let Some(payload) = buffer.map(|buffer| buffer.freeze()) {
+            self.emit_parts(emit, emit.headers, &[Part { payload: &payload, range: 0..octets.len() }]);
+        }
+    }
+}
+
+impl Port for DpdkPort {
+    type Frame = RxFrame;
+    type Payload = MbufPayload;
+    type Draft = MbufDraft;
+
+    #[inline]
+    fn receive(&mut self, now: Time, into: &mut ArrayVec<RxFrame, BURST>) {
+        if let Some(fault) = &mut self.fault {
+            fault.now = now;
+        }
+        // The wire and the hairpin take turns while both have frames.
+        self.wires_turn = self.hairpin.is_empty() || !self.wires_turn;
+        if self.wires_turn {
+            self.port.rx_burst(into);
+            if let Some(capture) = &mut self.capture {
+                for RxFrame(frame) in into.iter() {
+                    capture.record(Direction::Inbound, frame.checksum_trusted(), &[frame]);
+                }
+            }
+        } else {
+            let n = self.hairpin.len().min(into.remaining_capacity());
+            into.extend(self.hairpin.drain(..n));
+        }
+    }
+
+    #[inline]
+    fn prefetch(frame: &RxFrame) {
+        frame.0.prefetch_all();
+    }
+
+    #[inline]
+    fn draft(&mut self) -> Option<MbufDraft> {
+        self.port.tx_pool().buffer().map(MbufDraft)
+    }
+
+    #[inline]
+    fn send_buffers(&self) -> usize {
+        self.port.tx_available()
+    }
+
+    #[inline]
+    fn all_send_buffers(&self) -> usize {
+        self.send_buffers
+    }
+
+    #[inline]
+    fn room(&self) -> usize {
+        self.queue.room()
+    }
+
+    #[inline]
+    fn emit(&mut self, emit: Emit<'_, MbufPayload>) {
+        let mut parts = ArrayVec::<Part<'_>, MAX_PIECES>::new();
+        for piece in emit.payload.iter().take(MAX_PIECES) {
+            let Octets::Mbufs(payload) = &piece.payload.octets else { return self.emit_copy(&emit) };
+            parts.push(Part { payload, range: piece.range.clone() });
+        }
+        self.emit_parts(&emit, emit.headers, &parts);
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        if self.fault.is_some() {
+            self.send_impaired();
+        }
+        if !self.queue.is_empty() {
+            self.send_burst();
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        let arrival = self.fault.as_ref().and_then(|f| f.link.next_arrival()).map(Time);
+        let now = (!self.queue.is_empty() || !self.hairpin.is_empty()).then_some(Time::ZERO);
+        now.or(arrival)
+    }
+
+    fn receive_memory(&self) -> usize {
+        self.port.rx_pool().capacity() * self.port.rx_pool().room()
+    }
+
+    #[inline]
+    fn receive_pool_low(&self) -> bool {
+        self.port.rx_pool().available() < self.low
+    }
+
+    fn receive_pool_short(&self) -> bool {
+        self.port.rx_pool().available() < self.low / 2
+    }
+
+    fn gso_max(&self) -> usize {
+        // Faults are to hit single segments, as on a real wire.
+        if self.fault.is_some() { 0 } else { self.port.gso_max() }
+    }
+
+    fn spares_checksum(&self) -> bool {
+        self.spares_checksum
+    }
+
+    #[inline]
+    fn lends_from(&self) -> usize {
+        if self.lends.is_some() { LENDS_FROM } else { usize::MAX }
+    }
+
+    #[inline]
+    unsafe fn lend(&mut self, draft: &mut MbufDraft, at: *const u8, len: usize, ours: bool) -> bool {
+        if !ours && self.lends != Some(ExternalMemory::Any) {
+            return false;
+        }
+        let Some(at) = NonNull::new(at.cast_mut()) else { return false };
+        // SAFETY: as the caller promises; it is memory that the port can send.
+        unsafe { draft.0.lend(self.port.tx_pool(), at, len) }
+    }
+
+    fn make_own(&mut self, payload: &mut MbufPayload, range: &Range<usize>) -> bool {
+        match &mut payload.octets {
+            Octets::Mbufs(payload) => !payload.shows(range) || payload.make_own(self.port.tx_pool()),
+            Octets::Aside(_) => true,
+        }
+    }
+
+    fn put_aside(&mut self, payload: &mut MbufPayload) {
+        if let Octets::Mbufs(mbufs) = &payload.octets {
+            let mut octets = Vec::with_capacity(mbufs.len());
+            let _ = mbufs.append_to(0..mbufs.len(), &mut octets);
+            payload.octets = Octets::Aside(Arc::new(Aside::new(octets, &self.aside)));
+        }
+    }
+
+    fn is_aside(payload: &MbufPayload) -> bool {
+        matches!(payload.octets, Octets::Aside(_))
+    }
+
+    #[inline]
+    fn aside(&self) -> usize {
+        self.aside.octets()
+    }
+
+    fn forget(&mut self, range: &Range<usize>) {
+        self.unsent += self.queue.drop_showing(range) as u64;
+    }
+
+    fn check_link(&mut self) -> bool {
+        self.port.link_up()
+    }
+
+    fn carrier_is_peer(&self) -> bool {
+        use urnic_config::PortSpec::{Memif, Vhost, VirtioUser};
+        matches!(self.port.spec(), VirtioUser { .. } | Vhost { .. } | Memif { .. })
+    }
+
+    fn finish(&mut self) {
+        self.capture = None;
+    }
+
+    fn arm(&mut self) -> Option<Arc<RxEvent>> {
+        self.port.arm()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let stats = self.port.stats();
+        let mut counters = vec![
+            ("rx_frames", stats.rx_frames),
+            ("rx_bytes", stats.rx_bytes),
+            ("tx_frames", stats.tx_frames),
+            ("tx_bytes", stats.tx_bytes),
+            ("rx_dropped", stats.rx_dropped),
+            ("tx_unsent", self.unsent + stats.checksums.map_or(0, |nic| nic.tx_unsent)),
+        ];
+        if let Some(nic) = stats.checksums {
+            counters.extend([
+                ("tx_nic_checksums", nic.tx_filled),
+                ("tx_nic_refused", nic.tx_refused),
+                ("rx_nic_good", nic.rx_good),
+                ("rx_nic_bad", nic.rx_bad),
+            ]);
+        }
+        if let Some(capture) = &self.capture {
+            let stats = capture.stats();
+            counters.extend([("captured", stats.recorded), ("capture_dropped", stats.dropped)]);
+        }
+        counters
+    }
+}

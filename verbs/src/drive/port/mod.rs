@@ -1,0 +1,176 @@
+//! What an engine needs of a network port, and the ports there are.
+//!
+//! The engine is generic over [`Port`], so that the same code drives a DPDK port in
+//! production ([`dpdk`]) and a simulated wire in virtual time ([`sim`]).
+
+mod aside;
+pub(crate) mod dpdk;
+pub mod sim;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use urnic_dataplane::RxEvent;
+use urnic_tcp::{Buffers, Emit, Frame, Payload, Time};
+
+/// Frames taken from a port in one burst at most.
+pub const BURST: usize = 32;
+
+/// A port of one engine: frames in, frames out, buffers to build payload in.
+pub trait Port: Send {
+    /// A received frame.
+    type Frame: Frame + Send;
+    /// Finished payload, shared by reference count between TCP's retransmission queue and frames under way.
+    type Payload: Payload + Send;
+    /// Payload under construction.
+    type Draft: Draft<Payload = Self::Payload> + Send;
+
+    /// Takes what has arrived by `now`, at most [`BURST`] frames. Begins a pass.
+    fn receive(&mut self, now: Time, into: &mut ArrayVec<Self::Frame, BURST>);
+
+    /// Asks the processor to fetch a frame that will be looked at soon, all of it.
+    fn prefetch(frame: &Self::Frame);
+
+    /// A fresh buffer to write payload into; `None` while the pool is dry.
+    fn draft(&mut self) -> Option<Self::Draft>;
+
+    /// Buffers that can be taken now for what is sent.
+    fn send_buffers(&self) -> usize;
+
+    /// All buffers for what is sent.
+    fn all_send_buffers(&self) -> usize;
+
+    /// Frames that [`Port::emit`] can take now.
+    fn room(&self) -> usize;
+
+    /// Builds a frame from headers and payload pieces and queues it for sending.
+    fn emit(&mut self, emit: Emit<'_, Self::Payload>);
+
+    /// Hands queued frames to the wire. Ends a pass.
+    fn flush(&mut self);
+
+    /// When the port itself wants another pass, whatever happens.
+    fn next_deadline(&self) -> Option<Time>;
+
+    /// Octets of all receive buffers.
+    fn receive_memory(&self) -> usize;
+
+    /// True while the receive pool is low (a quarter left), so that no more frames may be held out of order.
+    fn receive_pool_low(&self) -> bool;
+
+    /// True if it is almost empty (an eighth left), so that frames held out of order must go.
+    fn receive_pool_short(&self) -> bool;
+
+    /// Octets of payload that one frame may carry as several segments to the link's other end; zero if it can't.
+    /// May change while the link is being set up, and with every peer.
+    fn gso_max(&self) -> usize;
+
+    /// From how many octets in one piece on payload had better be lent than copied; `usize::MAX` where none can be.
+    fn lends_from(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Appends `len` octets at `at` to a draft without copying them. `ours`: they are of the device's own allocator. False:
+    /// it can't be done, and nothing has changed.
+    ///
+    /// # Safety
+    /// The octets stay readable until nothing refers to them: not the payload that the draft becomes, unless
+    /// [`Port::make_own`] has copied it, nor frames of it that wait, which [`Port::forget`] drops.
+    unsafe fn lend(&mut self, _draft: &mut Self::Draft, _at: *const u8, _len: usize, _ours: bool) -> bool {
+        false
+    }
+
+    /// Copies what was lent to `payload` from within `range` (addresses). False: it could not be.
+    fn make_own(&mut self, _payload: &mut Self::Payload, _range: &Range<usize>) -> bool {
+        true
+    }
+
+    /// Copies a payload to ordinary memory, so that its buffers are free again when no frame shows them any longer. It is
+    /// copied once more whenever it is sent.
+    fn put_aside(&mut self, payload: &mut Self::Payload);
+
+    /// Whether that has been done.
+    fn is_aside(payload: &Self::Payload) -> bool;
+
+    /// Octets of all payloads that have been put aside and are not gone.
+    fn aside(&self) -> usize;
+
+    /// Drops frames that wait and show memory within `range` (addresses) that was lent.
+    fn forget(&mut self, _range: &Range<usize>) {}
+
+    /// True where the link's metadata spares the Internet checksum of outgoing frames.
+    fn spares_checksum(&self) -> bool;
+
+    /// Looks whether the link has a carrier. May cost a system call: for every few milliseconds, not every pass.
+    fn check_link(&mut self) -> bool;
+
+    /// True if a lost carrier means that the peer, and with it every connection, is gone for good.
+    fn carrier_is_peer(&self) -> bool;
+
+    /// Completes what the port writes besides frames: the process is about to end.
+    fn finish(&mut self) {}
+
+    /// Lets the port tell of the next frame; see [`urnic_dataplane::Port::arm`].
+    fn arm(&mut self) -> Option<Arc<RxEvent>> {
+        None
+    }
+
+    /// Counters, by name.
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+/// A payload buffer that is being filled.
+pub trait Draft {
+    /// What it becomes.
+    type Payload;
+
+    /// Octets written so far.
+    fn len(&self) -> usize;
+
+    /// Grows the content by `n` octets, to be overwritten; `None` if they do not fit.
+    fn append(&mut self, n: usize) -> Option<&mut [u8]>;
+
+    /// Takes back what was appended behind the first `len` octets.
+    fn truncate(&mut self, len: usize);
+
+    /// Ends the construction. `sum` is the one's-complement sum of the content, if it is known; `unit` is
+    /// [`Payload::unit`].
+    fn freeze(self, sum: Option<u16>, unit: u16) -> Self::Payload;
+}
+
+/// Ties a port's buffers into the TCP stack.
+pub struct PortBuffers<P: Port>(core::marker::PhantomData<fn() -> P>);
+
+impl<P: Port> Buffers for PortBuffers<P> {
+    type Frame = P::Frame;
+    type Payload = P::Payload;
+
+    #[inline]
+    fn prefetch<T>(what: &T) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let first = std::ptr::from_ref(what).cast::<i8>();
+            for line in (0..size_of::<T>()).step_by(64) {
+                // SAFETY: a prefetch never faults.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(line)) };
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = what;
+    }
+}
+
+/// Lets the TCP stack transmit through a port.
+pub struct Wire<'a, P: Port>(pub &'a mut P);
+
+impl<P: Port> urnic_tcp::Transmit<P::Payload> for Wire<'_, P> {
+    fn room(&self) -> usize {
+        self.0.room()
+    }
+
+    fn emit(&mut self, emit: Emit<'_, P::Payload>) {
+        self.0.emit(emit);
+    }
+}

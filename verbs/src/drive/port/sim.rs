@@ -1,0 +1,371 @@
+//! A simulated wire: frames are plain vectors, and whoever holds the other end of the
+//! [`SimWire`] moves them, in virtual time.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arrayvec::ArrayVec;
+use urnic_tcp::{Emit, Frame, Payload, Time};
+
+use super::aside::{Aside, Put};
+use super::{BURST, Draft, Port};
+
+/// Octets of receive buffers that a simulated port says it has. (Its frames are vectors; there are any number of them.)
+const SIMULATED_MEMORY: usize = 16 << 20;
+
+/// A received frame.
+pub struct SimFrame(Vec<u8>);
+
+impl Frame for SimFrame {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn sum(&self, range: Range<usize>) -> u16 {
+        self.0.get(range).map_or(0, urnic_crc::sum)
+    }
+}
+
+/// Octets in order, some of which may lie in memory of someone else, and what tells that they have a buffer.
+#[derive(Default)]
+struct Pieces(Vec<Piece>, Option<Arc<()>>);
+
+enum Piece {
+    Own(Vec<u8>),
+    Lent(*const u8, usize),
+    Aside(Aside),
+}
+
+// SAFETY: what is lent may be read by any thread, as whoever lends it promises.
+unsafe impl Send for Pieces {}
+// SAFETY: as above.
+unsafe impl Sync for Pieces {}
+
+impl Pieces {
+    fn len(&self) -> usize {
+        self.0
+            .iter()
+            .map(|piece| match piece {
+                Piece::Own(bytes) => bytes.len(),
+                Piece::Lent(_, len) => *len,
+                Piece::Aside(bytes) => bytes.len(),
+            })
+            .sum()
+    }
+
+    /// What they hold now.
+    fn bytes(&self) -> Vec<u8> {
+        let mut all = Vec::with_capacity(self.len());
+        for piece in &self.0 {
+            match *piece {
+                Piece::Own(ref bytes) => all.extend_from_slice(bytes),
+                Piece::Aside(ref bytes) => all.extend_from_slice(bytes),
+                Piece::Lent(at, len) => all.extend((0..len).map(|i| {
+                    // SAFETY: lent memory is readable until it has been taken back; it may change meanwhile.
+                    unsafe { at.add(i).read_volatile() }
+                })),
+            }
+        }
+        all
+    }
+}
+
+/// Finished payload.
+#[derive(Clone)]
+pub struct SimPayload {
+    pieces: Arc<Pieces>,
+    sum: Option<u16>,
+    unit: u16,
+}
+
+impl Payload for SimPayload {
+    fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    fn unit(&self) -> u16 {
+        self.unit
+    }
+
+    fn sum(&self, range: Range<usize>) -> u16 {
+        match self.sum {
+            Some(sum) if range == (0..self.len()) => sum,
+            _ => self.pieces.bytes().get(range).map_or(0, urnic_crc::sum),
+        }
+    }
+}
+
+/// Payload under construction.
+pub struct SimDraft {
+    pieces: Pieces,
+    room: usize,
+}
+
+impl Draft for SimDraft {
+    type Payload = SimPayload;
+
+    fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    fn append(&mut self, n: usize) -> Option<&mut [u8]> {
+        let room = self.room;
+        self.room = room.checked_sub(n)?;
+        if !matches!(self.pieces.0.last(), Some(Piece::Own(_))) {
+            self.pieces.0.push(Piece::Own(Vec::with_capacity(room)));
+        }
+        let Some(Piece::Own(bytes)) = self.pieces.0.last_mut() else { return None };
+        let at = bytes.len();
+        bytes.resize(at + n, 0);
+        bytes.get_mut(at..)
+    }
+
+    fn truncate(&mut self, len: usize) {
+        while let Some(excess @ 1..) = self.len().checked_sub(len) {
+            let Some(last) = self.pieces.0.last_mut() else { break };
+            let cut = match last {
+                Piece::Own(bytes) => {
+                    let keep = bytes.len().saturating_sub(excess);
+                    let cut = bytes.len() - keep;
+                    bytes.truncate(keep);
+                    cut
+                }
+                Piece::Lent(_, n) => {
+                    let cut = excess.min(*n);
+                    *n -= cut;
+                    cut
+                }
+                Piece::Aside(_) => break, // what is under construction is not aside
+            };
+            self.room += cut;
+            if matches!(last, Piece::Lent(_, 0)) || matches!(last, Piece::Own(bytes) if bytes.is_empty()) {
+                self.pieces.0.pop();
+            }
+        }
+    }
+
+    fn freeze(self, sum: Option<u16>, unit: u16) -> SimPayload {
+        SimPayload { pieces: self.pieces.into(), sum, unit }
+    }
+}
+
+/// The other end of a [`SimPort`]: what it sent, and what it is to receive.
+#[derive(Clone, Default)]
+pub struct SimWire(Arc<Mutex<Queues>>);
+
+#[derive(Default)]
+struct Queues {
+    to_port: VecDeque<Vec<u8>>,
+    from_port: VecDeque<Vec<u8>>,
+    link_down: bool,
+}
+
+impl SimWire {
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a frame into the port's receive queue.
+    pub fn deliver(&self, frame: Vec<u8>) {
+        self.queues().to_port.push_back(frame);
+    }
+
+    /// The next frame that the port has sent.
+    pub fn take(&self) -> Option<Vec<u8>> {
+        self.queues().from_port.pop_front()
+    }
+
+    /// Takes the carrier away or gives it back.
+    pub fn set_link(&self, up: bool) {
+        self.queues().link_down = !up;
+    }
+}
+
+/// A port on a [`SimWire`].
+pub struct SimPort {
+    wire: SimWire,
+    draft_size: usize,
+    gso_max: usize,
+    lends_from: usize,
+    lends_any: bool,
+    send_buffers: usize,
+    /// As many references as there are buffers in use, and one; `None` while they are without number.
+    used: Option<Arc<()>>,
+    aside: Put,
+}
+
+impl SimPort {
+    /// A port for frames of up to `mtu` octets of IP.
+    pub fn new(mtu: u16) -> (SimPort, SimWire) {
+        let wire = SimWire::default();
+        (
+            SimPort {
+                wire: wire.clone(),
+                draft_size: usize::from(mtu),
+                gso_max: 0,
+                lends_from: usize::MAX,
+                lends_any: true,
+                send_buffers: usize::MAX,
+                used: None,
+                aside: Put::default(),
+            },
+            wire,
+        )
+    }
+
+    /// Has so many buffers for what is sent.
+    pub fn set_send_buffers(&mut self, buffers: usize) {
+        self.send_buffers = buffers;
+        self.used = Some(Arc::default());
+    }
+
+    /// Lends payload of at least `octets` instead of copying it.
+    pub fn set_lends_from(&mut self, octets: usize) {
+        self.lends_from = octets;
+    }
+
+    /// Lends memory of the device's allocator only.
+    pub fn set_lends_own_only(&mut self) {
+        self.lends_any = false;
+    }
+
+    /// Lets frames of up to `octets` of payload pass, as several segments.
+    pub fn set_gso_max(&mut self, octets: usize) {
+        self.gso_max = octets;
+        self.draft_size = self.draft_size.max(octets);
+    }
+}
+
+impl Port for SimPort {
+    type Frame = SimFrame;
+    type Payload = SimPayload;
+    type Draft = SimDraft;
+
+    fn receive(&mut self, _now: Time, into: &mut ArrayVec<SimFrame, BURST>) {
+        let mut queues = self.wire.queues();
+        while !into.is_full() {
+            let Some(frame) = queues.to_port.pop_front() else { break };
+            into.push(SimFrame(frame));
+        }
+    }
+
+    fn prefetch(_frame: &SimFrame) {}
+
+    fn draft(&mut self) -> Option<SimDraft> {
+        let pieces = Pieces(Vec::new(), self.used.clone());
+        (self.send_buffers() > 0).then_some(SimDraft { pieces, room: self.draft_size })
+    }
+
+    fn send_buffers(&self) -> usize {
+        self.send_buffers.saturating_sub(self.used.as_ref().map_or(0, |used| Arc::strong_count(used) - 1))
+    }
+
+    fn all_send_buffers(&self) -> usize {
+        self.send_buffers
+    }
+
+    fn room(&self) -> usize {
+        BURST * 8
+    }
+
+    fn emit(&mut self, emit: Emit<'_, SimPayload>) {
+        // Headers take a buffer, too.
+        if self.send_buffers() == 0 {
+            return;
+        }
+        let mut frame = emit.headers.to_vec();
+        for piece in emit.payload {
+            frame
+                .extend_from_slice(piece.payload.pieces.bytes().get(piece.range.clone()).unwrap_or_default());
+        }
+        let mut queues = self.wire.queues();
+        if emit.loopback {
+            queues.to_port.push_back(frame);
+        } else {
+            queues.from_port.push_back(frame);
+        }
+    }
+
+    fn flush(&mut self) {}
+
+    fn receive_memory(&self) -> usize {
+        SIMULATED_MEMORY
+    }
+
+    fn receive_pool_low(&self) -> bool {
+        false
+    }
+
+    fn receive_pool_short(&self) -> bool {
+        false
+    }
+
+    fn gso_max(&self) -> usize {
+        self.gso_max
+    }
+
+    fn spares_checksum(&self) -> bool {
+        false
+    }
+
+    fn lends_from(&self) -> usize {
+        self.lends_from
+    }
+
+    unsafe fn lend(&mut self, draft: &mut SimDraft, at: *const u8, len: usize, ours: bool) -> bool {
+        let Some(room) = draft.room.checked_sub(len).filter(|_| ours || self.lends_any) else { return false };
+        draft.room = room;
+        draft.pieces.0.push(Piece::Lent(at, len));
+        true
+    }
+
+    fn make_own(&mut self, payload: &mut SimPayload, range: &Range<usize>) -> bool {
+        let within = |piece: &Piece| {
+            matches!(*piece, Piece::Lent(at, len)
+            if (at as usize) < range.end && range.start < at as usize + len)
+        };
+        if payload.pieces.0.iter().any(within) {
+            payload.pieces =
+                Arc::new(Pieces(vec![Piece::Own(payload.pieces.bytes())], payload.pieces.1.clone()));
+        }
+        true
+    }
+
+    fn put_aside(&mut self, payload: &mut SimPayload) {
+        if !Self::is_aside(payload) {
+            let octets = Aside::new(payload.pieces.bytes(), &self.aside);
+            payload.pieces = Arc::new(Pieces(vec![Piece::Aside(octets)], None));
+        }
+    }
+
+    fn is_aside(payload: &SimPayload) -> bool {
+        matches!(payload.pieces.0.first(), Some(Piece::Aside(_)))
+    }
+
+    fn aside(&self) -> usize {
+        self.aside.octets()
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        None
+    }
+
+    fn check_link(&mut self) -> bool {
+        !self.wire.queues().link_down
+    }
+
+    fn carrier_is_peer(&self) -> bool {
+        true
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+impl crate::drive::engine::Clock for urnic_sim::SimClock {
+    fn now(&self) -> Time {
+        Time(urnic_sim::SimClock::now(self))
+    }
+}

@@ -1,0 +1,264 @@
+//! The ends of a process: exit, `_exit`, `quick_exit`, and fork.
+//!
+//! All ends go one way. The exiting thread may be a signal handler's, which has interrupted anything: it makes a wish and
+//! waits, for a bounded time; an engine's thread fulfils it.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Shard, driver, this_thread};
+use crate::shared::error::Result;
+use crate::shared::quiet::{self, forked};
+
+/// How long a graceful end may take (exit, drop of the device).
+const LINGER: Duration = Duration::from_secs(5);
+/// How long the holder of an engine may keep it while the process ends: it may have been stopped for good.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+/// How long an engine's thread may take to begin.
+const BEGIN: Duration = Duration::from_secs(2);
+/// How long the program hears of nothing after the goodbye. One that is there for longer waits for something.
+const HUSH: Duration = Duration::from_secs(1);
+
+static SHARDS: Mutex<Vec<Weak<Shard>>> = Mutex::new(Vec::new());
+/// What the exiting thread wants of the engines' threads, and how far that is.
+static WISH: AtomicU8 = AtomicU8::new(wish::NONE);
+/// The process that has the devices: a child that shares our memory (vfork) has not.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+/// The thread that waits for the goodbye, or 0. An engine that it holds nobody can have: it was interrupted.
+static EXITING: AtomicUsize = AtomicUsize::new(0);
+/// Some engine could not be had.
+static LOST: AtomicBool = AtomicBool::new(false);
+/// When the goodbye was over, in nanoseconds since [`epoch`].
+static OVER: AtomicU64 = AtomicU64::new(0);
+
+mod wish {
+    pub(super) const NONE: u8 = 0;
+    pub(super) const WANTED: u8 = 1;
+    /// Some thread is at it.
+    pub(super) const TAKEN: u8 = 2;
+    /// The engines that can be had are known.
+    pub(super) const BEGUN: u8 = 3;
+    pub(super) const DONE: u8 = 4;
+    /// The program is told things again.
+    pub(super) const PAST: u8 = 5;
+}
+
+unsafe extern "C" {
+    /// The C library's; crate `libc` has it not.
+    fn at_quick_exit(function: extern "C" fn()) -> libc::c_int;
+}
+
+fn epoch() -> Instant {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    *EPOCH.get_or_init(Instant::now)
+}
+
+/// Makes forked children leave all devices alone from now on.
+pub(super) fn watch_forks() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        // SAFETY: the function is there as long as the program, takes nothing and stores one word.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
+/// Drives the shard's engine at a normal exit of the process until all is acknowledged and closed, so that
+/// a completed Send arrives.
+pub(crate) fn linger_at_exit(shard: &Arc<Shard>) {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        epoch();
+        // SAFETY: the functions are there as long as the program, and take nothing.
+        unsafe {
+            libc::atexit(at_exit);
+            at_quick_exit(at_exit);
+        }
+    });
+    OWNER.store(std::process::id(), Ordering::Relaxed);
+    let mut shards = SHARDS.lock().unwrap_or_else(PoisonError::into_inner);
+    shards.retain(|shard| shard.strong_count() > 0);
+    shards.push(Arc::downgrade(shard));
+}
+
+extern "C" fn at_exit() {
+    goodbye(true);
+}
+
+/// Ends all connections of this process gracefully and waits, some seconds at most, until their data is acknowledged, as
+/// is done at a normal exit: for programs that end without that, by `_exit`. The devices need a thread of the engine.
+///
+/// May be called in a signal handler: it allocates nothing and takes no lock.
+pub fn before_exit() {
+    goodbye(false);
+}
+
+/// Wishes for a goodbye and waits for it. Without a thread of the engine it starts one, if it may allocate.
+fn goodbye(may_start_thread: bool) {
+    if forked() || OWNER.load(Ordering::Relaxed) != std::process::id() {
+        return;
+    }
+    let fulfilled = driver::has_threads();
+    if !fulfilled && !may_start_thread {
+        return;
+    }
+    // Another thread may have come first.
+    if WISH.compare_exchange(wish::NONE, wish::WANTED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+        EXITING.store(this_thread(), Ordering::SeqCst);
+        quiet::hush();
+        // Not this one: it has lost its thread-local variables by now, and logging uses some.
+        if !fulfilled && thread::Builder::new().spawn(grant).is_err() {
+            grant();
+        }
+    }
+    let start = Instant::now();
+    let done = loop {
+        let patience = match WISH.load(Ordering::SeqCst) {
+            wish::DONE | wish::PAST => break true,
+            wish::BEGUN => BEGIN + 2 * LINGER,
+            _ => BEGIN,
+        };
+        if start.elapsed() >= patience || fulfilled && !driver::has_threads() {
+            break false;
+        }
+        // Their naps are short.
+        thread::sleep(driver::SHORTEST_NAP);
+    };
+    let _ = EXITING.compare_exchange(this_thread(), 0, Ordering::SeqCst, Ordering::SeqCst);
+    if !done || LOST.swap(false, Ordering::SeqCst) {
+        say(
+            "urnic: the process ends while a thread is at work on the device, as after exit() in a signal handler: \
+             its connections end unannounced, and their peers find out by themselves\n",
+        );
+    }
+}
+
+/// Writes to standard error what may be written in a signal handler.
+fn say(words: &str) {
+    // SAFETY: the buffer is as long as stated.
+    unsafe { libc::write(2, words.as_ptr().cast(), words.len()) };
+}
+
+/// Whether the holder of an engine will not let go of it: the process ends, and the exiting thread has it.
+pub(super) fn is_stuck(owner: usize) -> bool {
+    owner != 0 && owner == EXITING.load(Ordering::SeqCst)
+}
+
+/// Whether an engine's thread must [`grant`].
+#[inline]
+pub(super) fn is_wanted() -> bool {
+    matches!(WISH.load(Ordering::Relaxed), wish::WANTED | wish::DONE)
+}
+
+/// Does what [`goodbye`] waits for; the caller is an engine's thread that does not hold its engine, or one that was
+/// started for this.
+#[cold]
+pub(super) fn grant() {
+    if WISH.load(Ordering::SeqCst) == wish::DONE {
+        return break_silence();
+    }
+    if WISH.compare_exchange(wish::WANTED, wish::TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        return;
+    }
+    // The exiting thread may hold this.
+    let listed = SHARDS.try_lock().map(|shards| shards.iter().filter_map(Weak::upgrade).collect::<Vec<_>>());
+    let unknown = listed.is_err();
+    let shards = listed.unwrap_or_default();
+    let free: Vec<_> = shards.iter().map(Arc::as_ref).filter(|shard| shard.lock().is_ok()).collect();
+    LOST.store(unknown || free.len() < shards.len(), Ordering::SeqCst);
+    WISH.store(wish::BEGUN, Ordering::SeqCst);
+    linger(&free);
+    for shard in free {
+        if let Ok(mut engine) = shard.lock() {
+            engine.finish();
+        }
+    }
+    // The process ends now: to drop a device here would wait for this very thread. Kept where leak checkers find it.
+    static LAST: OnceLock<Vec<Arc<Shard>>> = OnceLock::new();
+    if let Err(shards) = LAST.set(shards) {
+        std::mem::forget(shards);
+    }
+    OVER.store(epoch().elapsed().as_nanos() as u64, Ordering::SeqCst);
+    WISH.store(wish::DONE, Ordering::SeqCst);
+}
+
+/// After the goodbye, if the process stays: an exit handler may wait for what was held back.
+fn break_silence() {
+    let over = Duration::from_nanos(OVER.load(Ordering::SeqCst));
+    if epoch().elapsed() >= over + HUSH
+        && WISH.compare_exchange(wish::DONE, wish::PAST, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    {
+        quiet::speak();
+    }
+}
+
+/// A poller found that the program must not see anything new: whether that still holds.
+#[cold]
+pub(crate) fn still_quiet() -> bool {
+    if WISH.load(Ordering::SeqCst) == wish::DONE {
+        break_silence();
+    }
+    quiet::is_quiet()
+}
+
+/// Ends all connections of `shards` gracefully and drives their engines until all data is acknowledged;
+/// bounded. All at once, because they may be each other's peers.
+pub(super) fn linger(shards: &[&Shard]) {
+    if forked() {
+        return;
+    }
+    // Only while the process ends can an engine not be had, and then there is nothing more to do.
+    if let Err(error) = see_out(shards) {
+        tracing::debug!("no more of the goodbye: {error}");
+    }
+    report(shards);
+}
+
+fn see_out(shards: &[&Shard]) -> Result<()> {
+    let end = Instant::now() + LINGER;
+    for shard in shards {
+        shard.lock()?.shutdown();
+    }
+    loop {
+        let (mut worked, mut drained) = (false, true);
+        for shard in shards {
+            let mut engine = shard.lock()?;
+            worked |= engine.pass();
+            drained &= engine.drained();
+        }
+        if drained {
+            // What the last pass received is acknowledged by this one: the peer's FIN, perhaps.
+            for shard in shards {
+                shard.lock()?.pass();
+            }
+            return Ok(());
+        }
+        if Instant::now() >= end {
+            tracing::warn!("not everything was acknowledged within {LINGER:?}");
+            return Ok(());
+        }
+        if !worked {
+            thread::sleep(driver::SHORTEST_NAP);
+        }
+    }
+}
+
+extern "C" fn in_child() {
+    quiet::is_child();
+}
+
+/// What the devices have counted.
+fn report(shards: &[&Shard]) {
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        for shard in shards {
+            let Ok(attributes) = shard.lock().map(|engine| engine.attributes()) else { continue };
+            let counted = attributes.counters.iter().filter(|(_, n)| *n > 0);
+            let counted: Vec<_> = counted.map(|(name, n)| format!("{name} {n}")).collect();
+            tracing::debug!("{}: {}", attributes.main(), counted.join(", "));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,331 @@
+//! The engine lock, and who drives the engine: whoever polls tries the lock, the winner runs a pass; control
+//! verbs take it in turn; the engine's own thread steps in when nobody polls.
+
+mod driver;
+mod last;
+mod linger;
+mod ops;
+
+use std::arch::asm;
+use std::cell::UnsafeCell;
+use std::hint;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::shared::doorbell::Doorbells;
+use crate::shared::error::{Error, Result};
+use crate::shared::eventfd::EventFd;
+use crate::shared::quiet::{self, forked, is_quiet};
+use crate::shared::sync::Line;
+
+pub(crate) use driver::with_signals_blocked;
+pub use linger::before_exit;
+pub(crate) use linger::{linger_at_exit, still_quiet};
+pub(crate) use ops::{Deed, EngineAttr, EngineOps, ListenId, Ties};
+
+use urnic_config::Progress;
+
+use driver::Driver;
+
+/// Looks at a taken lock before the looker offers its core to the holder.
+const SPINS: u32 = 64;
+
+/// What came of an attempt to run a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Polled {
+    /// The pass found work.
+    Worked,
+    /// The pass found none.
+    Idle,
+    /// Somebody else drives the engine, or it is not for pollers to drive.
+    Skipped,
+}
+
+/// The words that pollers touch.
+#[derive(Default)]
+struct Hot {
+    /// The thread that has the engine ([`this_thread`]), or 0.
+    owner: AtomicUsize,
+    /// Passes run by pollers; written under the lock. The engine's thread sees by it that somebody polls.
+    polls: AtomicU32,
+}
+
+/// One engine with its lock and its driver.
+pub(crate) struct Shard {
+    hot: Line<Hot>,
+    /// Control verbs that wait for the lock; pollers and the engine's thread step aside for them.
+    want: Line<AtomicU32>,
+    engine: UnsafeCell<ManuallyDrop<Box<dyn EngineOps>>>,
+    pub(crate) doorbells: Arc<Doorbells>,
+    driver: Driver,
+}
+
+// SAFETY: the engine is Send and only accessed by the holder of the lock; everything else is Sync.
+unsafe impl Sync for Shard {}
+
+impl Shard {
+    /// A shard whose engine takes its doorbells from `doorbells`; starts the engine's thread if `progress` has one.
+    pub(crate) fn new(
+        engine: Box<dyn EngineOps>,
+        doorbells: Arc<Doorbells>,
+        progress: Progress,
+        core: Option<usize>,
+    ) -> Result<Arc<Self>> {
+        if forked() {
+            return Err(Error::Forked);
+        }
+        linger::watch_forks();
+        let shard = Arc::new(Self {
+            hot: Line::default(),
+            want: Line::default(),
+            engine: UnsafeCell::new(ManuallyDrop::new(engine)),
+            doorbells,
+            driver: Driver::new(progress)?,
+        });
+        Driver::start(&shard, core)?;
+        Ok(shard)
+    }
+
+    /// Runs a pass if nobody else drives the engine just now.
+    #[inline]
+    pub(crate) fn try_pass(&self) -> Polled {
+        self.attempt(false)
+    }
+
+    /// The same for a thread that will poll again soon, so that the engine's thread may sleep.
+    #[inline]
+    pub(crate) fn poll_pass(&self) -> Polled {
+        self.attempt(true)
+    }
+
+    #[inline]
+    fn attempt(&self, stays: bool) -> Polled {
+        if self.driver.is_dedicated() || self.want.load(Ordering::Relaxed) > 0 || quiet::stands_back() {
+            return Polled::Skipped;
+        }
+        let Some(mut engine) = self.try_lock() else { return Polled::Skipped };
+        if stays {
+            // Under the lock, so no read-modify-write is needed.
+            let polls = self.hot.polls.load(Ordering::Relaxed);
+            self.hot.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
+        }
+        if engine.pass() { Polled::Worked } else { Polled::Idle }
+    }
+
+    /// Runs a pass, whoever else would like to.
+    pub(crate) fn pass(&self) -> (bool, Option<Duration>) {
+        self.lock().map_or((false, None), |mut engine| (engine.pass(), engine.next_deadline()))
+    }
+
+    /// Waits for the end of the pass that is under way, if there is one.
+    pub(crate) fn await_pass(&self) {
+        if !forked() && self.hot.owner.load(Ordering::Acquire) != 0 {
+            drop(self.lock());
+        }
+    }
+
+    /// Runs `verb` between passes, and a pass afterwards.
+    pub(crate) fn control<R>(&self, verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>) -> Result<R> {
+        let answer = self.arrange(|engine| {
+            let answer = verb(engine);
+            engine.pass();
+            answer
+        });
+        self.driver.nudge();
+        answer
+    }
+
+    /// Runs `verb` between passes: one that gives the engine nothing to do.
+    pub(crate) fn arrange<R>(&self, verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>) -> Result<R> {
+        if forked() {
+            return Err(Error::Forked);
+        }
+        verb(&mut **self.lock()?)
+    }
+
+    /// Sends what was posted to a QP without a pass, if nobody else drives the engine just now and nothing else is to
+    /// be sent. False: ring.
+    #[inline]
+    pub(crate) fn kick(&self, qpn: u32) -> bool {
+        if self.driver.is_dedicated() || self.is_wanted() || quiet::stands_back() {
+            return false;
+        }
+        let kicked = self.try_lock().is_some_and(|mut engine| engine.kick(qpn));
+        if kicked {
+            // What comes back wants somebody who receives it.
+            self.driver.nudge();
+        }
+        kicked
+    }
+
+    /// A QP has work: enters its doorbell and wakes the engine's thread if that sleeps because nobody polled.
+    #[inline]
+    pub(crate) fn ring(&self, qpn: u32) {
+        self.doorbells.ring(qpn);
+        self.driver.nudge();
+    }
+
+    /// The caller is about to sleep: the engine's thread takes over now.
+    pub(crate) fn hand_over(&self) {
+        self.driver.hand_over();
+    }
+
+    /// Waits until `take` answers, which `fd` tells of; at most `timeout`. Without an engine thread this drives
+    /// the engine meanwhile.
+    pub(crate) fn wait<R>(
+        &self,
+        fd: &EventFd,
+        timeout: Option<Duration>,
+        take: impl Fn() -> Option<R>,
+    ) -> Option<R> {
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        let mut nap = Duration::ZERO;
+        loop {
+            if let Some(found) = take() {
+                return Some(found);
+            }
+            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            let limit = if self.driver.has_thread() {
+                self.hand_over();
+                left
+            } else {
+                let pass = self.try_pass();
+                if let Some(found) = take() {
+                    return Some(found);
+                }
+                nap = if pass == Polled::Worked { Duration::ZERO } else { longer(nap) };
+                Some(left.map_or(nap, |l| l.min(nap)))
+            };
+            if left.is_some_and(|l| l.is_zero()) {
+                return None;
+            }
+            // An interruption by a signal is only a reason to look again.
+            let _ = fd.wait(limit);
+        }
+    }
+
+    /// Ends all connections gracefully and drives the engine until their data is acknowledged; bounded.
+    pub(crate) fn linger(&self) {
+        linger::linger(&[self]);
+    }
+
+    /// Stops the engine's thread; from then on only callers drive the engine.
+    pub(crate) fn stop(&self) {
+        // A forked child has no such thread.
+        if !forked() {
+            self.driver.stop();
+        }
+    }
+
+    #[inline]
+    fn try_lock(&self) -> Option<EngineGuard<'_>> {
+        if self.hot.owner.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        self.hot
+            .owner
+            .compare_exchange(0, this_thread(), Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            // Not `then_some`: a guard made in vain would let go of the winner's lock.
+            .then(|| EngineGuard { shard: self })
+    }
+
+    /// The lock, ahead of all pollers.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`]: it cannot be had, because its holder does not come back.
+    fn lock(&self) -> Result<EngineGuard<'_>> {
+        self.want.fetch_add(1, Ordering::Relaxed);
+        let mut spins = 0;
+        let mut since = None;
+        let guard = loop {
+            if let Some(guard) = self.try_lock() {
+                break Ok(guard);
+            }
+            if spins < SPINS {
+                spins += 1;
+                hint::spin_loop();
+            } else if self.is_stuck(&mut since) {
+                break Err(Error::Interrupted);
+            } else {
+                thread::yield_now();
+            }
+        };
+        self.want.fetch_sub(1, Ordering::Relaxed);
+        guard
+    }
+
+    /// Whether to wait for the holder of the lock is in vain: it is this very thread, which a signal handler has
+    /// interrupted, or the process ends and the holder has been stopped, or was interrupted likewise. `since`: when that
+    /// was first thought.
+    #[cold]
+    fn is_stuck(&self, since: &mut Option<Instant>) -> bool {
+        let owner = self.hot.owner.load(Ordering::Relaxed);
+        owner == this_thread()
+            || linger::is_stuck(owner)
+            || is_quiet() && since.get_or_insert_with(Instant::now).elapsed() >= linger::PATIENCE
+    }
+
+    /// Whether a control verb waits.
+    #[inline]
+    fn is_wanted(&self) -> bool {
+        self.want.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// What tells the threads of this process apart, never 0: the address of the thread's control block.
+#[inline(always)]
+fn this_thread() -> usize {
+    let block: usize;
+    // SAFETY: reads the word at fs:0, which the ABI of x86-64 makes the address that it lies at.
+    unsafe { asm!("mov {}, fs:0", out(reg) block, options(pure, readonly, nostack, preserves_flags)) };
+    block
+}
+
+/// The nap after one of `nap` in which nothing happened.
+fn longer(nap: Duration) -> Duration {
+    (nap * 2).clamp(driver::SHORTEST_NAP, driver::LONGEST_NAP)
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        // The port of a forked child is its parent's: closing it would end the parent's connections.
+        if !forked() {
+            // SAFETY: dropped once, here, and nobody has the lock any more.
+            unsafe { ManuallyDrop::drop(self.engine.get_mut()) };
+        }
+    }
+}
+
+/// The right to use the engine.
+struct EngineGuard<'a> {
+    shard: &'a Shard,
+}
+
+impl Deref for EngineGuard<'_> {
+    type Target = Box<dyn EngineOps>;
+    fn deref(&self) -> &Self::Target {
+        // SAFETY: this guard holds the lock.
+        unsafe { &*self.shard.engine.get() }
+    }
+}
+
+impl DerefMut for EngineGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        // SAFETY: this guard holds the lock and is borrowed mutably.
+        unsafe { &mut *self.shard.engine.get() }
+    }
+}
+
+impl Drop for EngineGuard<'_> {
+    fn drop(&mut self) {
+        self.shard.hot.owner.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests;

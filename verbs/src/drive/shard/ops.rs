@@ -1,0 +1,134 @@
+//! What the shard and the control verbs need of an engine.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use urnic_config::Cidr;
+use urnic_dataplane::{Capabilities, RxEvent};
+use urnic_tcp::Patience;
+
+use crate::shared::clock::DeviceClock;
+use crate::shared::cm::{ConnParam, EventQueue, RequestId};
+use crate::shared::connection::ConnectionAttr;
+use crate::shared::error::Result;
+use crate::shared::events::AsyncQueue;
+use crate::shared::memory::MrTable;
+use crate::shared::qp::{QpConnection, QpShared};
+
+/// A listener of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ListenId(pub(crate) u64);
+
+/// Something to be done once.
+pub(crate) type Deed = Box<dyn FnOnce() + Send>;
+
+/// What a device has in common with its engine, beside the objects.
+#[derive(Clone)]
+pub(crate) struct Ties {
+    /// Where asynchronous events go.
+    pub(crate) events: Arc<AsyncQueue>,
+    pub(crate) clock: DeviceClock,
+}
+
+/// Facts about an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EngineAttr {
+    pub(crate) mac: [u8; 6],
+    /// The main one first.
+    pub(crate) addresses: Vec<Cidr>,
+    /// Bytes of an IP packet.
+    pub(crate) mtu: u16,
+    /// Kind of port, as in the configuration.
+    pub(crate) port: String,
+    pub(crate) link_up: bool,
+    /// What the port can do; none of a simulated one.
+    pub(crate) capabilities: Option<Capabilities>,
+    /// Octets of payload that a frame may carry to the peer that is there now as several segments, or zero.
+    pub(crate) gso_max: usize,
+    /// Most Reads of a QP, inbound and outbound.
+    pub(crate) ird: u16,
+    pub(crate) ord: u16,
+    /// Names and values, in the order to show them.
+    pub(crate) counters: Vec<(&'static str, u64)>,
+}
+
+impl EngineAttr {
+    /// The main address.
+    pub(crate) fn main(&self) -> IpAddr {
+        self.addresses.first().map_or(IpAddr::from([0; 4]), |a| a.address)
+    }
+}
+
+/// An engine, used by the holder of its shard's lock.
+pub(crate) trait EngineOps: Send {
+    /// One bounded pass.
+    ///
+    /// True if something was received, sent or completed, or there is more to do now.
+    fn pass(&mut self) -> bool;
+    /// Sends at once what was posted to a QP whose connection has nothing under way, and nobody else waits. False, and
+    /// nothing happened, otherwise: what is posted then goes in company, when its doorbell is answered.
+    fn kick(&mut self, qpn: u32) -> bool;
+    /// When the engine wants a pass even if nothing happens, from now. For callers that may wait.
+    fn next_deadline(&mut self) -> Option<Duration>;
+    /// Lets what arrives from now on end a nap, if the port can. The caller makes a pass before the nap.
+    fn arm(&mut self) -> Option<Arc<RxEvent>>;
+    /// Whether much memory has become free since this last returned true: the caller gives it back to the system when
+    /// it has let go of the engine.
+    fn has_freed_much(&mut self) -> bool {
+        false
+    }
+    /// Does something once, after a time; never if the device ends before. It is quick and does not use the engine.
+    fn after(&mut self, time: Duration, deed: Deed);
+    /// What the device has in common with it.
+    fn ties(&self) -> Ties;
+    /// The memory regions.
+    fn table(&mut self) -> &mut MrTable;
+    /// From now on nothing that is under way reads memory within `range` (addresses). To be called before a region is
+    /// taken from the table.
+    fn take_back(&mut self, range: &Range<usize>);
+
+    /// Takes a new QP, in the idle state.
+    fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<()>;
+    /// Destroys a QP: ends its connection if any; no completions of it follow.
+    fn detach_qp(&mut self, qpn: u32);
+    /// Resets the connection if any and flushes.
+    fn modify_to_error(&mut self, qpn: u32);
+    /// From the error state: as new.
+    fn modify_to_idle(&mut self, qpn: u32) -> Result<()>;
+    /// Closes gracefully; an event tells when the send queue is empty.
+    fn drain(&mut self, qpn: u32) -> Result<()>;
+    /// The QP's connection in RDMA mode.
+    fn connection(&mut self, qpn: u32) -> Result<Option<QpConnection>>;
+
+    /// Starts to listen on a TCP port.
+    fn listen(&mut self, port: u16, backlog: u32, events: Arc<EventQueue>) -> Result<ListenId>;
+    /// Stops listening; requests without an answer are rejected.
+    fn unlisten(&mut self, id: ListenId);
+    /// Starts to connect an idle QP; the outcome is an event.
+    fn connect(&mut self, qpn: u32, to: SocketAddr, param: &ConnParam, events: Arc<EventQueue>)
+    -> Result<()>;
+    /// Accepts a request with an idle QP; an event follows when the connection stands.
+    fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<()>;
+    /// Refuses a request.
+    fn reject(&mut self, request: RequestId, private_data: &[u8]) -> Result<()>;
+    /// Closes a connection gracefully; an event follows when it is closed.
+    fn disconnect(&mut self, qpn: u32) -> Result<()>;
+
+    /// When the silent peer of a QP counts as dead.
+    fn set_patience(&mut self, qpn: u32, patience: Option<Patience>) -> Result<()>;
+
+    /// Everything sent is acknowledged and every connection is closed.
+    fn drained(&self) -> bool;
+    /// Starts to close all connections gracefully.
+    fn shutdown(&mut self);
+
+    /// Completes what is written besides frames: the process is about to end.
+    fn finish(&mut self) {}
+
+    /// Facts to show.
+    fn attributes(&self) -> EngineAttr;
+    /// The TCP connections that there are.
+    fn connections(&self) -> Vec<ConnectionAttr>;
+}

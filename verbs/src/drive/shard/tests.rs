@@ -1,0 +1,278 @@
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use urnic_config::Progress;
+use urnic_dataplane::RxEvent;
+
+use super::{Doorbells, Polled};
+use crate::api::fake::{self, Knobs};
+use crate::api::qp::QpInit;
+use crate::shared::error::PostError;
+use crate::shared::eventfd::EventFd;
+use crate::shared::wr::{SendFlags, SendOp, SendWr};
+
+const ALL: [Progress; 3] = [Progress::Inline, Progress::Adaptive, Progress::Dedicated];
+
+/// Waits for something that must happen; the limit only ends a hopeless test.
+fn until(what: &str, happened: impl Fn() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !happened() {
+        assert!(Instant::now() < limit, "{what} did not happen");
+        thread::yield_now();
+    }
+}
+
+fn passes(knobs: &Knobs) -> u64 {
+    knobs.passes.load(Ordering::SeqCst)
+}
+
+/// Its naps grow while nothing happens, so that it uses next to no processor time.
+#[test]
+fn an_idle_adaptive_thread_naps() {
+    let (_device, knobs) = fake::device(Progress::Adaptive);
+    let (start, before) = (Instant::now(), passes(&knobs));
+    until("200 passes", || passes(&knobs) >= before + 200);
+    // 200 naps that grow from 50 us to 1.5 ms last 290 ms at least; a busy machine makes them longer only.
+    assert!(start.elapsed() >= Duration::from_millis(200), "{:?}", start.elapsed());
+}
+
+#[test]
+fn threads_drive_without_callers() {
+    for progress in [Progress::Adaptive, Progress::Dedicated] {
+        let (_device, knobs) = fake::device(progress);
+        knobs.arrivals.store(1000, Ordering::SeqCst);
+        until("serving what arrives", || knobs.arrivals.load(Ordering::SeqCst) == 0);
+    }
+}
+
+#[test]
+fn inline_has_no_thread() {
+    let (device, knobs) = fake::device(Progress::Inline);
+    let before = passes(&knobs);
+    assert_eq!(device.shared.shard.poll_pass(), Polled::Idle);
+    knobs.arrivals.store(1, Ordering::SeqCst);
+    assert_eq!(device.shared.shard.try_pass(), Polled::Worked);
+    assert_eq!(passes(&knobs), before + 2);
+}
+
+/// Whoever runs a pass may lose its core between a completion and the freeing of the slot.
+#[test]
+fn a_post_that_finds_the_queue_full_waits_for_the_pass_under_way() {
+    let (device, _) = fake::device(Progress::Inline);
+    let (pd, cq) = (device.alloc_pd(), device.create_cq(16, None).unwrap());
+    let qp = pd.create_qp(&QpInit { max_send_wr: 4, ..crate::api::qp::tests::init(&cq) }).unwrap();
+    let wr = SendWr { wr_id: 1, op: SendOp::Send, sges: &[], flags: SendFlags::empty() };
+    for _ in 0..4 {
+        qp.post_send(&wr).unwrap();
+    }
+    assert_eq!(qp.post_send(&wr), Err(PostError::QueueFull), "no pass is under way");
+    for list in [false, true] {
+        let posted = || {
+            if list { qp.post_send_list(&[wr]).map_err(|e| e.error) } else { qp.post_send(&wr) }
+        };
+        let shard = &device.shared.shard;
+        thread::scope(|scope| {
+            let pass = shard.lock();
+            let poster = scope.spawn(posted);
+            until("waiting", || shard.is_wanted() || poster.is_finished());
+            qp.shared.send.release(u32::from(list));
+            drop(pass);
+            assert_eq!(poster.join().unwrap(), Ok(()));
+        });
+    }
+}
+
+#[test]
+fn pollers_leave_a_dedicated_engine_alone() {
+    let (device, _) = fake::device(Progress::Dedicated);
+    assert_eq!(device.shared.shard.poll_pass(), Polled::Skipped);
+}
+
+/// A thread whose engine always has work still ends with the device.
+#[test]
+fn a_busy_thread_stops() {
+    for progress in [Progress::Adaptive, Progress::Dedicated] {
+        let (device, knobs) = fake::device(progress);
+        knobs.arrivals.store(u32::MAX, Ordering::SeqCst);
+        let before = passes(&knobs);
+        until("being busy", || passes(&knobs) > before + 100);
+        drop(device);
+        assert!(knobs.shut_down.load(Ordering::SeqCst));
+    }
+}
+
+/// While somebody polls, the thread makes no passes; when he stops, it does.
+#[test]
+fn adaptive_watches_pollers_and_takes_over() {
+    let (device, knobs) = fake::device(Progress::Adaptive);
+    let shard = &device.shared.shard;
+    let polling = |rounds: u64| {
+        let before = passes(&knobs);
+        let mut own = 0;
+        for _ in 0..rounds {
+            own += u64::from(shard.poll_pass() != Polled::Skipped);
+        }
+        (own, passes(&knobs) - before)
+    };
+    // It may be in the middle of a round of its own at first.
+    let mut quiet = false;
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !quiet && Instant::now() < limit {
+        let (own, all) = polling(200_000);
+        quiet = all == own;
+    }
+    assert!(quiet, "the thread went on while somebody polled");
+    let before = passes(&knobs);
+    until("taking over", || passes(&knobs) > before);
+}
+
+/// Pollers, control verbs and the engine's thread at once: one at a time has the engine, and all get their turns.
+#[test]
+fn one_driver_at_a_time() {
+    for progress in ALL {
+        let (device, knobs) = fake::device(progress);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        device.shared.shard.poll_pass();
+                        thread::yield_now();
+                    }
+                });
+            }
+            for _ in 0..500 {
+                device.attributes().unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(knobs.overlaps.load(Ordering::SeqCst), 0);
+    }
+}
+
+/// Control verbs get the lock although two pollers never let go of it for longer than a moment.
+#[test]
+fn control_is_not_starved_by_busy_pollers() {
+    let (device, _) = fake::device(Progress::Inline);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    device.shared.shard.poll_pass();
+                }
+            });
+        }
+        for _ in 0..100 {
+            device.attributes().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A thread that naps because nothing happens is woken by a doorbell; one that was told to take over does so
+/// though somebody has just polled.
+#[test]
+fn hand_over_and_doorbells_wake() {
+    let (device, knobs) = fake::device(Progress::Adaptive);
+    let shard = &device.shared.shard;
+    for round in 0..200 {
+        shard.poll_pass();
+        let before = passes(&knobs);
+        if round % 2 == 0 {
+            shard.hand_over();
+        } else {
+            shard.ring(1);
+        }
+        until("a pass of the thread", || passes(&knobs) > before);
+    }
+}
+
+/// Where the port tells of frames, a nap lasts until it does, a doorbell rings, or somebody is about to sleep; in tests there
+/// is no other end.
+#[test]
+fn frames_and_doorbells_end_a_nap_of_an_armed_port() {
+    let (device, knobs) = fake::device(Progress::Adaptive);
+    let frames = EventFd::new().unwrap();
+    knobs.rx_event.set(Arc::new(RxEvent::new(frames.as_fd()).unwrap())).unwrap();
+    let armed = || knobs.armed.load(Ordering::SeqCst);
+    for round in 0..200 {
+        let before = armed();
+        match round % 4 {
+            0 => {
+                knobs.arrivals.store(1, Ordering::SeqCst);
+                frames.signal();
+            }
+            // Nobody takes what is signalled: the next has to be noticed nevertheless.
+            1 => frames.signal(),
+            2 => device.shared.shard.ring(1),
+            _ => device.shared.shard.hand_over(),
+        }
+        until("the next nap", || armed() > before && knobs.arrivals.load(Ordering::SeqCst) == 0);
+    }
+}
+
+/// A verb in a signal handler that has interrupted its own thread's pass is refused; it waited for itself. The thread goes
+/// on then.
+#[test]
+fn a_verb_in_the_middle_of_ones_own_pass_is_refused() {
+    for progress in ALL {
+        let (device, knobs) = fake::device(progress);
+        let region = device.alloc_pd().alloc_mr(4096, crate::Access::LOCAL_WRITE).unwrap();
+        let address = region.as_ptr();
+        let pass = device.shared.shard.lock().unwrap();
+        assert!(matches!(device.attributes(), Err(crate::Error::Interrupted)));
+        assert_eq!(device.shared.shard.poll_pass(), Polled::Skipped);
+        // The pass may still write there: the memory stays.
+        drop(region);
+        // SAFETY: as said.
+        unsafe { address.write_volatile(1) };
+        drop(pass);
+        device.attributes().unwrap();
+        assert_eq!(knobs.overlaps.load(Ordering::SeqCst), 0);
+    }
+}
+
+/// Doorbells of others stay when one is forgotten, while others ring.
+#[test]
+fn forgetting_a_doorbell_keeps_the_others() {
+    let doorbells = Doorbells::new(64);
+    for qpn in 0..60 {
+        doorbells.ring(qpn);
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| (60..64).for_each(|qpn| doorbells.ring(qpn)));
+        (10..20).for_each(|qpn| doorbells.forget(qpn));
+    });
+    let mut left: Vec<_> = std::iter::from_fn(|| doorbells.pop()).collect();
+    left.sort_unstable();
+    assert_eq!(left, (0..10).chain(20..64).collect::<Vec<_>>());
+}
+
+/// A child of a process with a device is told that it cannot use it, and can drop what it inherited without
+/// touching the device.
+#[test]
+fn a_forked_child_leaves_the_device_alone() {
+    for progress in ALL {
+        let (device, knobs) = fake::device(progress);
+        // SAFETY: the child takes no lock that another thread may hold, and ends at once.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            let refused = matches!(device.attributes(), Err(crate::Error::Forked));
+            let skipped = device.shared.shard.poll_pass() == Polled::Skipped;
+            drop(device);
+            let untouched = !knobs.shut_down.load(Ordering::SeqCst) && Arc::strong_count(&knobs) == 2;
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(i32::from(!(refused && skipped && untouched))) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(device.attributes().is_ok(), "the parent goes on");
+    }
+}

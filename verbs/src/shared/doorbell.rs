@@ -1,0 +1,103 @@
+//! Which QPs have new work.
+
+use crate::shared::sync::Line;
+use crate::shared::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// What a slot holds that nobody has rung at.
+const FREE: u32 = u32::MAX;
+/// What it holds instead of the number of a QP that is gone.
+const FORGOTTEN: u32 = u32::MAX - 1;
+
+/// Whether a QP's number is among the doorbells, or about to be.
+#[derive(Default)]
+pub(crate) struct Bell(AtomicBool);
+
+impl Bell {
+    /// Whether it has rung and was not answered. Only a hint: it says nothing about what was posted.
+    #[inline]
+    pub(crate) fn is_ringing(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Poster: whether the QP's number is to be entered. The swap also orders the posted entry before the engine's look.
+    #[inline]
+    pub(crate) fn ring(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+
+    /// Engine: takes the ring back; to be called before looking at the queues. A post that the look then misses
+    /// rings again.
+    #[inline]
+    pub(crate) fn answer(&self) {
+        self.0.swap(false, Ordering::AcqRel);
+    }
+}
+
+/// The numbers of QPs with work, each at most once (see [`Bell`]), so there is room for all. Any thread
+/// rings; only the holder of the engine lock takes numbers out.
+pub(crate) struct Doorbells {
+    /// A power of two of them; ring `i` goes to slot `i mod len`.
+    slots: Box<[AtomicU32]>,
+    /// How often was rung; wraps.
+    rung: Line<AtomicU32>,
+    /// How many of these were taken out.
+    taken: Line<AtomicU32>,
+}
+
+impl Doorbells {
+    /// For at most `qps` QPs.
+    pub(crate) fn new(qps: usize) -> Self {
+        let slots = (0..qps.max(1).next_power_of_two()).map(|_| AtomicU32::new(FREE)).collect();
+        Self { slots, rung: Line::default(), taken: Line::default() }
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> &AtomicU32 {
+        &self.slots[index as usize & (self.slots.len() - 1)]
+    }
+
+    /// A QP has work and was not entered yet.
+    #[inline]
+    pub(crate) fn ring(&self, qpn: u32) {
+        let slot = self.slot(self.rung.fetch_add(1, Ordering::AcqRel));
+        debug_assert_eq!(slot.load(Ordering::Relaxed), FREE, "a QP was entered twice");
+        slot.store(qpn, Ordering::Release);
+    }
+
+    /// Whether no QP is entered.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) == self.rung.load(Ordering::Acquire)
+    }
+
+    /// Engine: the next QP with work. [`Bell::answer`] comes next, then the look at its queues.
+    #[inline]
+    pub(crate) fn pop(&self) -> Option<u32> {
+        while !self.is_empty() {
+            let taken = self.taken.load(Ordering::Relaxed);
+            let slot = self.slot(taken);
+            let entry = slot.load(Ordering::Acquire);
+            if entry == FREE {
+                break; // whoever rings is about to write it
+            }
+            slot.store(FREE, Ordering::Relaxed);
+            self.taken.store(taken.wrapping_add(1), Ordering::Relaxed);
+            if entry != FORGOTTEN {
+                return Some(entry);
+            }
+        }
+        None
+    }
+
+    /// Under the engine lock: removes the entry of a QP that nobody can post to any more.
+    pub(crate) fn forget(&self, qpn: u32) {
+        let mut index = self.taken.load(Ordering::Relaxed);
+        while index != self.rung.load(Ordering::Acquire) {
+            let entry = self.slot(index);
+            if entry.load(Ordering::Relaxed) == qpn {
+                entry.store(FORGOTTEN, Ordering::Relaxed);
+            }
+            index = index.wrapping_add(1);
+        }
+    }
+}

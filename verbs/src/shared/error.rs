@@ -1,0 +1,145 @@
+//! Errors of the verbs.
+
+use std::io;
+
+/// What a control verb can answer.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a control verb failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument is outside what the device or the protocol allows.
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// A limit of the device is reached.
+    #[error("no room left: {0}")]
+    Exhausted(&'static str),
+    /// The memory to register is not mapped, or not with the rights asked for.
+    #[error("memory at {addr:#x} (+{len}) cannot be accessed as asked: {source}")]
+    Fault {
+        /// First byte.
+        addr: u64,
+        /// Length in bytes.
+        len: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The device's allocator has no such block.
+    #[error("{0}")]
+    NoMemory(String),
+    /// An access outside a memory region.
+    #[error("{len} bytes at offset {offset} are outside the region of {region} bytes")]
+    OutOfBounds {
+        /// First byte of the access.
+        offset: u64,
+        /// Bytes of the access.
+        len: u64,
+        /// Size of the region.
+        region: u64,
+    },
+    /// The key names no region.
+    #[error("no memory region has the key {0:#010x}")]
+    UnknownKey(u32),
+    /// Memory windows are bound to the region.
+    #[error("{0} memory windows are bound to the region")]
+    WindowsBound(u32),
+    /// The queue pair is not in a state that allows this.
+    #[error("queue pair {qpn} is in state {state:?}")]
+    QpState {
+        /// Its number.
+        qpn: u32,
+        /// Its state.
+        state: crate::shared::qp::QpState,
+    },
+    /// The queue pair is not known to the engine.
+    #[error("there is no queue pair {0}")]
+    UnknownQp(u32),
+    /// The connection request is gone: answered, timed out, or its peer went away.
+    #[error("the connection request is no longer there")]
+    RequestGone,
+    /// There is no connection.
+    #[error("the queue pair is not connected")]
+    NotConnected,
+    /// Somebody listens there already.
+    #[error("port {0} is in use")]
+    PortInUse(u16),
+    /// No way to the address.
+    #[error(
+        "no route to {0}: it is not in our network, and no gateway leads to it; check the prefix length of ip, or set \
+         gateway or routes"
+    )]
+    NoRoute(std::net::IpAddr),
+    /// The device was opened by the parent process and cannot be used after fork.
+    #[error("the device belongs to the parent process; open it anew after exec")]
+    Forked,
+    /// A signal handler calls in the middle of the device's own work in the same thread, or the process ends meanwhile.
+    #[error(
+        "a signal handler has interrupted the device's work in this thread, which cannot go on before the handler is \
+         over: let the handler set a flag, and call the device outside of it"
+    )]
+    Interrupted,
+    /// The device could not be opened.
+    #[error("cannot open the device: {0}")]
+    Open(String),
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// An [`Error::Os`] from `errno`.
+    pub(crate) fn last_os(what: &'static str) -> Self {
+        Self::Os { what, source: io::Error::last_os_error() }
+    }
+}
+
+/// Why a work request was not accepted. Nothing was queued for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The queue is full.
+    #[error("the work queue is full")]
+    QueueFull,
+    /// More scatter-gather elements than the queue or the operation takes.
+    #[error("too many scatter-gather elements")]
+    TooManySges,
+    /// More than 2^32 - 1 bytes.
+    #[error("the message is longer than 2^32 - 1 bytes")]
+    TooLong,
+    /// More inline bytes than the queue takes.
+    #[error("too many inline bytes")]
+    InlineTooLong,
+    /// A Read or Atomic cannot be inline.
+    #[error("a Read or Atomic cannot be inline")]
+    InlineRead,
+    /// An Atomic has one local element of 8 bytes.
+    #[error("an Atomic needs one scatter-gather element of 8 bytes")]
+    AtomicSink,
+    /// iWARP has no Send with immediate data (RFC 7306 has Immediate Data as a message of its own).
+    #[error(
+        "iWARP has no Send with immediate data; use a Write with immediate data, or put the bits into the message"
+    )]
+    SendImm,
+    /// The queue pair takes its receives from a shared queue.
+    #[error("the queue pair takes its receives from a shared receive queue: post them there")]
+    SharedReceives,
+    /// Inline data lies outside the region of its key, or the key is unknown in the protection domain.
+    #[error("inline data is not in a registered region")]
+    InlineAccess,
+}
+
+/// A list of work requests was posted in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("work request {posted} was refused: {error}")]
+pub struct PostListError {
+    /// How many, from the start of the list, were posted.
+    pub posted: usize,
+    /// Why the next one was not.
+    pub error: PostError,
+}

@@ -1,0 +1,94 @@
+//! Where registered memory comes from.
+
+use std::io;
+
+use crate::shared::error::{Error, Result};
+
+/// A piece of memory; freed when dropped.
+pub(crate) trait Block: Send + Sync {
+    /// Its first byte.
+    fn base(&self) -> *mut u8;
+}
+
+/// An allocator of memory to register.
+pub(crate) trait Allocate: Send + Sync {
+    /// `len` zeroed bytes (at least 1), aligned to a page.
+    fn allocate(&self, len: usize) -> Result<Box<dyn Block>>;
+}
+
+/// Alignment of blocks from EAL's heap.
+const PAGE: usize = 4096;
+
+impl Allocate for urnic_dataplane::Arena {
+    fn allocate(&self, len: usize) -> Result<Box<dyn Block>> {
+        match self.alloc(len, PAGE) {
+            Ok(block) => Ok(Box::new(block)),
+            Err(error) => Err(Error::NoMemory(error.to_string())),
+        }
+    }
+}
+
+impl Block for urnic_dataplane::HugeBuf {
+    fn base(&self) -> *mut u8 {
+        self.as_ptr().as_ptr()
+    }
+}
+
+/// Ordinary private pages, present from the start.
+pub(crate) struct PageAllocator;
+
+struct Pages {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: an anonymous mapping belongs to no thread.
+unsafe impl Send for Pages {}
+// SAFETY: as above; `base` hands out a raw pointer only.
+unsafe impl Sync for Pages {}
+
+impl Allocate for PageAllocator {
+    fn allocate(&self, len: usize) -> Result<Box<dyn Block>> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        // SAFETY: a new anonymous mapping wherever the kernel likes.
+        let base = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+        };
+        if base == libc::MAP_FAILED {
+            return Err(Error::last_os("memory for a region"));
+        }
+        Ok(Box::new(Pages { base: base.cast(), len }))
+    }
+}
+
+impl Block for Pages {
+    fn base(&self) -> *mut u8 {
+        self.base
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; its region was deregistered before.
+        unsafe { libc::munmap(self.base.cast(), self.len) };
+    }
+}
+
+/// Makes sure that the pages of a range are there, for reading or for writing.
+pub(crate) fn fault_in(base: *mut u8, len: usize, write: bool) -> Result<()> {
+    // SAFETY: asks for a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let start = base.map_addr(|a| a & !(page - 1));
+    let span = len + (base as usize - start as usize);
+    let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    loop {
+        // SAFETY: populating changes no contents; the kernel refuses what is not mapped.
+        if unsafe { libc::madvise(start.cast(), span, advice) } == 0 {
+            return Ok(());
+        }
+        let source = io::Error::last_os_error();
+        if source.kind() != io::ErrorKind::Interrupted {
+            return Err(Error::Fault { addr: base as u64, len: len as u64, source });
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! What applications and the engine share: work requests and completions, the queues that carry them, the shared halves of
+//! the objects, the table of STags, events, errors, limits.
+
+pub(crate) mod by_source;
+pub(crate) mod channel;
+pub(crate) mod clock;
+pub(crate) mod cm;
+pub(crate) mod connection;
+pub(crate) mod cq;
+pub(crate) mod doorbell;
+pub(crate) mod error;
+pub(crate) mod eventfd;
+pub(crate) mod events;
+pub(crate) mod memory;
+pub(crate) mod numbers;
+pub(crate) mod qp;
+pub(crate) mod queue;
+pub(crate) mod quiet;
+pub mod sabotage;
+pub(crate) mod scope;
+pub(crate) mod source;
+pub(crate) mod srq;
+pub(crate) mod sync;
+pub(crate) mod turns;
+pub(crate) mod waiting;
+pub(crate) mod wc;
+pub(crate) mod wr;

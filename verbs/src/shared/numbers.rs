@@ -1,0 +1,70 @@
+//! Limits of a device, and the numbers of its objects.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Most queue pairs of a device.
+pub(crate) const MAX_QPS: u32 = 1 << 14;
+/// Most completion queues of a device.
+pub(crate) const MAX_CQS: u32 = 1 << 16;
+/// Most shared receive queues of a device.
+pub(crate) const MAX_SRQS: u32 = 1 << 14;
+/// Most work requests of a queue.
+pub(crate) const MAX_WR: u32 = 1 << 15;
+/// Most scatter-gather elements of a work request.
+pub(crate) const MAX_SGE: u8 = 32;
+/// Most inline bytes of a work request.
+pub(crate) const MAX_INLINE: u32 = 4096;
+/// Most entries of a completion queue.
+pub(crate) const MAX_CQE: u32 = 1 << 22;
+
+/// Numbers that rest, at least, before one of them is used again.
+const RESTING: usize = 1024;
+
+/// Numbers from 1, each in use once; one that was given back rests for a while.
+pub(crate) struct Numbers {
+    state: Mutex<(u32, VecDeque<u32>)>,
+    limit: u32,
+}
+
+impl Numbers {
+    pub(crate) fn new(limit: u32) -> Self {
+        Self { state: Mutex::new((0, VecDeque::new())), limit }
+    }
+
+    pub(crate) fn take(&self) -> Option<u32> {
+        let (last, free) = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last < self.limit && free.len() < RESTING {
+            *last += 1;
+            Some(*last)
+        } else {
+            free.pop_front()
+        }
+    }
+
+    pub(crate) fn give_back(&self, number: u32) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).1.push_back(number);
+    }
+}
+
+/// A number in use; dropping it gives it back.
+pub(crate) struct Number {
+    value: u32,
+    of: Arc<Numbers>,
+}
+
+impl Number {
+    pub(crate) fn take(of: &Arc<Numbers>) -> Option<Self> {
+        Some(Self { value: of.take()?, of: of.clone() })
+    }
+
+    pub(crate) fn get(&self) -> u32 {
+        self.value
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        self.of.give_back(self.value);
+    }
+}

@@ -1,0 +1,135 @@
+//! The queue pair as engine and application share it.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::cq::CqShared;
+use super::doorbell::Bell;
+use super::events::AsyncQueue;
+use super::queue::{RecvQueue, SendQueue};
+use super::scope::Scopes;
+use super::srq::SrqShared;
+
+/// The state of a queue pair (verbs §6.2).
+///
+/// | from | to | by |
+/// |---|---|---|
+/// | - | `Idle` | creation |
+/// | `Idle` | `Rts` | [`EventChannel::connect`](crate::EventChannel::connect), [`ConnRequest::accept`](crate::ConnRequest::accept) |
+/// | `Rts` | `Closing` | [`Connection::disconnect`](crate::Connection::disconnect), [`Qp::drain`] |
+/// | `Rts`, `Closing` | `Terminate` | an error that the peer is told, or a Terminate from the peer |
+/// | `Rts`, `Closing` | `Error` | the end of the connection |
+/// | `Terminate` | `Error` | the end of the connection, after five seconds at the latest |
+/// | any | `Error` | [`Qp::to_error`] |
+/// | `Error` | `Idle` | [`Qp::to_idle`] |
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpState {
+    /// Not connected. Posted work waits.
+    Idle = 0,
+    /// Connected: ready to send.
+    Rts,
+    /// Closing gracefully: what was posted is done first, what is posted is done or flushed.
+    Closing,
+    /// An error is being told to the peer, or was by it. Work is flushed.
+    Terminate,
+    /// Work is flushed.
+    Error,
+}
+
+impl QpState {
+    /// Work is over: what is posted is flushed.
+    pub(crate) fn is_over(self) -> bool {
+        matches!(self, Self::Terminate | Self::Error)
+    }
+
+    fn from_u8(value: u8) -> Self {
+        match value {
+            0 => Self::Idle,
+            1 => Self::Rts,
+            2 => Self::Closing,
+            3 => Self::Terminate,
+            _ => Self::Error,
+        }
+    }
+}
+
+/// The Terminate message that ended a connection (RFC 5040 §4.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TerminateInfo {
+    /// We sent it; otherwise the peer did.
+    pub sent: bool,
+    /// Layer: 0 RDMAP, 1 DDP, 2 MPA.
+    pub layer: u8,
+    /// Error type within the layer.
+    pub etype: u8,
+    /// Error code within the type.
+    pub code: u8,
+    /// What the codes mean, in words.
+    pub meaning: &'static str,
+}
+
+impl fmt::Display for TerminateInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let who = if self.sent { "sent" } else { "received" };
+        write!(f, "Terminate {who}: {} ({:x}{:x} {:02x})", self.meaning, self.layer, self.etype, self.code)
+    }
+}
+
+/// Where a queue pair's receives come from.
+pub(crate) enum Receives {
+    Own(RecvQueue),
+    Shared(Arc<SrqShared>),
+}
+
+/// A queue pair as engine and application share it.
+pub(crate) struct QpShared {
+    pub(crate) qpn: u32,
+    pub(crate) scopes: Scopes,
+    pub(crate) send: SendQueue,
+    pub(crate) recv: Receives,
+    pub(crate) send_cq: Arc<CqShared>,
+    pub(crate) recv_cq: Arc<CqShared>,
+    pub(crate) state: AtomicU8,
+    pub(crate) bell: Bell,
+    /// Every send request is reported.
+    pub(crate) signal_all: bool,
+    pub(crate) terminate: Mutex<Option<TerminateInfo>>,
+    pub(crate) events: Arc<AsyncQueue>,
+}
+
+impl QpShared {
+    pub(crate) fn state(&self) -> QpState {
+        QpState::from_u8(self.state.load(Ordering::Acquire))
+    }
+
+    /// Engine: the new state. Queues must be looked at after this, not before: who posts after it rings.
+    pub(crate) fn set_state(&self, state: QpState) {
+        self.state.store(state as u8, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Engine: a new life begins.
+    pub(crate) fn clear_terminate(&self) {
+        *self.terminate.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Engine: why the connection ends; the first reason stays.
+    pub(crate) fn set_terminate(&self, info: TerminateInfo) {
+        self.terminate.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(info);
+    }
+}
+
+/// The connection of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QpConnection {
+    /// The other end.
+    pub peer: SocketAddr,
+    /// Reads of the peer that may be outstanding here.
+    pub ird: u16,
+    /// Reads that may be outstanding at the peer.
+    pub ord: u16,
+}

@@ -1,0 +1,121 @@
+//! The receive queue of a QP.
+
+use std::cell::UnsafeCell;
+
+use super::Ring;
+use crate::shared::error::{PostError, PostListError};
+use crate::shared::sync::{SpinGuard, SpinLock};
+use crate::shared::wr::{RecvWr, Sge};
+
+#[derive(Clone, Copy, Debug)]
+struct RecvEntry {
+    wr_id: u64,
+    length: u32,
+    num_sge: u8,
+}
+
+/// What the engine sees of a posted receive.
+#[derive(Clone, Copy)]
+pub(crate) struct RecvView<'a> {
+    pub(crate) wr_id: u64,
+    pub(crate) sges: &'a [Sge],
+    /// Bytes that the buffer holds.
+    pub(crate) length: u32,
+}
+
+/// Receives from the application (one at a time, under `tail`) to the engine (under the engine lock).
+pub(crate) struct RecvQueue {
+    ring: Ring<RecvEntry>,
+    /// `max_sge` elements for each slot; they belong to whoever owns the slot.
+    sges: Box<[UnsafeCell<Sge>]>,
+    max_sge: usize,
+    /// Number of the next receive.
+    tail: SpinLock<u32>,
+}
+
+// SAFETY: the list of a slot follows the ownership of the ring's slot.
+unsafe impl Sync for RecvQueue {}
+
+impl RecvQueue {
+    pub(crate) fn new(entries: u32, max_sge: u8) -> Self {
+        let ring = Ring::new(entries);
+        let elements = ring.capacity() as usize * usize::from(max_sge);
+        Self {
+            ring,
+            sges: (0..elements).map(|_| UnsafeCell::new(Sge::default())).collect(),
+            max_sge: max_sge.into(),
+            tail: SpinLock::new(0),
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> u32 {
+        self.ring.capacity()
+    }
+
+    pub(crate) fn max_sge(&self) -> u8 {
+        self.max_sge as u8
+    }
+
+    /// Application: the right to post, until dropped.
+    pub(crate) fn poster(&self) -> RecvPoster<'_> {
+        RecvPoster { queue: self, tail: self.tail.lock() }
+    }
+
+    /// Engine: receive number `index`, or `None` if it is not posted yet.
+    #[inline]
+    pub(crate) fn peek(&self, index: u32) -> Option<RecvView<'_>> {
+        let entry = self.ring.peek(index)?;
+        let start = self.sges_at(self.ring.slot_of(index)).cast_const();
+        // SAFETY: the slot is published: the producer wrote `num_sge` <= max_sge elements of its share and
+        // leaves them alone until release.
+        let sges = unsafe { std::slice::from_raw_parts(start, usize::from(entry.num_sge)) };
+        Some(RecvView { wr_id: entry.wr_id, sges, length: entry.length })
+    }
+
+    /// Engine: the slots up to and including receive `index` may be used again.
+    #[inline]
+    pub(crate) fn release(&self, index: u32) {
+        self.ring.release(index);
+    }
+
+    /// Start of the slot's list; valid for `max_sge` elements.
+    fn sges_at(&self, slot: usize) -> *mut Sge {
+        self.sges.as_ptr().cast_mut().cast::<Sge>().wrapping_add(slot * self.max_sge)
+    }
+}
+
+/// The application's end of a receive queue.
+pub(crate) struct RecvPoster<'a> {
+    queue: &'a RecvQueue,
+    tail: SpinGuard<'a, u32>,
+}
+
+impl RecvPoster<'_> {
+    /// Posts one receive, or refuses it and changes nothing.
+    pub(crate) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let queue = self.queue;
+        let index = *self.tail;
+        if wr.sges.len() > queue.max_sge {
+            return Err(PostError::TooManySges);
+        }
+        let length: u64 = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
+        let length = u32::try_from(length).map_err(|_| PostError::TooLong)?;
+        if !queue.ring.is_free(index) {
+            return Err(PostError::QueueFull);
+        }
+        let list = queue.sges_at(queue.ring.slot_of(index));
+        // SAFETY: the slot is free, so its list is ours; at most max_sge elements are written.
+        unsafe { std::ptr::copy_nonoverlapping(wr.sges.as_ptr(), list, wr.sges.len()) };
+        queue.ring.push(index, RecvEntry { wr_id: wr.wr_id, length, num_sge: wr.sges.len() as u8 });
+        *self.tail = index.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Posts receives in order, up to the first that is refused.
+    pub(crate) fn push_list(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
+        for (posted, wr) in wrs.iter().enumerate() {
+            self.push(wr).map_err(|error| PostListError { posted, error })?;
+        }
+        Ok(())
+    }
+}

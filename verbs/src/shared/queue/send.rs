@@ -1,0 +1,331 @@
+//! The send queue of a QP.
+
+use std::cell::UnsafeCell;
+use std::sync::OnceLock;
+
+use super::Ring;
+use crate::shared::error::PostError;
+use crate::shared::memory::Regions;
+use crate::shared::sync::{SpinGuard, SpinLock};
+use crate::shared::wc::WcOpcode;
+use crate::shared::wr::{SendFlags, SendOp, SendWr, Sge};
+
+/// A posted send request, without its scatter-gather list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendEntry {
+    pub(crate) wr_id: u64,
+    pub(crate) op: Stored,
+    pub(crate) flags: SendFlags,
+    pub(crate) num_sge: u8,
+    /// Message length in bytes.
+    pub(crate) length: u32,
+}
+
+/// The operation of a request, as its slot holds it. Only those that are many and small are in the slot itself, so that
+/// slots stay small.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stored {
+    Send,
+    SendInv(u32),
+    Write { addr: u64, rkey: u32 },
+    Read { addr: u64, rkey: u32 },
+    Elsewhere,
+}
+
+/// What the engine sees of a posted request.
+#[derive(Clone, Copy)]
+pub(crate) struct SendView<'a> {
+    pub(crate) entry: &'a SendEntry,
+    queue: &'a SendQueue,
+    slot: usize,
+    pub(crate) sges: &'a [Sge],
+    /// The payload itself, if it was posted inline.
+    pub(crate) inline: Option<&'a [u8]>,
+}
+
+impl SendView<'_> {
+    /// What its completion says.
+    #[inline]
+    pub(crate) fn completes_as(&self) -> WcOpcode {
+        match self.entry.op {
+            Stored::Send | Stored::SendInv(_) => WcOpcode::Send,
+            Stored::Write { .. } => WcOpcode::Write,
+            Stored::Read { .. } => WcOpcode::Read,
+            Stored::Elsewhere => self.op().completes_as(),
+        }
+    }
+
+    /// Whether it is complete only when the peer has answered.
+    #[inline]
+    pub(crate) fn is_answered(&self) -> bool {
+        match self.entry.op {
+            Stored::Send | Stored::SendInv(_) | Stored::Write { .. } => false,
+            Stored::Read { .. } => true,
+            Stored::Elsewhere => self.op().is_answered(),
+        }
+    }
+
+    /// The operation.
+    #[inline]
+    pub(crate) fn op(&self) -> SendOp {
+        match self.entry.op {
+            Stored::Send => SendOp::Send,
+            Stored::SendInv(stag) => SendOp::SendInv(stag),
+            Stored::Write { addr, rkey } => SendOp::Write { addr, rkey },
+            Stored::Read { addr, rkey } => SendOp::Read { addr, rkey },
+            // SAFETY: the slot is published: the producer wrote its operation and leaves it alone until release.
+            Stored::Elsewhere => unsafe { *self.queue.elsewhere_at(self.slot) },
+        }
+    }
+}
+
+/// Where the payload of a request comes from when it is posted.
+#[derive(Clone, Copy)]
+pub(crate) enum Payload<'a> {
+    /// Its scatter-gather list; inline requests are gathered from the regions of the protection domain.
+    Listed(&'a Regions),
+    /// These bytes, copied.
+    Bytes(&'a [u8]),
+}
+
+/// Send requests from the application (one at a time, under `tail`) to the engine (under the engine lock).
+pub(crate) struct SendQueue {
+    ring: Ring<SendEntry>,
+    /// `max_sge` elements for each slot; they belong to whoever owns the slot.
+    sges: Box<[UnsafeCell<Sge>]>,
+    /// `max_inline` bytes for each slot.
+    inline: Box<[UnsafeCell<u8>]>,
+    /// For each slot the operation that does not fit it; there from the first such request on.
+    elsewhere: OnceLock<Box<[UnsafeCell<SendOp>]>>,
+    max_sge: usize,
+    max_inline: usize,
+    /// Number of the next request.
+    tail: SpinLock<u32>,
+}
+
+// SAFETY: list, inline bytes and operation of a slot follow the ownership of the ring's slot.
+unsafe impl Sync for SendQueue {}
+
+impl SendQueue {
+    pub(crate) fn new(entries: u32, max_sge: u8, max_inline: u32) -> Self {
+        let ring = Ring::new(entries);
+        let capacity = ring.capacity() as usize;
+        let max_inline = max_inline as usize;
+        Self {
+            ring,
+            sges: (0..capacity * usize::from(max_sge)).map(|_| UnsafeCell::new(Sge::default())).collect(),
+            inline: (0..capacity * max_inline).map(|_| UnsafeCell::new(0)).collect(),
+            elsewhere: OnceLock::new(),
+            max_sge: max_sge.into(),
+            max_inline,
+            tail: SpinLock::new(0),
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> u32 {
+        self.ring.capacity()
+    }
+
+    pub(crate) fn max_sge(&self) -> u8 {
+        self.max_sge as u8
+    }
+
+    pub(crate) fn max_inline(&self) -> u32 {
+        self.max_inline as u32
+    }
+
+    /// Application: the right to post, until dropped.
+    pub(crate) fn poster(&self) -> SendPoster<'_> {
+        SendPoster { queue: self, tail: self.tail.lock() }
+    }
+
+    /// Engine: request number `index`, or `None` if it is not posted yet.
+    #[inline]
+    pub(crate) fn peek(&self, index: u32) -> Option<SendView<'_>> {
+        let entry = self.ring.peek(index)?;
+        let slot = self.ring.slot_of(index);
+        let (sges, inline) = if entry.flags.contains(SendFlags::INLINE) {
+            // SAFETY: the slot is published: the producer wrote `length` <= max_inline bytes of its share and
+            // leaves them alone until release.
+            let bytes = unsafe {
+                std::slice::from_raw_parts(self.inline_at(slot).cast_const(), entry.length as usize)
+            };
+            (&[][..], Some(bytes))
+        } else {
+            // SAFETY: as above, with `num_sge` <= max_sge elements.
+            let sges = unsafe {
+                std::slice::from_raw_parts(self.sges_at(slot).cast_const(), usize::from(entry.num_sge))
+            };
+            (sges, None)
+        };
+        Some(SendView { entry, sges, inline, queue: self, slot })
+    }
+
+    /// Engine: the slots up to and including request `index` may be used again.
+    #[inline]
+    pub(crate) fn release(&self, index: u32) {
+        self.ring.release(index);
+    }
+
+    /// Start of the slot's list; valid for `max_sge` elements.
+    fn sges_at(&self, slot: usize) -> *mut Sge {
+        self.sges.as_ptr().cast_mut().cast::<Sge>().wrapping_add(slot * self.max_sge)
+    }
+
+    /// The slot's operation; valid for reading and writing.
+    #[cold]
+    fn elsewhere_at(&self, slot: usize) -> *mut SendOp {
+        let ops = self
+            .elsewhere
+            .get_or_init(|| (0..self.ring.capacity()).map(|_| UnsafeCell::new(SendOp::Send)).collect());
+        ops[slot].get()
+    }
+
+    /// Start of the slot's inline bytes; valid for `max_inline`.
+    fn inline_at(&self, slot: usize) -> *mut u8 {
+        self.inline.as_ptr().cast_mut().cast::<u8>().wrapping_add(slot * self.max_inline)
+    }
+}
+
+/// What a request does with local memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Its list, or inline data, is the source of a message.
+    Plain,
+    /// Its list is the sink.
+    Read,
+    /// Its list is one word.
+    Atomic,
+    /// It has no list.
+    Local,
+}
+
+impl Kind {
+    #[cold]
+    fn of(op: &SendOp) -> Result<Self, PostError> {
+        match op {
+            SendOp::SendImm(_) => Err(PostError::SendImm),
+            op if op.is_atomic() => Ok(Self::Atomic),
+            op if op.is_local() => Ok(Self::Local),
+            _ => Ok(Self::Plain),
+        }
+    }
+}
+
+/// The application's end of a send queue.
+pub(crate) struct SendPoster<'a> {
+    queue: &'a SendQueue,
+    tail: SpinGuard<'a, u32>,
+}
+
+impl SendPoster<'_> {
+    /// Posts one request, or refuses it and changes nothing.
+    pub(crate) fn push(&mut self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
+        let queue = self.queue;
+        let (op, kind) = match wr.op {
+            SendOp::Send => (Stored::Send, Kind::Plain),
+            SendOp::SendInv(stag) => (Stored::SendInv(stag), Kind::Plain),
+            SendOp::Write { addr, rkey } => (Stored::Write { addr, rkey }, Kind::Plain),
+            SendOp::Read { addr, rkey } => (Stored::Read { addr, rkey }, Kind::Read),
+            ref other => (Stored::Elsewhere, Kind::of(other)?),
+        };
+        let inline = matches!(payload, Payload::Bytes(_)) || wr.flags.contains(SendFlags::INLINE);
+        if inline && kind != Kind::Local {
+            return self.push_inline(wr, op, kind, payload);
+        }
+        let most = match kind {
+            Kind::Plain => queue.max_sge,
+            Kind::Read | Kind::Atomic => queue.max_sge.min(1),
+            Kind::Local => 0,
+        };
+        if wr.sges.len() > most {
+            return Err(PostError::TooManySges);
+        }
+        let length = total(wr.sges)?;
+        if kind == Kind::Atomic && length as usize != size_of::<u64>() {
+            return Err(PostError::AtomicSink);
+        }
+        if !queue.ring.is_free(*self.tail) && !self.room_comes() {
+            return Err(PostError::QueueFull);
+        }
+        let list = queue.sges_at(queue.ring.slot_of(*self.tail));
+        for (i, sge) in wr.sges.iter().enumerate() {
+            // SAFETY: the slot is free, so its list is ours; it has room for max_sge elements.
+            unsafe { list.add(i).write(*sge) };
+        }
+        let (flags, num_sge) = (wr.flags - SendFlags::INLINE, wr.sges.len() as u8);
+        self.publish(SendEntry { wr_id: wr.wr_id, op, flags, num_sge, length }, &wr.op);
+        Ok(())
+    }
+
+    /// Looks a few more times: the engine, on another core, frees a slot right after its completion is seen. (The other
+    /// way round each completion would cost it some 100 ns more.)
+    #[cold]
+    fn room_comes(&self) -> bool {
+        const LOOKS: u32 = 256;
+        (0..LOOKS).any(|_| {
+            std::hint::spin_loop();
+            self.queue.ring.is_free(*self.tail)
+        })
+    }
+
+    /// The same for a request whose payload is copied now.
+    fn push_inline(
+        &mut self,
+        wr: &SendWr<'_>,
+        op: Stored,
+        kind: Kind,
+        payload: Payload<'_>,
+    ) -> Result<(), PostError> {
+        let queue = self.queue;
+        let length = match payload {
+            Payload::Bytes(bytes) => u32::try_from(bytes.len()).map_err(|_| PostError::TooLong)?,
+            Payload::Listed(_) => total(wr.sges)?,
+        };
+        if kind != Kind::Plain {
+            return Err(PostError::InlineRead);
+        }
+        if length as usize > queue.max_inline {
+            return Err(PostError::InlineTooLong);
+        }
+        if !queue.ring.is_free(*self.tail) && !self.room_comes() {
+            return Err(PostError::QueueFull);
+        }
+        let place = queue.inline_at(queue.ring.slot_of(*self.tail));
+        // SAFETY: the slot is free, so its inline bytes are ours; `length` <= max_inline of them.
+        let room = unsafe { std::slice::from_raw_parts_mut(place, length as usize) };
+        match payload {
+            Payload::Bytes(bytes) => room.copy_from_slice(bytes),
+            Payload::Listed(regions) => regions.gather(wr.sges, room)?,
+        }
+        let flags = wr.flags | SendFlags::INLINE;
+        self.publish(SendEntry { wr_id: wr.wr_id, op, flags, num_sge: 0, length }, &wr.op);
+        Ok(())
+    }
+
+    /// Hands the next slot, whose list or inline bytes are written, to the engine.
+    #[inline]
+    fn publish(&mut self, entry: SendEntry, op: &SendOp) {
+        let index = *self.tail;
+        if matches!(entry.op, Stored::Elsewhere) {
+            let place = self.queue.elsewhere_at(self.queue.ring.slot_of(index));
+            // SAFETY: the slot is free, so its operation is ours.
+            unsafe { place.write(*op) };
+        }
+        self.queue.ring.push(index, entry);
+        *self.tail = index.wrapping_add(1);
+    }
+}
+
+/// Bytes of a list.
+#[inline]
+fn total(sges: &[Sge]) -> Result<u32, PostError> {
+    match sges {
+        [] => Ok(0),
+        [only] => Ok(only.len),
+        several => {
+            let total: u64 = several.iter().map(|sge| u64::from(sge.len)).sum();
+            u32::try_from(total).map_err(|_| PostError::TooLong)
+        }
+    }
+}

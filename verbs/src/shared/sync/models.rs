@@ -1,0 +1,106 @@
+//! Every order of events that the memory model allows, for what threads share without a lock of the system's
+//! (`cargo test -p urnic --features loom --lib models`).
+
+use loom::sync::Arc;
+
+use super::{SpinLock, thread};
+use crate::shared::doorbell::{Bell, Doorbells};
+use crate::shared::queue::Ring;
+
+/// The model checker, with a bound on involuntary changes of thread that keeps it in seconds.
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+#[test]
+fn a_spin_lock_has_one_holder() {
+    explore(|| {
+        let lock = Arc::new(SpinLock::new(0));
+        let other = {
+            let lock = lock.clone();
+            thread::spawn(move || *lock.lock() += 1)
+        };
+        *lock.lock() += 1;
+        other.join().unwrap();
+        assert_eq!(*lock.lock(), 2);
+    });
+}
+
+/// The numbers may wrap on the way, entries arrive whole and in order, and a full ring refuses.
+#[test]
+fn a_ring_hands_over_each_entry_once() {
+    const FIRST: u32 = u32::MAX;
+    /// Takes an entry if there is one; gives how many were taken.
+    fn take(ring: &Ring<(u32, u32)>, taken: u32) -> u32 {
+        let number = FIRST.wrapping_add(taken);
+        let Some(&entry) = ring.peek(number) else { return taken };
+        assert_eq!(entry, (number, !number));
+        ring.release(number);
+        taken + 1
+    }
+    explore(|| {
+        let ring = Arc::new(Ring::starting_at(2, FIRST));
+        let producer = {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                // The third and the fourth find room in some orders only.
+                (0..4).fold(0, |posted, _| {
+                    let number = FIRST.wrapping_add(posted);
+                    posted + u32::from(ring.push(number, (number, !number)))
+                })
+            })
+        };
+        let consumer = {
+            let ring = ring.clone();
+            thread::spawn(move || (0..2).fold(0, |taken, _| take(&ring, taken)))
+        };
+        let posted = producer.join().unwrap();
+        assert!((2..=4).contains(&posted), "a ring of two takes two");
+        let mut taken = consumer.join().unwrap();
+        for _ in 0..=posted {
+            taken = take(&ring, taken);
+        }
+        assert_eq!(taken, posted);
+    });
+}
+
+/// Two posters, one of them of another queue pair, and an engine: whatever it misses rings again.
+#[test]
+fn no_post_is_left_behind() {
+    explore(|| {
+        let doorbells = Arc::new(Doorbells::new(2));
+        let queues = Arc::new([0, 1].map(|_| (Ring::new(2), Bell::default())));
+        let post = |doorbells: &Doorbells, queues: &[(Ring<u32>, Bell); 2], qpn: usize, index: u32| {
+            assert!(queues[qpn].0.push(index, index));
+            if queues[qpn].1.ring() {
+                doorbells.ring(qpn as u32);
+            }
+        };
+        let poster = {
+            let (doorbells, queues) = (doorbells.clone(), queues.clone());
+            thread::spawn(move || {
+                post(&doorbells, &queues, 0, 0);
+                post(&doorbells, &queues, 0, 1);
+            })
+        };
+        let mut done = [0, 0];
+        let mut pass = || {
+            while let Some(qpn) = doorbells.pop() {
+                let (ring, bell) = &queues[qpn as usize];
+                bell.answer();
+                let done = &mut done[qpn as usize];
+                while ring.peek(*done).is_some() {
+                    ring.release(*done);
+                    *done += 1;
+                }
+            }
+            done
+        };
+        post(&doorbells, &queues, 1, 0);
+        pass();
+        poster.join().unwrap();
+        assert_eq!(pass(), [2, 1]);
+    });
+}

@@ -1,0 +1,127 @@
+//! Places for connection requests that the program has not answered.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::shared::source::Source;
+
+/// How many sources with a full backlog each a listener has places for.
+const FULL_BACKLOGS: usize = 16;
+
+/// A bounded number of places, shared among sources: each has at most its share, and no more than are free for all others.
+/// So a source that fills its share keeps nobody out, and the last place is for a newcomer that has none.
+pub(crate) struct Waiting {
+    share: usize,
+    limit: usize,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Default)]
+struct Taken {
+    all: usize,
+    by_source: HashMap<Source, usize>,
+}
+
+impl Waiting {
+    /// The places of a listener: `backlog` for each source.
+    pub(crate) fn of_listener(backlog: usize) -> Arc<Self> {
+        let share = backlog.max(1);
+        Self::new(share, share.saturating_mul(FULL_BACKLOGS))
+    }
+
+    /// The places of a device.
+    pub(crate) fn of_device(limit: usize) -> Arc<Self> {
+        Self::new(limit, limit)
+    }
+
+    fn new(share: usize, limit: usize) -> Arc<Self> {
+        Arc::new(Self { share, limit: limit.max(1), taken: Mutex::default() })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place for `source` in each of two rooms: a listener's and the device's. `None` if one has none for it. Only
+    /// the engine takes.
+    pub(crate) fn take(rooms: [&Arc<Self>; 2], source: Source) -> Option<Place> {
+        let full = |room: &Arc<Self>| {
+            let taken = room.taken();
+            let own = taken.by_source.get(&source).copied().unwrap_or(0);
+            own >= room.share.min(room.limit - taken.all)
+        };
+        if rooms.into_iter().any(full) {
+            return None;
+        }
+        for room in rooms {
+            let mut taken = room.taken();
+            taken.all += 1;
+            *taken.by_source.entry(source).or_default() += 1;
+        }
+        Some(Place { rooms: rooms.map(Arc::clone), source })
+    }
+}
+
+/// A request's places, free again when it is dropped: the program has answered it then, or forgotten. A peer that goes before
+/// the answer keeps its place until then, so that requests which wait in vain do not pile up either.
+pub(crate) struct Place {
+    rooms: [Arc<Waiting>; 2],
+    source: Source,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for room in &self.rooms {
+            let mut taken = room.taken();
+            taken.all -= 1;
+            if let Some(own) = taken.by_source.get_mut(&self.source) {
+                *own -= 1;
+                if *own == 0 {
+                    taken.by_source.remove(&self.source);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(n: u32) -> Source {
+        Source::V4(n)
+    }
+
+    /// One source has its backlog and no more; others come in beside it, down to the last place.
+    #[test]
+    fn places_are_shared_among_sources() {
+        let (listener, device) = (Waiting::of_listener(4), Waiting::of_device(1000));
+        let take = |n| Waiting::take([&listener, &device], source(n));
+        let mut places: Vec<_> = (0..4).map(|_| take(0).expect("its share")).collect();
+        assert!(take(0).is_none());
+        for n in 1..1000 {
+            places.extend(std::iter::from_fn(|| take(n)));
+        }
+        assert_eq!(places.len(), 64, "all places are taken");
+        assert!(take(2000).is_none());
+        drop(places.remove(0));
+        assert!(take(0).is_none(), "the last place is for a newcomer");
+        let last = take(2000).expect("the last place");
+        drop((places, last));
+        assert!(listener.taken().by_source.is_empty() && device.taken().by_source.is_empty());
+        assert_eq!((listener.taken().all, device.taken().all), (0, 0));
+    }
+
+    #[test]
+    fn a_full_device_refuses() {
+        let (listener, device) = (Waiting::of_listener(100), Waiting::of_device(3));
+        let places: Vec<_> = (0..9).filter_map(|n| Waiting::take([&listener, &device], source(n))).collect();
+        assert_eq!(places.len(), 3);
+        assert_eq!(listener.taken().all, 3);
+    }
+}
