@@ -2,6 +2,8 @@
 //! beside them, and the relay that impairs a link.
 
 pub mod compare;
+#[cfg(feature = "dpdk")]
 pub mod memory;
 pub mod perf;
+#[cfg(feature = "dpdk")]
 pub mod relay;

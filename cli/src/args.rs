@@ -5,13 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use urnic::simulation::Impairment;
 use urnic_bench::perf::{Link, Mode, Op, Wait};
 use urnic_config::PortSpec;
-
-use crate::rping::wire::{MAX_SIZE, MIN_SIZE};
-use crate::run::Way;
 
 /// A userspace RDMA NIC: iWARP over DPDK.
 #[derive(Debug, Parser)]
@@ -165,7 +162,7 @@ pub struct RpingArgs {
     pub count: u64,
     /// Bytes of a ping, of a client: 26 to 65535; a server takes any
     #[arg(short = 'S', long, value_name = "N", default_value_t = 64,
-        value_parser = clap::value_parser!(u32).range(i64::from(MIN_SIZE)..=i64::from(MAX_SIZE)))]
+        value_parser = clap::value_parser!(u32).range(i64::from(PING_SIZES.0)..=i64::from(PING_SIZES.1)))]
     pub size: u32,
     /// Check every byte of every ping
     #[arg(short = 'V', long)]
@@ -372,6 +369,20 @@ fn size(text: &str) -> Result<usize, String> {
     urnic_config::bytes(text)
         .and_then(|n| usize::try_from(n).ok())
         .ok_or_else(|| "write a number of bytes such as 4096 or 64KiB".to_owned())
+}
+
+/// The least and the most octets of a ping: the smallest one that holds the text of every number, and what rping takes.
+pub const PING_SIZES: (u32, u32) = (26, 65_535);
+
+/// How our libraries come into a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Way {
+    /// Preloaded, and in the place of the system's: whatever the program does to get at verbs
+    Both,
+    /// Only preloaded
+    Preload,
+    /// Only in the place of the system's: for programs that nothing may be loaded before, such as those with sanitizers
+    DropIn,
 }
 
 #[cfg(test)]

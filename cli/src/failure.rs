@@ -17,6 +17,14 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// What is asked for needs ports.
+    #[cfg(not(feature = "dpdk"))]
+    pub fn without_dpdk() -> Self {
+        Failure::Failed(
+            "this urnic was built without DPDK and has no ports: build it with the feature dpdk".to_owned(),
+        )
+    }
+
     /// 2 or 1.
     pub fn exit_code(&self) -> ExitCode {
         match self {

@@ -7,21 +7,20 @@ use std::fmt::Write;
 use serde::Serialize;
 use urnic::{Device, DeviceAttr};
 use urnic_config::{Choice, Config, Mac, PortSpec};
-use urnic_dataplane::{
-    Capabilities, Eal, ExternalMemory, RxChecksum, TxChecksum, allowed_cores, hugepage_status,
-};
+use urnic_dataplane::{Capabilities, ExternalMemory, RxChecksum, TxChecksum, allowed_cores, hugepage_status};
 
-use crate::args::{InfoArgs, NodeArgs};
+use crate::args::{InfoArgs, NodeArgs, Way};
 use crate::connections;
 use crate::failure::{Failure, print};
-use crate::run::{Libraries, Way};
+use crate::run::Libraries;
 use crate::settings::Settings;
 
 /// What is shown; the JSON form is a contract with scripts. What there is not is null.
 #[derive(Serialize)]
 struct Info {
     version: &'static str,
-    dpdk: &'static str,
+    /// Null: this command was built without it.
+    dpdk: Option<&'static str>,
     /// Cores that this process may run on.
     cores: Vec<usize>,
     /// Cores that engine threads are pinned to; none: any.
@@ -107,12 +106,21 @@ pub fn run(args: &InfoArgs) -> Result<(), Failure> {
     })
 }
 
+/// The version of DPDK.
+fn dpdk() -> Option<&'static str> {
+    #[cfg(feature = "dpdk")]
+    let version = Some(urnic_dataplane::Eal::version().trim_start_matches("DPDK "));
+    #[cfg(not(feature = "dpdk"))]
+    let version = None;
+    version
+}
+
 impl Info {
     fn new(config: &Config, device: Option<&DeviceAttr>, run: RunInfo) -> Self {
         let pages = hugepage_status();
         Self {
             version: env!("CARGO_PKG_VERSION"),
-            dpdk: Eal::version().trim_start_matches("DPDK "),
+            dpdk: dpdk(),
             cores: allowed_cores(),
             engine_cores: config.engine.cores.clone(),
             progress: config.engine.progress.word(),
@@ -134,7 +142,8 @@ impl Info {
     }
 
     fn text(&self) -> String {
-        let mut text = format!("urnic {}, DPDK {}\n", self.version, self.dpdk);
+        let dpdk = self.dpdk.map_or("without DPDK".to_owned(), |version| format!("DPDK {version}"));
+        let mut text = format!("urnic {}, {dpdk}\n", self.version);
         let list = |cores: &[usize]| cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         // Writing to a string cannot fail.
         let mut line = |name: &str, value: String| {

@@ -9,6 +9,7 @@ mod failure;
 mod host;
 mod info;
 mod perf;
+#[cfg(feature = "dpdk")]
 mod relay;
 mod rping;
 mod run;
@@ -31,7 +32,10 @@ fn main() -> ExitCode {
         Command::Perf(args) => perf::run(args),
         Command::Rping(args) => rping::run(args),
         Command::Run(args) => run::run(args),
+        #[cfg(feature = "dpdk")]
         Command::Relay(args) => relay::run(args),
+        #[cfg(not(feature = "dpdk"))]
+        Command::Relay(_) => Err(failure::Failure::without_dpdk()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -47,7 +51,10 @@ fn main() -> ExitCode {
 ///
 /// `debug`: show this command's own steps, too.
 fn log(debug: bool) {
-    let usual = if debug { "warn,dpdk=error,urnic=debug" } else { "warn,dpdk=error" };
+    let usual = match debug {
+        true => "warn,urnic_dataplane::dpdk=error,urnic=debug",
+        false => "warn,urnic_dataplane::dpdk=error",
+    };
     let filter = EnvFilter::try_from_env("URNIC_LOG").unwrap_or_else(|_| EnvFilter::new(usual));
     tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -2,6 +2,7 @@
 
 use std::io::BufRead;
 
+#[cfg(feature = "dpdk")]
 use urnic_bench::perf::floor::{FloorOptions, run_floor};
 use urnic_bench::perf::{
     Amount, DEFAULT_PORT, Mode, Op, PerfError, PerfOptions, PerfReport, run_client, run_pair, run_server,
@@ -44,6 +45,7 @@ fn client(args: &ClientArgs) -> Result<(), Failure> {
     show(run_client(&config, server, &options, !args.output.form.json), &args.output.form)
 }
 
+#[cfg(feature = "dpdk")]
 fn floor(args: &FloorArgs) -> Result<(), Failure> {
     let settings = Settings::new(args.config.as_deref());
     let config = settings.set("--cores", "engine.cores", args.cores.as_deref()).load()?;
@@ -51,6 +53,11 @@ fn floor(args: &FloorArgs) -> Result<(), Failure> {
     let mut options = FloorOptions::new(args.mode, size);
     options.amount = amount(&args.amount, options.amount);
     show(run_floor(&config, args.link.port, &options, !args.form.json), &args.form)
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn floor(_: &FloorArgs) -> Result<(), Failure> {
+    Err(Failure::without_dpdk())
 }
 
 /// The core that the calling thread is pinned to: the engine's, unless the engine has it for itself.

@@ -8,9 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use clap::ValueEnum;
-
-use crate::args::RunArgs;
+use crate::args::{RunArgs, Way};
 use crate::failure::Failure;
 use crate::settings::Settings;
 
@@ -30,17 +28,6 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         ErrorKind::NotFound => format!("{program}: there is no such program; is its package installed?"),
         _ => format!("cannot run {program}: {error}"),
     }))
-}
-
-/// How our libraries come into a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Way {
-    /// Preloaded, and in the place of the system's: whatever the program does to get at verbs
-    Both,
-    /// Only preloaded
-    Preload,
-    /// Only in the place of the system's: for programs that nothing may be loaded before, such as those with sanitizers
-    DropIn,
 }
 
 /// Where our libraries are.

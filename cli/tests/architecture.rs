@@ -104,10 +104,33 @@ fn protocol_crates_build_without_dpdk() {
 /// count.
 fn modules_named(source: &str) -> BTreeSet<String> {
     let code = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-    let code = code.lines().filter(|line| !line.trim_start().starts_with("//"));
-    code.flat_map(|line| line.split("crate::").skip(1))
-        .map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect())
-        .collect()
+    let code: Vec<_> = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let word = |text: &str| -> String {
+        text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+    };
+    let mut named = BTreeSet::new();
+    for rest in code.join("\n").split("crate::").skip(1) {
+        let Some(group) = rest.strip_prefix('{') else {
+            named.insert(word(rest));
+            continue;
+        };
+        let mut depth = 0;
+        let mut begins = true;
+        for (at, c) in group.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => begins = true,
+                c if begins && !c.is_whitespace() => {
+                    named.insert(word(&group[at..]));
+                    begins = false;
+                }
+                _ => {}
+            }
+        }
+    }
+    named
 }
 
 #[test]
@@ -138,6 +161,75 @@ fn floors_use_only_those_below_them() {
         "/// [`a`](crate::b::C)\nuse crate::drive::{port, shard};\n#[cfg(test)]\nmod tests {\nuse crate::api;\n}",
     );
     assert_eq!(named.into_iter().collect::<Vec<_>>(), ["drive"]);
+    let named = modules_named("use crate::{\n    a::{b, c},\n    self_made as d, E,\n};\ncrate::f();");
+    assert_eq!(named.into_iter().collect::<Vec<_>>(), ["E", "a", "f", "self_made"]);
+}
+
+/// Crates whose modules use each other one way.
+const CRATES: &[&str] =
+    &["config", "tcp", "tcp/sim", "iwarp", "iwarp/crc", "dataplane", "verbs", "verbs/abi", "bench", "cli"];
+
+/// A way from `from` to itself, if there is one.
+fn cycle<'a>(arrows: &'a BTreeMap<String, BTreeSet<String>>, from: &'a str) -> Option<Vec<&'a str>> {
+    let mut ways = vec![vec![from]];
+    let mut seen = BTreeSet::new();
+    while let Some(way) = ways.pop() {
+        for next in arrows.get(*way.last().expect("a start")).into_iter().flatten() {
+            if next == from {
+                return Some(way);
+            }
+            if seen.insert(next) {
+                ways.push([&way[..], &[next.as_str()]].concat());
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn modules_use_each_other_one_way() {
+    for krate in CRATES {
+        let src = root().join(krate).join("src");
+        let mut arrows = BTreeMap::<String, BTreeSet<String>>::new();
+        for path in sources().iter().filter(|path| path.starts_with(&src)) {
+            let inside = path.strip_prefix(&src).expect("a prefix");
+            let first = Path::new(inside.iter().next().expect("a name")).with_extension("");
+            let is_test = inside.iter().any(|part| ["tests", "tests.rs"].map(AsRef::as_ref).contains(&part));
+            if !is_test {
+                let named = modules_named(&fs::read_to_string(path).expect("a source"));
+                arrows.entry(first.display().to_string()).or_default().extend(named);
+            }
+        }
+        let modules: BTreeSet<String> = arrows.keys().cloned().collect();
+        for (module, named) in &mut arrows {
+            named.retain(|name| modules.contains(name) && name != module);
+        }
+        for module in &modules {
+            let found = cycle(&arrows, module);
+            assert!(found.is_none(), "modules of {krate} use each other in a circle: {found:?}");
+        }
+    }
+    let arrows = [("a", "b"), ("b", "c"), ("c", "b")].map(|(a, b)| (a.to_owned(), [b.to_owned()].into()));
+    let arrows = arrows.into_iter().collect();
+    assert_eq!((cycle(&arrows, "a"), cycle(&arrows, "b")), (None, Some(vec!["b", "c"])));
+}
+
+/// Rows `| step | `function`, ... | file |` of docs/architecture.md.
+#[test]
+fn the_ways_name_what_is_there() {
+    let text = fs::read_to_string(root().join("docs/architecture.md")).expect("the document");
+    let mut rows = 0;
+    for row in text.lines().filter(|line| line.starts_with("| ") && line.ends_with(".rs |")) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [_, functions, file] = cells[..] else { continue };
+        let source = fs::read_to_string(root().join(file)).unwrap_or_else(|_| panic!("{file} is not there"));
+        for name in functions.split(',').map(|name| name.trim().trim_matches('`')) {
+            let is_there = source.contains(&format!("fn {name}(")) || source.contains(&format!("fn {name}<"));
+            assert!(is_there, "{file} has no function {name}");
+        }
+        rows += 1;
+    }
+    assert!(rows >= 26, "{rows} rows of the ways of a packet and of a work request");
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn link(folder: &Path, name: &str, network: u8, lasts: Duration) -> (Node, Node)
         ip: format!("10.4.{network}.{host}"),
         port: format!("{kind}:{}/{name}.sock", folder.display()),
         hugepages: true,
-        log: Some("warn,urnic_verbs=debug,urnic::shard::linger=debug"),
+        log: Some("warn,urnic_verbs=debug,urnic::drive::shard::linger=debug"),
         lasts,
         ..Node::default()
     };

@@ -8,9 +8,6 @@ use dpdk_sys as sys;
 use crate::layers::{ETHERNET, Layers};
 use crate::{Mbuf, Pool, TxPayload};
 
-/// What an mbuf's memory is, as opposed to what its frame needs.
-pub(crate) const ATTACHED: u64 = sys::RTE_MBUF_F_EXTERNAL | sys::RTE_MBUF_F_INDIRECT;
-
 /// A part of a frame: a range of a payload.
 #[derive(Clone, Debug)]
 pub struct Part<'a> {

@@ -1,6 +1,6 @@
-//! What DPDK logs, handed to `tracing` under the target `dpdk`.
+//! What DPDK logs, handed to `tracing` under the target `urnic_dataplane::dpdk`.
 //!
-//! The level that a subscriber admits when EAL starts is the level that DPDK is started with, so `dpdk=debug` in the
+//! The level that a subscriber admits when EAL starts is the level that DPDK is started with, so `urnic_dataplane::dpdk=debug` in the
 //! filter shows everything and the default shows errors. The last errors are kept for our own error messages.
 
 use std::collections::VecDeque;
@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use dpdk_sys as sys;
 use tracing::level_filters::LevelFilter;
 
+const TARGET: &str = "urnic_dataplane::dpdk";
 const KEPT: usize = 4;
 
 /// Whether failures are expected just now.
@@ -71,11 +72,11 @@ fn emit(level: u32, line: &str) {
         errors.push_back(line.to_owned());
     }
     match level {
-        0..=sys::RTE_LOG_ERR if QUIET.load(Ordering::Relaxed) => tracing::debug!(target: "dpdk", "{line}"),
-        0..=sys::RTE_LOG_ERR => tracing::warn!(target: "dpdk", "{line}"),
-        sys::RTE_LOG_WARNING | sys::RTE_LOG_NOTICE => tracing::info!(target: "dpdk", "{line}"),
-        sys::RTE_LOG_INFO => tracing::debug!(target: "dpdk", "{line}"),
-        _ => tracing::trace!(target: "dpdk", "{line}"),
+        0..=sys::RTE_LOG_ERR if QUIET.load(Ordering::Relaxed) => tracing::debug!(target: TARGET, "{line}"),
+        0..=sys::RTE_LOG_ERR => tracing::warn!(target: TARGET, "{line}"),
+        sys::RTE_LOG_WARNING | sys::RTE_LOG_NOTICE => tracing::info!(target: TARGET, "{line}"),
+        sys::RTE_LOG_INFO => tracing::debug!(target: TARGET, "{line}"),
+        _ => tracing::trace!(target: TARGET, "{line}"),
     }
 }
 

@@ -189,8 +189,9 @@ struct App<const COPIES: bool> {
 }
 
 impl<const COPIES: bool> Handler<Fixed> for App<COPIES> {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) -> u64 {
         self.conn = Some(conn);
+        0
     }
 
     fn connected(&mut self, _: ConnId, _: u64) {}

@@ -4,7 +4,7 @@
 //! cache is bounded; neighbours that no connection holds make room for others.
 
 use crate::audit::{Fault, must};
-use crate::neighbours::{self, Places};
+use crate::neighbours::{self, Neighbour, Places};
 use crate::time::Time;
 use core::time::Duration;
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol};
@@ -29,34 +29,6 @@ const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 /// Octets of an ARP frame.
 pub(crate) const ARP_FRAME: usize = 42;
-
-/// Names a neighbour; stays valid while it is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Neighbour(u16);
-
-impl Neighbour {
-    /// This host itself.
-    pub const OWN: Neighbour = Neighbour(0x7fff);
-    /// As many as there can be of one family.
-    pub const MOST: u16 = 0x7fff;
-    const V6: u16 = 0x8000;
-
-    /// One of IPv6, which `Inet6` knows.
-    pub fn v6(index: u16) -> Self {
-        Neighbour(index | Self::V6)
-    }
-
-    #[inline]
-    pub fn is_v6(self) -> bool {
-        self.0 & Self::V6 != 0
-    }
-
-    /// Its number in its family.
-    #[inline]
-    pub fn index(self) -> u16 {
-        self.0 & !Self::V6
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

@@ -139,6 +139,18 @@ pub struct ConnId {
     pub(crate) generation: u32,
 }
 
+impl ConnId {
+    /// The name of what is at `index`, for a `generation` that no other had there.
+    pub const fn new(index: u32, generation: u32) -> Self {
+        ConnId { index, generation }
+    }
+
+    /// Where it is.
+    pub const fn index(self) -> u32 {
+        self.index
+    }
+}
+
 impl fmt::Debug for ConnId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "conn {}.{}", self.index, self.generation)
@@ -153,6 +165,11 @@ pub struct ListenerId {
 }
 
 impl ListenerId {
+    /// The name of the listener on `port`, for a `generation` that no other had there.
+    pub const fn new(port: u16, generation: u32) -> Self {
+        ListenerId { port, generation }
+    }
+
     /// The port it listens on.
     pub fn port(self) -> u16 {
         self.port
@@ -198,8 +215,8 @@ impl fmt::Display for CloseReason {
 /// Told of what happens to connections, from inside `Stack::receive`, `advance`, `flush` and `abort`. It cannot
 /// call the stack; it notes what it wants to do and does it afterwards.
 pub trait Handler<F> {
-    /// A passive open finished. The connection's tag is zero until `Stack::set_tag`.
-    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr);
+    /// A passive open finished. Gives the number that the connection's events carry.
+    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) -> u64;
 
     /// An active (or simultaneous) open finished.
     fn connected(&mut self, conn: ConnId, tag: u64);

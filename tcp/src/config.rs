@@ -1,8 +1,7 @@
 //! Settings of a stack.
 
 use crate::congestion::Congestion;
-use crate::ipv6::{MIN_MTU, is_link_local, is_no_host};
-use crate::nd::link_local;
+use crate::ipv6::{MIN_MTU, is_link_local, is_no_host, link_local};
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use thiserror::Error;

@@ -5,7 +5,7 @@
 //! most.
 
 use crate::buffers::Frame;
-use crate::wire::ecn;
+use crate::ecn;
 use core::net::Ipv6Addr;
 use core::ops::Range;
 
@@ -173,6 +173,17 @@ fn options(mut rest: &[u8], mut at: usize) -> Result<(), Refused6> {
 /// IPv4 in disguise.
 pub(crate) fn is_no_host(ip: Ipv6Addr) -> bool {
     ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.to_ipv4_mapped().is_some()
+}
+
+/// The second half of the addresses of a station (RFC 4291 appendix A).
+pub(crate) fn interface_id(mac: [u8; 6]) -> u128 {
+    let [a, b, c, d, e, f] = mac;
+    u128::from(u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]))
+}
+
+/// The address that a station has on its link by itself.
+pub(crate) fn link_local(mac: [u8; 6]) -> Ipv6Addr {
+    Ipv6Addr::from_bits(0xfe80_u128 << 112 | interface_id(mac))
 }
 
 /// Meaningful on its own link only.

@@ -53,6 +53,7 @@ mod config;
 mod connection;
 mod cookie;
 mod counters;
+mod ecn;
 mod held;
 mod ipv6;
 mod listen;

@@ -2,12 +2,39 @@
 //! them; neighbours that connections hold keep theirs, the others make room, those first that have been held by nobody for
 //! longest. Nothing here searches: strangers decide how many neighbours there are.
 
-use crate::arp::Neighbour;
 use crate::audit::{Fault, must};
 use crate::time::Time;
 use crate::timer::TimerWheel;
 use core::hash::Hash;
 use std::collections::HashMap;
+
+/// Names a neighbour; stays valid while it is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Neighbour(pub u16);
+
+impl Neighbour {
+    /// This host itself.
+    pub const OWN: Neighbour = Neighbour(0x7fff);
+    /// As many as there can be of one family.
+    pub const MOST: u16 = 0x7fff;
+    const V6: u16 = 0x8000;
+
+    /// One of IPv6, which `Inet6` knows.
+    pub fn v6(index: u16) -> Self {
+        Neighbour(index | Self::V6)
+    }
+
+    #[inline]
+    pub fn is_v6(self) -> bool {
+        self.0 & Self::V6 != 0
+    }
+
+    /// Its number in its family.
+    #[inline]
+    pub fn index(self) -> u16 {
+        self.0 & !Self::V6
+    }
+}
 
 /// What has a place.
 pub(crate) trait Entry {

@@ -1,13 +1,14 @@
 //! What all connections of a stack share.
 
-use crate::arp::{Arp, Neighbour};
+use crate::arp::Arp;
 use crate::audit::{Fault, must};
 use crate::buffers::{ConnId, Emit, Payload, Piece, Transmit};
 use crate::config::{StackConfig, prefix_mask};
-use crate::connection::ip_tcp;
 use crate::counters::Counters;
+use crate::ecn;
 use crate::held::HeldFrames;
 use crate::nd::Inet6;
+use crate::neighbours::Neighbour;
 use crate::paths::{Path, Paths};
 use crate::pmtu::PathMtus;
 use crate::secret::{Purpose, Secret};
@@ -15,9 +16,7 @@ use crate::seq::Seq;
 use crate::sum;
 use crate::table::Key;
 use crate::time::Time;
-use crate::wire::{
-    Common, HeaderTemplate, HeaderTemplate6, Options, Segment, TYPE_TAG, TcpFields, ecn, flag,
-};
+use crate::wire::{Common, HeaderTemplate, HeaderTemplate6, Options, Segment, TYPE_TAG, TcpFields, flag};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::HashMap;
@@ -33,6 +32,11 @@ pub(crate) struct Volley {
     v6: bool,
     /// They are for ourselves.
     loopback: bool,
+}
+
+/// Octets of IP and TCP headers without options or extensions.
+pub(crate) fn ip_tcp(key: Key) -> u16 {
+    if key.is_v6() { 60 } else { 40 }
 }
 
 pub(crate) struct Net {

@@ -88,8 +88,9 @@ pub struct Recorder {
 }
 
 impl Handler<Vec<u8>> for Recorder {
-    fn accepted(&mut self, l: ListenerId, c: ConnId, peer: SocketAddr) {
+    fn accepted(&mut self, l: ListenerId, c: ConnId, peer: SocketAddr) -> u64 {
         self.events.push(Event::Accepted(l, c, peer));
+        0
     }
 
     fn connected(&mut self, c: ConnId, tag: u64) {

@@ -44,15 +44,6 @@ pub(crate) mod flag {
     pub const CWR: u8 = 0x80;
 }
 
-/// ECN codepoints of the IP header (RFC 3168 §5).
-pub(crate) mod ecn {
-    pub const NOT_ECT: u8 = 0;
-    pub const ECT0: u8 = 2;
-    pub const CE: u8 = 3;
-    /// Its bits.
-    pub const MASK: u8 = 3;
-}
-
 /// Why a frame is not processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {

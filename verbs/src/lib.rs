@@ -6,6 +6,74 @@
 //!
 //! Whoever polls drives the engine; the engine's own thread steps in when nobody does (unless `progress`
 //! says otherwise). All objects can be shared among threads.
+//!
+//! # A first program
+//! One device writes into the memory of another one. The two are simulated here, so that this runs anywhere; real ones come
+//! from [`Device::open`], and everything else is the same, but that nobody has to let time pass.
+//!
+//! ```
+//! use std::time::Duration;
+//! use urnic::simulation::{Options, Simulation};
+//! use urnic::{Access, CmEvent, ConnParam, Device, QpInit, SendFlags, SendOp, SendWr, Sge, Wc, WcStatus};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut simulation = Simulation::new(&Options::default())?;
+//! let (server, client) = (simulation.device(0), simulation.device(1));
+//! let limit = Duration::from_secs(1);
+//!
+//! // At each end: a domain for memory, a queue for completions, a queue pair, a channel for connections.
+//! let end = |device: &Device| -> urnic::Result<_> {
+//!     let (pd, cq) = (device.alloc_pd(), device.create_cq(16, None)?);
+//!     let qp = pd.create_qp(&QpInit {
+//!         send_cq: &cq,
+//!         recv_cq: &cq,
+//!         max_send_wr: 4,
+//!         max_recv_wr: 4,
+//!         max_send_sge: 1,
+//!         max_recv_sge: 1,
+//!         max_inline: 0,
+//!         signal_all: true,
+//!     })?;
+//!     Ok((pd, cq, qp, device.create_event_channel()?))
+//! };
+//! let (server_pd, _, server_qp, requests) = end(&server)?;
+//! let (client_pd, client_cq, client_qp, events) = end(&client)?;
+//!
+//! // The server lets peers write into its memory; its program tells them where that is.
+//! let offered = server_pd.alloc_mr(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+//! let _listener = requests.listen(7500, 8)?;
+//!
+//! // They connect.
+//! let to = (Simulation::address(0), 7500);
+//! let _connection = events.connect(&client_qp, to, &ConnParam::default())?;
+//! let mut accepted = None;
+//! let there = simulation.run(limit, || {
+//!     if let Some(CmEvent::ConnectRequest(request)) = requests.poll() {
+//!         accepted = request.accept(&server_qp, &ConnParam::default()).ok();
+//!     }
+//!     matches!(events.poll(), Some(CmEvent::Established { .. }))
+//! });
+//! assert!(there && accepted.is_some());
+//!
+//! // An RDMA Write: the server's program takes no part in it.
+//! let greeting = client_pd.alloc_mr(64, Access::LOCAL_WRITE)?;
+//! greeting.write_at(0, b"hello")?;
+//! client_qp.post_send(&SendWr {
+//!     wr_id: 1,
+//!     op: SendOp::Write { addr: offered.addr(), rkey: offered.rkey() },
+//!     sges: &[Sge::of(&greeting, 0, 5)],
+//!     flags: SendFlags::SIGNALED,
+//! })?;
+//! let mut wc = [Wc::default()];
+//! assert!(simulation.run(limit, || client_cq.poll(&mut wc) == 1));
+//! assert_eq!((wc[0].wr_id, wc[0].status), (1, WcStatus::Success));
+//!
+//! // It is complete, so TCP has it; a moment later it has arrived.
+//! let mut found = [0; 5];
+//! assert!(simulation.run(limit, || offered.read_at(0, &mut found).is_ok() && found == *b"hello"));
+//! # Ok(())
+//! # }
+//! ```
 
 // Floors, from above: each uses those below it.
 mod api;
@@ -24,6 +92,7 @@ pub use api::qp::{Qp, QpAttr, QpInit};
 pub use api::simulation;
 pub use api::srq::{Srq, SrqAttr, SrqInit};
 pub use drive::shard::before_exit;
+pub use drive::transport;
 pub use shared::cm::{
     CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventSink, MAX_PRIVATE_DATA, Terms,
 };
@@ -37,9 +106,11 @@ pub use shared::quiet::in_forked_child;
 pub use shared::sabotage;
 pub use shared::wc::{Wc, WcFlags, WcOpcode, WcStatus};
 pub use shared::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
-pub use urnic_config::{Cidr, RtrChoice};
-pub use urnic_dataplane::is_control_thread;
+pub use urnic_config as config;
+pub use urnic_config::{Cidr, Config, Progress, RtrChoice};
+pub use urnic_dataplane::{Capabilities, ExternalMemory, RxChecksum, TxChecksum, is_control_thread};
 pub use urnic_iwarp::Rtr;
+pub use urnic_tcp::congestion::Rate as TcpRate;
 pub use urnic_tcp::{
     ConnInfo as TcpInfo, Keepalive, Patience, RecoveryState as TcpRecovery, State as TcpState,
 };

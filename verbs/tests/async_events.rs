@@ -138,39 +138,3 @@ fn a_full_completion_queue_ends_the_queue_pair() {
         assert!(other.qp.terminate().is_some_and(|t| !t.sent && (t.layer, t.etype, t.code) == (0, 2, 7)));
     }
 }
-
-#[test]
-fn links_come_and_go() {
-    let mut simulation = Simulation::new(&options()).unwrap();
-    assert_eq!(events(&mut simulation, 0), [], "up from the start");
-    simulation.set_link(0, false);
-    assert_eq!(events(&mut simulation, 0), [AsyncEvent::PortError]);
-    assert!(!simulation.device(0).attributes().unwrap().link_up);
-    simulation.set_link(0, true);
-    assert_eq!(events(&mut simulation, 0), [AsyncEvent::PortActive]);
-    assert_eq!(events(&mut simulation, 1), []);
-}
-
-/// A carrier that is away for a moment ends no connection, and no more does a thread that did not run meanwhile: what counts
-/// is how often it was looked for in vain.
-#[test]
-fn a_link_that_blinks_keeps_its_connections() {
-    let (mut simulation, server, client) = connected(&options());
-    works(&mut simulation, &server, &client);
-    for node in [0, 1] {
-        simulation.set_link(node, false);
-    }
-    // One look, a second after the last one that found it.
-    simulation.wait(Duration::from_secs(1));
-    for node in [0, 1] {
-        simulation.set_link(node, true);
-    }
-    simulation.wait(Duration::from_secs(1));
-    works(&mut simulation, &server, &client);
-    // The peer's process is gone.
-    simulation.set_link(1, false);
-    for _ in 0..40 {
-        simulation.wait(Duration::from_millis(10));
-    }
-    assert_eq!(client.qp.state(), QpState::Error);
-}

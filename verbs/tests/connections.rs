@@ -1,5 +1,7 @@
 //! How connections come about, and how they do not.
 
+#[path = "common/allocated.rs"]
+mod allocated;
 mod common;
 
 use common::raw::{closed, finished, raw_connection, until, with_raw};
@@ -431,7 +433,7 @@ fn connections_that_come_and_go_leave_nothing_behind() {
         // TIME-WAIT and all time-outs pass.
         let limit = simulation.now() + LIMIT;
         assert!(!simulation.run(limit, || false));
-        memory::live()
+        allocated::live()
     };
     // The first thousand make tables grow, which do not shrink again.
     let before = cycles(1000);

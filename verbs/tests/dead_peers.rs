@@ -210,3 +210,46 @@ fn senseless_times_are_refused() {
         assert!(matches!(connection.set_patience(Some(bad)), Err(Error::Invalid(_))), "{bad:?}");
     }
 }
+
+/// What a device tells of its link after some time.
+fn links(simulation: &mut Simulation, node: usize) -> Vec<AsyncEvent> {
+    simulation.wait(Duration::from_secs(20));
+    let events = simulation.device(node).async_events();
+    std::iter::from_fn(|| events.poll()).collect()
+}
+
+#[test]
+fn links_come_and_go() {
+    let mut simulation = Simulation::new(&options()).unwrap();
+    assert_eq!(links(&mut simulation, 0), [], "up from the start");
+    simulation.set_link(0, false);
+    assert_eq!(links(&mut simulation, 0), [AsyncEvent::PortError]);
+    assert!(!simulation.device(0).attributes().unwrap().link_up);
+    simulation.set_link(0, true);
+    assert_eq!(links(&mut simulation, 0), [AsyncEvent::PortActive]);
+    assert_eq!(links(&mut simulation, 1), []);
+}
+
+/// A carrier that is away for a moment ends no connection, and no more does a thread that did not run meanwhile: what counts
+/// is how often it was looked for in vain.
+#[test]
+fn a_link_that_blinks_keeps_its_connections() {
+    let (mut simulation, server, client) = connected(&options());
+    works(&mut simulation, &server, &client);
+    for node in [0, 1] {
+        simulation.set_link(node, false);
+    }
+    // One look, a second after the last one that found it.
+    simulation.wait(Duration::from_secs(1));
+    for node in [0, 1] {
+        simulation.set_link(node, true);
+    }
+    simulation.wait(Duration::from_secs(1));
+    works(&mut simulation, &server, &client);
+    // The peer's process is gone.
+    simulation.set_link(1, false);
+    for _ in 0..40 {
+        simulation.wait(Duration::from_millis(10));
+    }
+    assert_eq!(client.qp.state(), QpState::Error);
+}

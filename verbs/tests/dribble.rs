@@ -1,5 +1,7 @@
 //! A thousand peers that send a 64 KiB FPDU an octet at a time neither stop anybody else nor fill the memory.
 
+#[path = "common/allocated.rs"]
+mod allocated;
 mod common;
 
 use common::crowd::{Crowd, crowd, send_fpdu};
@@ -70,7 +72,7 @@ fn a_thousand_dribbling_peers_stop_nobody() {
     let payload = pattern(PAYLOAD, 8);
     let fpdu = send_fpdu(&payload);
     assert!(fpdu.len() > 65_535);
-    let idle = memory::live();
+    let idle = allocated::live();
     for octet in &fpdu[..DRIBBLED] {
         for conn in &scene.conns {
             scene.raw.borrow_mut().send(*conn, &[*octet]);
@@ -79,7 +81,7 @@ fn a_thousand_dribbling_peers_stop_nobody() {
         scene.another_works();
         scene.all_send(&[]);
     }
-    let dribbled = (memory::live() - idle) / PEERS as isize;
+    let dribbled = (allocated::live() - idle) / PEERS as isize;
     assert!(dribbled < 4 << 10, "{dribbled} octets each for {DRIBBLED} octets");
 
     let (rest, last) = fpdu[DRIBBLED..].split_at(fpdu.len() - DRIBBLED - 1);
@@ -87,7 +89,7 @@ fn a_thousand_dribbling_peers_stop_nobody() {
         scene.all_send(segment);
         scene.another_works();
     }
-    let full = (memory::live() - idle) / PEERS as isize;
+    let full = (allocated::live() - idle) / PEERS as isize;
     assert!(full < 80 << 10, "{full} octets each for a FPDU of {}", fpdu.len());
     assert_eq!(scene.cq.poll(&mut [Wc::default()]), 0, "complete before the last octet");
 
@@ -105,7 +107,7 @@ fn a_thousand_dribbling_peers_stop_nobody() {
         assert_eq!((wc.status, wc.byte_len as usize), (WcStatus::Success, PAYLOAD));
     }
     assert!(content(&scene.inbox) == payload);
-    let after = (memory::live() - idle) / PEERS as isize;
+    let after = (allocated::live() - idle) / PEERS as isize;
     assert!(after < 4 << 10, "{after} octets each are kept");
     assert!(scene.qps.iter().all(|qp| qp.state() == QpState::Rts));
     scene.another_works();

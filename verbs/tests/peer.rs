@@ -276,7 +276,7 @@ fn what_looks_odd_is_no_mistake() {
     assert_eq!(content(&s.all)[..8], [5; 8]);
 }
 
-/// ERR-48b, DDP-65, AMB-26: a program that echoes what it received gives away nothing of what was in its buffer before. A
+/// ERR-48b, DDP-65: a program that echoes what it received gives away nothing of what was in its buffer before. A
 /// segment that leaves a gap ends the connection, and the receive tells of no octet, neither do those behind it.
 #[test]
 fn nothing_is_received_that_did_not_come() {

@@ -94,7 +94,7 @@ fn an_stag_is_of_no_use_in_another_domain() {
     assert_eq!(scene.attack(&own, SendOp::Read { addr, rkey }, 8), None);
 }
 
-/// SEC-8: one of several peers cannot take a region away from the others, unless the program says that it may (AMB-27).
+/// SEC-8: one of several peers cannot take a region away from the others, unless the program says that it may.
 #[test]
 fn a_peer_cannot_invalidate_what_others_use() {
     let mut scene = Scene::new();

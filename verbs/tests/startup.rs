@@ -1,5 +1,7 @@
 //! The MPA start-up of whole RNICs: what is agreed on, who speaks first, and what happens when it cannot be agreed on.
 
+#[path = "common/allocated.rs"]
+mod allocated;
 mod common;
 
 use common::raw::{Raw, Seen, closed, finished, raw_connection, until, with_raw};
@@ -594,7 +596,7 @@ fn half_open_start_ups_are_bounded() {
     let _listener = end.events.listen(PORT, 3).unwrap();
     let request = Initiator::new(&Offer { private_data: &[7; 508], ..Offer::default() }).unwrap().1;
     let mut round = |n: usize| {
-        let before = memory::live();
+        let before = allocated::live();
         let conns: Vec<ConnId> = (0..n).map(|_| raw.borrow_mut().connect(address(0))).collect();
         pass(&mut simulation, Duration::from_secs(1));
         for conn in &conns {
@@ -605,12 +607,12 @@ fn half_open_start_ups_are_bounded() {
         pass(&mut simulation, Duration::from_secs(1));
         let left = conns.iter().filter(|conn| closed(&raw, **conn).is_none()).count();
         // The device's part of that, and the raw node's own.
-        let cost = memory::live() - before;
+        let cost = allocated::live() - before;
         pass(&mut simulation, Duration::from_secs(3000));
         assert!(conns.iter().all(|conn| closed(&raw, *conn).is_some()));
         let mut node = raw.borrow_mut();
         node.seen = Seen::default();
-        (left, cost, memory::live())
+        (left, cost, allocated::live())
     };
     let (left, cost, baseline) = round(2 * ROOM);
     assert_eq!(left, ROOM);

@@ -2,14 +2,12 @@
 
 mod common;
 
-use common::{connected, pattern};
-use urnic::simulation::Options;
+use common::{connected, options, pattern};
 use urnic::*;
 
 #[test]
 fn write_read_and_send_carry_their_bytes() {
-    let network = "delay=5us".parse().unwrap();
-    let (mut simulation, server, client) = connected(&Options { network, ..Options::default() });
+    let (mut simulation, server, client) = connected(&options());
     let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let size = 100_000;
     let remote = server.pd.alloc_mr(size, all).unwrap();

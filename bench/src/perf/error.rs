@@ -22,9 +22,11 @@ pub enum PerfError {
     #[error(transparent)]
     Pin(#[from] urnic_dataplane::PinError),
     /// DPDK, for a floor.
+    #[cfg(feature = "dpdk")]
     #[error(transparent)]
     Eal(#[from] urnic_dataplane::EalError),
     /// The port of a floor.
+    #[cfg(feature = "dpdk")]
     #[error(transparent)]
     Port(#[from] urnic_dataplane::PortError),
     /// A request was not accepted.

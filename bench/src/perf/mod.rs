@@ -12,6 +12,7 @@
 mod client;
 mod end;
 mod error;
+#[cfg(feature = "dpdk")]
 pub mod floor;
 pub(crate) mod measure;
 pub mod options;

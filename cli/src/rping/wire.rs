@@ -1,11 +1,11 @@
 //! What rping sends, and what its buffers hold.
 
+use crate::args::PING_SIZES;
+
 /// Bytes of a request or go-ahead.
 pub const INFO_LEN: usize = 16;
-/// Largest ping: rping takes sizes below 64 KiB.
-pub const MAX_SIZE: u32 = 65_535;
-/// Smallest ping that holds the text of every number.
-pub const MIN_SIZE: u32 = 26;
+/// Largest ping.
+pub const MAX_SIZE: u32 = PING_SIZES.1;
 
 /// Where a buffer is. On the wire: address, key, size, each big endian.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! The device of a port in EAL: plugged in, configured, started, and taken out again.
 
 use std::ffi::{CStr, CString};
+use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -11,9 +12,9 @@ use urnic_config::{MemifRole, PortSpec};
 
 use super::door::Door;
 use super::netdev::Netdev;
-use super::rx_event::RxEvent;
 use super::{ETHERNET, PortError, packet_ring, pci, ring, signals, sigpipe, socket, vdev};
 use crate::eal::{self, Eal};
+use crate::rx_event::RxEvent;
 use crate::{Capabilities, Pool, RxChecksum, TxChecksum, log};
 
 /// How often a memif client tries to reach its server.
@@ -498,7 +499,7 @@ impl Device {
         self.nic = matches!(self.spec, PortSpec::Pci { offload: true, .. }).then_some(nic);
         self.state = State::Plugged { started: true };
         self.armed = false;
-        self.rx_event = if interrupts { RxEvent::of(id).map(Arc::new) } else { None };
+        self.rx_event = if interrupts { rx_event(id).map(Arc::new) } else { None };
         Ok(())
     }
 
@@ -571,4 +572,17 @@ impl Drop for Device {
     fn drop(&mut self) {
         self.unplug();
     }
+}
+
+/// What tells of frames at the receive queue of a started device; none if its driver has no interrupts.
+fn rx_event(id: u16) -> Option<RxEvent> {
+    // SAFETY: no pointers are passed; a port that does not exist is refused.
+    let fd = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(id, 0) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: the driver keeps it open as long as the device is started, and that is longer than this call.
+    RxEvent::new(unsafe { BorrowedFd::borrow_raw(fd) })
+        .inspect_err(|e| tracing::warn!("frames that arrive while nobody polls will wait: {e}"))
+        .ok()
 }

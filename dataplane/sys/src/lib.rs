@@ -3,6 +3,7 @@
 //! Nothing here is safe to call; `urnic-dataplane` is the interface. Flags that DPDK writes as casts and shifts, which
 //! bindgen cannot evaluate, are written out below with their names of DPDK.
 
+#![cfg(feature = "dpdk")]
 #![allow(missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals)]
 #![allow(clippy::all, clippy::undocumented_unsafe_blocks, unsafe_op_in_unsafe_fn, unnecessary_transmutes)]
 

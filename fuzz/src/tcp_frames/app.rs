@@ -50,9 +50,10 @@ impl App {
 }
 
 impl Handler<Bytes> for App {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) -> u64 {
         self.opened(conn);
         self.of(conn).established = true;
+        0
     }
 
     fn connected(&mut self, conn: ConnId, tag: u64) {

@@ -47,9 +47,10 @@ pub struct App {
 }
 
 impl Handler<Bytes> for App {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) -> u64 {
         assert!(self.conn.is_none(), "accepted twice");
         (self.conn, self.established) = (Some(conn), true);
+        0
     }
 
     fn connected(&mut self, conn: ConnId, _: u64) {

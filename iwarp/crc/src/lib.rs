@@ -15,6 +15,7 @@
 //! ```
 
 mod dispatch;
+mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod poly;
 mod portable;
@@ -22,7 +23,8 @@ mod sum;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use dispatch::{Kernel, force_kernel, kernel};
+pub use dispatch::{force_kernel, kernel};
+pub use kernel::Kernel;
 pub use sum::combine;
 
 /// The CRC register before the first byte.

@@ -3,7 +3,7 @@
 //! Source memory may change while it is read, so it is read with volatile loads; these must be aligned, hence the
 //! bytes before the first aligned word go one by one.
 
-use crate::dispatch::{Kernel, Table};
+use crate::kernel::{Kernel, Table};
 use crate::sum;
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};

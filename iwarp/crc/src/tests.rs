@@ -1,4 +1,4 @@
-use super::dispatch::Table;
+use super::kernel::Table;
 use super::*;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::thread;

@@ -257,7 +257,7 @@ impl Inbound {
         };
         let capacity = message.capacity;
         // A step back is no error. A gap is one, although the octets in it may come later: if they did not, they would be
-        // reported as received, and the buffer may hold what another peer sent (DDP-65, AMB-26).
+        // reported as received, and the buffer may hold what another peer sent (DDP-65).
         if h.mo > message.placed && !broken(Rule::AcceptGaps) || h.mo > capacity {
             let cause = if h.mo > capacity {
                 Cause::MessageOffset { mo: h.mo, capacity }

@@ -1,7 +1,7 @@
 //! CUBIC (RFC 9438): the window is a cubic function of the time since the last loss, and never below what Reno would
 //! have reached.
 
-use super::Ack;
+use super::{Ack, Algorithm, Cause, Window};
 use crate::time::Time;
 use core::time::Duration;
 
@@ -83,20 +83,33 @@ impl Cubic {
         self.cwnd_prior = window;
         self.epoch = None;
         self.fraction = 0.0;
-        self.timed_out = false;
         (f64::from(flight) * BETA) as u32
     }
 
-    /// The reduction was for a timeout.
-    pub(super) fn on_timeout(&mut self) {
-        self.timed_out = true;
-    }
-
     /// Leaves an idle period out of the time that the window is a function of (§4.2).
-    pub(super) fn skip(&mut self, idle: Duration) {
+    fn skip(&mut self, idle: Duration) {
         if let Some(epoch) = &mut self.epoch {
             epoch.start += idle;
             epoch.seen += idle;
         }
+    }
+}
+
+impl Algorithm for Cubic {
+    fn on_ack(&mut self, window: &mut Window, ack: &Ack) {
+        if let Some((acked, limited)) = window.slow_start(ack) {
+            let growth = self.growth(window.cwnd, window.mss, &Ack { acked, limited, ..*ack });
+            window.grow(growth);
+        }
+    }
+
+    fn on_congestion(&mut self, window: &mut Window, cause: Cause, flight: u32) {
+        let reduced = self.reduce(window.cwnd, window.mss, flight);
+        window.set_threshold(reduced);
+        self.timed_out = cause == Cause::Timeout;
+    }
+
+    fn on_idle(&mut self, _window: &mut Window, idle: Duration) {
+        self.skip(idle);
     }
 }

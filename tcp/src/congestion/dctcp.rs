@@ -1,6 +1,7 @@
 //! DCTCP (RFC 8257): the window is reduced by as much as the network marks, not by half. Grows as Reno does.
 
 use super::reno::Reno;
+use super::{Ack, Algorithm, Cause, Window};
 
 /// Fixed point of the fraction: this is one.
 const ONE: u32 = 1 << 10;
@@ -10,7 +11,7 @@ const GAIN_SHIFT: u32 = 4;
 /// State of DCTCP.
 #[derive(Clone, Debug)]
 pub(super) struct Dctcp {
-    reno: Reno,
+    pub(super) reno: Reno,
     /// The moving fraction of octets that were marked, of [`ONE`] (DCTCP.Alpha).
     pub(super) alpha: u32,
     /// Octets of this window until it is over.
@@ -43,24 +44,33 @@ impl Dctcp {
         (self.left, self.acked, self.marked) = (flight.max(1), 0, 0);
     }
 
-    pub(super) fn growth(&mut self, cwnd: u32, mss: u32, acked: u32) -> u32 {
-        self.reno.growth(cwnd, mss, acked)
-    }
-
     /// cwnd × (1 - alpha/2) (§3.3 step 9).
     pub(super) fn reduce_by_marks(&mut self, cwnd: u32) -> u32 {
         let cut = u64::from(cwnd) * u64::from(self.alpha.min(ONE)) / u64::from(2 * ONE);
         self.reno.reduce(2 * (cwnd - cut as u32))
     }
 
-    /// A loss is a loss (§3.5).
-    pub(super) fn reduce(&mut self, flight: u32) -> u32 {
-        self.reno.reduce(flight)
-    }
-
     /// The fraction of octets that are marked, in thousandths.
     #[cfg(test)]
     pub(super) fn alpha(&self) -> u32 {
         self.alpha * 1000 / ONE
+    }
+}
+
+impl Algorithm for Dctcp {
+    fn on_ack(&mut self, window: &mut Window, ack: &Ack) {
+        self.count(ack.acked, ack.marked, ack.flight);
+        self.reno.on_ack(window, ack);
+    }
+
+    fn on_congestion(&mut self, window: &mut Window, cause: Cause, flight: u32) {
+        match cause {
+            Cause::Marks => {
+                let reduced = self.reduce_by_marks(window.cwnd);
+                window.set_threshold(reduced);
+            }
+            // A loss is a loss (§3.5).
+            Cause::Loss | Cause::Timeout => self.reno.on_congestion(window, cause, flight),
+        }
     }
 }

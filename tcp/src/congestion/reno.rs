@@ -1,5 +1,7 @@
 //! Reno: one segment more per window, half on loss (RFC 5681), counting octets (RFC 3465).
 
+use super::{Ack, Algorithm, Cause, Window};
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reno {
     /// Octets ACKed since the window last grew.
@@ -21,5 +23,18 @@ impl Reno {
     pub(super) fn reduce(&mut self, flight: u32) -> u32 {
         self.counted = 0;
         flight / 2
+    }
+}
+
+impl Algorithm for Reno {
+    fn on_ack(&mut self, window: &mut Window, ack: &Ack) {
+        if let Some((acked, limited)) = window.slow_start(ack) {
+            let growth = self.growth(window.cwnd, window.mss, if limited { acked } else { 0 });
+            window.grow(growth);
+        }
+    }
+
+    fn on_congestion(&mut self, window: &mut Window, _cause: Cause, flight: u32) {
+        window.set_threshold(self.reduce(flight));
     }
 }

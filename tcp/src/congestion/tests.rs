@@ -1,3 +1,6 @@
+use super::cubic::Cubic;
+use super::dctcp::Dctcp;
+use super::hystart::HyStart;
 use super::*;
 use proptest::prelude::*;
 
@@ -7,8 +10,16 @@ const MSS: u32 = 1000;
 const KINDS: [Congestion; 3] = [Congestion::Reno, Congestion::Cubic, Congestion::Dctcp];
 
 /// Of one segment, sent because the window let it go.
-const PLAIN: Ack =
-    Ack { now: Time::ZERO, acked: MSS, limited: true, srtt: None, marked: false, flight: 0, rtt: None };
+const PLAIN: Ack = Ack {
+    now: Time::ZERO,
+    acked: MSS,
+    limited: true,
+    srtt: None,
+    marked: false,
+    flight: 0,
+    rtt: None,
+    rate: None,
+};
 
 fn controller(c: Congestion) -> Controller {
     Controller::new(c, MSS, INITIAL_WINDOW)
@@ -66,7 +77,7 @@ fn an_unused_window_does_not_grow() {
 #[test]
 fn reno_halves_then_adds_one_segment_per_round() {
     let mut c = controller(Congestion::Reno);
-    c.cwnd = 40 * MSS;
+    c.window.cwnd = 40 * MSS;
     // More may be outstanding behind a hole than the window ever let into the network.
     c.on_enter_recovery(100 * MSS);
     assert_eq!((c.cwnd(), c.ssthresh()), (20 * MSS, 20 * MSS)); // RFC 5681 equation 4
@@ -89,7 +100,7 @@ fn never_below_two_segments_after_loss() {
 #[test]
 fn newreno_inflates_and_deflates() {
     let mut c = controller(Congestion::Reno);
-    c.cwnd = 20 * MSS;
+    c.window.cwnd = 20 * MSS;
     c.on_enter_recovery(20 * MSS);
     c.inflate(3 * MSS);
     assert_eq!(c.cwnd(), 13 * MSS);
@@ -108,7 +119,7 @@ fn newreno_inflates_and_deflates() {
 fn timeout_restarts_with_one_segment() {
     for (kind, left) in [(Congestion::Reno, 10 * MSS), (Congestion::Cubic, 14 * MSS)] {
         let mut c = controller(kind);
-        c.cwnd = 30 * MSS;
+        c.window.cwnd = 30 * MSS;
         c.on_rto(20 * MSS, true);
         assert_eq!((c.cwnd(), c.ssthresh()), (MSS, left)); // RFC 5681 §3.1, RFC 9438 §4.8
         c.on_rto(MSS, false);
@@ -147,7 +158,7 @@ fn an_idle_window_decays() {
 fn marks_reduce_like_a_loss_but_for_dctcp() {
     for (kind, left) in [(Congestion::Reno, 20), (Congestion::Cubic, 28), (Congestion::Dctcp, 20)] {
         let mut c = controller(kind);
-        c.cwnd = 40 * MSS;
+        c.window.cwnd = 40 * MSS;
         c.on_marks(40 * MSS);
         assert_eq!((c.cwnd(), c.ssthresh()), (left * MSS, left * MSS), "{kind:?}");
         // RFC 3168 §6.1.2: no growth because of an ACK that tells of congestion.
@@ -161,8 +172,8 @@ fn marks_reduce_like_a_loss_but_for_dctcp() {
 #[test]
 fn dctcp_follows_the_fraction_of_marks() {
     let mut c = controller(Congestion::Dctcp);
-    c.cwnd = 100 * MSS;
-    c.ssthresh = 100 * MSS;
+    c.window.cwnd = 100 * MSS;
+    c.window.ssthresh = 100 * MSS;
     let window = |c: &mut Controller, marked: u32| {
         for i in 0..100 {
             let flight = 100 * MSS;
@@ -171,7 +182,7 @@ fn dctcp_follows_the_fraction_of_marks() {
         }
     };
     let alpha = |c: &Controller| match &c.algorithm {
-        Algorithm::Dctcp(a) => a.alpha(),
+        AnyAlgorithm::Dctcp(a) => a.alpha(),
         other => panic!("{other:?}"),
     };
     for _ in 0..200 {
@@ -194,7 +205,7 @@ fn dctcp_follows_the_fraction_of_marks() {
 #[test]
 fn recovery_is_proportional() {
     let mut c = controller(Congestion::Reno);
-    c.cwnd = 20 * MSS;
+    c.window.cwnd = 20 * MSS;
     c.on_enter_recovery(20 * MSS);
     c.begin_proportional(20 * MSS);
     assert!(c.nothing_recovered());
@@ -223,7 +234,7 @@ fn recovery_is_proportional() {
 fn a_mistake_is_undone_without_a_burst() {
     for kind in KINDS {
         let mut c = controller(kind);
-        c.cwnd = 40 * MSS;
+        c.window.cwnd = 40 * MSS;
         let before = c.clone();
         c.on_rto(40 * MSS, true);
         assert_eq!(c.cwnd(), MSS);
@@ -239,7 +250,7 @@ fn a_mistake_is_undone_without_a_burst() {
 /// Rounds of congestion avoidance after a loss at `segments`; the window in segments at the end of each.
 fn cubic_after_loss(segments: u32, rtt: Duration, rounds: u32) -> Vec<f64> {
     let mut c = controller(Congestion::Cubic);
-    c.cwnd = segments * MSS;
+    c.window.cwnd = segments * MSS;
     c.on_enter_recovery(segments * MSS);
     c.on_recovery_exit(c.cwnd(), false);
     (0..rounds)
@@ -286,7 +297,7 @@ fn cubic_leaves_idle_time_out() {
     let rtt = Duration::from_millis(100);
     let run = |idle: Duration| {
         let mut c = controller(Congestion::Cubic);
-        c.cwnd = 9 * MSS;
+        c.window.cwnd = 9 * MSS;
         c.on_enter_recovery(9 * MSS);
         c.on_recovery_exit(c.cwnd(), false);
         let mut now = Time::ZERO;
@@ -342,7 +353,7 @@ proptest! {
         for e in events {
             match e {
                 Event::Ack(acked, limited, t) => {
-                    c.on_ack(&Ack { now: Time(t), acked, limited, srtt: Some(Duration::from_nanos(t / 2)), marked: t % 3 == 0, flight: acked / 2 , rtt: None})
+                    c.on_ack(&Ack { now: Time(t), acked, limited, srtt: Some(Duration::from_nanos(t / 2)), marked: t % 3 == 0, flight: acked / 2, rtt: None, rate: None })
                 }
                 Event::Recovery(f) => c.on_enter_recovery(f),
                 Event::Inflate(o) => c.inflate(o),
@@ -353,8 +364,8 @@ proptest! {
                 Event::Marks(f) => c.on_marks(f),
                 Event::Progress(delivered, pipe, safe) => c.on_recovery_ack(&Progress { delivered, pipe, safe }),
             }
-            prop_assert!(c.cwnd() >= c.mss && c.cwnd() <= MAX_WINDOW, "{e:?} {c:?}");
-            prop_assert!(c.ssthresh() >= 2 * c.mss);
+            prop_assert!(c.cwnd() >= c.window.mss && c.cwnd() <= MAX_WINDOW, "{e:?} {c:?}");
+            prop_assert!(c.ssthresh() >= 2 * c.window.mss);
         }
     }
 }

@@ -32,11 +32,11 @@ impl<B: Buffers> Connection<B> {
         let flight = self.outstanding();
         let idle = acked == 0 && flight > 0 && same_window && s.payload.is_empty() && !s.has(flag::FIN);
         let marked = s.has(flag::ECE) && self.ect != 0;
-        let mut facts = Facts { acked, flight, una: self.snd_una, idle, marked, rtt: None };
+        let mut facts = Facts { acked, flight, una: self.snd_una, idle, marked, rtt: None, turned: false };
         let unquiet = idle || self.is_unquiet(s);
         let mut delivered = Delivered::new(self.cold.recover);
         if acked > 0 {
-            self.advance(cx, s, &mut delivered);
+            facts.turned = self.advance(cx, s, &mut delivered);
             if self.cold.cwnd_limited && self.cold.congestion.in_first_slow_start() {
                 facts.rtt = delivered.newest.filter(|n| !n.again).map(|n| cx.now - n.at);
             }
@@ -101,33 +101,44 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// SND.UNA moves.
-    fn advance<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment, delivered: &mut Delivered) {
+    /// SND.UNA moves. True: it ends a round trip whose rate is known.
+    fn advance<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment, delivered: &mut Delivered) -> bool {
         let una = core::mem::replace(&mut self.snd_una, s.ack);
         if (una.0 ^ s.ack.0) >> 30 != 0 {
             self.follow();
         }
         self.dup_acks = 0;
         self.cold.scoreboard.acknowledge(s.ack, delivered);
-        if let Some(newest) = delivered.newest {
-            self.measure(cx.now, s, &newest);
-        }
+        let turns = delivered.newest.is_some_and(|newest| self.measure(cx.now, s, &newest));
         let c = &mut self.cold;
         c.queue.acknowledge(s.ack);
         c.delivered += u64::from(s.ack - una);
+        c.round.app_limited |= !c.cwnd_limited;
+        let turned = turns && self.turn_round(cx.now);
+        let c = &mut self.cold;
         c.retries = 0;
         c.soft_error = false;
         if self.snd_una == self.snd_nxt {
             self.rtx_at = Time::MAX; // RFC 6298 (5.2)
             c.due = Due::Timeout;
             c.stalled_since = Time::MAX;
-            return;
+            return turned;
         }
         c.stalled_since = cx.now;
         // RFC 6298 (5.3); in NewReno's recovery only for the first partial ACK (RFC 6582 §3.2, step 3).
         if !(self.recovery == Recovery::NewReno && c.partial_acked) {
             self.restart_timer(cx.now);
         }
+        turned
+    }
+
+    /// A round trip is over, and the next one begins.
+    #[inline(never)]
+    fn turn_round(&mut self, now: Time) -> bool {
+        let c = &mut self.cold;
+        let rate = c.round.turn(now, c.delivered);
+        c.rate = rate.or(c.rate);
+        rate.is_some()
     }
 
     /// Numbers that are kept for as long as it takes until they matter follow SND.UNA, or they would seem to lie ahead of
@@ -142,23 +153,25 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// A round-trip sample, once per round trip: of the newest transmission that was acknowledged. Of one that was sent
-    /// again only if the timestamp that is echoed was sent with it or later (RFC 6298 §3, RFC 7323 §4.1).
+    /// again only if the timestamp that is echoed was sent with it or later (RFC 6298 §3, RFC 7323 §4.1). True: it ends a round
+    /// trip.
     #[inline]
-    fn measure(&mut self, now: Time, s: &Segment, newest: &Sent) {
+    fn measure(&mut self, now: Time, s: &Segment, newest: &Sent) -> bool {
         if s.ack.le(self.cold.sample_at) {
-            return;
+            return false;
         }
         let rtt = now - newest.at;
         if newest.again {
             let since = |t: u32| Seq(t).ge(Seq(self.timestamp(newest.at)));
             let sure = self.flags.has(Flags::TIMESTAMPS) && s.timestamps.is_some_and(|t| since(t.echo));
             if !sure || rtt < self.cold.rtt.min_rtt() {
-                return;
+                return false;
             }
         }
         self.cold.rtt.sample(rtt);
         self.cold.sample_at = self.snd_nxt;
         self.cold.sampled = true;
+        true
     }
 
     /// Octets in flight, as far as one knows (RFC 8985 §9.3): not those that are SACKed or count as lost.

@@ -2,12 +2,13 @@
 
 use super::{Connection, Flags, Recovery, State};
 use crate::buffers::Buffers;
+use crate::congestion::Rate;
 use crate::net::Net;
 use core::time::Duration;
 
 /// A connection's figures, for people and tests, with the meaning of Linux's `tcp_info` where that has them (named in
 /// brackets). Amounts are octets, not segments.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ConnInfo {
     /// Its state [tcpi_state].
     pub state: State,
@@ -57,6 +58,8 @@ pub struct ConnInfo {
     pub reordering: bool,
     /// Octets per second at which segments leave, if the sender is paced [tcpi_pacing_rate].
     pub pacing_rate: Option<u64>,
+    /// How fast the path has delivered in the last round trip of which that is known [tcpi_delivery_rate].
+    pub delivery_rate: Option<Rate>,
     /// SACK was negotiated [TCPI_OPT_SACK].
     pub sack: bool,
     /// Timestamps were negotiated [TCPI_OPT_TIMESTAMPS].
@@ -66,9 +69,10 @@ pub struct ConnInfo {
 }
 
 /// How a connection repairs losses, as Linux distinguishes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryState {
     /// Nothing is missing.
+    #[default]
     Open,
     /// Something is late.
     Disorder,
@@ -110,6 +114,7 @@ impl<B: Buffers> Connection<B> {
             received: self.received,
             retransmits: c.retransmits,
             reordering: c.rack.reordering,
+            delivery_rate: c.rate,
             pacing_rate: if paced { self.pacing_rate() } else { None },
             sack: self.flags.has(Flags::SACK),
             timestamps: self.flags.has(Flags::TIMESTAMPS),

@@ -2,7 +2,8 @@
 
 use super::{Connection, Cx, Flags, Recovery};
 use crate::buffers::{Buffers, Transmit};
-use crate::wire::{Segment, ecn, flag};
+use crate::ecn;
+use crate::wire::{Segment, flag};
 
 impl<B: Buffers> Connection<B> {
     /// Data arrived on a connection with ECN: decides what our ACKs say from now on.

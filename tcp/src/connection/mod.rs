@@ -15,16 +15,18 @@ mod pmtu;
 mod probe;
 mod queue;
 mod rack;
+mod rate;
 mod repair;
 mod timers;
 mod volley;
 
-use crate::arp::Neighbour;
 use crate::buffers::{Buffers, CloseReason, ConnId};
 use crate::config::{Ecn, Patience, TcpConfig};
-use crate::congestion::{Congestion, Controller};
+use crate::congestion::{Congestion, Controller, Rate};
+use crate::ecn;
 use crate::listen::Embryo;
-use crate::net::Net;
+use crate::neighbours::Neighbour;
+use crate::net::{Net, ip_tcp};
 use crate::reassembly::Reassembly;
 use crate::rtt::{RttConfig, RttEstimator};
 use crate::scoreboard::Scoreboard;
@@ -32,14 +34,15 @@ use crate::seq::Seq;
 use crate::table::Key;
 use crate::time::Time;
 use crate::timewait::TimeWait;
-use crate::wire::{SynOptions, ecn};
+use crate::wire::SynOptions;
 pub use info::{ConnInfo, RecoveryState};
 use output::Next;
 use parked::Parked;
 use pmtu::PathMtu;
 use probe::Probe;
-use queue::SendQueue;
+use queue::RecordQueue;
 use rack::Rack;
+use rate::Round;
 use repair::{Frto, Undo};
 
 /// Out-of-order frames that a connection with this receive window holds at most: a window of segments of half a KiB.
@@ -56,18 +59,14 @@ const MIN_PEER_MSS: u16 = 216;
 /// The peer's MSS if it does not say (RFC 9293 §3.7.1).
 pub(crate) const DEFAULT_PEER_MSS: u16 = 536;
 const DEFAULT_PEER_MSS_V6: u16 = 1220;
-/// Octets of IP and TCP headers without options or extensions.
-pub(crate) fn ip_tcp(key: Key) -> u16 {
-    if key.is_v6() { 60 } else { 40 }
-}
-
 /// Octets that the timestamps option takes in every segment.
 const TIMESTAMPS_LEN: u16 = 12;
 
 /// The states of RFC 9293 §3.3.2 that a `Connection` can be in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
     /// Our SYN is out.
+    #[default]
     SynSent,
     /// Both SYNs crossed (simultaneous open).
     SynReceived,
@@ -226,7 +225,7 @@ pub(crate) struct Connection<B: Buffers> {
 
 /// The rest.
 pub(crate) struct Cold<B: Buffers> {
-    pub queue: SendQueue<B::Payload>,
+    pub queue: RecordQueue<B::Payload>,
     pub congestion: Controller,
     pub rtt: RttEstimator,
     pub scoreboard: Scoreboard,
@@ -250,6 +249,10 @@ pub(crate) struct Cold<B: Buffers> {
     pub partial_acked: bool,
     /// The congestion window, and nothing else, ended the last transmission (RFC 9438 §5.8).
     pub cwnd_limited: bool,
+    /// The round trip that is measured, of those whose rate congestion control hears of.
+    round: Round,
+    /// The last such rate.
+    pub rate: Option<Rate>,
     /// When the retransmission timer fires if nothing else comes before it.
     pub rto_at: Time,
     /// What `rtx_at` is.
@@ -351,7 +354,7 @@ impl<B: Buffers> Connection<B> {
             heard: now,
             received: 0,
             cold: Box::new(Cold {
-                queue: SendQueue::new(iss + 1),
+                queue: RecordQueue::new(iss + 1),
                 congestion: Controller::new(cfg.congestion, u32::from(DEFAULT_PEER_MSS), cfg.initial_window),
                 rtt: RttEstimator::new(&rtt),
                 scoreboard: Scoreboard::new(iss),
@@ -366,6 +369,8 @@ impl<B: Buffers> Connection<B> {
                 resend_first: false,
                 partial_acked: false,
                 cwnd_limited: false,
+                round: Round::default(),
+                rate: None,
                 rto_at: Time::MAX,
                 due: Due::Timeout,
                 probe: None,

@@ -3,10 +3,11 @@
 use super::{Connection, Cx, Fate, Flags, State};
 use crate::buffers::{Buffers, CloseReason, Handler, Transmit};
 use crate::config::Ecn;
+use crate::ecn;
 use crate::net::Net;
 use crate::seq::Seq;
 use crate::table::Key;
-use crate::wire::{Options, Segment, SynOptions, TcpFields, Timestamps, ecn, flag, put_syn};
+use crate::wire::{Options, Segment, SynOptions, TcpFields, Timestamps, flag, put_syn};
 
 /// What we offer in a SYN, or answer to a peer that offered `peer` in its own.
 pub(crate) fn syn_options(net: &Net, key: Key, peer: Option<&SynOptions>) -> SynOptions {

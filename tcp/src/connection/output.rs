@@ -4,11 +4,12 @@ use super::queue::Pieces;
 use super::repair::Frto;
 use super::{Connection, Cx, Due, Flags, Recovery, State};
 use crate::buffers::{Buffers, Transmit};
+use crate::ecn;
 use crate::sabotage::{Rule, broken};
 use crate::scoreboard::DUP_THRESH;
 use crate::seq::Seq;
 use crate::time::Time;
-use crate::wire::{Options, Segment, TcpFields, Timestamps, ecn, flag, put_sack, put_timestamps};
+use crate::wire::{Options, Segment, TcpFields, Timestamps, flag, put_sack, put_timestamps};
 
 /// What to send next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,9 @@ impl<B: Buffers> Connection<B> {
     /// double, a little more than the window afterwards.
     pub(super) fn pacing_rate(&self) -> Option<u64> {
         let c = &self.cold;
+        if let Some(rate) = c.congestion.pacing_rate() {
+            return Some(rate.max(1));
+        }
         let srtt = c.rtt.srtt()?.as_nanos().max(1);
         let percent = if c.congestion.in_slow_start() { 200 } else { 125 };
         let rate = u128::from(c.congestion.cwnd()) * 10_000_000 * percent / srtt;

@@ -5,10 +5,11 @@
 //! segments of the full size are tried again; if the first of them is lost, one timeout ends the trial.
 
 use super::repair::Frto;
-use super::{Connection, Cx, Recovery, State, TIMESTAMPS_LEN, ip_tcp};
+use super::{Connection, Cx, Recovery, State, TIMESTAMPS_LEN};
 use crate::buffers::Buffers;
 use crate::connection::Flags;
 use crate::ipv6::MIN_MTU;
+use crate::net::ip_tcp;
 use crate::pmtu::LIFETIME;
 use crate::seq::Seq;
 use crate::time::Time;

@@ -19,7 +19,7 @@ struct Record<P> {
 }
 
 impl<P> Record<P> {
-    /// See [`SendQueue::segment_len`]; `rest` octets are left from `seq` on.
+    /// See [`RecordQueue::segment_len`]; `rest` octets are left from `seq` on.
     fn cut(&self, seq: Seq, rest: u32, max: u32, train: u32) -> u32 {
         let unit = u32::from(self.unit);
         let into = seq.since(self.start) % unit;
@@ -34,7 +34,7 @@ impl<P> Record<P> {
 /// Records from SND.UNA on, in order and without gaps. What is acknowledged leaves; the rest can be cut into
 /// segments again and again.
 #[derive(Debug)]
-pub(crate) struct SendQueue<P> {
+pub(crate) struct RecordQueue<P> {
     records: VecDeque<Record<P>>,
     /// The sequence number that the next record gets.
     end: Seq,
@@ -45,9 +45,9 @@ pub(crate) struct SendQueue<P> {
 /// The pieces of one segment.
 pub(crate) type Pieces<'a, P> = ArrayVec<Piece<'a, P>, MAX_PIECES>;
 
-impl<P: Payload> SendQueue<P> {
+impl<P: Payload> RecordQueue<P> {
     pub fn new(start: Seq) -> Self {
-        SendQueue { records: VecDeque::new(), end: start, cursor: 0 }
+        RecordQueue { records: VecDeque::new(), end: start, cursor: 0 }
     }
 
     /// The sequence number after the last octet.

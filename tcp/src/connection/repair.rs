@@ -53,6 +53,8 @@ pub(super) struct Facts {
     pub marked: bool,
     /// The round-trip time of the newest segment that it acknowledges, in the first slow start.
     pub rtt: Option<Duration>,
+    /// It ends a round trip whose rate is known.
+    pub turned: bool,
 }
 
 impl<B: Buffers> Connection<B> {
@@ -107,7 +109,8 @@ impl<B: Buffers> Connection<B> {
         let c = &mut self.cold;
         let limited = c.cwnd_limited || self.recovery == Recovery::Timeout;
         let (srtt, marked, flight) = (c.rtt.srtt(), f.marked, self.snd_nxt - self.snd_una);
-        c.congestion.on_ack(&Ack { now: cx.now, acked: f.acked, limited, srtt, marked, flight, rtt: f.rtt });
+        let (rtt, rate) = (f.rtt, c.rate.filter(|_| f.turned));
+        c.congestion.on_ack(&Ack { now: cx.now, acked: f.acked, limited, srtt, marked, flight, rtt, rate });
     }
 
     /// Finds losses, begins recovery, and lets go as much as arrived (RFC 8985 §6, RFC 6937).

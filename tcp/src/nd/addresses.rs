@@ -1,7 +1,7 @@
 //! Our addresses: given, or made of a router's prefix; and whether another host has them (RFC 4862).
 
 use super::{DEFEND_INTERVAL, Inet6};
-use crate::ipv6::{self, is_link_local};
+use crate::ipv6::{self, interface_id, is_link_local};
 use crate::nd::message::{self, advert};
 use crate::time::Time;
 use core::net::Ipv6Addr;
@@ -85,17 +85,6 @@ impl Own {
     pub fn asked_with(&self, nonce: &[u8]) -> bool {
         matches!(self.state, State::Tentative { nonce: own, .. } if nonce == own)
     }
-}
-
-/// The second half of the addresses of a station (RFC 4291 appendix A).
-fn interface_id(mac: [u8; 6]) -> u128 {
-    let [a, b, c, d, e, f] = mac;
-    u128::from(u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]))
-}
-
-/// The address that a station has on its link by itself.
-pub(crate) fn link_local(mac: [u8; 6]) -> Ipv6Addr {
-    Ipv6Addr::from_bits(0xfe80_u128 << 112 | interface_id(mac))
 }
 
 impl Inet6 {

@@ -3,9 +3,9 @@
 //! As with ARP a connection holds its neighbour by index, the cache is bounded, and neighbours that no connection holds
 //! make room for others. Nobody enters the cache by an advertisement; by a solicitation only who asks for us.
 
-use crate::arp::{Neighbour, Resolved};
+use crate::arp::Resolved;
 use crate::audit::{Fault, must};
-use crate::neighbours::{self, Places};
+use crate::neighbours::{self, Neighbour, Places};
 use crate::time::Time;
 use core::net::Ipv6Addr;
 use core::time::Duration;

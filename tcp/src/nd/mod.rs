@@ -10,13 +10,13 @@ mod cache;
 pub(crate) mod message;
 mod router;
 
-use crate::arp::{Claim, Neighbour, Resolved};
+use crate::arp::{Claim, Resolved};
 use crate::config::{Address, Route, StackConfig, same_prefix};
 use crate::ipv6::{self, is_link_local, is_no_host};
+use crate::neighbours::Neighbour;
 use crate::secret::Secret;
 use crate::time::Time;
 use addresses::Own;
-pub(crate) use addresses::link_local;
 use cache::{Advert, Cache};
 use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
@@ -89,7 +89,7 @@ impl Inet6 {
         let mut own: Vec<Own> = cfg.addresses.iter().filter_map(fixed).collect();
         let enabled = !own.is_empty() || cfg.autoconf;
         if enabled && !own.iter().any(|a| is_link_local(a.ip)) {
-            own.push(Own::fixed(addresses::link_local(cfg.mac), 64));
+            own.push(Own::fixed(ipv6::link_local(cfg.mac), 64));
         }
         let mut inet = Inet6 {
             mac: cfg.mac,

@@ -2,8 +2,9 @@
 //! are taken as one.
 
 use super::*;
+use crate::ecn;
 use crate::seq::Seq;
-use crate::wire::{Timestamps, ecn};
+use crate::wire::Timestamps;
 
 /// The newest of some ACKs of one connection, each of which acknowledged more than the one before it.
 pub(super) struct Acks {

@@ -4,9 +4,10 @@ use super::*;
 use crate::connection::DEFAULT_PEER_MSS;
 use crate::connection::open::{syn_ack_window, syn_flags, syn_options};
 use crate::cookie::{self, Cookies};
+use crate::ecn;
 use crate::seq::Seq;
 use crate::timewait::Verdict;
-use crate::wire::{Options, SynOptions, TcpFields, Timestamps, ecn, put_syn, put_timestamps};
+use crate::wire::{Options, SynOptions, TcpFields, Timestamps, put_syn, put_timestamps};
 
 impl<B: Buffers> Stack<B> {
     /// Accepts connections to `port` (zero: any free one), at most `backlog` of them half open at a time.
@@ -286,7 +287,10 @@ impl<B: Buffers> Stack<B> {
         c.accept(e, &self.net, now);
         let id = self.adopt(c);
         self.net.counters.passive_opens += 1;
-        h.accepted(e.listener, id, peer);
+        let tag = h.accepted(e.listener, id, peer);
+        if let Some(c) = self.connections.get_mut(id.index) {
+            c.tag = tag;
+        }
         self.arrive(now, id.index, s, frame, h, tx);
     }
 

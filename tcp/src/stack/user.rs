@@ -59,13 +59,6 @@ impl<B: Buffers> Stack<B> {
         Ok(id)
     }
 
-    /// Gives a connection the number that its events carry.
-    pub fn set_tag(&mut self, conn: ConnId, tag: u64) {
-        if let Some(c) = self.get_mut(conn) {
-            c.tag = tag;
-        }
-    }
-
     /// Gives a connection time limits of its own, or with `None` those of the configuration.
     pub fn set_patience(&mut self, conn: ConnId, patience: Option<Patience>) {
         if let Some(c) = self.get_mut(conn) {

@@ -42,8 +42,9 @@ struct App {
 }
 
 impl Handler<Trusted> for App {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) -> u64 {
         self.conn = Some(conn);
+        0
     }
 
     fn connected(&mut self, _: ConnId, _: u64) {}

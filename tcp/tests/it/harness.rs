@@ -153,12 +153,13 @@ impl App {
 }
 
 impl Handler<Vec<u8>> for App {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, peer: SocketAddr) {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, peer: SocketAddr) -> u64 {
         // Both sides derive the identities from the active opener's address.
         let who = u64::from(peer.port());
         let script = self.on_accept.clone().unwrap_or(Script::silent());
         self.add(conn, 1_000_000 + who, who, script, true);
         self.accepted += 1;
+        0
     }
 
     fn connected(&mut self, conn: ConnId, _: u64) {

@@ -64,8 +64,9 @@ struct App {
 }
 
 impl Handler<Fixed> for App {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) -> u64 {
         self.accepted.push(conn);
+        0
     }
 
     fn connected(&mut self, _: ConnId, _: u64) {}

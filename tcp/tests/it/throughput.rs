@@ -30,6 +30,24 @@ fn a_clean_link_is_filled() {
     }
 }
 
+/// What congestion control is told of the path: the rate at which it delivers, once per round trip, and whether the program
+/// had enough to send to find out.
+#[test]
+fn the_rate_of_delivery_is_that_of_the_link() {
+    for (octets, limited) in [(u64::MAX / 2, false), (1448 * 40, true)] {
+        let mut w = World::pair("rate=100mbit,delay=2ms,queue=1000", |_| {});
+        w.hosts[1].app.unchecked = true;
+        w.open(Script { records: vec![1448], close_first: false, ..Script::send(octets) }, Script::silent());
+        w.run(Duration::from_secs(2), |_| false);
+        let stack = &w.hosts[0].stack;
+        let conn = stack.connections().next().expect("a connection");
+        let rate = stack.info(conn).and_then(|info| info.delivery_rate).expect("round trips");
+        assert_eq!(rate.app_limited, limited, "{rate:?}");
+        let share = rate.octets as f64 * 8.0 / (1e8 * 1448.0 / 1538.0);
+        assert!(limited || (0.95..1.05).contains(&share), "{rate:?}");
+    }
+}
+
 #[test]
 fn the_window_bounds_a_long_path() {
     let (rate, _) = goodput("rate=10gbit,delay=5ms,queue=5000", 50_000_000, |c| c.tcp.recv_window = 1 << 20);

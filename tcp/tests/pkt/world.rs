@@ -121,10 +121,11 @@ pub struct Events {
 }
 
 impl Handler<Vec<u8>> for Events {
-    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) {
+    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) -> u64 {
         let peer = crate::translate::script_address(peer);
         self.sessions.entry(conn).or_default().accepted = true;
         self.accepted.push((listener, conn, peer));
+        0
     }
 
     fn connected(&mut self, conn: ConnId, _: u64) {

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 
 use urnic::{Error, PostError};
 
@@ -20,6 +21,22 @@ pub fn set_errno(errno: Errno) {
 pub extern "C" fn last_errno() -> Errno {
     // SAFETY: the location is this thread's own.
     unsafe { *libc::__errno_location() }
+}
+
+/// Says on standard error what is wrong. Nobody may be there to read it, which is no reason to panic; and no lock is taken: a
+/// forked child may not have the thread that held it.
+pub fn complain(message: &str) {
+    let line = format!("urnic: {message}\n");
+    // SAFETY: so many readable bytes.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+}
+
+/// The errno of a call in a forked child, which is told why, once.
+#[cold]
+pub fn none_in_child() -> Errno {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| complain(&urnic::Error::Forked.to_string()));
+    libc::ENODEV
 }
 
 unsafe extern "C" {
@@ -76,7 +93,7 @@ fn caught<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
 /// threads that it has not may have held any lock.
 pub fn guarded<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     if urnic::in_forked_child() {
-        return Err(crate::rnic::none_in_child());
+        return Err(none_in_child());
     }
     guarded_anywhere(body)
 }
@@ -115,7 +132,7 @@ pub fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
 #[inline]
 pub fn status_fast(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     if urnic::in_forked_child() {
-        return as_status(Err(crate::rnic::none_in_child()));
+        return as_status(Err(none_in_child()));
     }
     as_status(guarded_fast(body))
 }

@@ -3,13 +3,13 @@
 
 use std::io::IsTerminal;
 use std::net::IpAddr;
-use std::sync::{Mutex, Once, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tracing_subscriber::EnvFilter;
-use urnic::{Device, DeviceAttr, EventChannel};
+use urnic::{Device, DeviceAttr};
 use urnic_config::{Cidr, Config, Mac, Progress, RtrChoice, Sources};
 
-use crate::call::{Errno, errno_of};
+use crate::call::{Errno, complain, errno_of, none_in_child};
 
 /// The device as C sees it.
 pub const NAME: &str = "urnic0";
@@ -19,8 +19,6 @@ pub const PORT: u8 = 1;
 /// An open device.
 pub struct Rnic {
     pub device: Device,
-    /// For connections that this process asks for.
-    pub connector: EventChannel,
     /// As it was when the device was opened; the link may have changed since.
     pub attributes: DeviceAttr,
     pub config: &'static Config,
@@ -67,14 +65,6 @@ pub fn config() -> Option<&'static Config> {
         .as_ref()
 }
 
-/// Says on standard error what is wrong. Nobody may be there to read it, which is no reason to panic; and no lock is taken: a
-/// forked child may not have the thread that held it.
-fn complain(message: &str) {
-    let line = format!("urnic: {message}\n");
-    // SAFETY: so many readable bytes.
-    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
-}
-
 fn load() -> Result<Config, String> {
     let mut config = Config::load(&Sources::process()).map_err(|e| e.to_string())?;
     if config.port.spec.is_none() || !config.ip.is_configured() {
@@ -89,14 +79,6 @@ fn load() -> Result<Config, String> {
         config.mpa.rtr = RtrChoice::Any;
     }
     Ok(config)
-}
-
-/// The errno of a call in a forked child, which is told why, once.
-#[cold]
-pub fn none_in_child() -> Errno {
-    static SAID: Once = Once::new();
-    SAID.call_once(|| complain(&urnic::Error::Forked.to_string()));
-    libc::ENODEV
 }
 
 /// The device, opened if it is not yet.
@@ -120,10 +102,8 @@ pub fn rnic() -> Result<&'static Rnic, Errno> {
 
 fn start(config: &'static Config) -> urnic::Result<Rnic> {
     let device = Device::open(config)?;
-    let connector = device.create_event_sink(Box::new(crate::cm::dispatch))?;
-    device.sink_async_events(Box::new(crate::ibv::async_event::dispatch));
     let attributes = device.attributes()?;
-    Ok(Rnic { device, connector, attributes, config })
+    Ok(Rnic { device, attributes, config })
 }
 
 /// What `liburnic.so` calls when the program is about to end without running exit handlers, as kernels close connections
@@ -144,7 +124,7 @@ fn log() {
     let asked = EnvFilter::try_from_env("URNIC_LOG");
     let timed = asked.is_ok();
     let log = tracing_subscriber::fmt()
-        .with_env_filter(asked.unwrap_or_else(|_| EnvFilter::new("warn,dpdk=error")))
+        .with_env_filter(asked.unwrap_or_else(|_| EnvFilter::new("warn,urnic_dataplane::dpdk=error")))
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .log_internal_errors(false); // it would panic where nobody reads standard error

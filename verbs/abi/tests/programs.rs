@@ -222,7 +222,7 @@ const MOST_WAITING: u64 = 16_384;
 /// has arrived.
 fn soak(seconds: u32) {
     let seed = std::env::var("URNIC_SEED").unwrap_or_else(|_| std::process::id().to_string());
-    let log = Some("warn,urnic::shard::linger=debug");
+    let log = Some("warn,urnic::drive::shard::linger=debug");
     let output = run_for("soak", &[&seconds.to_string(), &seed], Watched::No, PATIENCE + 2 * seconds, log);
     let printed = text(&output);
     assert!(output.status.success(), "seed {seed}: {printed}");

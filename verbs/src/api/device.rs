@@ -14,7 +14,11 @@ use crate::api::cq::{Cq, CqInit};
 use crate::api::events::AsyncEvents;
 use crate::api::inspect::Inspector;
 use crate::api::pd::{Pd, PdShared};
-use crate::drive::shard::{EngineOps, Shard, Ties, linger_at_exit};
+use crate::drive::clock::Clock;
+use crate::drive::engine::{Engine, MpaConfig};
+use crate::drive::open::{choose_kernel, secret};
+use crate::drive::shard::{EngineAttr, EngineOps, Shard, Ties, linger_at_exit};
+use crate::drive::transport::Transport;
 use crate::shared::channel::ChannelShared;
 use crate::shared::clock::DeviceClock;
 use crate::shared::cm::EventSink;
@@ -23,7 +27,7 @@ use crate::shared::cq::{CqShared, check_depth};
 use crate::shared::doorbell::Doorbells;
 use crate::shared::error::{Error, Result};
 use crate::shared::events::{AsyncQueue, AsyncSink};
-use crate::shared::memory::{Allocate, Regions};
+use crate::shared::memory::{Allocate, PageAllocator, Regions};
 use crate::shared::numbers::{
     MAX_CQE, MAX_CQS, MAX_INLINE, MAX_QPS, MAX_SGE, MAX_SRQS, MAX_WR, Number, Numbers,
 };
@@ -140,12 +144,38 @@ impl Device {
             return Err(Error::Forked);
         }
         let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
-        let (engine, memory) = crate::drive::engine::open(config, doorbells.clone())?;
+        let (engine, memory) = crate::drive::open::open(config, doorbells.clone())?;
         let ties = engine.ties();
         let core = config.engine.cores.first().copied();
         let shard = Shard::new(engine, doorbells, config.engine.progress, core)?;
         linger_at_exit(&shard);
         Ok(Self::new(shard, ties, memory, true))
+    }
+
+    /// A device whose connections are carried by `transport`. Of `config` the sections `engine`, `mpa` and `ip` count; the last
+    /// only says which addresses are shown where the transport does not tell its own.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if there are no descriptors or threads left; [`Error::Forked`].
+    pub fn over<T: Transport + 'static>(transport: T, clock: impl Clock, config: &Config) -> Result<Self> {
+        choose_kernel(config.engine.crc_kernel)?;
+        let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
+        let mpa = MpaConfig::of(config);
+        let attributes = EngineAttr {
+            mac: [0; 6],
+            addresses: config.ip.addresses.clone(),
+            mtu: config.port.mtu,
+            port: "transport".to_owned(),
+            link_up: false,
+            capabilities: None,
+            gso_max: 0,
+            ird: mpa.ird,
+            ord: mpa.ord,
+            counters: Vec::new(),
+        };
+        let engine = Engine::new(transport, clock, secret()?, mpa, doorbells.clone(), attributes)?;
+        let core = config.engine.cores.first().copied();
+        Self::from_engine(Box::new(engine), doorbells, Arc::new(PageAllocator), config.engine.progress, core)
     }
 
     /// A device on a simulated engine; when it ends it waits for nothing, because time may stand still.

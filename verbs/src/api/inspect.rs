@@ -119,6 +119,9 @@ fn text(counters: &[(&'static str, u64)], connections: &[ConnectionAttr]) -> Str
         if let Some(rate) = t.pacing_rate {
             let _ = write!(text, " pacing_rate={rate}");
         }
+        if let Some(rate) = t.delivery_rate {
+            let _ = write!(text, " delivery_rate={} app_limited={}", rate.octets, rate.app_limited);
+        }
         for (name, yes) in
             [("reordering", t.reordering), ("sack", t.sack), ("timestamps", t.timestamps), ("ecn", t.ecn)]
         {

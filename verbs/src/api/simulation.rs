@@ -14,10 +14,13 @@
 
 use crate::api::device::Device;
 
+use crate::drive::clock::Clock;
+use crate::drive::engine::Engine;
 pub use crate::drive::engine::MpaConfig;
-use crate::drive::engine::{Clock, Engine, choose_kernel};
+use crate::drive::open::choose_kernel;
 use crate::drive::port::sim::{SimPort, SimWire};
 use crate::drive::shard::EngineAttr;
+use crate::drive::transport::over_port::OverPort;
 use crate::shared::doorbell::Doorbells;
 use crate::shared::error::Result;
 use crate::shared::memory::PageAllocator;
@@ -35,9 +38,14 @@ pub use urnic_tcp::{Congestion, TcpConfig};
 /// What is different about the MPA settings of a device.
 pub type MpaChange = fn(&mut MpaConfig);
 
+/// Makes device number so-and-so on a transport of its own.
+pub type Carrier = fn(&Options, usize, &SimClock) -> Result<Device>;
+
 /// What is simulated.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// What the devices are on instead of TCP over the simulated network; what concerns those has no effect then.
+    pub carrier: Option<Carrier>,
     /// How many devices; 10.0.0.1 is the first one's address.
     pub devices: usize,
     /// What the network does to frames, and the seed of it all.
@@ -77,6 +85,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
+            carrier: None,
             devices: 2,
             network: Impairment::default(),
             ipv6: false,
@@ -126,7 +135,8 @@ struct Guest {
 
 struct Node {
     device: Device,
-    wire: SimWire,
+    /// Its end of the network.
+    wire: Option<SimWire>,
 }
 
 impl Simulation {
@@ -146,7 +156,10 @@ impl Simulation {
         choose_kernel(options.crc_kernel)?;
         let clock = SimClock::default();
         let nodes = (0..options.devices)
-            .map(|i| Node::new(i, options, clock.clone(), Progress::Inline))
+            .map(|i| match options.carrier {
+                Some(carrier) => carrier(options, i, &clock).map(|device| Node { device, wire: None }),
+                None => Node::new(i, options, clock.clone(), Progress::Inline),
+            })
             .collect::<Result<_>>()?;
         let network = Network::new(options.devices + hosts.len(), &options.network);
         let hosts = hosts.into_iter().map(|host| Guest { host, arrived: VecDeque::new() }).collect();
@@ -216,7 +229,9 @@ impl Simulation {
     /// # Panics
     /// If there is no such device.
     pub fn set_link(&mut self, index: usize, up: bool) {
-        self.nodes[index].wire.set_link(up);
+        if let Some(wire) = &self.nodes[index].wire {
+            wire.set_link(up);
+        }
     }
 
     /// Gives every device a pass and carries frames; with nothing to do now, time moves on to the next thing that
@@ -225,7 +240,7 @@ impl Simulation {
         let now = self.clock.now();
         while let Some(delivery) = self.network.pop(now) {
             if let Some(node) = self.nodes.get(delivery.to) {
-                node.wire.deliver(delivery.frame);
+                node.wire.iter().for_each(|wire| wire.deliver(delivery.frame.clone()));
             } else if let Some(guest) = self.hosts.get_mut(delivery.to - self.nodes.len()) {
                 guest.arrived.push_back(delivery.frame);
             }
@@ -242,7 +257,7 @@ impl Simulation {
         }
         let mut sent = Vec::new();
         for (from, node) in self.nodes.iter().enumerate() {
-            while let Some(frame) = node.wire.take() {
+            while let Some(frame) = node.wire.as_ref().and_then(SimWire::take) {
                 sent.push((from, frame));
             }
         }
@@ -279,7 +294,7 @@ impl Drop for Simulation {
     fn drop(&mut self) {
         self.clock.advance_by(1_000_000_000);
         for node in &self.nodes {
-            node.wire.set_link(false);
+            node.wire.iter().for_each(|wire| wire.set_link(false));
             node.device.shared.shard.pass();
         }
     }
@@ -292,13 +307,6 @@ impl Node {
         clock: C,
         progress: Progress,
     ) -> Result<Self> {
-        let (mut port, wire) = SimPort::new(options.mtu);
-        port.set_gso_max(options.gso_max);
-        port.set_lends_from(options.lends_from);
-        if options.lends_own_only {
-            port.set_lends_own_only();
-        }
-        port.set_send_buffers(options.send_buffers);
         let ip = Simulation::address(index);
         let seed = options.network.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(index as u64);
         let mut addresses = vec![Cidr { address: ip.into(), prefix: options.prefix }];
@@ -337,24 +345,32 @@ impl Node {
             counters: Vec::new(),
         };
         let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
-        let engine = Engine::new(port, clock, stack, mpa, doorbells.clone(), attributes)?;
+        let (port, wire) = port(options);
+        let transport = OverPort::new(port, stack, clock.now())?;
+        let engine = Engine::new(transport, clock, seed, mpa, doorbells.clone(), attributes)?;
         let memory = Arc::new(PageAllocator);
         let device = Device::from_engine(Box::new(engine), doorbells, memory, progress, None)?;
-        Ok(Node { device, wire })
+        Ok(Node { device, wire: Some(wire) })
     }
+}
+
+/// A device's port on a simulated network.
+fn port(options: &Options) -> (SimPort, SimWire) {
+    let (mut port, wire) = SimPort::new(options.mtu);
+    port.set_gso_max(options.gso_max);
+    port.set_lends_from(options.lends_from);
+    if options.lends_own_only {
+        port.set_lends_own_only();
+    }
+    port.set_send_buffers(options.send_buffers);
+    (port, wire)
 }
 
 /// A device in real time, which can reach itself only.
 #[cfg(test)]
 pub(crate) fn alone(progress: Progress) -> Result<Device> {
-    #[derive(Clone)]
-    struct Watch(std::time::Instant);
-    impl Clock for Watch {
-        fn now(&self) -> urnic_tcp::Time {
-            urnic_tcp::Time(self.0.elapsed().as_nanos() as u64)
-        }
-    }
-    Node::new(0, &Options::default(), Watch(std::time::Instant::now()), progress).map(|node| node.device)
+    let clock = crate::drive::clock::Watch::new();
+    Node::new(0, &Options::default(), clock, progress).map(|node| node.device)
 }
 
 /// The node that a frame is for; `None`: all.

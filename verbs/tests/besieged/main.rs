@@ -1,6 +1,8 @@
 //! Hostile peers in virtual time: many connections do the same harm, and an honest client beside them feels nothing but the
 //! network. `scripts/siege` does this in real time, with peers that share no code with this either.
 
+#[path = "../common/allocated.rs"]
+mod allocated;
 #[path = "../common/mod.rs"]
 mod common;
 mod floods;
@@ -322,7 +324,7 @@ fn findings(kind: &Kind, count: u32, attacks: usize, pauses: &[u64]) -> Vec<Stri
     let peace = field.rounds(pauses);
     field.run(Duration::from_secs(60), |_, _| false);
     let start = field.held();
-    let mut live = vec![memory::live()];
+    let mut live = vec![allocated::live()];
     for _ in 0..attacks {
         let war = field.besiege(*kind, count, pauses);
         if war.longest(peace) != peace {
@@ -333,7 +335,7 @@ fn findings(kind: &Kind, count: u32, attacks: usize, pauses: &[u64]) -> Vec<Stri
         if field.held() != start {
             findings.push(format!("{name}: {:?} stay", field.held()));
         }
-        live.push(memory::live());
+        live.push(allocated::live());
     }
     if attacks > 1 && live[attacks] > live[attacks - 1] + CACHED {
         findings.push(format!("{name}: memory grows: {live:?}"));

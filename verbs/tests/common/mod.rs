@@ -3,14 +3,14 @@
 
 pub mod crowd;
 pub mod frames;
-pub mod memory;
+pub mod medium;
 pub mod pages;
 pub mod raw;
 pub mod strangers;
 
 use std::net::SocketAddr;
 use std::time::Duration;
-use urnic::simulation::{Options, Simulation, TcpConfig};
+use urnic::simulation::{Carrier, Options, Simulation, TcpConfig};
 use urnic::*;
 
 pub const PORT: u16 = 7000;
@@ -165,7 +165,12 @@ pub fn connected(options: &Options) -> (Simulation, End, End) {
 
 /// A little time on the wire, nothing else.
 pub fn options() -> Options {
-    Options { network: "delay=5us".parse().unwrap(), ..Options::default() }
+    Options { carrier: carrier(), network: "delay=5us".parse().unwrap(), ..Options::default() }
+}
+
+/// What carries streams in these tests: `tests/over_memory.rs` is made of tests that have files of their own, too.
+fn carrier() -> Option<Carrier> {
+    (env!("CARGO_CRATE_NAME") == "over_memory").then_some(medium::device)
 }
 
 /// The same, with the configuration's idea of when a peer is dead.

@@ -72,8 +72,9 @@ pub struct Seen {
 }
 
 impl Handler<Octets> for Seen {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) -> u64 {
         self.accepted.push(conn);
+        0
     }
 
     fn connected(&mut self, conn: ConnId, _: u64) {

@@ -127,8 +127,9 @@ struct Seen {
 }
 
 impl Handler<Received> for Seen {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) {
+    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) -> u64 {
         (self.conn, self.content) = (Some(conn), Some(Content::new(1)));
+        0
     }
 
     fn connected(&mut self, conn: ConnId, _: u64) {

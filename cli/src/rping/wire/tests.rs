@@ -21,7 +21,7 @@ fn pings_are_those_of_rping() {
     assert_eq!(made(1, 26), *b"rdma-ping-1: BCDEFGHIJKLM\0");
     assert_eq!(made(57, 20), *b"rdma-ping-57: zABCD\0");
     assert_eq!(made(58, 20), *b"rdma-ping-58: ABCDE\0");
-    assert_eq!(made(2_000_000_000, MIN_SIZE as usize).len(), MIN_SIZE as usize);
+    assert_eq!(made(2_000_000_000, PING_SIZES.0 as usize).len(), PING_SIZES.0 as usize);
 }
 
 #[test]

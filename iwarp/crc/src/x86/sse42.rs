@@ -5,7 +5,7 @@
 //! `n` words each; their registers are joined by two carry-less multiplications.
 
 use super::{load16, load32, load64};
-use crate::dispatch::{Kernel, Table};
+use crate::kernel::{Kernel, Table};
 use crate::poly::{mul, x_to};
 use crate::portable::{last_store, store_last};
 use crate::sum;

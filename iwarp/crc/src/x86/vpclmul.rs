@@ -9,7 +9,7 @@
 //! up low and high bytes, on an execution port that the multiplications leave free.
 
 use super::sse42;
-use crate::dispatch::{Kernel, Table};
+use crate::kernel::{Kernel, Table};
 use crate::poly::x_to;
 use crate::portable::{last_store, store_last};
 use crate::sum;

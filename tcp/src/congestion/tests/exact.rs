@@ -5,7 +5,7 @@ use super::*;
 /// After a loss at `cwnd`, and in congestion avoidance.
 fn after_loss(kind: Congestion, mss: u32, cwnd: u32) -> Controller {
     let mut c = Controller::new(kind, mss, INITIAL_WINDOW);
-    c.cwnd = cwnd;
+    c.window.cwnd = cwnd;
     c.on_enter_recovery(cwnd);
     c.on_recovery_exit(cwnd, false);
     c
@@ -38,10 +38,10 @@ fn which_slow_start_it_is() {
         assert!(c.in_slow_start() && c.in_first_slow_start());
         c.on_rto(10 * MSS, true);
         assert!(c.in_slow_start() && !c.in_first_slow_start());
-        c.cwnd = c.ssthresh;
+        c.window.cwnd = c.window.ssthresh;
         assert!(!c.in_slow_start() && !c.in_first_slow_start());
         let mut c = controller(kind);
-        c.cwnd = MAX_WINDOW;
+        c.window.cwnd = MAX_WINDOW;
         assert!(!c.in_slow_start() && !c.in_first_slow_start());
     }
 }
@@ -50,8 +50,8 @@ fn which_slow_start_it_is() {
 #[test]
 fn slow_start_stops_at_the_threshold() {
     let mut c = controller(Congestion::Reno);
-    c.cwnd = 4 * MSS;
-    c.ssthresh = 6 * MSS;
+    c.window.cwnd = 4 * MSS;
+    c.window.ssthresh = 6 * MSS;
     c.on_ack(&Ack { acked: 0, ..PLAIN });
     c.on_ack(&Ack { acked: 5 * MSS, ..PLAIN });
     assert_eq!(c.cwnd(), 6 * MSS);
@@ -68,7 +68,7 @@ fn slow_start_stops_at_the_threshold() {
     // What took the window to the threshold does not count again.
     for kind in KINDS {
         let mut c = controller(kind);
-        (c.cwnd, c.ssthresh) = (4 * MSS, 6 * MSS);
+        (c.window.cwnd, c.window.ssthresh) = (4 * MSS, 6 * MSS);
         c.on_ack(&Ack { acked: 2 * MSS, ..PLAIN });
         assert_eq!(c.cwnd(), 6 * MSS, "{kind:?}");
     }
@@ -79,7 +79,7 @@ fn slow_start_stops_at_the_threshold() {
 fn proportional_rate_reduction_to_the_octet() {
     let start = || {
         let mut c = controller(Congestion::Reno);
-        c.cwnd = 20 * MSS;
+        c.window.cwnd = 20 * MSS;
         c.on_enter_recovery(20 * MSS);
         c.begin_proportional(20 * MSS);
         c
@@ -123,7 +123,7 @@ fn a_genuine_timeout_leaves_three_segments() {
     c.on_rto(10 * MSS, true);
     c.after_genuine_timeout();
     assert_eq!(c.cwnd(), 3 * MSS);
-    c.cwnd = 5 * MSS;
+    c.window.cwnd = 5 * MSS;
     c.after_genuine_timeout();
     assert_eq!(c.cwnd(), 5 * MSS);
 }
@@ -133,7 +133,7 @@ fn a_genuine_timeout_leaves_three_segments() {
 fn what_an_idle_window_leaves_behind() {
     for kind in KINDS {
         let mut c = controller(kind);
-        (c.cwnd, c.ssthresh) = (40 * MSS, 20 * MSS);
+        (c.window.cwnd, c.window.ssthresh) = (40 * MSS, 20 * MSS);
         c.on_idle(Duration::from_millis(250), Duration::from_millis(200));
         assert_eq!((c.cwnd(), c.ssthresh()), (20 * MSS, 30 * MSS));
         c.on_idle(Duration::from_millis(150), Duration::from_millis(200));
@@ -162,18 +162,18 @@ fn dctcp_counts_windows_of_octets() {
     // cwnd × (1 - alpha / 2): 913 / 2048 of 100,000.
     assert_eq!(d.reduce_by_marks(100 * MSS), 100_000 - 44_580);
     // Growth begins anew with the reduction.
-    assert_eq!(d.growth(4 * MSS, MSS, 4 * MSS - 1), 0);
-    assert_eq!(d.growth(4 * MSS, MSS, 1), MSS);
-    d.growth(4 * MSS, MSS, 3 * MSS);
+    assert_eq!(d.reno.growth(4 * MSS, MSS, 4 * MSS - 1), 0);
+    assert_eq!(d.reno.growth(4 * MSS, MSS, 1), MSS);
+    d.reno.growth(4 * MSS, MSS, 3 * MSS);
     d.reduce_by_marks(4 * MSS);
-    assert_eq!(d.growth(4 * MSS, MSS, 3 * MSS), 0);
+    assert_eq!(d.reno.growth(4 * MSS, MSS, 3 * MSS), 0);
 }
 
 /// RFC 8257 §3.3, and RFC 5681 equation 4 for the least threshold.
 #[test]
 fn dctcp_keeps_two_segments() {
     let mut c = controller(Congestion::Dctcp);
-    c.cwnd = 3 * MSS;
+    c.window.cwnd = 3 * MSS;
     c.on_marks(3 * MSS);
     assert_eq!((c.cwnd(), c.ssthresh()), (2 * MSS, 2 * MSS));
 }
@@ -214,19 +214,19 @@ fn cubic_carries_fractions_over() {
 fn cubic_after_a_timeout() {
     let timed_out = || {
         let mut c = controller(Congestion::Cubic);
-        c.cwnd = 1000 * MSS;
+        c.window.cwnd = 1000 * MSS;
         c.on_rto(1000 * MSS, true);
         assert_eq!(c.ssthresh(), 700 * MSS);
         c
     };
     let mut c = timed_out();
-    c.cwnd = 700 * MSS;
+    c.window.cwnd = 700 * MSS;
     cubic_rounds(&mut c, MSS, 100, |i, window| {
         let expected = 700.0 + 0.4 * (f64::from(i + 1) * 0.1).powi(3);
         assert!((window - expected).abs() < 0.06 * expected, "{i}: {window:.1} instead of {expected:.1}");
     });
     let mut c = timed_out();
-    c.cwnd = 1000 * MSS;
+    c.window.cwnd = 1000 * MSS;
     c.on_enter_recovery(1000 * MSS);
     c.on_recovery_exit(0, false);
     cubic_rounds(&mut c, MSS, 91, |_, _| ());

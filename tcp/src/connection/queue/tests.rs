@@ -1,7 +1,7 @@
 use super::*;
 use crate::testing::{Shared, pattern};
 
-fn bytes(q: &SendQueue<Shared>, seq: Seq, len: u32) -> (Vec<u8>, u32) {
+fn bytes(q: &RecordQueue<Shared>, seq: Seq, len: u32) -> (Vec<u8>, u32) {
     let mut pieces = Pieces::new();
     let got = q.pieces(seq, len, &mut pieces);
     let all = pieces.iter().flat_map(|p| p.payload.0[p.range.clone()].to_vec()).collect();
@@ -16,7 +16,7 @@ fn segments_are_the_stream() {
     for seed in 0..50 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let origin = Seq(rng.u32(..));
-        let mut q = SendQueue::new(origin);
+        let mut q = RecordQueue::new(origin);
         let (mut stream, mut ends, mut una) = (Vec::new(), vec![0usize], 0usize);
         for _ in 0..200 {
             let n = if rng.bool() { rng.usize(1..20) } else { rng.usize(1..3000) };
@@ -53,7 +53,7 @@ fn segments_are_the_stream() {
 
 #[test]
 fn an_empty_queue_has_no_segments() {
-    let mut q = SendQueue::<Shared>::new(Seq(5));
+    let mut q = RecordQueue::<Shared>::new(Seq(5));
     assert_eq!(q.segment_len(Seq(5), 100, 0), 0);
     assert_eq!(bytes(&q, Seq(5), 100), (Vec::new(), 0));
     q.push(Shared::new(b"abc"), 3);
@@ -64,7 +64,7 @@ fn an_empty_queue_has_no_segments() {
 
 #[test]
 fn a_burst_gives_its_memory_back() {
-    let mut q = SendQueue::new(Seq(0));
+    let mut q = RecordQueue::new(Seq(0));
     for _ in 0..1000 {
         q.push(Shared::new(b"x"), 1);
     }
@@ -76,7 +76,7 @@ fn a_burst_gives_its_memory_back() {
 /// A train has whole units, or ends its record; what is cut off later begins at a unit again.
 #[test]
 fn trains_are_cut_between_units() {
-    let mut q = SendQueue::<Shared>::new(Seq(0));
+    let mut q = RecordQueue::<Shared>::new(Seq(0));
     q.push(Shared::with_unit(&pattern(4500), 1000), 4500);
     // (from, at most, train) -> length
     for (from, max, train, len) in [

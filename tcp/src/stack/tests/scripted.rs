@@ -574,7 +574,9 @@ struct User {
 }
 
 impl Handler<Vec<u8>> for User {
-    fn accepted(&mut self, _: ListenerId, _: ConnId, _: std::net::SocketAddr) {}
+    fn accepted(&mut self, _: ListenerId, _: ConnId, _: std::net::SocketAddr) -> u64 {
+        0
+    }
     fn connected(&mut self, _: ConnId, _: u64) {}
     fn data(
         &mut self,

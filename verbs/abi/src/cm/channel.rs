@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use super::hub::{self, Pending, What, hub};
+use super::hub::{self, Pending, What, connector, hub};
 use super::id::Id;
 use super::resolve::{place, sockaddr};
 use crate::call::{Errno, fails, number, pointer, quiet, zero};
@@ -161,7 +161,7 @@ unsafe fn child(
     wishes: (u8, u8),
 ) -> Result<*mut Id, Errno> {
     let rnic = rnic()?;
-    rnic.connector.adopt(&mut request);
+    connector()?.adopt(&mut request);
     // SAFETY: the caller's promise.
     let from = unsafe { &*listener };
     let channel = if from.is_sync() { std::ptr::null_mut() } else { from.base.channel };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use urnic::ConnParam;
 
-use super::hub::{dispatch_to, hub};
+use super::hub::{connector, dispatch_to, hub};
 use super::id::{Id, complete, id_of};
 use super::resolve::{address, bind_to_any};
 use crate::call::{Errno, deref, errno_of, number, zero};
@@ -87,7 +87,7 @@ fn connect(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Err
     let to = unsafe { address((&raw const this.base.route.dst_addr).cast()) }.map_err(|_| libc::EINVAL)?;
     hub().tie(pair.qp.qpn(), this.as_ptr());
     tracing::debug!("connecting to {to}");
-    let connection = rnic()?.connector.connect(&pair.qp, to, &terms).map_err(|e| errno_of(&e))?;
+    let connection = connector()?.connect(&pair.qp, to, &terms).map_err(|e| errno_of(&e))?;
     this.state().connected(connection);
     Ok(())
 }

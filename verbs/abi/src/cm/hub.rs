@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use urnic::{CmEvent, ConnRequest, ConnectFailure, DisconnectReason};
+use urnic::{CmEvent, ConnRequest, ConnectFailure, DisconnectReason, EventChannel};
 
 use super::id::Id;
+use crate::call::{Errno, errno_of};
 use crate::ffi::*;
+use crate::ibv::qp::{self, Ends};
 use crate::inbox::Inbox;
 use crate::rnic::rnic;
 
@@ -123,6 +125,7 @@ impl Hub {
 
     /// Events of the queue pair are the identifier's from now on, and nobody else's.
     pub fn tie(&mut self, qpn: u32, id: *mut Id) {
+        qp::tell_of_ends(Ends { close: super::connect::close_qp, destroy: destroy_qp });
         self.untie(qpn);
         if let Some(this) = self.ids.get_mut(&(id as usize)) {
             this.qpns.push(qpn);
@@ -205,8 +208,18 @@ impl Hub {
     }
 }
 
+/// For connections that this process asks for.
+pub fn connector() -> Result<&'static EventChannel, Errno> {
+    static CONNECTOR: OnceLock<EventChannel> = OnceLock::new();
+    if let Some(connector) = CONNECTOR.get() {
+        return Ok(connector);
+    }
+    let made = rnic()?.device.create_event_sink(Box::new(dispatch)).map_err(|e| errno_of(&e))?;
+    Ok(CONNECTOR.get_or_init(|| made))
+}
+
 /// Destroys a queue pair by `destroy`, which may cause a last event of its connection.
-pub fn destroy_qp(qpn: u32, destroy: impl FnOnce()) {
+fn destroy_qp(qpn: u32, destroy: &mut dyn FnMut()) {
     let owner = hub().tied(qpn);
     destroy();
     if let Some(id) = owner {
@@ -246,7 +259,7 @@ pub fn dispatch_to(listener: u64, event: CmEvent) {
 }
 
 /// Takes an event of a connection from the engine.
-pub fn dispatch(event: CmEvent) {
+fn dispatch(event: CmEvent) {
     let (qpn, what) = match event {
         CmEvent::Established { qpn, private_data, ird, ord, .. } => {
             (qpn, What::Plain { event: RDMA_CM_EVENT_ESTABLISHED, status: 0, private_data, ird, ord })

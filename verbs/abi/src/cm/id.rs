@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use urnic::{ConnRequest, Connection, EventChannel, Listener};
 
 use super::channel::{self, Channel};
-use super::hub::{Pending, What, hub};
+use super::hub::{Pending, What, connector, hub};
 use crate::call::{Errno, deref, number, pointer, zero};
 use crate::ffi::*;
 use crate::ibv::context;
@@ -185,8 +185,8 @@ pub unsafe extern "C" fn rdma_create_id(
 /// Refuses what nobody has answered.
 fn discard(pending: Vec<Pending>) {
     for pending in pending {
-        if let (What::Request(mut request), Ok(rnic)) = (pending.what, rnic()) {
-            rnic.connector.adopt(&mut request);
+        if let (What::Request(mut request), Ok(connector)) = (pending.what, connector()) {
+            connector.adopt(&mut request);
         }
     }
 }

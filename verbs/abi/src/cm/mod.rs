@@ -11,6 +11,3 @@ mod options;
 mod qp;
 mod resolve;
 mod unsupported;
-
-pub use connect::close_qp;
-pub use hub::{destroy_qp, dispatch};

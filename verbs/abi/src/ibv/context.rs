@@ -30,6 +30,8 @@ const EXTENDED: usize = usize::MAX;
 
 pub fn open() -> Result<*mut ibv_context, Errno> {
     let rnic = rnic()?;
+    // Only the first counts. What happened before nobody has asked for.
+    rnic.device.sink_async_events(Box::new(super::async_event::dispatch));
     let events = Inbox::new()?;
     let context = Box::new(Context {
         verbs: table(device::the_device()?, events.fd()),

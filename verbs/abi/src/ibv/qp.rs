@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use urnic::{Qp, QpInit, QpState};
 
@@ -21,6 +21,21 @@ use crate::rnic::PORT;
 
 /// Inline bytes that every queue pair takes.
 const LEAST_INLINE: u32 = 64;
+
+/// What whoever makes connections does when a queue pair of one ends.
+pub struct Ends {
+    /// Ends its connection gracefully, if it has one.
+    pub close: fn(u32),
+    /// Has it destroyed by the function given.
+    pub destroy: fn(u32, &mut dyn FnMut()),
+}
+
+static ENDS: OnceLock<Ends> = OnceLock::new();
+
+/// Has `ends` told of all queue pairs that end from now on; only the first counts.
+pub fn tell_of_ends(ends: Ends) {
+    let _ = ENDS.set(ends);
+}
 
 /// What `ibv_qp` and `ibv_qp_ex` point to.
 #[repr(C)]
@@ -178,7 +193,11 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         this.asynchronous.wait();
         let (pd, send_cq, recv_cq, srq) = (base.pd, base.send_cq, base.recv_cq, base.srq);
         // SAFETY: made by `Box::into_raw`; the program gives it up, and events do not find it any more.
-        crate::cm::destroy_qp(qpn, || drop(unsafe { Box::from_raw(qp.cast::<Pair>()) }));
+        let mut destroy = || drop(unsafe { Box::from_raw(qp.cast::<Pair>()) });
+        match ENDS.get() {
+            Some(ends) => (ends.destroy)(qpn, &mut destroy),
+            None => destroy(),
+        }
         // SAFETY: these are there while they are counted as used.
         unsafe {
             queue(send_cq)?.users.fetch_sub(1, Ordering::SeqCst);
@@ -259,7 +278,11 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
         let now = this.qp.state();
         match attr.qp_state {
             IBV_QPS_ERR => this.qp.to_error(),
-            IBV_QPS_SQD => crate::cm::close_qp(this.qp.qpn()),
+            IBV_QPS_SQD => {
+                if let Some(ends) = ENDS.get() {
+                    (ends.close)(this.qp.qpn());
+                }
+            }
             IBV_QPS_RESET | IBV_QPS_INIT if now == QpState::Idle => {}
             IBV_QPS_RTR | IBV_QPS_RTS if matches!(now, QpState::Idle | QpState::Rts) => {}
             _ => return Err(libc::EINVAL),

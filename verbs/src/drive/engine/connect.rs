@@ -1,11 +1,11 @@
 //! Connection set-up: from `connect`/`listen` through the MPA start-up exchange to RDMA mode.
 
 use super::alarms::Alarm;
-use super::endpoint::{Endpoint, Farewell, Phase, Request, Room, StreamRange};
+use super::endpoint::{Endpoint, Farewell, Phase, Request, Room};
 use super::qp::{Message, Source};
-use super::{Clock, Core, Engine};
-use crate::drive::port::{Port, Wire};
+use super::{Clock, Core, Engine, NO_TAG};
 use crate::drive::shard::ListenId;
+use crate::drive::transport::{Data, Transport};
 use crate::shared::cm::{
     CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue, RequestId, Terms,
 };
@@ -32,7 +32,7 @@ pub(super) struct Listener {
     pub(super) backlog: Arc<Waiting>,
 }
 
-impl<F: urnic_tcp::Frame> Core<F> {
+impl<D: Data> Core<D> {
     /// What we bring to a start-up as Initiator.
     fn request_offer<'a>(&self, request: &'a Request) -> Offer<'a> {
         Offer {
@@ -58,15 +58,15 @@ impl<F: urnic_tcp::Frame> Core<F> {
         }
     }
 
-    /// A TCP connection has come in on a listening port.
-    pub(super) fn admit(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) {
+    /// A connection has come in on a listening port. Gives its tag.
+    pub(super) fn admit(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) -> u64 {
         let Some((slot, l)) = self
             .listeners
             .iter()
             .enumerate()
             .find_map(|(i, l)| Some((i, l.as_ref()?)).filter(|(_, l)| l.id == listener))
         else {
-            return;
+            return NO_TAG;
         };
         let events = Arc::clone(&l.events);
         let limits = Limits { max_rev: self.mpa.rev, ..Limits::default() };
@@ -75,8 +75,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
         if let Some(endpoint) = self.endpoints.get_mut(index) {
             endpoint.listener = Some(slot as u32);
         }
-        self.newborn.push((conn, index));
         self.take_seat(index, Room::Starting, self.now + self.mpa.startup_timeout);
+        self.tag(index)
     }
 
     pub(super) fn add_endpoint(
@@ -135,13 +135,9 @@ impl<F: urnic_tcp::Frame> Core<F> {
     }
 
     /// Stream data before RDMA mode. What follows an accepting Reply is given back for the stream.
-    pub(super) fn receive_startup(
-        &mut self,
-        index: u32,
-        chunk: StreamRange<F>,
-    ) -> Option<(u32, StreamRange<F>)> {
+    pub(super) fn receive_startup(&mut self, index: u32, mut data: D) -> Option<(u32, D)> {
         let endpoint = self.endpoints.get_mut(index)?;
-        let octets = urnic_iwarp::Chunk::bytes(&chunk);
+        let octets = data.bytes();
         match &mut endpoint.phase {
             Phase::Requesting { qp, initiator, request } => {
                 let qp = *qp;
@@ -159,9 +155,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
                             return None;
                         }
                         self.open(index, qp, &negotiated, &peer, private_data);
-                        let StreamRange { frame, range } = chunk;
-                        let range = range.start + consumed..range.end;
-                        (!range.is_empty()).then_some((qp, StreamRange { frame, range }))
+                        data.skip(consumed);
+                        (!data.bytes().is_empty()).then_some((qp, data))
                     }
                     Ok(Progress::Done { outcome: Outcome::Rejected(peer, private_data), .. }) => {
                         // MPA-66: TCP stays open for the ULP to close; the connection manager is the ULP here.
@@ -378,7 +373,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
     }
 }
 
-impl<P: Port, C: Clock> Engine<P, C> {
+impl<T: Transport, C: Clock> Engine<T, C> {
     pub(super) fn start_listening(
         &mut self,
         port: u16,
@@ -386,7 +381,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         events: Arc<EventQueue>,
     ) -> Result<ListenId, Error> {
         let backlog = backlog.clamp(1, 65_536) as usize;
-        let id = self.stack.listen(port, backlog).map_err(|_| Error::PortInUse(port))?;
+        let id = self.transport.listen(port, backlog).map_err(|_| Error::PortInUse(port))?;
         let listener = Some(Listener { id, events, backlog: Waiting::of_listener(backlog) });
         let listeners = &mut self.core.listeners;
         let slot = match listeners.iter().position(Option::is_none) {
@@ -407,7 +402,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         let Some(listener) = self.core.listeners.get_mut(slot as usize).and_then(Option::take) else {
             return;
         };
-        self.stack.unlisten(listener.id);
+        self.transport.unlisten(listener.id);
         let orphans: Vec<u32> =
             self.core.endpoints.iter().filter(|(_, e)| e.listener == Some(slot)).map(|(i, _)| i).collect();
         for index in orphans {
@@ -465,8 +460,8 @@ impl<P: Port, C: Clock> Engine<P, C> {
         let (now, tag) = (self.core.now, self.core.tag(index));
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return Ok(()) };
         let Phase::Connecting { request, .. } = &endpoint.phase else { return Ok(()) };
-        let conn = self.stack.connect(now, endpoint.peer, tag, &mut Wire(&mut self.port))?;
-        self.stack.set_patience(conn, request.patience);
+        let conn = self.transport.connect(now, endpoint.peer, tag)?;
+        self.transport.set_patience(conn, request.patience);
         endpoint.conn = Some(conn);
         Ok(())
     }
@@ -503,8 +498,8 @@ impl<P: Port, C: Clock> Engine<P, C> {
         let (reply, negotiated) = responder.accept(&offer).map_err(refused)?;
         endpoint.outbox = reply;
         if let Some(conn) = endpoint.conn {
-            self.stack.set_patience(conn, param.patience);
-            self.stack.welcome(now, conn, &mut Wire(&mut self.port));
+            self.transport.set_patience(conn, param.patience);
+            self.transport.welcome(now, conn);
         }
         self.core.open(index, qp, &negotiated, &peer, Vec::new());
         Ok(())
@@ -520,7 +515,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
     }
 }
 
-impl<F: urnic_tcp::Frame> Core<F> {
+impl<D: Data> Core<D> {
     fn idle_qp(&self, qpn: u32) -> Result<u32, Error> {
         let qp = self.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
         match self.qps.get(qp) {

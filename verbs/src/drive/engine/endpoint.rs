@@ -4,7 +4,6 @@ use super::crowd::Seat;
 use crate::shared::cm::{CmEvent, EventQueue};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use urnic_iwarp::Chunk;
 use urnic_iwarp::startup::{Initiator, Responder, RtrKinds};
 use urnic_tcp::{ConnId, Patience, Time};
 
@@ -103,22 +102,6 @@ pub(super) struct Request {
     pub(super) second_try: bool,
     /// Octets of a Reply have come.
     pub(super) heard: bool,
-}
-
-/// A received frame and the range of it that is stream data.
-pub(super) struct StreamRange<F> {
-    pub(super) frame: F,
-    pub(super) range: std::ops::Range<usize>,
-}
-
-impl<F: urnic_tcp::Frame> Chunk for StreamRange<F> {
-    fn bytes(&self) -> &[u8] {
-        self.frame.bytes().get(self.range.clone()).unwrap_or_default()
-    }
-
-    fn pins(&self) -> usize {
-        self.frame.pins()
-    }
 }
 
 /// How we end a connection.

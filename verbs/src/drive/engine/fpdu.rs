@@ -2,7 +2,7 @@
 //! computes the CRC and, where wanted, the Internet checksum together.
 
 use super::qp::{Cursor, Source};
-use crate::drive::port::{Draft, Port};
+use crate::drive::transport::{Draft, Transport};
 use crate::shared::memory::{Access, MrFault, MrTable};
 use crate::shared::qp::QpShared;
 use crate::shared::queue::SendView;
@@ -97,9 +97,9 @@ pub(super) fn write(
 /// nor registered, or it lies in the last `lone_end` octets of its message. (That end is copied where nothing follows
 /// it, as a peer may take its time to acknowledge what came last, and the request would wait for that.)
 #[allow(clippy::too_many_arguments)]
-pub(super) fn lend<P: Port>(
-    draft: &mut P::Draft,
-    port: &mut P,
+pub(super) fn lend<T: Transport>(
+    draft: &mut T::Draft,
+    transport: &mut T,
     fpdu: &Fpdu<'_>,
     source: Source,
     qp: &QpShared,
@@ -133,7 +133,7 @@ pub(super) fn lend<P: Port>(
     draft.append(header.len())?.copy_from_slice(header);
     // SAFETY: just resolved. The request completes when the peer has acknowledged these octets; if it ends before, or the
     // region is deregistered, they are copied first (`super::lent`).
-    if !unsafe { port.lend(draft, at, len as usize, ours) } {
+    if !unsafe { transport.lend(draft, at, len as usize, ours) } {
         draft.truncate(before);
         return None;
     }

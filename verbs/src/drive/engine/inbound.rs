@@ -1,24 +1,24 @@
 //! Receive path: in-order stream data of a connection becomes placements in registered memory and completions.
 
 use super::Core;
-use super::endpoint::{Endpoint, Phase, StreamRange};
+use super::endpoint::{Endpoint, Phase};
 use super::qp::{QpCore, ReceiveSide, receive_scopes};
 use super::teardown::Why;
+use crate::drive::transport::{Data, Events};
 use crate::shared::events::AsyncEvent;
 use crate::shared::memory::{Access, MrFault, MrTable};
 use crate::shared::qp::QpShared;
 use crate::shared::sabotage::{Rule, broken};
 use crate::shared::wc::{Wc, WcFlags, WcOpcode};
 use std::net::SocketAddr;
-use std::ops::Range;
 use urnic_iwarp::{
     AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, ReadFault, RecvFault, Sink, TaggedFault,
     TaggedOp, Terminate,
 };
-use urnic_tcp::{CloseReason, ConnId, Handler, ListenerId};
+use urnic_tcp::{CloseReason, ConnId, ListenerId};
 
 /// A queue pair's memory and receive queue, as its RDMAP stream sees them.
-struct Inbound<'a> {
+struct QpSink<'a> {
     shared: &'a QpShared,
     rx: &'a mut ReceiveSide,
     table: &'a mut MrTable,
@@ -40,7 +40,7 @@ enum Target {
     Scatter(u32),
 }
 
-impl Inbound<'_> {
+impl QpSink<'_> {
     /// Completes the receive in hand with what `wc` makes of the octets that it holds.
     fn received(&mut self, wc: impl FnOnce(u32) -> Wc) {
         let Some((wr_id, length)) = self.rx.complete(&self.shared.recv) else { return };
@@ -81,11 +81,11 @@ impl Inbound<'_> {
     }
 }
 
-impl Sink for Inbound<'_> {
+impl Sink for QpSink<'_> {
     type Target = Target;
 
     fn tagged(&mut self, op: TaggedOp, stag: u32, to: u64, len: u32) -> Result<Target, TaggedFault> {
-        // A Read's sink needs only local write (AMB-24).
+        // A Read's sink needs only local write: which right it needs is ours to say (docs/security.md).
         let need = match op {
             TaggedOp::Write => Access::REMOTE_WRITE,
             TaggedOp::ReadResponse => Access::LOCAL_WRITE,
@@ -199,15 +199,15 @@ impl Sink for Inbound<'_> {
     }
 }
 
-impl<F: urnic_tcp::Frame> Core<F> {
+impl<D: Data> Core<D> {
     /// Hands stream data to the queue pair at `qp`. Returns what its stream has no room for.
-    fn receive_rdma(&mut self, endpoint: u32, qp: u32, chunk: StreamRange<F>) -> Option<StreamRange<F>> {
+    fn receive_rdma(&mut self, endpoint: u32, qp: u32, data: D) -> Option<D> {
         let core = self.qps.get_mut(qp)?;
         let QpCore { shared, stream: Some(stream), tx, rx, .. } = &mut **core else { return None };
         if tx.terminate.is_some() || shared.state().is_over() {
             return None; // after the end what arrives is acknowledged and discarded
         }
-        let mut inbound = Inbound {
+        let mut inbound = QpSink {
             shared,
             rx,
             table: &mut self.table,
@@ -217,8 +217,8 @@ impl<F: urnic_tcp::Frame> Core<F> {
             overflow: false,
             first: false,
         };
-        let outcome = stream.receive(chunk, &mut inbound);
-        let Inbound { reads_answered, ready, terminated, overflow, first, .. } = inbound;
+        let outcome = stream.receive(data, &mut inbound);
+        let QpSink { reads_answered, ready, terminated, overflow, first, .. } = inbound;
         let incomplete = stream.mid_fpdu();
         let initiator = tx.initiator;
         if first && !initiator {
@@ -253,58 +253,68 @@ impl<F: urnic_tcp::Frame> Core<F> {
                 rest
             }
         };
-        let (StreamRange { frame, range }, taken) = rest?;
+        let (mut data, taken) = rest?;
         self.wait_for_memory(endpoint);
-        Some(StreamRange { frame, range: range.start + taken..range.end })
+        data.skip(taken);
+        Some(data)
     }
 }
 
-impl<F: urnic_tcp::Frame> Handler<F> for Core<F> {
-    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) {
-        self.admit(listener, conn, peer);
+impl<D: Data> Events<D> for Core<D> {
+    fn incoming(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) -> u64 {
+        self.admit(listener, conn, peer)
     }
 
-    fn connected(&mut self, conn: ConnId, tag: u64) {
-        if let Some(index) = self.endpoint_of(conn, tag) {
+    fn connected(&mut self, _conn: ConnId, tag: u64) {
+        if let Some(index) = self.endpoint_of(tag) {
             self.send_request(index);
         }
     }
 
-    fn data(&mut self, conn: ConnId, tag: u64, frame: F, range: Range<usize>) -> Option<(F, Range<usize>)> {
-        let index = self.endpoint_of(conn, tag)?;
-        let chunk = StreamRange { frame, range };
-        let rest = match self.endpoints.get_mut(index)? {
+    fn data(&mut self, _conn: ConnId, tag: u64, data: D) -> Option<D> {
+        let index = self.endpoint_of(tag)?;
+        match self.endpoints.get_mut(index)? {
             Endpoint { phase: Phase::Open { qp }, heard, .. } => {
                 *heard = true;
                 let qp = *qp;
-                self.receive_rdma(index, qp, chunk)
+                self.receive_rdma(index, qp, data)
             }
             _ => {
-                let (qp, rest) = self.receive_startup(index, chunk)?;
+                let (qp, rest) = self.receive_startup(index, data)?;
                 self.receive_rdma(index, qp, rest)
             }
-        };
-        rest.map(|StreamRange { frame, range }| (frame, range))
+        }
     }
 
-    fn acked(&mut self, conn: ConnId, tag: u64, bytes: u64) {
-        let Some(index) = self.endpoint_of(conn, tag) else { return };
+    fn acked(&mut self, _conn: ConnId, tag: u64, octets: u64) {
+        let Some(index) = self.endpoint_of(tag) else { return };
         let Some(endpoint) = self.endpoints.get(index) else { return };
         let starved = endpoint.starved;
-        if endpoint.lender.is_some() && self.came_back(index, bytes) || starved {
+        if endpoint.lender.is_some() && self.came_back(index, octets) || starved {
             self.schedule(index);
         }
     }
 
-    fn finished(&mut self, conn: ConnId, tag: u64) {
-        if let Some(index) = self.endpoint_of(conn, tag) {
+    fn finished(&mut self, _conn: ConnId, tag: u64) {
+        if let Some(index) = self.endpoint_of(tag) {
             self.peer_finished(index);
         }
     }
 
-    fn closed(&mut self, conn: ConnId, tag: u64, reason: CloseReason) {
-        if let Some(index) = self.endpoint_of(conn, tag) {
+    fn closed(&mut self, _conn: ConnId, tag: u64, reason: CloseReason) {
+        if let Some(index) = self.endpoint_of(tag) {
             self.connection_gone(index, reason);
         }
+    }
+
+    fn pinnable(&mut self, octets: usize) {
+        self.budget.set_pinnable(octets);
+        if octets == 0 {
+            self.copy_out();
+        }
+    }
+
+    fn link(&mut self, up: bool) {
+        self.async_queue.raise(if up { AsyncEvent::PortActive } else { AsyncEvent::PortError });
     }
 }

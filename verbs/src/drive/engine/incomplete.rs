@@ -7,7 +7,7 @@
 use super::qp::QpCore;
 use super::teardown::Why;
 use super::{Clock, Core, Engine, Phase};
-use crate::drive::port::{Port, Wire};
+use crate::drive::transport::{Data, Transport};
 use crate::shared::source::Source;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -21,8 +21,6 @@ pub(crate) const INCOMPLETE_MAX: usize = 128 << 20;
 const MUCH: usize = 8 << 20;
 /// What a connection, or a queue pair with its queues, counts for: about what it takes.
 const OBJECT: usize = 8 << 10;
-/// Held frames pin at most this part of the receive buffers.
-const PINNED_PART: usize = 8;
 /// The budget is short when it has no room for an FPDU of the largest size. So much is freed then.
 const SHORT: usize = 68 << 10;
 /// An FPDU is displaced for other sources when it has been incomplete for so long: its segments may be on the way.
@@ -66,10 +64,10 @@ impl Stopped {
 /// An FPDU that is not whole: since when, its queue pair, and what it has reserved.
 type Incomplete = (Time, u32, usize);
 
-impl<F: urnic_tcp::Frame> Core<F> {
+impl<D: Data> Core<D> {
     /// After a stream has received: notes an FPDU that has begun, and a stream that holds frames.
     #[inline]
-    pub(super) fn note_incomplete(qp: &mut QpCore<F>, at: u32, stopped: &mut Stopped, now: Time) {
+    pub(super) fn note_incomplete(qp: &mut QpCore<D>, at: u32, stopped: &mut Stopped, now: Time) {
         let Some(stream) = &qp.stream else { return };
         if let Some((_, number)) = stream.incomplete() {
             if qp.incomplete.is_none_or(|(known, _)| known != number) {
@@ -168,12 +166,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
     }
 }
 
-impl<P: Port, C: Clock> Engine<P, C> {
-    /// Octets that held frames may pin.
-    pub(super) fn pinnable(port: &P) -> usize {
-        port.receive_memory() / PINNED_PART
-    }
-
+impl<T: Transport, C: Clock> Engine<T, C> {
     /// Tries streams that have stopped again, while there is memory.
     #[cold]
     pub(super) fn try_stopped(&mut self, now: Time) {
@@ -194,7 +187,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             let Some(endpoint) = endpoint else { continue };
             endpoint.stopped = false;
             if let Some(conn) = endpoint.conn {
-                self.stack.resume(now, conn, &mut self.core, &mut Wire(&mut self.port));
+                self.transport.resume(now, conn, &mut self.core);
             }
         }
     }

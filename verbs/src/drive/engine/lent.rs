@@ -4,7 +4,7 @@
 
 use super::endpoint::Phase;
 use super::{Clock, Core, Engine};
-use crate::drive::port::{Port, Wire};
+use crate::drive::transport::{Data, Transport};
 use crate::shared::sabotage::{Rule, broken};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -77,7 +77,7 @@ impl Lent {
     }
 }
 
-impl<F: urnic_tcp::Frame> Core<F> {
+impl<D: Data> Core<D> {
     /// The peer of a lender has acknowledged octets. Whether a request may be complete.
     #[inline(never)]
     pub(super) fn came_back(&mut self, index: u32, octets: u64) -> bool {
@@ -106,7 +106,7 @@ impl<F: urnic_tcp::Frame> Core<F> {
     }
 }
 
-impl<P: Port, C: Clock> Engine<P, C> {
+impl<T: Transport, C: Clock> Engine<T, C> {
     /// Takes back what a lender has lent if its requests have ended without waiting for the peer: its queue pair has failed or
     /// is gone.
     #[inline(never)]
@@ -119,7 +119,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         if qp.is_none_or(|qp| std::mem::take(&mut qp.tx.lent.abandoned)) {
             self.core.lends_no_more(index);
             // Frames that wait may still go: the memory is registered.
-            self.take_back(conn, &(0..usize::MAX));
+            self.transport.take_back(self.core.now, conn, &(0..usize::MAX));
         }
     }
 
@@ -129,7 +129,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         let Some(conn) = self.core.endpoints.get(index).and_then(|e| e.conn) else { return };
         let Some(lent) = self.core.qps.get_mut(qp).map(|qp| &mut qp.tx.lent) else { return };
         if lent.any() {
-            lent.settle(self.stack.unacked(conn));
+            lent.settle(self.transport.unacked(conn));
             self.core.lends(index);
         } else {
             self.core.lends_no_more(index);
@@ -139,23 +139,12 @@ impl<P: Port, C: Clock> Engine<P, C> {
     /// Memory within `range` (addresses) is not ours any more when this returns.
     pub(super) fn take_back_range(&mut self, range: &Range<usize>) {
         // Also frames of what has been acknowledged since: they were sent twice.
-        self.port.forget(range);
+        self.transport.forget(range);
         for i in 0..self.core.lenders.len() {
             let endpoint = self.core.lenders.get(i).and_then(|index| self.core.endpoints.get(*index));
             if let Some(conn) = endpoint.and_then(|e| e.conn) {
-                self.take_back(conn, range);
+                self.transport.take_back(self.core.now, conn, range);
             }
-        }
-    }
-
-    /// Copies what a connection still has of memory within `range`. If there are no buffers for that, the connection ends.
-    #[cold]
-    fn take_back(&mut self, conn: ConnId, range: &Range<usize>) {
-        let mut copied = true;
-        let port = &mut self.port;
-        self.stack.each_payload(conn, |payload| copied &= port.make_own(payload, range));
-        if !copied {
-            self.stack.abort(self.core.now, conn, &mut Wire(port));
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The engine: one port, one TCP stack, and the queue pairs whose connections run over them.
+//! The engine: one transport, and the queue pairs whose connections run over it.
 //!
 //! An engine is driven by whoever holds its shard's lock ([`crate::shard`]). One [`Engine::pass`] takes at
 //! most a burst of frames (after a pause some more), serves every queue pair that has work once, lets due timers fire and hands what
-//! there is to send to the wire. Inside, nothing is shared and nothing blocks. Port and clock are
+//! there is to send to the wire. Inside, nothing is shared and nothing blocks. Transport and clock are
 //! parameters, so that whole RNICs run against each other in one test, in virtual time.
 
 mod alarms;
@@ -15,8 +15,6 @@ mod inbound;
 mod incomplete;
 mod later;
 mod lent;
-mod link;
-mod open;
 mod outbound;
 mod peers;
 mod qp;
@@ -26,11 +24,11 @@ mod slab;
 mod teardown;
 
 pub(crate) use incomplete::INCOMPLETE_MAX;
-pub(crate) use open::{choose_kernel, open};
 pub(crate) use senders::ASIDE_MAX;
 
-use crate::drive::port::{BURST, Port, PortBuffers, Wire};
+use crate::drive::clock::Clock;
 use crate::drive::shard::{Deed, EngineAttr, EngineOps, ListenId, Ties};
+use crate::drive::transport::{Data, StreamFacts, Transport};
 use crate::shared::cm::{ConnParam, EventQueue, RequestId};
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::doorbell::Doorbells;
@@ -56,10 +54,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
-use urnic_config::{Cidr, RtrChoice};
+use urnic_config::{Cidr, Config, RtrChoice};
 use urnic_dataplane::RxEvent;
 use urnic_iwarp::{AccessFault, Budget};
-use urnic_tcp::{ConnId, LocalPorts, Patience, Stack, StackConfig, State, Time};
+use urnic_tcp::{ConnId, Patience, Time};
 
 /// A connection that was told to close and has not is reset after this long.
 const TEARDOWN_WITHIN: Duration = Duration::from_secs(5);
@@ -74,13 +72,9 @@ const BURSTS_AFTER_PAUSE: usize = 4;
 const TURNS_PER_PASS: usize = 16;
 /// No further turn begins in a pass that has sent so many segments: what arrives is heard, and verbs have the engine, only
 /// between passes.
-const SEGMENTS_PER_PASS: u64 = 2 * BURST as u64;
-
-/// Tells the time.
-pub trait Clock: Clone + Send + Sync + 'static {
-    /// Now; never goes back.
-    fn now(&self) -> Time;
-}
+const SEGMENTS_PER_PASS: u64 = 64;
+/// The tag of a connection that has no endpoint.
+const NO_TAG: u64 = 0;
 
 /// MPA settings of an engine.
 #[derive(Clone, Debug)]
@@ -105,53 +99,56 @@ pub struct MpaConfig {
     pub aside_max: usize,
 }
 
-/// An RNIC on a port.
-pub struct Engine<P: Port, C: Clock> {
-    port: P,
+impl MpaConfig {
+    /// What a configuration says, with the usual limits.
+    pub(crate) fn of(config: &Config) -> Self {
+        let mpa = &config.mpa;
+        Self {
+            rev: mpa.rev,
+            crc: mpa.crc,
+            markers: mpa.markers,
+            rtr: mpa.rtr,
+            ird: mpa.ird,
+            ord: mpa.ord,
+            startup_timeout: mpa.startup_timeout,
+            incomplete_max: INCOMPLETE_MAX,
+            aside_max: ASIDE_MAX,
+        }
+    }
+}
+
+/// An RNIC on a transport.
+pub(crate) struct Engine<T: Transport, C: Clock> {
+    transport: T,
     clock: C,
-    stack: Stack<PortBuffers<P>>,
-    core: Core<P::Frame>,
-    drafts: ArrayVec<P::Draft, 2>,
+    core: Core<T::Data>,
+    drafts: ArrayVec<T::Draft, 2>,
     doorbells: Arc<Doorbells>,
     later: Later,
     attributes: EngineAttr,
-    under_pressure: bool,
     /// Passes since the clock was read.
     idle_passes: u32,
     /// The last pass received something that the next one may have to acknowledge.
     owes_acks: bool,
     /// When timers were last looked at.
     advanced: Time,
-    /// `None`: nobody has looked yet.
-    link_up: Option<bool>,
-    /// When to look at the link again.
-    link_check: Time,
-    /// How many looks at the link have not found its carrier since it was last there; `None` before it first was, and once
-    /// its connections were given up.
-    carrier_missed: Option<u32>,
-    /// The network is asked for our address when the link comes up.
-    claims: bool,
-    /// Conflicts over our address when they were last told of, and when that was.
-    conflicts: u64,
-    conflict_told: Time,
-    unfilled_told: bool,
+    /// When the transport wants [`Transport::check`].
+    check_at: Time,
     /// When the device began to end.
     shutdown_at: Option<Time>,
 }
 
-/// Everything of an engine that is neither port nor stack, so that the stack can call back into it.
-struct Core<F: urnic_tcp::Frame> {
+/// Everything of an engine that is not its transport, so that the transport can tell it of events.
+struct Core<D: Data> {
     table: MrTable,
     endpoints: Slab<Endpoint>,
-    qps: Slab<Box<QpCore<F>>>,
+    qps: Slab<Box<QpCore<D>>>,
     /// Index in `qps` by queue pair number; numbers are small and dense.
     by_qpn: Vec<Option<u32>>,
     /// Endpoints that want a turn.
     ready: Turns<u32>,
     /// Endpoints whose connections may hold memory that was lent to them.
     lenders: Vec<u32>,
-    /// Accepted connections whose tag the stack does not know yet.
-    newborn: Vec<(ConnId, u32)>,
     shares: Shares,
     listeners: Vec<Option<Listener>>,
     rooms: Rooms,
@@ -170,20 +167,17 @@ struct Core<F: urnic_tcp::Frame> {
     now: Time,
 }
 
-impl<F: urnic_tcp::Frame> Core<F> {
-    /// The stack's tag of an endpoint: its generation (never 0) and index.
+impl<D: Data> Core<D> {
+    /// The transport's tag of an endpoint: its generation (never 0) and index.
     fn tag(&self, index: u32) -> u64 {
         let generation = self.endpoints.get(index).map_or(0, |e| e.generation);
         u64::from(generation) << 32 | u64::from(index)
     }
 
-    /// The endpoint of a connection, unless it is gone.
+    /// The endpoint with this tag, unless it is gone.
     #[inline]
-    fn endpoint_of(&self, conn: ConnId, tag: u64) -> Option<u32> {
+    fn endpoint_of(&self, tag: u64) -> Option<u32> {
         let (generation, index) = ((tag >> 32) as u32, tag as u32);
-        if generation == 0 {
-            return self.newborn.iter().find(|(c, _)| *c == conn).map(|(_, index)| *index);
-        }
         self.endpoints.get(index).filter(|e| e.generation == generation).map(|_| index)
     }
 
@@ -248,40 +242,29 @@ fn access_fault(fault: MrFault) -> AccessFault {
     }
 }
 
-impl<P: Port, C: Clock> Engine<P, C> {
-    /// An engine on `port`. `doorbells` are those of the shard that will drive it.
+impl<T: Transport, C: Clock> Engine<T, C> {
+    /// An engine on `transport`; `seed` is secret. `doorbells` are those of the shard that will drive it.
     pub(crate) fn new(
-        port: P,
+        transport: T,
         clock: C,
-        mut stack: StackConfig,
+        seed: u64,
         mpa: MpaConfig,
         doorbells: Arc<Doorbells>,
         attributes: EngineAttr,
     ) -> Result<Self, Error> {
         let now = clock.now();
-        stack.checksum_offload_tx = port.spares_checksum();
-        // An MPA Request is short (MPA-60), and nothing may follow before our Reply (MPA-91).
-        stack.tcp.wary = true;
-        let budget = Budget::new(mpa.incomplete_max, Self::pinnable(&port));
-        let table = MrTable::new(stack.seed);
-        let ports = Box::new(LocalPorts::new(stack.seed));
-        let connections = stack.tcp.max_connections;
-        let stack = Stack::new(stack, ports, now).map_err(|e| Error::Open(e.to_string()))?;
+        let budget = Budget::new(mpa.incomplete_max, transport.pinnable());
         Ok(Engine {
-            port,
-            clock,
-            stack,
             core: Core {
-                table,
+                table: MrTable::new(seed),
                 endpoints: Slab::new(),
                 qps: Slab::new(),
                 by_qpn: Vec::new(),
                 ready: Turns::default(),
                 lenders: Vec::new(),
-                newborn: Vec::new(),
                 shares: Shares::default(),
                 listeners: Vec::new(),
-                rooms: Rooms::new(connections),
+                rooms: Rooms::new(transport.max_connections()),
                 alarms: Alarms::default(),
                 async_queue: AsyncQueue::new()?,
                 mpa,
@@ -292,21 +275,16 @@ impl<P: Port, C: Clock> Engine<P, C> {
                 generation: 0,
                 now,
             },
+            transport,
+            clock,
             drafts: ArrayVec::new(),
             doorbells,
             later: Later::default(),
             attributes,
-            under_pressure: false,
             idle_passes: CLOCK_EVERY,
             owes_acks: false,
             advanced: now,
-            link_up: None,
-            link_check: now,
-            carrier_missed: None,
-            claims: false,
-            conflicts: 0,
-            conflict_told: now,
-            unfilled_told: false,
+            check_at: now,
             shutdown_at: None,
         })
     }
@@ -332,52 +310,12 @@ impl<P: Port, C: Clock> Engine<P, C> {
         self.core.now
     }
 
-    /// Tells the stack the tags of connections that have just come in.
-    #[inline]
-    fn adopt(&mut self) {
-        while let Some((conn, index)) = self.core.newborn.pop() {
-            self.stack.set_tag(conn, self.core.tag(index));
-        }
-    }
-
     fn receive(&mut self, now: Time) -> bool {
-        let mut burst = ArrayVec::<P::Frame, BURST>::new();
-        self.port.receive(now, &mut burst);
-        if burst.is_empty() {
-            return false;
-        }
-        // Who sends is there, whatever the port says of the link: it is looked at only now and then.
-        self.carrier_missed = Some(0);
-        let low = self.port.receive_pool_low();
-        if low != self.under_pressure {
-            self.under_pressure = low;
-            self.stack.set_pressure(low);
-            self.core.budget.set_pinnable(if low { 0 } else { Self::pinnable(&self.port) });
-            if low {
-                self.core.copy_out();
-            }
-        }
-        if low && self.port.receive_pool_short() {
-            self.stack.give_back_held();
-        }
-        self.stack.foresee(&burst);
-        let mut frames = burst.drain(..).peekable();
-        let frames = std::iter::from_fn(|| {
-            let frame = frames.next();
-            // The frame after this one: its lines arrive while this one's are worked on.
-            if let Some(next) = frames.peek() {
-                P::prefetch(next);
-            }
-            frame
-        });
-        self.stack.receive_burst(now, frames, &mut self.core, &mut Wire(&mut self.port));
-        if !self.core.newborn.is_empty() {
-            self.adopt();
-        }
-        if self.core.rooms.someone_parts() {
+        let received = self.transport.receive(now, &mut self.core);
+        if received && self.core.rooms.someone_parts() {
             self.part(now);
         }
-        true
+        received
     }
 
     /// Does what is rarely due: connections that end, streams that have stopped, what is to be told later.
@@ -424,14 +362,14 @@ impl<P: Port, C: Clock> Engine<P, C> {
     /// is under way had better share segments), while no other endpoint waits for its turn.
     #[inline]
     fn idle_endpoint(&self, qpn: u32) -> Option<u32> {
-        if !self.core.ready.is_empty() || self.port.room() == 0 {
+        if !self.core.ready.is_empty() || !self.transport.has_room() {
             return None;
         }
         let qp = self.core.qps.get(self.core.index_of(qpn)?)?;
         let index = qp.endpoint.filter(|_| !qp.is_over())?;
         let endpoint = self.core.endpoints.get(index)?;
         let open = matches!(endpoint.phase, Phase::Open { .. }) && endpoint.outbox.is_empty();
-        (open && self.stack.unacked(endpoint.conn?) == 0).then_some(index)
+        (open && self.transport.unacked(endpoint.conn?) == 0).then_some(index)
     }
 
     /// Gives waiting endpoints their turns.
@@ -440,9 +378,9 @@ impl<P: Port, C: Clock> Engine<P, C> {
             self.core.doorbell(qpn);
         }
         let turns = self.core.ready.len().min(TURNS_PER_PASS);
-        let most = self.stack.counters().segments_out + SEGMENTS_PER_PASS;
+        let most = self.transport.sent() + SEGMENTS_PER_PASS;
         for _ in 0..turns {
-            if self.port.room() == 0 || self.stack.counters().segments_out >= most {
+            if !self.transport.has_room() || self.transport.sent() >= most {
                 break;
             }
             let Some(index) = self.core.ready.pop() else { break };
@@ -457,15 +395,15 @@ impl<P: Port, C: Clock> Engine<P, C> {
     }
 }
 
-impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
+impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     /// Sending comes first and receiving last: what the application has just posted leaves at once, and takes
     /// with it the ACKs of what the pass before received; only then are those sent that found no company.
     fn pass(&mut self) -> bool {
         let looks = self.looks_at_the_clock();
         let now = self.core.now;
         if looks {
-            if now >= self.link_check {
-                self.check_link(now);
+            if now >= self.check_at {
+                self.check_at = self.transport.check(now, &mut self.core);
             }
             self.core.ring_alarms();
             if now >= self.core.tend_at {
@@ -474,17 +412,16 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         }
         let served = self.serve(now);
         if served {
-            self.port.flush();
+            self.transport.flush();
         }
         if looks || served {
             let before = std::mem::replace(&mut self.advanced, now);
             if now >= before + PAUSE {
                 self.hear_what_came(now);
             }
-            self.stack.advance(now, &mut self.core, &mut Wire(&mut self.port));
-            self.stack.flush(now, &mut Wire(&mut self.port));
+            self.transport.advance(now, &mut self.core);
         }
-        self.port.flush();
+        self.transport.flush();
         let received = self.receive(now);
         self.owes_acks = received;
         self.idle_passes = if received || served { CLOCK_EVERY } else { self.idle_passes + 1 };
@@ -496,7 +433,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         let now = self.now();
         let more = self.service(index, now);
         // Completions after that: what was just stored reaches the wire first.
-        self.port.flush();
+        self.transport.flush();
         if self.complete(index) | more {
             self.core.schedule(index);
         }
@@ -507,7 +444,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
         if self.owes_acks || !self.core.ready.is_empty() {
             return Some(Duration::ZERO);
         }
-        let deadlines = [self.stack.next_deadline(), self.core.alarms.next(), self.port.next_deadline()];
+        let deadlines = [self.transport.next_deadline(), self.core.alarms.next()];
         let next = deadlines.into_iter().flatten().fold(self.core.tend_at, Time::min);
         if next == Time::MAX {
             return None;
@@ -516,11 +453,11 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     }
 
     fn arm(&mut self) -> Option<Arc<RxEvent>> {
-        self.port.arm()
+        self.transport.arm()
     }
 
     fn has_freed_much(&mut self) -> bool {
-        self.core.has_freed_much(self.port.aside())
+        self.core.has_freed_much(self.transport.aside())
     }
 
     fn after(&mut self, time: Duration, deed: Deed) {
@@ -645,7 +582,7 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
             .and_then(|index| self.core.qps.get(index))
             .ok_or(Error::UnknownQp(qpn))?;
         let endpoint = qp.endpoint.and_then(|e| self.core.endpoints.get(e)).ok_or(Error::NotConnected)?;
-        self.stack.set_patience(endpoint.conn.ok_or(Error::NotConnected)?, patience);
+        self.transport.set_patience(endpoint.conn.ok_or(Error::NotConnected)?, patience);
         Ok(())
     }
 
@@ -662,23 +599,21 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
     }
 
     fn drained(&self) -> bool {
-        if self.carrier_missed.is_none() && self.port.carrier_is_peer() {
+        if self.transport.is_deserted() {
             return true; // nobody is there to acknowledge anything
         }
         // A connection is done with when it is gone, or when the peer has acknowledged our FIN and with it all data. Where
         // the peer does not notice that we are gone, it gets a moment to have its own FIN acknowledged.
         let waited = self.shutdown_at.is_none_or(|at| self.clock.now() >= at + FIN_WITHIN);
-        if !waited && !self.port.carrier_is_peer() && self.core.endpoints.iter().next().is_some() {
+        if !waited && !self.transport.is_missed() && self.core.endpoints.iter().next().is_some() {
             return false;
         }
-        self.core.endpoints.iter().all(|(_, endpoint)| {
-            let info = endpoint.conn.and_then(|conn| self.stack.info(conn));
-            info.is_some_and(|info| info.state == State::FinWait2)
-        })
+        let has_ended = |conn| self.transport.has_ended(conn);
+        self.core.endpoints.iter().all(|(_, endpoint)| endpoint.conn.is_some_and(has_ended))
     }
 
     fn finish(&mut self) {
-        self.port.finish();
+        self.transport.finish();
     }
 
     fn connections(&self) -> Vec<ConnectionAttr> {
@@ -691,48 +626,31 @@ impl<P: Port, C: Clock> EngineOps for Engine<P, C> {
                 _ => None,
             })
             .collect();
-        let attributes = |conn| {
-            Some(ConnectionAttr {
-                qpn: qpns.get(&conn).copied(),
-                local: self.stack.local_addr(conn)?,
-                peer: self.stack.peer_addr(conn)?,
-                tcp: self.stack.info(conn)?,
-            })
+        let attributes = |facts: StreamFacts| ConnectionAttr {
+            qpn: qpns.get(&facts.conn).copied(),
+            local: facts.local,
+            peer: facts.peer,
+            tcp: facts.tcp,
         };
-        self.stack.connections().filter_map(attributes).collect()
+        self.transport.connections().into_iter().map(attributes).collect()
     }
 
     fn attributes(&self) -> EngineAttr {
+        let facts = self.transport.facts();
         let mut attributes = self.attributes.clone();
-        attributes.link_up = self.link_up == Some(true);
-        attributes.gso_max = self.port.gso_max();
-        let now = self.stack.addresses();
-        if !now.is_empty() {
+        attributes.link_up = facts.link_up;
+        attributes.gso_max = facts.gso_max;
+        if !facts.addresses.is_empty() {
             let cidr = |a: &urnic_tcp::Address| Cidr { address: a.ip, prefix: a.prefix_len };
-            attributes.addresses = now.iter().map(cidr).collect();
+            attributes.addresses = facts.addresses.iter().map(cidr).collect();
         }
-        attributes.counters = self.port.counters();
-        let c = self.stack.counters();
+        attributes.counters = facts.counters;
         attributes.counters.extend([
-            ("tcp_segments_in", c.segments_in),
-            ("tcp_segments_out", c.segments_out),
-            ("tcp_retransmitted", c.retransmitted_segments),
-            ("tcp_fast_recoveries", c.fast_recoveries),
-            ("tcp_timeouts", c.rto_recoveries),
-            ("tcp_out_of_order", c.out_of_order),
-            ("tcp_duplicate", c.duplicate),
-            ("tcp_bad_checksum", c.bad_tcp_checksum),
-            ("tcp_unfilled_checksum", c.unfilled_tcp_checksum),
-            ("malformed", c.malformed),
-            ("arp_conflicts", c.arp_conflicts),
             ("incomplete_octets", self.core.budget.reserved() as u64),
             ("incomplete_displaced", self.core.displaced),
-            ("send_buffers_free", self.port.send_buffers() as u64),
             ("waiting_for_buffers", self.core.shares.waiting() as u64),
-            ("aside_octets", self.port.aside() as u64),
             ("aside_displaced", self.core.shares.displaced),
         ]);
-        attributes.counters.extend(c.nstat());
         attributes
     }
 }

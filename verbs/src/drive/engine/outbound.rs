@@ -7,7 +7,7 @@ use super::peers::NUDGE_AFTER;
 use super::qp::{Cursor, Message, QpCore, Source};
 use super::teardown::Why;
 use super::{Clock, Engine, access_fault, fpdu};
-use crate::drive::port::{Draft, Port, Wire};
+use crate::drive::transport::{Data, Draft, Transport};
 use crate::shared::memory::{Bind, MrFault, MrTable};
 use crate::shared::queue::Stored;
 use crate::shared::sabotage::{Rule, broken};
@@ -15,7 +15,7 @@ use crate::shared::wc::WcStatus;
 use crate::shared::wr::{SendFlags, SendOp, Sge};
 use arrayvec::ArrayVec;
 use urnic_iwarp::{BeginError, Op, Outgoing, Pending, STAG_OF_NOTHING, Terminate};
-use urnic_tcp::{ConnId, Stack, Time};
+use urnic_tcp::{ConnId, Time};
 
 /// A turn ends after this many full segments' worth of octets while others wait ...
 const QUANTUM_SEGMENTS: usize = 16;
@@ -58,7 +58,7 @@ enum Turn {
     Terminated,
 }
 
-impl<F: urnic_tcp::Frame> QpCore<F> {
+impl<D: Data> QpCore<D> {
     /// Chooses and begins the next message. Answers to the peer and work requests alternate; a message is never
     /// interrupted by another (siw can't interleave, and RFC 5041 §5.3 wants submission order: DDP-34).
     #[inline]
@@ -210,7 +210,7 @@ impl<F: urnic_tcp::Frame> QpCore<F> {
     }
 }
 
-impl<P: Port, C: Clock> Engine<P, C> {
+impl<T: Transport, C: Clock> Engine<T, C> {
     /// Gives the endpoint at `index` its turn. True if it has more to send now.
     pub(super) fn service(&mut self, index: u32, now: Time) -> bool {
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return false };
@@ -232,7 +232,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         if share == 0 {
             return false;
         }
-        let before = self.stack.records(conn);
+        let before = self.transport.records(conn);
         let more = self.service_connected(index, conn, now, Some(share));
         self.took_buffers(index, before);
         more
@@ -254,12 +254,12 @@ impl<P: Port, C: Clock> Engine<P, C> {
             self.take_back_abandoned(index, conn);
         }
         match farewell {
-            None => self.stack.output(now, conn, &mut Wire(&mut self.port)),
+            None => self.transport.output(now, conn),
             Some(Farewell::Fin) => {
-                self.stack.close(now, conn, &mut Wire(&mut self.port));
-                self.stack.output(now, conn, &mut Wire(&mut self.port));
+                self.transport.close(now, conn);
+                self.transport.output(now, conn);
             }
-            Some(Farewell::Reset) => self.stack.abort(now, conn, &mut Wire(&mut self.port)),
+            Some(Farewell::Reset) => self.transport.abort(now, conn),
         }
         more
     }
@@ -268,13 +268,12 @@ impl<P: Port, C: Clock> Engine<P, C> {
     fn send_outbox(&mut self, index: u32, conn: ConnId) -> bool {
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return true };
         while !endpoint.outbox.is_empty() {
-            let Some(mut draft) = self.port.draft() else { return false };
+            let Some(mut draft) = self.transport.draft() else { return false };
             let n = STARTUP_RECORD.min(endpoint.outbox.len());
             let Some(out) = draft.append(n) else { return false };
             out.copy_from_slice(&endpoint.outbox[..n]);
             endpoint.outbox.drain(..n);
-            // A connection that is gone takes nothing; its endpoint hears of it by `closed`.
-            let _ = self.stack.send(conn, draft.freeze(None, 0));
+            self.transport.send(conn, draft, None, 0);
         }
         true
     }
@@ -307,7 +306,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
             return next.is_none();
         }
         let first_words = !qp.tx.spoken && qp.tx.initiator;
-        let emss = self.stack.mss(conn);
+        let emss = self.transport.segment(conn);
         let quantum = match share {
             None if self.core.ready.is_empty() => ALONE_OCTETS.min(ALONE_SEGMENTS * emss),
             None => QUANTUM_SEGMENTS * emss,
@@ -315,17 +314,17 @@ impl<P: Port, C: Clock> Engine<P, C> {
         };
         let mut turn = Segments {
             emss,
-            record_max: self.stack.record_max(conn),
+            record_max: self.transport.record_max(conn),
             unit: 0,
             quantum,
             conn,
             drafts: &mut self.drafts,
-            lends_from: self.port.lends_from(),
+            lends_from: self.transport.lends_from(),
             sum: 0,
-            want_sum: !self.port.spares_checksum(),
+            want_sum: self.transport.wants_sum(),
         };
-        let outcome = turn.run(qp, &mut self.core.table, &mut self.port, &mut self.stack);
-        turn.hand_over(&mut self.stack);
+        let outcome = turn.run(qp, &mut self.core.table, &mut self.transport);
+        turn.hand_over(&mut self.transport);
         let nudge = first_words && qp.tx.spoken;
         if qp.tx.closing || matches!(outcome, Turn::Fault { .. }) {
             qp.complete_sends(); // before anything is flushed, or found to be all
@@ -375,6 +374,41 @@ impl<P: Port, C: Clock> Engine<P, C> {
     }
 }
 
+/// Begins the next message. `Some`: there is none, and the turn is over; `fpdus` is what is left of it, of which requests
+/// about memory of ours take a part.
+#[inline]
+fn begin<D: Data>(qp: &mut QpCore<D>, table: &mut MrTable, fpdus: &mut usize) -> Option<Turn> {
+    loop {
+        match qp.next_message(table) {
+            Next::Message => return None,
+            Next::Done if *fpdus <= 1 => return Some(Turn::More),
+            Next::Done => *fpdus -= 1,
+            Next::Nothing => return Some(Turn::Idle),
+            Next::Refused(terminate) => return Some(Turn::Fault { terminate: *terminate, culprit: None }),
+            Next::Bad(status) => {
+                let culprit = Some((qp.tx.next, status));
+                return Some(Turn::Fault { terminate: Terminate::LOCAL_CATASTROPHIC, culprit });
+            }
+        }
+    }
+}
+
+/// The memory that a message's payload comes from is not there (any more), from its octet `at` on.
+#[cold]
+fn faulted(source: Source, fault: MrFault, at: u32) -> Turn {
+    match source {
+        Source::Response(request) => {
+            Turn::Fault { terminate: request.terminate(access_fault(fault), at), culprit: None }
+        }
+        // ERR-44: nothing of the faulty FPDU was sent.
+        Source::WorkRequest { index, .. } => Turn::Fault {
+            terminate: Terminate::LOCAL_CATASTROPHIC,
+            culprit: Some((index, WcStatus::LocalProtection)),
+        },
+        Source::None => Turn::Idle,
+    }
+}
+
 /// The records that a turn builds: segments, or trains of them where the link takes several as one frame.
 struct Segments<'a, D> {
     emss: usize,
@@ -395,41 +429,22 @@ struct Segments<'a, D> {
 }
 
 impl<D: Draft> Segments<'_, D> {
-    fn run<P: Port<Draft = D, Payload = D::Payload>>(
+    fn run<T: Transport<Draft = D>>(
         &mut self,
-        qp: &mut QpCore<P::Frame>,
+        qp: &mut QpCore<T::Data>,
         table: &mut MrTable,
-        port: &mut P,
-        stack: &mut Stack<crate::drive::port::PortBuffers<P>>,
-    ) -> Turn
-    where
-        D::Payload: urnic_tcp::Payload,
-    {
+        transport: &mut T,
+    ) -> Turn {
         let marked = qp.stream.as_ref().is_some_and(|stream| stream.tx_markers().is_some());
         let mulpdu = urnic_iwarp::mulpdu(self.emss, marked);
-        let mut window = stack.room(self.conn);
+        let mut window = transport.room(self.conn);
         let mut octets = self.quantum;
         let mut fpdus = QUANTUM_FPDUS;
         loop {
-            if qp.tx.message.is_none() {
-                match qp.next_message(table) {
-                    Next::Message => {}
-                    Next::Done => {
-                        fpdus = fpdus.saturating_sub(1);
-                        if fpdus == 0 {
-                            return Turn::More;
-                        }
-                        continue;
-                    }
-                    Next::Nothing => return Turn::Idle,
-                    Next::Refused(terminate) => {
-                        return Turn::Fault { terminate: *terminate, culprit: None };
-                    }
-                    Next::Bad(status) => {
-                        let culprit = Some((qp.tx.next, status));
-                        return Turn::Fault { terminate: Terminate::LOCAL_CATASTROPHIC, culprit };
-                    }
-                }
+            if qp.tx.message.is_none()
+                && let Some(turn) = begin(qp, table, &mut fpdus)
+            {
+                return turn;
             }
             if window == 0 {
                 return Turn::Starved;
@@ -438,7 +453,7 @@ impl<D: Draft> Segments<'_, D> {
                 return Turn::More;
             }
             while !self.drafts.is_full() {
-                match port.draft() {
+                match transport.draft() {
                     Some(draft) => self.drafts.push(draft),
                     None => return Turn::More,
                 }
@@ -452,9 +467,9 @@ impl<D: Draft> Segments<'_, D> {
                 if marked { qp.stream.as_ref().and_then(|stream| stream.tx_markers()) } else { None };
             let len = markers.map_or(fpdu.size(), |markers| markers.size(fpdu.size()));
             if !self.has_room(len) {
-                self.hand_over(stack);
+                self.hand_over(transport);
             }
-            if self.drafts[0].len() == 0 {
+            if self.drafts[0].is_empty() {
                 // Markers make FPDUs of one message differ in size: no train.
                 self.unit = if fpdu.last || marked { 0 } else { len };
             }
@@ -463,7 +478,16 @@ impl<D: Draft> Segments<'_, D> {
             let lent = if fpdu.payload_len() >= self.lends_from && !marked {
                 let company = qp.shared.send.peek(qp.tx.next).is_some();
                 let lone_end = if company { 0 } else { self.record_max };
-                fpdu::lend(draft, port, &fpdu, message.source, &qp.shared, table, self.want_sum, lone_end)
+                fpdu::lend(
+                    draft,
+                    transport,
+                    &fpdu,
+                    message.source,
+                    &qp.shared,
+                    table,
+                    self.want_sum,
+                    lone_end,
+                )
             } else {
                 None
             };
@@ -490,18 +514,7 @@ impl<D: Draft> Segments<'_, D> {
                 Ok(sum) => self.sum = urnic_crc::combine(self.sum, 0, sum),
                 Err(fault) => {
                     draft.truncate(before);
-                    return match message.source {
-                        Source::Response(request) => Turn::Fault {
-                            terminate: request.terminate(access_fault(fault), fpdu.payload.start),
-                            culprit: None,
-                        },
-                        // ERR-44: nothing of the faulty FPDU was sent.
-                        Source::WorkRequest { index, .. } => Turn::Fault {
-                            terminate: Terminate::LOCAL_CATASTROPHIC,
-                            culprit: Some((index, WcStatus::LocalProtection)),
-                        },
-                        Source::None => Turn::Idle,
-                    };
+                    return faulted(message.source, fault, fpdu.payload.start);
                 }
             }
             qp.tx.spoken = true;
@@ -529,14 +542,10 @@ impl<D: Draft> Segments<'_, D> {
     }
 
     /// Gives the record under construction, if it holds anything, to TCP.
-    fn hand_over<B>(&mut self, stack: &mut Stack<B>)
-    where
-        B: urnic_tcp::Buffers<Payload = D::Payload>,
-    {
-        if self.drafts.first().is_some_and(|d| d.len() > 0) {
+    fn hand_over<T: Transport<Draft = D>>(&mut self, transport: &mut T) {
+        if self.drafts.first().is_some_and(|d| !d.is_empty()) {
             let draft = self.drafts.swap_remove(0);
-            // A connection that is gone takes nothing; its endpoint hears of it by `closed`.
-            let _ = stack.send(self.conn, draft.freeze(self.want_sum.then_some(self.sum), self.unit as u16));
+            transport.send(self.conn, draft, self.want_sum.then_some(self.sum), self.unit as u16);
         }
         self.sum = 0;
     }

@@ -6,6 +6,7 @@
 use super::alarms::Alarm;
 use super::qp::{Message, Source};
 use super::{Core, Endpoint, Phase};
+use crate::drive::transport::Data;
 use std::time::Duration;
 use urnic_iwarp::{Op, STAG_OF_NOTHING};
 
@@ -25,7 +26,7 @@ const NUDGES: u8 = 9;
 // (siw_cm.c, siw_proc_mpareply). The standard has responders wait for that FPDU anyway (MPA-70), and so does ours,
 // in `urnic_iwarp::Stream::may_send`; nothing of it is a special case here.
 
-impl<F: urnic_tcp::Frame> Core<F> {
+impl<D: Data> Core<D> {
     /// Sends one zero-length Write if the peer has not answered, between messages. See [`NUDGE_AFTER`].
     pub(super) fn nudge(&mut self, index: u32) {
         let Some(Endpoint { heard: false, phase: Phase::Open { qp }, nudges, .. }) =

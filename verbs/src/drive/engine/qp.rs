@@ -1,7 +1,7 @@
 //! The engine's half of a queue pair: where its queues stand, and its RDMAP stream.
 
-use super::endpoint::StreamRange;
 use super::lent::Lent;
+use crate::drive::transport::Data;
 use crate::shared::events::AsyncEvent;
 use crate::shared::qp::{QpShared, QpState, Receives};
 use crate::shared::queue::RecvView;
@@ -15,12 +15,12 @@ use urnic_iwarp::{Outgoing, ReadRequest, Stream, Terminate};
 use urnic_tcp::Time;
 
 /// The engine's half of a queue pair.
-pub(super) struct QpCore<F: urnic_tcp::Frame> {
+pub(super) struct QpCore<D: Data> {
     pub(super) shared: Arc<QpShared>,
     /// The connection that this queue pair runs over.
     pub(super) endpoint: Option<u32>,
     /// Present in RDMA mode and until the connection is gone.
-    pub(super) stream: Option<Box<Stream<StreamRange<F>>>>,
+    pub(super) stream: Option<Box<Stream<D>>>,
     /// Inbound and outbound Reads that were negotiated.
     pub(super) reads: (u16, u16),
     /// Since when an FPDU of the peer has been incomplete, and its number; of the last one if there is none now.
@@ -164,7 +164,7 @@ pub(super) fn receive_scopes(qp: &QpShared) -> Scopes {
     }
 }
 
-impl<F: urnic_tcp::Frame> QpCore<F> {
+impl<D: Data> QpCore<D> {
     pub(super) fn new(shared: Arc<QpShared>) -> Self {
         let rx = ReceiveSide::new(&shared.recv);
         QpCore {

@@ -5,6 +5,7 @@
 use super::crowd::Crowd;
 use super::endpoint::{Farewell, Phase, Room};
 use super::{Core, TEARDOWN_WITHIN};
+use crate::drive::transport::Data;
 use crate::shared::waiting::Waiting;
 use std::sync::Arc;
 use urnic_tcp::Time;
@@ -61,7 +62,7 @@ impl Rooms {
     }
 }
 
-impl<F: urnic_tcp::Frame> Core<F> {
+impl<D: Data> Core<D> {
     /// Seats an endpoint until `until`. If the room is full, the oldest of the source that has most is reset.
     pub(super) fn take_seat(&mut self, index: u32, room: Room, until: Time) {
         self.leave_seat(index);

@@ -12,7 +12,7 @@
 use super::endpoint::{Farewell, Phase};
 use super::teardown::Why;
 use super::{Clock, Engine, TURNS_PER_PASS};
-use crate::drive::port::Port;
+use crate::drive::transport::Transport;
 use crate::shared::source::Source;
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -73,11 +73,11 @@ struct Holder {
     connections: Vec<(Time, ConnId)>,
 }
 
-impl<P: Port, C: Clock> Engine<P, C> {
+impl<T: Transport, C: Clock> Engine<T, C> {
     /// Whether so many buffers are free that nobody needs to be counted.
     #[inline]
     pub(super) fn has_plenty(&self) -> bool {
-        self.port.send_buffers() >= self.port.all_send_buffers() / PLENTY_PART
+        self.transport.send_buffers() >= self.transport.all_send_buffers() / PLENTY_PART
     }
 
     /// While buffers are scarce: how many the endpoint at `index` may take. If none, it waits for its turn.
@@ -89,11 +89,11 @@ impl<P: Port, C: Clock> Engine<P, C> {
             self.count_held(now);
         }
         let held = self.core.shares.held.get(&host).copied().unwrap_or(0);
-        let few = self.port.send_buffers() < self.port.all_send_buffers() / FEW_PART;
+        let few = self.transport.send_buffers() < self.transport.all_send_buffers() / FEW_PART;
         if few && now >= self.core.shares.look_at {
             self.put_aside(held, now);
         }
-        let share = self.port.send_buffers().saturating_sub(RESERVE + held);
+        let share = self.transport.send_buffers().saturating_sub(RESERVE + held);
         if share > 0 {
             return share;
         }
@@ -115,7 +115,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
         let shares = &mut self.core.shares;
         shares.held.clear();
         for (_, endpoint) in self.core.endpoints.iter() {
-            let records = endpoint.conn.map_or(0, |conn| self.stack.records(conn));
+            let records = endpoint.conn.map_or(0, |conn| self.transport.records(conn));
             if records > 0 {
                 *shares.held.entry(Source::of(endpoint.peer.ip())).or_default() += records;
             }
@@ -130,36 +130,31 @@ impl<P: Port, C: Clock> Engine<P, C> {
         let mut holders = HashMap::<Source, Holder>::new();
         for (_, endpoint) in self.core.endpoints.iter() {
             let Some(conn) = endpoint.conn else { continue };
-            let buffers = self.stack.records_at_end(conn, |payload| !P::is_aside(payload));
+            let buffers = self.transport.buffers(conn);
             if buffers > 0 {
                 let holder = holders.entry(Source::of(endpoint.peer.ip())).or_default();
                 holder.buffers += buffers;
-                holder.connections.push((self.stack.stalled_since(conn).unwrap_or(Time::MAX), conn));
+                holder.connections.push((self.transport.stalled_since(conn).unwrap_or(Time::MAX), conn));
             }
         }
         let mut holders: Vec<_> = holders.into_values().filter(|holder| holder.buffers > held).collect();
         holders.sort_unstable_by_key(|holder| Reverse(holder.buffers));
-        let before = self.port.send_buffers();
-        let enough = self.port.all_send_buffers() / ENOUGH_PART;
+        let before = self.transport.send_buffers();
+        let enough = self.transport.all_send_buffers() / ENOUGH_PART;
         let most = self.core.mpa.aside_max;
         for holder in &mut holders {
             holder.connections.sort_unstable_by_key(|(since, _)| *since);
             for (_, conn) in &holder.connections {
-                if self.port.send_buffers() >= enough {
+                if self.transport.send_buffers() >= enough {
                     return;
                 }
-                if self.port.aside() >= most {
+                if self.transport.aside() >= most {
                     return self.displace(now);
                 }
-                let port = &mut self.port;
-                self.stack.each_payload(*conn, |payload| {
-                    if port.aside() < most {
-                        port.put_aside(payload);
-                    }
-                });
+                self.transport.put_aside(*conn, most);
             }
         }
-        if self.port.send_buffers() == before {
+        if self.transport.send_buffers() == before {
             self.core.shares.look_at = now + TRY_EVERY;
         }
     }
@@ -172,11 +167,11 @@ impl<P: Port, C: Clock> Engine<P, C> {
         let mut sources = HashMap::<Source, (u64, Vec<(Time, u32, u64)>)>::new();
         for (index, endpoint) in self.core.endpoints.iter() {
             let Some(conn) = endpoint.conn else { continue };
-            let octets = self.stack.unacked(conn);
+            let octets = self.transport.unacked(conn);
             if octets > 0 {
                 let (sum, connections) = sources.entry(Source::of(endpoint.peer.ip())).or_default();
                 *sum += octets;
-                let since = self.stack.stalled_since(conn).filter(|_| endpoint.farewell.is_none());
+                let since = self.transport.stalled_since(conn).filter(|_| endpoint.farewell.is_none());
                 connections.extend(since.map(|since| (since, index, octets)));
             }
         }
@@ -216,7 +211,7 @@ impl<P: Port, C: Clock> Engine<P, C> {
     pub(super) fn took_buffers(&mut self, index: u32, before: usize) {
         let Some(endpoint) = self.core.endpoints.get(index) else { return };
         let Some(conn) = endpoint.conn else { return };
-        let taken = self.stack.records(conn).saturating_sub(before);
+        let taken = self.transport.records(conn).saturating_sub(before);
         *self.core.shares.held.entry(Source::of(endpoint.peer.ip())).or_default() += taken;
     }
 

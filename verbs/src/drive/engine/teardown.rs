@@ -3,6 +3,7 @@
 use super::alarms::Alarm;
 use super::endpoint::{Farewell, Phase};
 use super::{Core, TEARDOWN_WITHIN};
+use crate::drive::transport::Data;
 use crate::shared::cm::{CmEvent, ConnectFailure, DisconnectReason};
 use crate::shared::error::Error;
 use crate::shared::events::{AsyncEvent, FaultCause, QpFault};
@@ -31,7 +32,7 @@ pub(super) enum Why {
     Requested,
 }
 
-impl<F: urnic_tcp::Frame> Core<F> {
+impl<D: Data> Core<D> {
     /// Ends the connection at the end of its next turn, and at the latest [`TEARDOWN_WITHIN`] from now.
     pub(super) fn farewell(&mut self, index: u32, farewell: Farewell) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };

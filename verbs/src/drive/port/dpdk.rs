@@ -17,7 +17,8 @@ use urnic_sim::{Impairment, Link};
 use urnic_tcp::{Emit, Frame, MAX_PIECES, Payload, Time};
 
 use super::aside::{Aside, Put};
-use super::{BURST, Draft, Port};
+use super::{BURST, Freeze, Port};
+use crate::drive::draft::Draft;
 
 /// Queued frames at which a burst is sent without waiting for the end of the pass.
 const EAGER: usize = 32;
@@ -130,8 +131,6 @@ pub(crate) struct MbufDraft(TxBuf);
 unsafe impl Send for MbufDraft {}
 
 impl Draft for MbufDraft {
-    type Payload = MbufPayload;
-
     #[inline]
     fn len(&self) -> usize {
         self.0.len()
@@ -146,6 +145,10 @@ impl Draft for MbufDraft {
     fn truncate(&mut self, len: usize) {
         self.0.truncate(len);
     }
+}
+
+impl Freeze for MbufDraft {
+    type Payload = MbufPayload;
 
     #[inline]
     fn freeze(self, sum: Option<u16>, unit: u16) -> MbufPayload {

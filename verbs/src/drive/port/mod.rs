@@ -1,9 +1,10 @@
-//! What an engine needs of a network port, and the ports there are.
+//! What TCP over a port needs of a network port, and the ports there are.
 //!
-//! The engine is generic over [`Port`], so that the same code drives a DPDK port in
-//! production ([`dpdk`]) and a simulated wire in virtual time ([`sim`]).
+//! It is generic over [`Port`], so that the same code drives a DPDK port in
+//! production (`dpdk`) and a simulated wire in virtual time ([`sim`]).
 
 mod aside;
+#[cfg(feature = "dpdk")]
 pub(crate) mod dpdk;
 pub mod sim;
 
@@ -12,19 +13,21 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use urnic_dataplane::RxEvent;
-use urnic_tcp::{Buffers, Emit, Frame, Payload, Time};
+use urnic_tcp::{Emit, Frame, Payload, Time};
+
+use super::draft::Draft;
 
 /// Frames taken from a port in one burst at most.
 pub const BURST: usize = 32;
 
-/// A port of one engine: frames in, frames out, buffers to build payload in.
+/// A port of one stack: frames in, frames out, buffers to build payload in.
 pub trait Port: Send {
     /// A received frame.
     type Frame: Frame + Send;
     /// Finished payload, shared by reference count between TCP's retransmission queue and frames under way.
     type Payload: Payload + Send;
     /// Payload under construction.
-    type Draft: Draft<Payload = Self::Payload> + Send;
+    type Draft: Freeze<Payload = Self::Payload> + Send;
 
     /// Takes what has arrived by `now`, at most [`BURST`] frames. Begins a pass.
     fn receive(&mut self, now: Time, into: &mut ArrayVec<Self::Frame, BURST>);
@@ -111,7 +114,7 @@ pub trait Port: Send {
     /// Completes what the port writes besides frames: the process is about to end.
     fn finish(&mut self) {}
 
-    /// Lets the port tell of the next frame; see [`urnic_dataplane::Port::arm`].
+    /// Lets the port tell of the next frame; see `urnic_dataplane::Port::arm`.
     fn arm(&mut self) -> Option<Arc<RxEvent>> {
         None
     }
@@ -120,57 +123,12 @@ pub trait Port: Send {
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }
 
-/// A payload buffer that is being filled.
-pub trait Draft {
+/// A draft that becomes payload.
+pub trait Freeze: Draft {
     /// What it becomes.
     type Payload;
-
-    /// Octets written so far.
-    fn len(&self) -> usize;
-
-    /// Grows the content by `n` octets, to be overwritten; `None` if they do not fit.
-    fn append(&mut self, n: usize) -> Option<&mut [u8]>;
-
-    /// Takes back what was appended behind the first `len` octets.
-    fn truncate(&mut self, len: usize);
 
     /// Ends the construction. `sum` is the one's-complement sum of the content, if it is known; `unit` is
     /// [`Payload::unit`].
     fn freeze(self, sum: Option<u16>, unit: u16) -> Self::Payload;
-}
-
-/// Ties a port's buffers into the TCP stack.
-pub struct PortBuffers<P: Port>(core::marker::PhantomData<fn() -> P>);
-
-impl<P: Port> Buffers for PortBuffers<P> {
-    type Frame = P::Frame;
-    type Payload = P::Payload;
-
-    #[inline]
-    fn prefetch<T>(what: &T) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let first = std::ptr::from_ref(what).cast::<i8>();
-            for line in (0..size_of::<T>()).step_by(64) {
-                // SAFETY: a prefetch never faults.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(line)) };
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = what;
-    }
-}
-
-/// Lets the TCP stack transmit through a port.
-pub struct Wire<'a, P: Port>(pub &'a mut P);
-
-impl<P: Port> urnic_tcp::Transmit<P::Payload> for Wire<'_, P> {
-    fn room(&self) -> usize {
-        self.0.room()
-    }
-
-    fn emit(&mut self, emit: Emit<'_, P::Payload>) {
-        self.0.emit(emit);
-    }
 }

@@ -9,7 +9,8 @@ use arrayvec::ArrayVec;
 use urnic_tcp::{Emit, Frame, Payload, Time};
 
 use super::aside::{Aside, Put};
-use super::{BURST, Draft, Port};
+use super::{BURST, Freeze, Port};
+use crate::drive::draft::Draft;
 
 /// Octets of receive buffers that a simulated port says it has. (Its frames are vectors; there are any number of them.)
 const SIMULATED_MEMORY: usize = 16 << 20;
@@ -103,8 +104,6 @@ pub struct SimDraft {
 }
 
 impl Draft for SimDraft {
-    type Payload = SimPayload;
-
     fn len(&self) -> usize {
         self.pieces.len()
     }
@@ -144,6 +143,10 @@ impl Draft for SimDraft {
             }
         }
     }
+}
+
+impl Freeze for SimDraft {
+    type Payload = SimPayload;
 
     fn freeze(self, sum: Option<u16>, unit: u16) -> SimPayload {
         SimPayload { pieces: self.pieces.into(), sum, unit }
@@ -361,11 +364,5 @@ impl Port for SimPort {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
-    }
-}
-
-impl crate::drive::engine::Clock for urnic_sim::SimClock {
-    fn now(&self) -> Time {
-        Time(urnic_sim::SimClock::now(self))
     }
 }

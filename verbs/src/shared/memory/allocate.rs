@@ -17,8 +17,10 @@ pub(crate) trait Allocate: Send + Sync {
 }
 
 /// Alignment of blocks from EAL's heap.
+#[cfg(feature = "dpdk")]
 const PAGE: usize = 4096;
 
+#[cfg(feature = "dpdk")]
 impl Allocate for urnic_dataplane::Arena {
     fn allocate(&self, len: usize) -> Result<Box<dyn Block>> {
         match self.alloc(len, PAGE) {
@@ -28,6 +30,7 @@ impl Allocate for urnic_dataplane::Arena {
     }
 }
 
+#[cfg(feature = "dpdk")]
 impl Block for urnic_dataplane::HugeBuf {
     fn base(&self) -> *mut u8 {
         self.as_ptr().as_ptr()

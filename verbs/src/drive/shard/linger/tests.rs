@@ -25,7 +25,7 @@ const HOW: &str = "URNIC_TEST_EXIT_HOW";
 
 fn child(progress: Progress, how: &str) -> Command {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "shard::linger::tests::exit_child", "--include-ignored"]);
+    child.args(["--exact", "drive::shard::linger::tests::exit_child", "--include-ignored"]);
     child.env(PROGRESS, progress.to_string()).env(HOW, how);
     child
 }

@@ -1,25 +1,21 @@
 //! From a configuration to an engine on a DPDK port.
 
-use super::{Clock, Engine, MpaConfig};
+use super::{choose_kernel, secret};
+use crate::drive::clock::Clock;
+use crate::drive::engine::{Engine, MpaConfig};
 use crate::drive::port::dpdk::DpdkPort;
 use crate::drive::shard::{EngineAttr, EngineOps};
+use crate::drive::transport::over_port::OverPort;
 use crate::shared::doorbell::Doorbells;
 use crate::shared::error::{Error, Result};
 use crate::shared::memory::Allocate;
 use nix::ifaddrs::InterfaceAddress;
 use std::net::IpAddr;
 use std::sync::Arc;
-use urnic_config::{Choice, Config, CrcKernel, PortSpec};
+use urnic_config::{Config, PortSpec};
 use urnic_dataplane::{Arena, Capabilities, Capture, Eal, EalConfig, PortError, PortOptions, TxChecksum};
 use urnic_sim::Impairment;
-use urnic_tcp::{Address, Congestion, Ecn, Keepalive, Route, StackConfig, TcpConfig, Time};
-
-impl Clock for urnic_dataplane::Clock {
-    #[inline]
-    fn now(&self) -> Time {
-        Time(urnic_dataplane::Clock::now(self))
-    }
-}
+use urnic_tcp::{Address, Congestion, Ecn, Keepalive, Route, StackConfig, TcpConfig};
 
 /// An engine as `config` describes it, and where its registered memory comes from.
 pub(crate) fn open(
@@ -99,17 +95,7 @@ pub(crate) fn open(
         }
         e => failed(&e),
     })?;
-    let mpa = MpaConfig {
-        rev: config.mpa.rev,
-        crc: config.mpa.crc,
-        markers: config.mpa.markers,
-        rtr: config.mpa.rtr,
-        ird: config.mpa.ird,
-        ord: config.mpa.ord,
-        startup_timeout: config.mpa.startup_timeout,
-        incomplete_max: super::INCOMPLETE_MAX,
-        aside_max: super::ASIDE_MAX,
-    };
+    let mpa = MpaConfig::of(config);
     let attributes = EngineAttr {
         mac,
         addresses: config.ip.addresses.clone(),
@@ -131,10 +117,12 @@ pub(crate) fn open(
     let capture = capture.map(|path| Capture::start(path, &spec.to_string(), clock)).transpose();
     let capture = capture.map_err(|e| failed(&e))?;
     let port = DpdkPort::new(port, fault.as_ref(), capture);
-    let mut engine = Engine::new(port, clock, stack, mpa, doorbells, attributes)?;
+    let seed = stack.seed;
+    let mut transport = OverPort::new(port, stack, Clock::now(&clock))?;
     if !spec.is_memory_link() {
-        engine.claim_address()?;
+        transport.claim_addresses(&clock)?;
     }
+    let engine = Engine::new(transport, clock, seed, mpa, doorbells, attributes)?;
     Ok((Box::new(engine), Arc::new(Arena::new(&eal))))
 }
 
@@ -195,35 +183,5 @@ fn tcp(config: &Config) -> TcpConfig {
         }),
         user_timeout: t.user_timeout,
         ..TcpConfig::default()
-    }
-}
-
-/// Which CRC kernel the process uses from now on.
-pub(crate) fn choose_kernel(wanted: CrcKernel) -> Result<()> {
-    let kernel = match wanted {
-        CrcKernel::Auto => return Ok(()),
-        CrcKernel::Portable => urnic_crc::Kernel::Portable,
-        CrcKernel::Sse42 => urnic_crc::Kernel::Sse42,
-        CrcKernel::Vpclmul => urnic_crc::Kernel::Vpclmul,
-    };
-    if urnic_crc::force_kernel(kernel) {
-        Ok(())
-    } else {
-        Err(Error::Open(format!(
-            "this processor cannot run the CRC kernel {:?}: use \"auto\"",
-            wanted.word()
-        )))
-    }
-}
-
-/// A number that nobody can guess.
-fn secret() -> Result<u64> {
-    let mut seed = [0u8; 8];
-    // SAFETY: the buffer is as long as we say.
-    let n = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
-    if n == seed.len() as isize {
-        Ok(u64::from_ne_bytes(seed))
-    } else {
-        Err(Error::last_os("random numbers from the kernel"))
     }
 }

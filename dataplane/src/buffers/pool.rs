@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use dpdk_sys as sys;
 
-use crate::Mbuf;
+use super::mbuf::prefetch_for_writing;
+use super::{Mbuf, TxBuf};
 use crate::eal::{self, Eal};
-use crate::mbuf::prefetch_for_writing;
-use crate::payload::TxBuf;
 
 mod lifo;
 

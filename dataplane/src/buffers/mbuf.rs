@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use dpdk_sys as sys;
 
-use crate::pool;
+use super::pool;
 
 /// A frame that nobody else refers to: received from a port, or copied together. Dropping it returns its memory.
 ///

@@ -3,28 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use dpdk_sys as sys;
-
-/// A descriptor that becomes readable when frames arrive at a port that was armed: see [`super::Port::arm`].
+/// A descriptor that becomes readable when frames arrive at a port that was armed: see `Port::arm`.
 #[derive(Debug)]
 pub struct RxEvent {
     epoll: OwnedFd,
 }
 
 impl RxEvent {
-    /// Of the receive queue of a started device; none if its driver has no interrupts.
-    pub(super) fn of(id: u16) -> Option<Self> {
-        // SAFETY: no pointers are passed; a port that does not exist is refused.
-        let fd = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(id, 0) };
-        if fd < 0 {
-            return None;
-        }
-        // SAFETY: the driver keeps it open as long as the device is started, and that is longer than this call.
-        Self::new(unsafe { BorrowedFd::borrow_raw(fd) })
-            .inspect_err(|e| tracing::warn!("frames that arrive while nobody polls will wait: {e}"))
-            .ok()
-    }
-
     /// Of what becomes readable with every frame.
     ///
     /// # Errors

@@ -15,8 +15,7 @@ use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 use dpdk_sys as sys;
 
-use crate::frame::ATTACHED;
-use crate::{Mbuf, Pool, pool};
+use super::{ATTACHED, Mbuf, Pool, pool};
 
 /// A buffer being filled with payload; headroom for headers is kept before it.
 #[derive(Debug)]

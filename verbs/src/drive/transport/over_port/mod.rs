@@ -1,0 +1,418 @@
+//! TCP over a port: the project's own stack, and all that is the link's business.
+
+#[cfg(feature = "dpdk")]
+mod claim;
+mod link;
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use urnic_dataplane::RxEvent;
+use urnic_iwarp::Chunk;
+use urnic_tcp::{
+    Buffers, CloseReason, ConnId, ConnectError, Emit, Frame, Handler, ListenError, ListenerId, LocalPorts,
+    Patience, Stack, StackConfig, State, Time, Transmit,
+};
+
+use super::{Data, Events, Facts, StreamFacts, Transport};
+use crate::drive::port::{BURST, Freeze, Port};
+use crate::shared::error::Error;
+use link::Link;
+
+/// Held frames pin at most this part of the receive buffers.
+const PINNED_PART: usize = 8;
+
+/// TCP on a port.
+pub(crate) struct OverPort<P: Port> {
+    port: P,
+    stack: Stack<PortBuffers<P>>,
+    link: Link,
+    under_pressure: bool,
+}
+
+impl<P: Port> OverPort<P> {
+    /// The stack that `config` describes, on `port`.
+    ///
+    /// # Errors
+    /// [`Error::Open`]: the stack refuses its configuration.
+    pub(crate) fn new(port: P, mut config: StackConfig, now: Time) -> Result<Self, Error> {
+        config.checksum_offload_tx = port.spares_checksum();
+        // An MPA Request is short (MPA-60), and nothing may follow before our Reply (MPA-91).
+        config.tcp.wary = true;
+        let ports = Box::new(LocalPorts::new(config.seed));
+        let stack = Stack::new(config, ports, now).map_err(|e| Error::Open(e.to_string()))?;
+        Ok(Self { port, stack, link: Link::default(), under_pressure: false })
+    }
+
+    /// Octets that held frames may pin while there is no pressure.
+    fn pinnable(&self) -> usize {
+        self.port.receive_memory() / PINNED_PART
+    }
+
+    /// The receive pool has become low, or is low no more.
+    #[cold]
+    fn pressure_changed(&mut self, low: bool, events: &mut impl Events<StreamRange<P::Frame>>) {
+        self.under_pressure = low;
+        self.stack.set_pressure(low);
+        events.pinnable(if low { 0 } else { self.pinnable() });
+    }
+}
+
+impl<P: Port> Transport for OverPort<P> {
+    type Data = StreamRange<P::Frame>;
+    type Draft = P::Draft;
+
+    fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, ListenError> {
+        self.stack.listen(port, backlog)
+    }
+
+    fn unlisten(&mut self, listener: ListenerId) {
+        self.stack.unlisten(listener);
+    }
+
+    fn connect(&mut self, now: Time, to: SocketAddr, tag: u64) -> Result<ConnId, ConnectError> {
+        self.stack.connect(now, to, tag, &mut Wire(&mut self.port))
+    }
+
+    fn welcome(&mut self, now: Time, conn: ConnId) {
+        self.stack.welcome(now, conn, &mut Wire(&mut self.port));
+    }
+
+    fn set_patience(&mut self, conn: ConnId, patience: Option<Patience>) {
+        self.stack.set_patience(conn, patience);
+    }
+
+    fn close(&mut self, now: Time, conn: ConnId) {
+        self.stack.close(now, conn, &mut Wire(&mut self.port));
+    }
+
+    fn abort(&mut self, now: Time, conn: ConnId) {
+        self.stack.abort(now, conn, &mut Wire(&mut self.port));
+    }
+
+    fn has_ended(&self, conn: ConnId) -> bool {
+        self.stack.info(conn).is_some_and(|info| info.state == State::FinWait2)
+    }
+
+    fn max_connections(&self) -> u32 {
+        self.stack.config().tcp.max_connections
+    }
+
+    fn check(&mut self, now: Time, events: &mut impl Events<Self::Data>) -> Time {
+        self.check_link(now, events)
+    }
+
+    #[inline]
+    fn receive(&mut self, now: Time, events: &mut impl Events<Self::Data>) -> bool {
+        let mut burst = ArrayVec::<P::Frame, BURST>::new();
+        self.port.receive(now, &mut burst);
+        if burst.is_empty() {
+            return false;
+        }
+        self.link.heard();
+        let low = self.port.receive_pool_low();
+        if low != self.under_pressure {
+            self.pressure_changed(low, events);
+        }
+        if low && self.port.receive_pool_short() {
+            self.stack.give_back_held();
+        }
+        self.stack.foresee(&burst);
+        let mut frames = burst.drain(..).peekable();
+        let frames = std::iter::from_fn(|| {
+            let frame = frames.next();
+            // The frame after this one: its lines arrive while this one's are worked on.
+            if let Some(next) = frames.peek() {
+                P::prefetch(next);
+            }
+            frame
+        });
+        self.stack.receive_burst(now, frames, &mut Told(events), &mut Wire(&mut self.port));
+        true
+    }
+
+    #[inline]
+    fn advance(&mut self, now: Time, events: &mut impl Events<Self::Data>) {
+        self.stack.advance(now, &mut Told(events), &mut Wire(&mut self.port));
+        self.stack.flush(now, &mut Wire(&mut self.port));
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.port.flush();
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        [self.stack.next_deadline(), self.port.next_deadline()].into_iter().flatten().min()
+    }
+
+    fn arm(&mut self) -> Option<Arc<RxEvent>> {
+        self.port.arm()
+    }
+
+    #[inline]
+    fn sent(&self) -> u64 {
+        self.stack.counters().segments_out
+    }
+
+    fn pinnable(&self) -> usize {
+        if self.under_pressure { 0 } else { OverPort::pinnable(self) }
+    }
+
+    fn resume(&mut self, now: Time, conn: ConnId, events: &mut impl Events<Self::Data>) {
+        self.stack.resume(now, conn, &mut Told(events), &mut Wire(&mut self.port));
+    }
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.port.room() > 0
+    }
+
+    #[inline]
+    fn draft(&mut self) -> Option<P::Draft> {
+        self.port.draft()
+    }
+
+    #[inline]
+    fn segment(&self, conn: ConnId) -> usize {
+        self.stack.mss(conn)
+    }
+
+    #[inline]
+    fn record_max(&self, conn: ConnId) -> usize {
+        self.stack.record_max(conn)
+    }
+
+    #[inline]
+    fn room(&self, conn: ConnId) -> usize {
+        self.stack.room(conn)
+    }
+
+    #[inline]
+    fn send(&mut self, conn: ConnId, record: P::Draft, sum: Option<u16>, unit: u16) {
+        let _ = self.stack.send(conn, record.freeze(sum, unit));
+    }
+
+    #[inline]
+    fn output(&mut self, now: Time, conn: ConnId) {
+        self.stack.output(now, conn, &mut Wire(&mut self.port));
+    }
+
+    #[inline]
+    fn unacked(&self, conn: ConnId) -> u64 {
+        self.stack.unacked(conn)
+    }
+
+    fn stalled_since(&self, conn: ConnId) -> Option<Time> {
+        self.stack.stalled_since(conn)
+    }
+
+    #[inline]
+    fn wants_sum(&self) -> bool {
+        !self.port.spares_checksum()
+    }
+
+    #[inline]
+    fn send_buffers(&self) -> usize {
+        self.port.send_buffers()
+    }
+
+    #[inline]
+    fn all_send_buffers(&self) -> usize {
+        self.port.all_send_buffers()
+    }
+
+    fn records(&self, conn: ConnId) -> usize {
+        self.stack.records(conn)
+    }
+
+    fn buffers(&self, conn: ConnId) -> usize {
+        self.stack.records_at_end(conn, |payload| !P::is_aside(payload))
+    }
+
+    fn put_aside(&mut self, conn: ConnId, most: usize) {
+        let port = &mut self.port;
+        self.stack.each_payload(conn, |payload| {
+            if port.aside() < most {
+                port.put_aside(payload);
+            }
+        });
+    }
+
+    #[inline]
+    fn aside(&self) -> usize {
+        self.port.aside()
+    }
+
+    #[inline]
+    fn lends_from(&self) -> usize {
+        self.port.lends_from()
+    }
+
+    #[inline]
+    unsafe fn lend(&mut self, record: &mut P::Draft, at: *const u8, len: usize, ours: bool) -> bool {
+        // SAFETY: as the caller promises.
+        unsafe { self.port.lend(record, at, len, ours) }
+    }
+
+    fn take_back(&mut self, now: Time, conn: ConnId, range: &Range<usize>) {
+        let mut copied = true;
+        let port = &mut self.port;
+        self.stack.each_payload(conn, |payload| copied &= port.make_own(payload, range));
+        if !copied {
+            self.abort(now, conn);
+        }
+    }
+
+    fn forget(&mut self, range: &Range<usize>) {
+        self.port.forget(range);
+    }
+
+    fn is_deserted(&self) -> bool {
+        self.link.is_lost() && self.port.carrier_is_peer()
+    }
+
+    fn is_missed(&self) -> bool {
+        self.port.carrier_is_peer()
+    }
+
+    fn finish(&mut self) {
+        self.port.finish();
+    }
+
+    fn facts(&self) -> Facts {
+        let c = self.stack.counters();
+        let mut counters = self.port.counters();
+        counters.extend([
+            ("tcp_segments_in", c.segments_in),
+            ("tcp_segments_out", c.segments_out),
+            ("tcp_retransmitted", c.retransmitted_segments),
+            ("tcp_fast_recoveries", c.fast_recoveries),
+            ("tcp_timeouts", c.rto_recoveries),
+            ("tcp_out_of_order", c.out_of_order),
+            ("tcp_duplicate", c.duplicate),
+            ("tcp_bad_checksum", c.bad_tcp_checksum),
+            ("tcp_unfilled_checksum", c.unfilled_tcp_checksum),
+            ("malformed", c.malformed),
+            ("arp_conflicts", c.arp_conflicts),
+        ]);
+        counters.extend([
+            ("send_buffers_free", self.port.send_buffers() as u64),
+            ("aside_octets", self.port.aside() as u64),
+        ]);
+        counters.extend(c.nstat());
+        Facts {
+            link_up: self.link.is_up(),
+            gso_max: self.port.gso_max(),
+            addresses: self.stack.addresses(),
+            counters,
+        }
+    }
+
+    fn connections(&self) -> Vec<StreamFacts> {
+        let facts = |conn| {
+            let (local, peer) = (self.stack.local_addr(conn)?, self.stack.peer_addr(conn)?);
+            Some(StreamFacts { conn, local, peer, tcp: self.stack.info(conn)? })
+        };
+        self.stack.connections().filter_map(facts).collect()
+    }
+}
+
+/// A received frame and the range of it that is stream data.
+pub(crate) struct StreamRange<F> {
+    frame: F,
+    range: Range<usize>,
+}
+
+impl<F: Frame> Chunk for StreamRange<F> {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self.frame.bytes().get(self.range.clone()).unwrap_or_default()
+    }
+
+    #[inline]
+    fn pins(&self) -> usize {
+        self.frame.pins()
+    }
+}
+
+impl<F: Frame> Data for StreamRange<F> {
+    #[inline]
+    fn skip(&mut self, n: usize) {
+        self.range.start = (self.range.start + n).min(self.range.end);
+    }
+}
+
+/// Tells the engine what the stack tells.
+struct Told<'a, E>(&'a mut E);
+
+impl<F: Frame, E: Events<StreamRange<F>>> Handler<F> for Told<'_, E> {
+    #[inline]
+    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) -> u64 {
+        self.0.incoming(listener, conn, peer)
+    }
+
+    #[inline]
+    fn connected(&mut self, conn: ConnId, tag: u64) {
+        self.0.connected(conn, tag);
+    }
+
+    #[inline]
+    fn data(&mut self, conn: ConnId, tag: u64, frame: F, range: Range<usize>) -> Option<(F, Range<usize>)> {
+        let rest = self.0.data(conn, tag, StreamRange { frame, range })?;
+        Some((rest.frame, rest.range))
+    }
+
+    #[inline]
+    fn acked(&mut self, conn: ConnId, tag: u64, bytes: u64) {
+        self.0.acked(conn, tag, bytes);
+    }
+
+    #[inline]
+    fn finished(&mut self, conn: ConnId, tag: u64) {
+        self.0.finished(conn, tag);
+    }
+
+    #[inline]
+    fn closed(&mut self, conn: ConnId, tag: u64, reason: CloseReason) {
+        self.0.closed(conn, tag, reason);
+    }
+}
+
+/// Ties a port's buffers into the TCP stack.
+struct PortBuffers<P: Port>(core::marker::PhantomData<fn() -> P>);
+
+impl<P: Port> Buffers for PortBuffers<P> {
+    type Frame = P::Frame;
+    type Payload = P::Payload;
+
+    #[inline]
+    fn prefetch<T>(what: &T) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let first = std::ptr::from_ref(what).cast::<i8>();
+            for line in (0..size_of::<T>()).step_by(64) {
+                // SAFETY: a prefetch never faults.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(line)) };
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = what;
+    }
+}
+
+/// Lets the TCP stack transmit through a port.
+struct Wire<'a, P: Port>(&'a mut P);
+
+impl<P: Port> Transmit<P::Payload> for Wire<'_, P> {
+    fn room(&self) -> usize {
+        self.0.room()
+    }
+
+    fn emit(&mut self, emit: Emit<'_, P::Payload>) {
+        self.0.emit(emit);
+    }
+}

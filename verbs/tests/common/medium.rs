@@ -1,0 +1,465 @@
+//! Streams in memory, between engines of one process: for tests of the engine alone.
+//!
+//! Nothing is lost and nothing but the octets takes time, but they arrive in pieces whose borders have nothing to do with the
+//! records that they were sent in, as TCP's may.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use urnic::config::Config;
+use urnic::simulation::{Options, SimClock, Simulation};
+use urnic::transport::*;
+use urnic::{Device, Progress, TcpState};
+
+thread_local! {
+    /// What joins the devices of the simulation that this thread makes.
+    static MEDIUM: RefCell<Medium> = RefCell::default();
+}
+
+/// Device number `index` of a simulation, with its settings as far as they are not about TCP.
+pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
+    if index == 0 {
+        MEDIUM.take();
+    }
+    let ip = Simulation::address(index).into();
+    let mut config = Config::default();
+    config.engine.progress = Progress::Inline;
+    config.engine.crc_kernel = options.crc_kernel;
+    config.ip.addresses = vec![urnic::Cidr { address: ip, prefix: options.prefix }];
+    config.mpa.rev = options.mpa_rev;
+    config.mpa.crc = options.crc;
+    config.mpa.markers = options.markers;
+    config.mpa.rtr = options.rtr;
+    (config.mpa.ird, config.mpa.ord) = (128, 128);
+    let end = MEDIUM.with_borrow(|medium| medium.end(vec![Address { ip, prefix_len: options.prefix }]));
+    Device::over(end, clock.clone(), &config)
+}
+
+/// Octets that may be under way on a stream, one way.
+const WINDOW: usize = 64 << 10;
+/// Octets of a segment, and of a record.
+const SEGMENT: usize = 1448;
+/// Nanoseconds that an octet takes: a gigabit per second for all that an end receives.
+const PER_OCTET: u64 = 8;
+/// First port of ends that connect.
+const EPHEMERAL: u16 = 32_768;
+/// News that one pass takes.
+const NEWS_PER_PASS: usize = 32;
+/// Octets that data which is held may pin.
+const PINNABLE: usize = 2 << 20;
+
+/// What joins the ends.
+#[derive(Clone, Default)]
+pub struct Medium(Arc<Mutex<Vec<End>>>);
+
+/// What the medium knows of an end.
+struct End {
+    addresses: Vec<Address>,
+    listeners: HashMap<u16, ListenerId>,
+    generation: u32,
+    last_port: u16,
+    halves: Vec<Option<Half>>,
+    /// What it hears, and when.
+    news: VecDeque<(Time, News)>,
+    /// When the last of that will have arrived.
+    busy: Time,
+    sent: u64,
+}
+
+/// One end's half of a stream.
+struct Half {
+    conn: ConnId,
+    tag: u64,
+    local: SocketAddr,
+    peer: SocketAddr,
+    /// Where the other half is; `None` if nobody was there.
+    other: Option<(usize, ConnId)>,
+    /// Records that were not sent yet.
+    queued: VecDeque<Vec<u8>>,
+    /// Octets queued or sent that the other end has not taken.
+    unacked: usize,
+    /// What has arrived and the engine could not take.
+    waiting: VecDeque<Octets>,
+    /// It waits for `resume`.
+    stopped: bool,
+    /// The end of the stream has been asked for, has been sent, has been heard by the other engine.
+    close: bool,
+    closed: bool,
+    acknowledged: bool,
+    /// The other end's end waits behind what waits.
+    end_waits: bool,
+}
+
+/// What an end hears next.
+enum News {
+    Incoming(ListenerId, ConnId),
+    Connected(ConnId),
+    Data(ConnId, Octets),
+    Acked(ConnId, u64),
+    Finished(ConnId),
+    /// The other half was aborted.
+    Reset(ConnId),
+    /// A half that is gone already.
+    Closed(ConnId, u64, CloseReason),
+}
+
+impl Medium {
+    /// An end that has these addresses.
+    pub fn end(&self, addresses: Vec<Address>) -> Memory {
+        let mut ends = self.lock();
+        ends.push(End {
+            addresses,
+            listeners: HashMap::new(),
+            generation: 0,
+            last_port: EPHEMERAL,
+            halves: Vec::new(),
+            news: VecDeque::new(),
+            busy: Time::ZERO,
+            sent: 0,
+        });
+        Memory { medium: self.clone(), me: ends.len() - 1, pieces: 0 }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<End>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl End {
+    fn next_generation(&mut self) -> u32 {
+        self.generation += 1;
+        self.generation
+    }
+
+    /// Adds half a stream.
+    fn add(&mut self, tag: u64, local: SocketAddr, peer: SocketAddr) -> ConnId {
+        let index = self.halves.iter().position(Option::is_none).unwrap_or(self.halves.len());
+        let conn = ConnId::new(index as u32, self.next_generation());
+        let half = Half {
+            conn,
+            tag,
+            local,
+            peer,
+            other: None,
+            queued: VecDeque::new(),
+            unacked: 0,
+            waiting: VecDeque::new(),
+            stopped: false,
+            close: false,
+            closed: false,
+            acknowledged: false,
+            end_waits: false,
+        };
+        if index == self.halves.len() {
+            self.halves.push(None);
+        }
+        self.halves[index] = Some(half);
+        conn
+    }
+
+    /// The half that `conn` names, if it is there still.
+    fn half(&mut self, conn: ConnId) -> Option<&mut Half> {
+        self.halves.get_mut(conn.index() as usize)?.as_mut().filter(|half| half.conn == conn)
+    }
+
+    /// The engine will hear of this, behind what it hears before.
+    fn tell(&mut self, now: Time, news: News) {
+        let octets = if let News::Data(_, piece) = &news { piece.bytes().len() as u64 } else { 0 };
+        self.busy = Time(self.busy.max(now).0 + PER_OCTET * octets);
+        self.news.push_back((self.busy, news));
+    }
+
+    /// Takes a half away; the engine hears of it.
+    fn end(&mut self, now: Time, conn: ConnId, reason: CloseReason) {
+        if let Some(half) = self.half(conn) {
+            let tag = half.tag;
+            self.halves[conn.index() as usize] = None;
+            self.tell(now, News::Closed(conn, tag, reason));
+        }
+    }
+}
+
+/// One end of a [`Medium`].
+pub struct Memory {
+    medium: Medium,
+    me: usize,
+    /// Pieces cut so far.
+    pieces: usize,
+}
+
+impl Memory {
+    /// Calls `f` with what the medium knows of this end.
+    fn with<R>(&self, f: impl FnOnce(&mut End) -> R) -> R {
+        f(&mut self.medium.lock()[self.me])
+    }
+
+    /// Calls `f` with a half of this end.
+    fn of<R: Default>(&self, conn: ConnId, f: impl FnOnce(&mut Half) -> R) -> R {
+        self.with(|end| end.half(conn).map(f)).unwrap_or_default()
+    }
+
+    /// The tag of a half that is there.
+    fn tag(&self, conn: ConnId) -> Option<u64> {
+        self.of(conn, |half| Some(half.tag))
+    }
+
+    /// Gives a piece to the engine, and acknowledges what it takes. False: not all of it.
+    fn deliver(&self, now: Time, conn: ConnId, piece: Octets, events: &mut impl Events<Octets>) -> bool {
+        let Some(tag) = self.tag(conn) else { return true };
+        let mut taken = piece.bytes().len();
+        let rest = events.data(conn, tag, piece);
+        let all = rest.is_none();
+        let mut ends = self.medium.lock();
+        let Some(half) = ends[self.me].half(conn) else { return all };
+        if let Some(rest) = rest {
+            taken -= rest.bytes().len();
+            half.stopped = true;
+            half.waiting.push_front(rest);
+        }
+        let other = half.other;
+        if let Some((other, there)) = other
+            && let Some(half) = ends[other].half(there)
+        {
+            half.unacked -= taken;
+            ends[other].tell(now, News::Acked(there, taken as u64));
+        }
+        all
+    }
+
+    /// The engine hears that the peer has ended its half.
+    fn finish_half(&self, now: Time, conn: ConnId, events: &mut impl Events<Octets>) {
+        let Some(tag) = self.tag(conn) else { return };
+        events.finished(conn, tag);
+        let other = self.of(conn, |half| half.other);
+        if let Some((other, there)) = other
+            && let Some(half) = self.medium.lock()[other].half(there)
+        {
+            half.acknowledged = true;
+        }
+        self.settle(now, conn);
+    }
+
+    /// Ends a stream both halves of which have ended.
+    fn settle(&self, now: Time, conn: ConnId) {
+        let mut ends = self.medium.lock();
+        let Some(other) = ends[self.me].half(conn).and_then(|half| half.other) else { return };
+        let halves = [(self.me, conn), other];
+        let mut is_over = |(end, conn): (usize, ConnId)| {
+            ends[end].half(conn).is_some_and(|half| half.acknowledged && half.unacked == 0)
+        };
+        if halves.into_iter().all(&mut is_over) {
+            for (end, conn) in halves {
+                ends[end].end(now, conn, CloseReason::Graceful);
+            }
+        }
+    }
+}
+
+impl Transport for Memory {
+    type Data = Octets;
+    type Draft = Vec<u8>;
+
+    fn listen(&mut self, port: u16, _backlog: usize) -> Result<ListenerId, ListenError> {
+        self.with(|end| {
+            let any = (EPHEMERAL..=u16::MAX).find(|port| !end.listeners.contains_key(port));
+            let port = if port > 0 { port } else { any.ok_or(ListenError::Exhausted)? };
+            if end.listeners.contains_key(&port) {
+                return Err(ListenError::InUse(port));
+            }
+            let listener = ListenerId::new(port, end.next_generation());
+            end.listeners.insert(port, listener);
+            Ok(listener)
+        })
+    }
+
+    fn unlisten(&mut self, listener: ListenerId) {
+        self.with(|end| end.listeners.retain(|_, other| *other != listener));
+    }
+
+    fn connect(&mut self, now: Time, to: SocketAddr, tag: u64) -> Result<ConnId, ConnectError> {
+        if to.port() == 0 {
+            return Err(ConnectError::Address(to));
+        }
+        let mut ends = self.medium.lock();
+        let has = |end: &End, ip: IpAddr| end.addresses.iter().any(|own| own.ip == ip);
+        let other = ends.iter().position(|end| has(end, to.ip()));
+        let own = ends[self.me].addresses.iter().map(|own| own.ip).find(|ip| ip.is_ipv4() == to.is_ipv4());
+        let (Some(other), Some(own)) = (other, own) else { return Err(ConnectError::Unreachable(to.ip())) };
+        let end = &mut ends[self.me];
+        end.last_port = end.last_port.wrapping_add(1).max(EPHEMERAL);
+        let local = SocketAddr::new(own, end.last_port);
+        let conn = end.add(tag, local, to);
+        let Some(listener) = ends[other].listeners.get(&to.port()).copied() else {
+            ends[self.me].end(now, conn, CloseReason::Refused);
+            return Ok(conn);
+        };
+        let there = ends[other].add(0, to, local);
+        ends[other].tell(now, News::Incoming(listener, there));
+        ends[self.me].tell(now, News::Connected(conn));
+        if let Some(half) = ends[self.me].half(conn) {
+            half.other = Some((other, there));
+        }
+        if let Some(half) = ends[other].half(there) {
+            half.other = Some((self.me, conn));
+        }
+        Ok(conn)
+    }
+
+    fn close(&mut self, _now: Time, conn: ConnId) {
+        self.of(conn, |half| half.close = true);
+    }
+
+    fn abort(&mut self, now: Time, conn: ConnId) {
+        let mut ends = self.medium.lock();
+        let Some(half) = ends[self.me].half(conn) else { return };
+        if let Some((other, there)) = half.other {
+            ends[other].tell(now, News::Reset(there));
+        }
+        ends[self.me].end(now, conn, CloseReason::Aborted);
+    }
+
+    fn has_ended(&self, conn: ConnId) -> bool {
+        self.of(conn, |half| half.closed && half.unacked == 0)
+    }
+
+    fn receive(&mut self, now: Time, events: &mut impl Events<Octets>) -> bool {
+        for heard in 0..NEWS_PER_PASS {
+            let due = |end: &mut End| {
+                let is_due = end.news.front().is_some_and(|(at, _)| *at <= now);
+                if is_due { end.news.pop_front() } else { None }
+            };
+            let Some((_, news)) = self.with(due) else { return heard > 0 };
+            match news {
+                News::Incoming(listener, conn) => {
+                    let peer = self.of(conn, |half| Some(half.peer));
+                    if let Some(peer) = peer {
+                        let tag = events.incoming(listener, conn, peer);
+                        self.of(conn, |half| half.tag = tag);
+                    }
+                }
+                News::Connected(conn) => {
+                    if let Some(tag) = self.tag(conn) {
+                        events.connected(conn, tag);
+                    }
+                }
+                News::Data(conn, piece) => {
+                    if self.of(conn, |half| half.stopped) {
+                        self.of(conn, |half| half.waiting.push_back(piece));
+                    } else {
+                        self.deliver(now, conn, piece, events);
+                    }
+                }
+                News::Acked(conn, octets) => {
+                    if let Some(tag) = self.tag(conn) {
+                        events.acked(conn, tag, octets);
+                        self.settle(now, conn);
+                    }
+                }
+                News::Finished(conn) => {
+                    self.of(conn, |half| half.end_waits = half.stopped);
+                    if !self.of(conn, |half| half.end_waits) {
+                        self.finish_half(now, conn, events);
+                    }
+                }
+                News::Reset(conn) => self.with(|end| end.end(now, conn, CloseReason::Reset)),
+                News::Closed(conn, tag, reason) => events.closed(conn, tag, reason),
+            }
+        }
+        true
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        self.with(|end| end.news.front().map(|(at, _)| *at))
+    }
+
+    fn sent(&self) -> u64 {
+        self.with(|end| end.sent)
+    }
+
+    fn pinnable(&self) -> usize {
+        PINNABLE
+    }
+
+    fn resume(&mut self, now: Time, conn: ConnId, events: &mut impl Events<Octets>) {
+        self.of(conn, |half| half.stopped = false);
+        while let Some(piece) = self.of(conn, |half| half.waiting.pop_front()) {
+            if !self.deliver(now, conn, piece, events) {
+                return;
+            }
+        }
+        if self.of(conn, |half| std::mem::take(&mut half.end_waits)) {
+            self.finish_half(now, conn, events);
+        }
+    }
+
+    fn draft(&mut self) -> Option<Vec<u8>> {
+        Some(Vec::new())
+    }
+
+    fn segment(&self, conn: ConnId) -> usize {
+        self.of(conn, |_| SEGMENT)
+    }
+
+    fn room(&self, conn: ConnId) -> usize {
+        self.of(conn, |half| WINDOW.saturating_sub(half.unacked))
+    }
+
+    fn send(&mut self, conn: ConnId, record: Vec<u8>, _sum: Option<u16>, _unit: u16) {
+        self.of(conn, |half| {
+            if !half.close && !record.is_empty() {
+                half.unacked += record.len();
+                half.queued.push_back(record);
+            }
+        });
+    }
+
+    fn output(&mut self, now: Time, conn: ConnId) {
+        let mut ends = self.medium.lock();
+        let Some(half) = ends[self.me].half(conn) else { return };
+        let (queued, other) = (std::mem::take(&mut half.queued), half.other);
+        let closes = half.close && !std::mem::replace(&mut half.closed, half.close);
+        let Some((other, there)) = other else { return };
+        let octets = Octets::new(queued.into_iter().flatten().collect());
+        let mut at = 0;
+        while at < octets.bytes().len() {
+            self.pieces += 1;
+            // Some of one octet, some that cut every header in two.
+            let n = [SEGMENT, 1, 700, 17, 2 * SEGMENT, 3][self.pieces % 6].min(octets.bytes().len() - at);
+            let piece = octets.part(at..at + n);
+            ends[other].tell(now, News::Data(there, piece));
+            ends[self.me].sent += 1;
+            at += n;
+        }
+        if closes {
+            ends[other].tell(now, News::Finished(there));
+        }
+    }
+
+    fn unacked(&self, conn: ConnId) -> u64 {
+        self.of(conn, |half| half.unacked as u64)
+    }
+
+    fn records(&self, conn: ConnId) -> usize {
+        self.of(conn, |half| half.queued.len())
+    }
+
+    fn is_missed(&self) -> bool {
+        true
+    }
+
+    fn facts(&self) -> Facts {
+        self.with(|end| Facts { link_up: true, addresses: end.addresses.clone(), ..Facts::default() })
+    }
+
+    fn connections(&self) -> Vec<StreamFacts> {
+        let facts = |half: &Half| StreamFacts {
+            conn: half.conn,
+            local: half.local,
+            peer: half.peer,
+            tcp: ConnInfo { state: TcpState::Established, ..ConnInfo::default() },
+        };
+        self.with(|end| end.halves.iter().flatten().map(facts).collect())
+    }
+}
