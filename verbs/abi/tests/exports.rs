@@ -22,6 +22,9 @@ fn built(package: &str, library: &str) -> PathBuf {
     if profile.ends_with("release") {
         build.arg("--release");
     }
+    if cfg!(not(feature = "dpdk")) {
+        build.arg("--no-default-features");
+    }
     assert!(build.status().expect("cargo runs").success(), "{package} is built");
     profile.join(library)
 }
