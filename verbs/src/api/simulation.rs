@@ -240,7 +240,9 @@ impl Simulation {
         let now = self.clock.now();
         while let Some(delivery) = self.network.pop(now) {
             if let Some(node) = self.nodes.get(delivery.to) {
-                node.wire.iter().for_each(|wire| wire.deliver(delivery.frame.clone()));
+                if let Some(wire) = &node.wire {
+                    wire.deliver(delivery.frame);
+                }
             } else if let Some(guest) = self.hosts.get_mut(delivery.to - self.nodes.len()) {
                 guest.arrived.push_back(delivery.frame);
             }
