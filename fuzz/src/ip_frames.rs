@@ -62,7 +62,7 @@ pub fn run(data: &[u8]) {
     };
     let mut run = Run { host, now: Time::ZERO, mtu, sent: Vec::new(), own: HashSet::new() };
     run.host.out.limit = usize::MAX;
-    let _ = run.host.stack.listen(7, 8);
+    let _ = run.host.stack.listen_on(7, 8);
     if flags & 0x40 != 0 {
         run.host.stack.claim_address(run.now);
     }

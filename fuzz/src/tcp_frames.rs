@@ -53,7 +53,7 @@ pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let Ok(host) = Host::new(config(input.u8()), App::default()) else { return };
     let mut run = Run { host, now: Time::ZERO, flows: Vec::new() };
-    let _ = run.host.stack.listen(7, 8);
+    let _ = run.host.stack.listen_on(7, 8);
     run.receive(segment::arp(false), true);
     for _ in 0..400 {
         if input.is_empty() {

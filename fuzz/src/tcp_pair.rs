@@ -106,7 +106,7 @@ pub fn run(data: &[u8]) {
 impl Run {
     fn open(&mut self) {
         let [a, b] = &mut self.ends;
-        b.stack.listen(PORT, 8).expect("the port is free");
+        b.stack.listen_on(PORT, 8).expect("the port is free");
         let to = SocketAddr::new(address(1, self.v6), PORT);
         let conn = a.stack.connect(self.now, to, 0, &mut a.out).expect("there is a route");
         a.app.conn = Some(conn);

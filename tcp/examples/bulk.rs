@@ -29,7 +29,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use urnic_tcp::{
-    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Piece, Stack, StackConfig,
+    Buffers, CloseReason, ConnId, Emit, Frame, Handler, BindId, LocalPorts, Piece, Stack, StackConfig,
     Time, Transmit,
 };
 
@@ -189,7 +189,7 @@ struct App<const COPIES: bool> {
 }
 
 impl<const COPIES: bool> Handler<Fixed> for App<COPIES> {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) -> u64 {
+    fn accepted(&mut self, _: BindId, conn: ConnId, _: SocketAddr) -> u64 {
         self.conn = Some(conn);
         0
     }
@@ -257,7 +257,7 @@ impl<const COPIES: bool> Urnic<COPIES> {
         let mut config = StackConfig::new(mac(1), ip(1), 24, 7);
         config.tcp.recv_window = BUFFER as u32;
         let mut stack = Stack::new(config, Box::new(LocalPorts::new(7)), now).expect("valid configuration");
-        stack.listen(PORT, 1).expect("listen");
+        stack.listen_on(PORT, 1).expect("listen");
         let data = Record::from(vec![7; DATA]);
         let app = App { conn: None, received: 0, buffer: vec![0; BUFFER] };
         Urnic { stack, app, link: Port(Link::new()), now, data }

@@ -157,28 +157,28 @@ impl fmt::Debug for ConnId {
     }
 }
 
-/// Names a listener.
+/// Names a reserved local address, and its listener.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ListenerId {
-    pub(crate) port: u16,
+pub struct BindId {
+    pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-impl ListenerId {
-    /// The name of the listener on `port`, for a `generation` that no other had there.
-    pub const fn new(port: u16, generation: u32) -> Self {
-        ListenerId { port, generation }
+impl BindId {
+    /// The name of what is at `index`, for a `generation` that no other had there.
+    pub const fn new(index: u32, generation: u32) -> Self {
+        BindId { index, generation }
     }
 
-    /// The port it listens on.
-    pub fn port(self) -> u16 {
-        self.port
+    /// Where it is.
+    pub const fn index(self) -> u32 {
+        self.index
     }
 }
 
-impl fmt::Debug for ListenerId {
+impl fmt::Debug for BindId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "listener {}.{}", self.port, self.generation)
+        write!(f, "binding {}.{}", self.index, self.generation)
     }
 }
 
@@ -216,7 +216,7 @@ impl fmt::Display for CloseReason {
 /// call the stack; it notes what it wants to do and does it afterwards.
 pub trait Handler<F> {
     /// A passive open finished. Gives the number that the connection's events carry.
-    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) -> u64;
+    fn accepted(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64;
 
     /// An active (or simultaneous) open finished.
     fn connected(&mut self, conn: ConnId, tag: u64);

@@ -85,14 +85,14 @@ pub mod timer;
 pub use arp::Claim;
 pub use audit::{Fault, Numbers};
 pub use buffers::{
-    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, MAX_PIECES, Payload, Piece, Transmit,
+    BindId, Buffers, CloseReason, ConnId, Emit, Frame, Handler, MAX_PIECES, Payload, Piece, Transmit,
 };
 pub use config::{Address, ConfigError, Ecn, Keepalive, Patience, Route, StackConfig, TcpConfig};
 pub use congestion::Congestion;
 pub use connection::{ConnInfo, RecoveryState, State};
 pub use counters::Counters;
-pub use listen::ListenError;
-pub use ports::{LocalPorts, PortError, PortSpace};
+pub use listen::{BindError, Bound, ListenError};
+pub use ports::{LocalPorts, PortError, PortSpace, Scope};
 pub use seq::Seq;
 pub use stack::{ConnectError, SendError, Stack};
 pub use time::Time;

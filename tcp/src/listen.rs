@@ -2,18 +2,27 @@
 //!
 //! A half-open connection is a few words, not a connection: a flood of SYNs costs little, and the backlog is bounded.
 
-use crate::buffers::ListenerId;
+use crate::buffers::BindId;
+use crate::ports::Scope;
 use crate::seq::Seq;
 use crate::table::Key;
 use crate::time::Time;
 use crate::wire::SynOptions;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use thiserror::Error;
 
-/// A port that accepts connections.
+/// A port of local addresses, reserved.
+#[derive(Debug)]
+pub(crate) struct Binding {
+    pub scope: Scope,
+    pub port: u16,
+    pub listener: Option<Listener>,
+}
+
+/// Accepts connections.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    pub generation: u32,
     /// Half-open connections that it may have.
     pub backlog: usize,
     pub half_open: usize,
@@ -23,7 +32,7 @@ pub(crate) struct Listener {
 #[derive(Debug)]
 pub(crate) struct Embryo {
     pub key: Key,
-    pub listener: ListenerId,
+    pub listener: BindId,
     pub iss: Seq,
     /// The number of the peer's SYN.
     pub irs: Seq,
@@ -47,13 +56,30 @@ impl Embryo {
     }
 }
 
-/// Why a port cannot be listened on.
+/// A reserved local address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Its name.
+    pub id: BindId,
+    /// The address as asked for, with the port that is reserved.
+    pub address: SocketAddr,
+}
+
+/// Why a local address cannot be reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum ListenError {
-    /// Someone listens on it, or connections use it.
+pub enum BindError {
+    /// It is no address of ours.
+    #[error("{0} is not an address of this device")]
+    NotOurs(IpAddr),
+    /// The port is reserved already, or connections use it.
     #[error("port {0} is in use")]
     InUse(u16),
     /// No port was named and none is free.
     #[error("no port is free")]
     Exhausted,
 }
+
+/// There is no such reservation, or it listens already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("nothing is reserved there, or it listens already")]
+pub struct ListenError;

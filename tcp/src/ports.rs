@@ -1,20 +1,21 @@
 //! Local TCP ports: who owns which.
 
 use crate::secret::Secret;
-use core::net::SocketAddr;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::{HashMap, HashSet};
 use thiserror::Error;
 
 /// Hands out local ports. In this process, or (another implementation) shared among processes.
 pub trait PortSpace {
-    /// Claims `port` for a listener; zero asks for any free port. Answers the port.
+    /// Reserves `port` of the addresses in `scope`, for a listener or for connections that must come from it; zero
+    /// asks for any free one. Returns the port.
     ///
     /// # Errors
     /// The port is taken, or none is free.
-    fn listen(&mut self, port: u16) -> Result<u16, PortError>;
+    fn bind(&mut self, scope: Scope, port: u16) -> Result<u16, PortError>;
 
-    /// Gives a listener's port back.
-    fn unlisten(&mut self, port: u16);
+    /// Gives a reservation back. Connections that use the port keep it from being reserved again.
+    fn unbind(&mut self, scope: Scope, port: u16);
 
     /// Claims a port for a connection to `remote`, hard to guess from outside (RFC 6056).
     ///
@@ -22,8 +23,55 @@ pub trait PortSpace {
     /// None is free.
     fn connect(&mut self, remote: SocketAddr) -> Result<u16, PortError>;
 
-    /// Gives a port back that `connect` answered for `remote`.
+    /// Claims a reserved port for a connection to `remote`.
+    ///
+    /// # Errors
+    /// There is such a connection.
+    fn connect_from(&mut self, port: u16, remote: SocketAddr) -> Result<(), PortError>;
+
+    /// Gives a port back that `connect` or `connect_from` claimed for `remote`.
     fn release(&mut self, port: u16, remote: SocketAddr);
+}
+
+/// The local addresses for which a port is reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// All of both families, those to come included.
+    All,
+    /// All IPv4 addresses.
+    V4,
+    /// All IPv6 addresses.
+    V6,
+    /// One address.
+    One(IpAddr),
+}
+
+impl Scope {
+    /// The scope of a socket that is bound to `ip`: an unspecified address stands for its family, and `::` for both
+    /// unless `v6only` (RFC 3493 §5.3). IPv4-mapped addresses are IPv4.
+    pub fn of(ip: IpAddr, v6only: bool) -> Self {
+        match ip.to_canonical() {
+            IpAddr::V6(ip) if ip.is_unspecified() && !v6only => Scope::All,
+            IpAddr::V6(ip) if ip.is_unspecified() => Scope::V6,
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Scope::V4,
+            ip => Scope::One(ip),
+        }
+    }
+
+    /// Whether the address belongs to it.
+    pub fn covers(self, ip: IpAddr) -> bool {
+        self.overlaps(Scope::One(ip))
+    }
+
+    /// Whether some address belongs to both.
+    pub fn overlaps(self, other: Scope) -> bool {
+        match (self, other) {
+            (Scope::All, _) | (_, Scope::All) => true,
+            (Scope::One(a), Scope::One(b)) => a == b,
+            (Scope::One(ip), family) | (family, Scope::One(ip)) => ip.is_ipv4() == (family == Scope::V4),
+            (a, b) => a == b,
+        }
+    }
 }
 
 /// No port.
@@ -37,14 +85,14 @@ pub enum PortError {
     Exhausted,
 }
 
-/// First and last port chosen for connections and for listeners that do not name one.
+/// First and last port chosen for connections and for reservations that do not name one.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 /// The ports of this process.
 #[derive(Debug)]
 pub struct LocalPorts {
     random: Secret,
-    listening: HashSet<u16>,
+    bound: HashMap<u16, Vec<Scope>>,
     connected: HashSet<(u16, SocketAddr)>,
     uses: HashMap<u16, u32>,
 }
@@ -54,7 +102,7 @@ impl LocalPorts {
     pub fn new(seed: u64) -> Self {
         LocalPorts {
             random: Secret::new(seed ^ 0x706f_7274),
-            listening: HashSet::new(),
+            bound: HashMap::new(),
             connected: HashSet::new(),
             uses: HashMap::new(),
         }
@@ -70,29 +118,46 @@ impl LocalPorts {
             .find(|&p| free(self, p))
             .ok_or(PortError::Exhausted)
     }
+
+    /// Whether `port` can be reserved for `scope`: no reservation overlaps, and no connection uses it.
+    fn is_free(&self, scope: Scope, port: u16) -> bool {
+        !self.uses.contains_key(&port)
+            && self.bound.get(&port).is_none_or(|bound| !bound.iter().any(|other| other.overlaps(scope)))
+    }
 }
 
 impl PortSpace for LocalPorts {
-    fn listen(&mut self, port: u16) -> Result<u16, PortError> {
-        let free = |s: &Self, p: u16| !s.listening.contains(&p) && !s.uses.contains_key(&p);
+    fn bind(&mut self, scope: Scope, port: u16) -> Result<u16, PortError> {
         let port = match port {
-            0 => self.choose(free)?,
-            p if free(self, p) => p,
+            0 => self.choose(|s, p| s.is_free(scope, p))?,
+            p if self.is_free(scope, p) => p,
             _ => return Err(PortError::InUse),
         };
-        self.listening.insert(port);
+        self.bound.entry(port).or_default().push(scope);
         Ok(port)
     }
 
-    fn unlisten(&mut self, port: u16) {
-        self.listening.remove(&port);
+    fn unbind(&mut self, scope: Scope, port: u16) {
+        if let Some(bound) = self.bound.get_mut(&port) {
+            bound.retain(|other| *other != scope);
+            if bound.is_empty() {
+                self.bound.remove(&port);
+            }
+        }
     }
 
     fn connect(&mut self, remote: SocketAddr) -> Result<u16, PortError> {
-        let port = self.choose(|s, p| !s.listening.contains(&p) && !s.connected.contains(&(p, remote)))?;
-        self.connected.insert((port, remote));
-        *self.uses.entry(port).or_insert(0) += 1;
+        let port = self.choose(|s, p| !s.bound.contains_key(&p) && !s.connected.contains(&(p, remote)))?;
+        self.connect_from(port, remote)?;
         Ok(port)
+    }
+
+    fn connect_from(&mut self, port: u16, remote: SocketAddr) -> Result<(), PortError> {
+        if !self.connected.insert((port, remote)) {
+            return Err(PortError::InUse);
+        }
+        *self.uses.entry(port).or_insert(0) += 1;
+        Ok(())
     }
 
     fn release(&mut self, port: u16, remote: SocketAddr) {

@@ -74,7 +74,7 @@ impl Transmit<Shared> for Port {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    Accepted(ListenerId, ConnId, SocketAddr),
+    Accepted(BindId, ConnId, SocketAddr),
     Connected(ConnId, u64),
     Finished(ConnId),
     Closed(ConnId, CloseReason),
@@ -88,7 +88,7 @@ pub struct Recorder {
 }
 
 impl Handler<Vec<u8>> for Recorder {
-    fn accepted(&mut self, l: ListenerId, c: ConnId, peer: SocketAddr) -> u64 {
+    fn accepted(&mut self, l: BindId, c: ConnId, peer: SocketAddr) -> u64 {
         self.events.push(Event::Accepted(l, c, peer));
         0
     }
@@ -181,14 +181,18 @@ impl Node {
 pub struct Fixed(pub u16);
 
 impl PortSpace for Fixed {
-    fn listen(&mut self, port: u16) -> Result<u16, PortError> {
+    fn bind(&mut self, _: Scope, port: u16) -> Result<u16, PortError> {
         Ok(port)
     }
 
-    fn unlisten(&mut self, _: u16) {}
+    fn unbind(&mut self, _: Scope, _: u16) {}
 
     fn connect(&mut self, _: SocketAddr) -> Result<u16, PortError> {
         Ok(self.0)
+    }
+
+    fn connect_from(&mut self, _: u16, _: SocketAddr) -> Result<(), PortError> {
+        Ok(())
     }
 
     fn release(&mut self, _: u16, _: SocketAddr) {}
@@ -366,7 +370,7 @@ impl Pair {
     /// A connection from A to B, both ends.
     pub fn connect(&mut self) -> (ConnId, ConnId) {
         let b = self.b.stack.config().addresses[0].ip;
-        self.b.stack.listen(PORT, 16).ok();
+        self.b.stack.listen_on(PORT, 16).ok();
         let client = self.a.stack.connect(self.now, SocketAddr::new(b, PORT), 77, &mut self.a.port).unwrap();
         self.settle();
         assert!(self.a.seen.events.contains(&Event::Connected(client, 77)), "{:?}", self.a.seen.events);

@@ -4,7 +4,7 @@ use crate::host::Bytes;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
-use urnic_tcp::{CloseReason, ConnId, Frame, Handler, ListenerId};
+use urnic_tcp::{CloseReason, ConnId, Frame, Handler, BindId};
 
 #[derive(Default)]
 struct Conn {
@@ -50,7 +50,7 @@ impl App {
 }
 
 impl Handler<Bytes> for App {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) -> u64 {
+    fn accepted(&mut self, _: BindId, conn: ConnId, _: SocketAddr) -> u64 {
         self.opened(conn);
         self.of(conn).established = true;
         0

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::OnceLock;
-use urnic_tcp::{CloseReason, ConnId, Frame, Handler, ListenerId, Numbers, StackConfig, Time};
+use urnic_tcp::{CloseReason, ConnId, Frame, Handler, BindId, Numbers, StackConfig, Time};
 
 /// The streams repeat after so many octets: no window or segment is as long.
 const PERIOD: usize = 65_521;
@@ -47,7 +47,7 @@ pub struct App {
 }
 
 impl Handler<Bytes> for App {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) -> u64 {
+    fn accepted(&mut self, _: BindId, conn: ConnId, _: SocketAddr) -> u64 {
         assert!(self.conn.is_none(), "accepted twice");
         (self.conn, self.established) = (Some(conn), true);
         0

@@ -289,8 +289,7 @@ pub(crate) struct Cold<B: Buffers> {
     pub peer_scales: bool,
     /// Accepted, and not yet welcome ([`TcpConfig::wary`]).
     pub newcomer: bool,
-    /// The port came from `PortSpace::connect`.
-    pub owns_port: bool,
+    pub port: PortFrom,
     /// An ICMP error said that the peer cannot be reached; the reason if it stays silent (RFC 5461).
     pub soft_error: bool,
     pub retransmits: u64,
@@ -311,13 +310,24 @@ pub(crate) struct Birth {
     pub iss: Seq,
     pub ts_offset: u32,
     pub neighbour: Neighbour,
-    pub owns_port: bool,
+    pub port: PortFrom,
+}
+
+/// Where a connection has its local port from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PortFrom {
+    /// The listener that it came in on.
+    Listener,
+    /// It was chosen for this connection, which keeps it through TIME-WAIT so that no other chooses it meanwhile.
+    Choice,
+    /// It was reserved, and connections may follow each other on it.
+    Binding,
 }
 
 impl<B: Buffers> Connection<B> {
     pub fn new(birth: Birth, cfg: &TcpConfig, now: Time) -> Self {
         let rtt = RttConfig { initial: cfg.rto_initial, min: cfg.rto_min, max: cfg.rto_max };
-        let Birth { key, iss, ts_offset, neighbour, owns_port } = birth;
+        let Birth { key, iss, ts_offset, neighbour, port } = birth;
         Connection {
             key,
             tag: 0,
@@ -393,7 +403,7 @@ impl<B: Buffers> Connection<B> {
                 iss,
                 peer_scales: false,
                 newcomer: false,
-                owns_port,
+                port,
                 soft_error: false,
                 retransmits: 0,
                 delivered: 0,
@@ -488,7 +498,7 @@ impl<B: Buffers> Connection<B> {
             window: self.window_field(),
             ts_recent: self.flags.has(Flags::TIMESTAMPS).then_some(self.ts_recent),
             ts_offset: self.ts_offset,
-            owns_port: self.cold.owns_port,
+            owns_port: self.cold.port == PortFrom::Choice,
             until: now + net.cfg.tcp.time_wait,
         }
     }

@@ -1,19 +1,62 @@
 use super::*;
+use core::net::Ipv6Addr;
+use proptest::prelude::*;
 
 fn peer(port: u16) -> SocketAddr {
     SocketAddr::new([10, 0, 0, 2].into(), port)
 }
 
 #[test]
-fn a_listeners_port_is_exclusive() {
+fn a_reserved_port_is_exclusive() {
     let mut p = LocalPorts::new(1);
-    assert_eq!(p.listen(7471), Ok(7471));
-    assert_eq!(p.listen(7471), Err(PortError::InUse));
-    p.unlisten(7471);
-    assert_eq!(p.listen(7471), Ok(7471));
-    let any = p.listen(0).unwrap();
+    assert_eq!(p.bind(Scope::All, 7471), Ok(7471));
+    assert_eq!(p.bind(Scope::All, 7471), Err(PortError::InUse));
+    p.unbind(Scope::All, 7471);
+    assert_eq!(p.bind(Scope::All, 7471), Ok(7471));
+    let any = p.bind(Scope::All, 0).unwrap();
     assert!(EPHEMERAL.contains(&any));
-    assert_eq!(p.listen(any), Err(PortError::InUse));
+    assert_eq!(p.bind(Scope::All, any), Err(PortError::InUse));
+}
+
+#[test]
+fn a_port_of_each_address_and_family_is_one_of_its_own() {
+    let mut p = LocalPorts::new(1);
+    let one = |n| Scope::One([10, 0, 0, n].into());
+    assert_eq!(p.bind(one(1), 4420), Ok(4420));
+    assert_eq!(p.bind(one(1), 4420), Err(PortError::InUse));
+    assert_eq!(p.bind(Scope::V4, 4420), Err(PortError::InUse));
+    assert_eq!(p.bind(Scope::All, 4420), Err(PortError::InUse));
+    assert_eq!(p.bind(one(2), 4420), Ok(4420));
+    assert_eq!(p.bind(Scope::V6, 4420), Ok(4420));
+    p.unbind(one(1), 4420);
+    assert_eq!(p.bind(Scope::V4, 4420), Err(PortError::InUse), "the other address has it");
+    p.unbind(one(2), 4420);
+    assert_eq!(p.bind(Scope::V4, 4420), Ok(4420));
+}
+
+/// RFC 3493 §5.3: `::` takes both families unless it says otherwise.
+#[test]
+fn unspecified_addresses_stand_for_their_families() {
+    let (any4, any6) = (IpAddr::from([0, 0, 0, 0]), IpAddr::from(Ipv6Addr::UNSPECIFIED));
+    assert_eq!(Scope::of(any4, false), Scope::V4);
+    assert_eq!(Scope::of(any6, true), Scope::V6);
+    assert_eq!(Scope::of(any6, false), Scope::All);
+    let mapped = "::ffff:10.0.0.1".parse().unwrap();
+    assert_eq!(Scope::of(mapped, true), Scope::One([10, 0, 0, 1].into()));
+}
+
+#[test]
+fn connections_from_a_reserved_port_keep_it() {
+    let mut p = LocalPorts::new(1);
+    assert_eq!(p.bind(Scope::V4, 900), Ok(900));
+    assert_eq!(p.connect_from(900, peer(1)), Ok(()));
+    assert_eq!(p.connect_from(900, peer(1)), Err(PortError::InUse));
+    assert_eq!(p.connect_from(900, peer(2)), Ok(()));
+    p.unbind(Scope::V4, 900);
+    p.release(900, peer(1));
+    assert_eq!(p.bind(Scope::V4, 900), Err(PortError::InUse), "one connection is left");
+    p.release(900, peer(2));
+    assert_eq!(p.bind(Scope::V4, 900), Ok(900));
 }
 
 #[test]
@@ -27,7 +70,7 @@ fn connections_to_one_peer_differ_and_run_out() {
     assert!(p.connect(peer(2)).is_ok(), "another peer has all ports of its own");
     p.release(40_000, peer(1));
     assert_eq!(p.connect(peer(1)), Ok(40_000));
-    assert_eq!(p.listen(40_000), Err(PortError::InUse));
+    assert_eq!(p.bind(Scope::All, 40_000), Err(PortError::InUse));
     p.release(40_000, peer(1));
     p.release(40_000, peer(1));
     p.release(40_000, peer(2));
@@ -40,4 +83,45 @@ fn ports_are_scattered() {
     let ports: Vec<u16> = (0..64).map(|i| p.connect(peer(i)).unwrap()).collect();
     let near = ports.windows(2).filter(|w| w[0].abs_diff(w[1]) < 16).count();
     assert!(near < 8, "{ports:?}");
+}
+
+fn scope() -> impl Strategy<Value = Scope> {
+    prop_oneof![
+        Just(Scope::All),
+        Just(Scope::V4),
+        Just(Scope::V6),
+        (0u8..3).prop_map(|n| Scope::One([10, 0, 0, n].into())),
+        (0u16..3).prop_map(|n| Scope::One(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n).into())),
+    ]
+}
+
+/// The scope as the set of the six addresses that there are.
+fn members(scope: Scope) -> Vec<IpAddr> {
+    let v4 = (0u8..3).map(|n| IpAddr::from([10, 0, 0, n]));
+    let v6 = (0u16..3).map(|n| IpAddr::from(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n)));
+    let mut all: Vec<IpAddr> = v4.chain(v6).collect();
+    all.retain(|ip| match scope {
+        Scope::All => true,
+        Scope::V4 => ip.is_ipv4(),
+        Scope::V6 => ip.is_ipv6(),
+        Scope::One(one) => *ip == one,
+    });
+    all
+}
+
+proptest! {
+    /// Reservations of a port succeed exactly as long as no address belongs to two of them.
+    #[test]
+    fn scopes_are_sets_of_addresses(scopes in prop::collection::vec(scope(), 1..8)) {
+        let mut ports = LocalPorts::new(1);
+        let mut taken: Vec<IpAddr> = Vec::new();
+        for scope in scopes {
+            let wanted = members(scope);
+            let free = !wanted.iter().any(|ip| taken.contains(ip));
+            prop_assert_eq!(ports.bind(scope, 5).is_ok(), free);
+            if free {
+                taken.extend(wanted);
+            }
+        }
+    }
 }

@@ -130,6 +130,11 @@ impl<B: Buffers> Stack<B> {
     /// The number of the addresses of packets to `ip`.
     pub(super) fn path_to(&mut self, ip: Ipv6Addr) -> Result<u32, ConnectError> {
         let source = self.net.inet6.source_for(ip).ok_or(ConnectError::Unreachable(ip.into()))?;
+        self.path_from(source, ip)
+    }
+
+    /// The number of the addresses of packets from `source` to `ip`.
+    pub(super) fn path_from(&mut self, source: Ipv6Addr, ip: Ipv6Addr) -> Result<u32, ConnectError> {
         let own = self.net.inet6.is_own(ip);
         self.net.paths.intern(source, ip, own).ok_or(ConnectError::TooMany)
     }

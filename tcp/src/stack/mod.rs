@@ -1,6 +1,7 @@
 //! The stack: frames in, connections found, timers run, frames out.
 
 mod audit;
+mod bind;
 mod burst;
 mod foresee;
 mod icmp;
@@ -10,12 +11,12 @@ mod passive;
 mod user;
 
 use crate::arp::{Claim, Resolved};
-use crate::buffers::{Buffers, CloseReason, ConnId, Frame, Handler, ListenerId, Payload, Transmit};
+use crate::buffers::{BindId, Buffers, CloseReason, ConnId, Frame, Handler, Payload, Transmit};
 use crate::config::{Address, ConfigError, Patience, StackConfig};
-use crate::connection::{Birth, ConnInfo, Connection, Cx, Fate, Flags, State};
+use crate::connection::{Birth, ConnInfo, Connection, Cx, Fate, Flags, PortFrom, State};
 use crate::counters::Counters;
 use crate::ipv6::is_no_host;
-use crate::listen::{Embryo, ListenError, Listener};
+use crate::listen::{Binding, Embryo};
 use crate::net::Net;
 use crate::ports::{PortError, PortSpace};
 use crate::sabotage::{Rule, broken};
@@ -28,7 +29,7 @@ use crate::wire::{
     self, Ip, PROTO_ICMP, PROTO_TCP, Refused, Segment, TYPE_ARP, TYPE_IPV4, TYPE_IPV6, TYPE_TAG, flag,
 };
 use burst::Acks;
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::collections::{HashMap, VecDeque};
 use thiserror::Error;
 
@@ -46,8 +47,9 @@ pub struct Stack<B: Buffers> {
     wheel: TimerWheel,
     /// Connections that owe an ACK or may have something to send.
     work: VecDeque<u32>,
-    listeners: HashMap<u16, Listener>,
-    listeners_made: u32,
+    bindings: Slab<Binding>,
+    /// Those that listen, by port.
+    listening: HashMap<u16, Vec<BindId>>,
     embryos: Slab<Embryo>,
     embryo_wheel: TimerWheel,
     /// Until when SYN cookies may come back.
@@ -102,6 +104,12 @@ pub enum ConnectError {
     /// It is on another network and there is no gateway.
     #[error("no route to {0}")]
     Unreachable(IpAddr),
+    /// What it was to come from is of the other family.
+    #[error("the local address cannot reach {0}: it is of the other family")]
+    Family(IpAddr),
+    /// There is a connection from this local port to that port of the peer.
+    #[error("port {0} has a connection to this peer already")]
+    InUse(u16),
     /// All local ports are taken.
     #[error("no free local port")]
     NoPort,
@@ -139,8 +147,8 @@ impl<B: Buffers> Stack<B> {
             acks: Acks::NONE,
             wheel: TimerWheel::new(now),
             work: VecDeque::new(),
-            listeners: HashMap::new(),
-            listeners_made: 0,
+            bindings: Slab::new(),
+            listening: HashMap::new(),
             embryos: Slab::new(),
             embryo_wheel: TimerWheel::new(now),
             cookies_until: Time::ZERO,
@@ -540,6 +548,9 @@ impl<B: Buffers> Stack<B> {
             Fate::TimeWait => {
                 let rest = self.connections.get(id.index).map(|c| c.time_wait(now, &self.net));
                 if let Some(c) = self.take_out(id.index) {
+                    if c.cold.port == PortFrom::Binding {
+                        self.ports.release(c.key.local_port(), self.net.remote(c.key));
+                    }
                     if let Some(rest) = rest {
                         self.begin_timewait(rest);
                     }
@@ -586,7 +597,7 @@ impl<B: Buffers> Stack<B> {
 
     fn remove(&mut self, index: u32) -> Option<u64> {
         let c = self.take_out(index)?;
-        if c.cold.owns_port {
+        if c.cold.port != PortFrom::Listener {
             self.ports.release(c.key.local_port(), self.net.remote(c.key));
         }
         Some(c.tag)

@@ -10,35 +10,6 @@ use crate::timewait::Verdict;
 use crate::wire::{Options, SynOptions, TcpFields, Timestamps, put_syn, put_timestamps};
 
 impl<B: Buffers> Stack<B> {
-    /// Accepts connections to `port` (zero: any free one), at most `backlog` of them half open at a time.
-    ///
-    /// # Errors
-    /// The port is taken.
-    pub fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, ListenError> {
-        let port = self.ports.listen(port).map_err(|e| match e {
-            PortError::InUse => ListenError::InUse(port),
-            PortError::Exhausted => ListenError::Exhausted,
-        })?;
-        self.listeners_made = self.listeners_made.wrapping_add(1);
-        let generation = self.listeners_made;
-        self.listeners.insert(port, Listener { generation, backlog: backlog.max(1), half_open: 0 });
-        Ok(ListenerId { port, generation })
-    }
-
-    /// Accepts no more. Half-open connections of the listener are dropped, open ones stay.
-    pub fn unlisten(&mut self, listener: ListenerId) {
-        if self.listeners.get(&listener.port).is_none_or(|l| l.generation != listener.generation) {
-            return;
-        }
-        self.listeners.remove(&listener.port);
-        self.ports.unlisten(listener.port);
-        for i in 0..self.embryos.places() {
-            if self.embryos.get(i).is_some_and(|e| e.listener == listener) {
-                self.drop_embryo(i);
-            }
-        }
-    }
-
     /// A segment for addresses that have nothing (RFC 9293 §3.10.7.1 and §3.10.7.2). Where they had a connection before,
     /// our initial sequence number must not lie below a certain one.
     pub(super) fn arrive_new(
@@ -51,12 +22,10 @@ impl<B: Buffers> Stack<B> {
         tx: &mut impl Transmit<B::Payload>,
     ) {
         let Some(mac) = source_mac(&frame) else { return };
-        let port = key.local_port();
-        let Some(listener) = self.listeners.get(&port) else {
+        let Some(listener) = self.listener_at(key) else {
             self.net.counters.no_connection += 1;
             return self.refuse(now, key, s, &frame, tx);
         };
-        let listener = ListenerId { port, generation: listener.generation };
         let mut embryo = self.conceive(now, key, listener, s, mac);
         embryo.iss = above.map_or(embryo.iss, |above| embryo.iss.max(above));
         match s.flags & (flag::RST | flag::ACK | flag::SYN) {
@@ -72,7 +41,7 @@ impl<B: Buffers> Stack<B> {
     }
 
     /// What a SYN at `listener` asks for, or an ACK once did.
-    fn conceive(&self, now: Time, key: Key, listener: ListenerId, s: &Segment, mac: [u8; 6]) -> Embryo {
+    fn conceive(&self, now: Time, key: Key, listener: BindId, s: &Segment, mac: [u8; 6]) -> Embryo {
         Embryo {
             key,
             listener,
@@ -113,8 +82,9 @@ impl<B: Buffers> Stack<B> {
             self.net.counters.syn_backlog_full += 1;
             return;
         }
-        let Some(l) = self.listeners.get_mut(&e.listener.port) else { return };
-        if l.half_open >= l.backlog || self.embryos.len() >= self.net.cfg.tcp.max_syn_backlog as usize {
+        let room = self.embryos.len() < self.net.cfg.tcp.max_syn_backlog as usize;
+        let Some(l) = self.listener_mut(e.listener) else { return };
+        if l.half_open >= l.backlog || !room {
             // A flood must not keep honest peers out (RFC 4987).
             self.net.counters.syn_backlog_full += 1;
             self.bake_cookie(now, &mut e);
@@ -161,13 +131,11 @@ impl<B: Buffers> Stack<B> {
         Some(e)
     }
 
-    fn drop_embryo(&mut self, index: u32) -> Option<Embryo> {
+    pub(super) fn drop_embryo(&mut self, index: u32) -> Option<Embryo> {
         let e = self.embryos.remove(index)?;
         self.leave(e.key);
         self.embryo_wheel.cancel(index);
-        if let Some(l) = self.listeners.get_mut(&e.listener.port)
-            && l.generation == e.listener.generation
-        {
+        if let Some(l) = self.listener_mut(e.listener) {
             l.half_open = l.half_open.saturating_sub(1);
         }
         Some(e)
@@ -282,7 +250,7 @@ impl<B: Buffers> Stack<B> {
         let peer = self.net.remote(e.key);
         let Some(hop) = self.net.next_hop(peer.ip(), now) else { return };
         let Some(neighbour) = self.net.hold(hop, now) else { return };
-        let birth = Birth { key: e.key, iss: e.iss, ts_offset: e.ts_offset, neighbour, owns_port: false };
+        let birth = Birth { key: e.key, iss: e.iss, ts_offset: e.ts_offset, neighbour, port: PortFrom::Listener };
         let mut c = Connection::new(birth, &self.net.cfg.tcp, now);
         c.accept(e, &self.net, now);
         let id = self.adopt(c);
@@ -345,7 +313,7 @@ impl<B: Buffers> Stack<B> {
         self.timewait_order.push_back((index, generation, until));
     }
 
-    fn end_timewait(&mut self, index: u32) {
+    pub(super) fn end_timewait(&mut self, index: u32) {
         let Some(t) = self.timewaits.remove(index) else { return };
         self.leave(t.key);
         if t.owns_port {
@@ -364,11 +332,13 @@ impl<B: Buffers> Stack<B> {
         tx: &mut impl Transmit<B::Payload>,
     ) {
         let until = now + self.net.cfg.tcp.time_wait;
+        let Some(key) = self.timewaits.get(index).map(|t| t.key) else { return };
+        let listens = self.listener_at(key).is_some();
         let Some(t) = self.timewaits.get_mut(index) else { return };
         match t.judge(s, self.net.cfg.tcp.timestamps) {
             Verdict::Ignore => return,
-            Verdict::Reopen if self.listeners.contains_key(&t.key.local_port()) => {
-                let (key, above) = (t.key, t.next_sequence());
+            Verdict::Reopen if listens => {
+                let above = t.next_sequence();
                 self.end_timewait(index);
                 self.arrive_new(now, (key, Some(above)), s, frame, h, tx);
                 return;

@@ -1,5 +1,6 @@
 //! Whole stacks against each other.
 
+mod bind;
 mod close;
 mod handshake;
 mod hostile;

@@ -1,15 +1,31 @@
 //! What the user of a connection calls (RFC 9293 §3.9.1), and asks.
 
+use super::bind::LocalEnd;
 use super::*;
 
 impl<B: Buffers> Stack<B> {
-    /// Opens a connection to `remote`. `Handler::connected` or `closed` tells how it went.
+    /// Opens a connection to `remote` from any port. `Handler::connected` or `closed` tells how it went.
     ///
     /// # Errors
     /// It cannot even be tried.
     pub fn connect(
         &mut self,
         now: Time,
+        remote: impl Into<SocketAddr>,
+        tag: u64,
+        tx: &mut impl Transmit<B::Payload>,
+    ) -> Result<ConnId, ConnectError> {
+        self.connect_from(now, None, remote, tag, tx)
+    }
+
+    /// As [`connect`](Self::connect), from an address that [`bind`](Self::bind) has reserved, if one is given.
+    ///
+    /// # Errors
+    /// It cannot even be tried.
+    pub fn connect_from(
+        &mut self,
+        now: Time,
+        from: Option<BindId>,
         remote: impl Into<SocketAddr>,
         tag: u64,
         tx: &mut impl Transmit<B::Payload>,
@@ -28,25 +44,19 @@ impl<B: Buffers> Stack<B> {
             return Err(ConnectError::TooMany);
         }
         let hop = self.net.next_hop(ip, now).ok_or(ConnectError::Unreachable(ip))?;
-        let whole = match ip {
-            IpAddr::V4(ip) => ip.to_bits(),
-            IpAddr::V6(ip) => self.path_to(ip)?,
-        };
-        let port = self.ports.connect(remote).map_err(|e| match e {
-            PortError::InUse | PortError::Exhausted => ConnectError::NoPort,
-        })?;
-        let key = Key::new(whole, remote.port(), port);
+        let LocalEnd { key, port, above } = self.choose_end(from, remote)?;
         let neighbour = if self.table.get(key).is_some() { None } else { self.net.hold(hop, now) };
         let Some(neighbour) = neighbour else {
-            self.ports.release(port, remote);
+            self.ports.release(key.local_port(), remote);
             return Err(ConnectError::TooMany);
         };
+        let iss = self.net.initial_sequence(key, now);
         let birth = Birth {
             key,
-            iss: self.net.initial_sequence(key, now),
+            iss: above.map_or(iss, |above| iss.max(above)),
             ts_offset: self.net.timestamp_offset(key),
             neighbour,
-            owns_port: true,
+            port,
         };
         let mut connection = Connection::new(birth, &self.net.cfg.tcp, now);
         connection.tag = tag;

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 use urnic_tcp::{
-    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Stack, StackConfig, Time,
+    Buffers, CloseReason, ConnId, Emit, Frame, Handler, BindId, LocalPorts, Stack, StackConfig, Time,
     Transmit,
 };
 
@@ -42,7 +42,7 @@ struct App {
 }
 
 impl Handler<Trusted> for App {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) -> u64 {
+    fn accepted(&mut self, _: BindId, conn: ConnId, _: SocketAddr) -> u64 {
         self.conn = Some(conn);
         0
     }
@@ -106,7 +106,7 @@ impl Far {
         let now = Time::from_secs(1);
         let mut stack = Stack::new(config, Box::new(LocalPorts::new(7)), now).expect("a valid configuration");
         stack.set_gso_max(60_000);
-        stack.listen(7, 1).expect("listen");
+        stack.listen_on(7, 1).expect("listen");
         let record = Record::from(vec![7; 58_400]);
         let mut far = Far { stack, app: App::default(), out: Out::default(), now, iss: 0, acked: 0, record };
         far.receive(arp(ArpOperation::Request, PEER, 1));

@@ -27,7 +27,7 @@ impl Lan {
             host
         };
         let mut victim = host(VICTIM);
-        victim.stack.listen(7, 128).expect("listen");
+        victim.stack.listen_on(7, 128).expect("listen");
         let clients = (2..2 + clients).map(host).collect();
         Lan { now: Time::from_secs(100), victim, clients, to_others: 0 }
     }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use urnic_sim::{Impairment, Network};
 use urnic_tcp::{
-    Address, Buffers, CloseReason, ConnId, Emit, Handler, ListenerId, LocalPorts, Stack, StackConfig, Time,
+    Address, Buffers, CloseReason, ConnId, Emit, Handler, BindId, LocalPorts, Stack, StackConfig, Time,
     Transmit, sum,
 };
 
@@ -153,7 +153,7 @@ impl App {
 }
 
 impl Handler<Vec<u8>> for App {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, peer: SocketAddr) -> u64 {
+    fn accepted(&mut self, _: BindId, conn: ConnId, peer: SocketAddr) -> u64 {
         // Both sides derive the identities from the active opener's address.
         let who = u64::from(peer.port());
         let script = self.on_accept.clone().unwrap_or(Script::silent());
@@ -373,7 +373,7 @@ impl World {
     /// Lets host 1 listen on port 7 and host 0 connect to it.
     pub fn open(&mut self, client: Script, server: Script) {
         self.hosts[1].app.on_accept = Some(server);
-        self.hosts[1].stack.listen(7, 1024).expect("listen");
+        self.hosts[1].stack.listen_on(7, 1024).expect("listen");
         let to = SocketAddr::new(self.hosts[1].address(), 7);
         self.hosts[0].connect(self.now, to, client);
     }

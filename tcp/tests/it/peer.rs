@@ -161,7 +161,7 @@ impl Bench {
         let mut b = Bench::new(tune);
         b.host.app.on_accept = Some(script);
         b.host.app.unchecked = true;
-        b.host.stack.listen(7, 64).expect("listen");
+        b.host.stack.listen_on(7, 64).expect("listen");
         b
     }
 

@@ -154,7 +154,7 @@ fn many_connections_in_both_directions() {
         let mut w = world(&mut rng);
         for host in &mut w.hosts {
             host.app.on_accept = Some(Script { close_first: true, ..script(&mut rng, 1500) });
-            host.stack.listen(7, 64).expect("listen");
+            host.stack.listen_on(7, 64).expect("listen");
         }
         for _ in 0..rng.usize(1..20) {
             let (from, to) = if rng.bool() { (0, 1) } else { (1, 0) };
@@ -186,7 +186,7 @@ fn a_host_talks_to_itself() {
         let mut rng = Rng::with_seed(seed ^ 0x10);
         let mut w = world(&mut rng);
         w.hosts[0].app.on_accept = Some(Script { close_first: true, ..script(&mut rng, 1500) });
-        w.hosts[0].stack.listen(7, 64).expect("listen");
+        w.hosts[0].stack.listen_on(7, 64).expect("listen");
         let s = script(&mut rng, 1500);
         let to = SocketAddr::new(w.hosts[0].address(), 7);
         w.hosts[0].connect(w.now, to, s);

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 use urnic_tcp::{
-    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Stack, StackConfig, Time,
+    Buffers, CloseReason, ConnId, Emit, Frame, Handler, BindId, LocalPorts, Stack, StackConfig, Time,
     Transmit,
 };
 
@@ -64,7 +64,7 @@ struct App {
 }
 
 impl Handler<Fixed> for App {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) -> u64 {
+    fn accepted(&mut self, _: BindId, conn: ConnId, _: SocketAddr) -> u64 {
         self.accepted.push(conn);
         0
     }
@@ -145,7 +145,7 @@ impl Server {
             peers: Vec::new(),
             answer: vec![7; SIZE].into(),
         };
-        s.stack.listen(7, 1 << 17).expect("listen");
+        s.stack.listen_on(7, 1 << 17).expect("listen");
         s.peers = (0..n)
             .map(|i| Peer {
                 address: 0x0a00_0100 + i / 50_000,

@@ -252,7 +252,7 @@ fn smoltcp_connects() {
             records: vec![rng.usize(100..4000)],
             ..Script::send(rng.u64(..200_000))
         });
-        h.stack.listen(7, 16).expect("listen");
+        h.stack.listen_on(7, 16).expect("listen");
         (o.to_send, o.close_first) = (rng.u64(..200_000), !close_first);
         (o.who, o.peer_who) = (u64::from(port), 1_000_000 + u64::from(port));
         let cx = o.interface.context();

@@ -106,14 +106,14 @@ impl Runner<'_> {
             _ => return Err("usage: listen [backlog N]".into()),
         };
         let port = self.world.flows[self.flow].port;
-        let id = self.world.stack.listen(port, backlog).map_err(|e| e.to_string())?;
+        let id = self.world.stack.listen_on(port, backlog).map_err(|e| e.to_string())?;
         self.world.flows[self.flow].listener = Some(id);
         Ok(())
     }
 
     fn unlisten(&mut self) -> Result<(), String> {
         let id = self.world.flows[self.flow].listener.take().ok_or("nobody listens")?;
-        self.world.stack.unlisten(id);
+        self.world.stack.unbind(id);
         Ok(())
     }
 

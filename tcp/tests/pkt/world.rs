@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use urnic_tcp::{
-    Buffers, CloseReason, ConnId, Emit, Handler, ListenerId, LocalPorts, Payload, Stack, StackConfig, Time,
+    Buffers, CloseReason, ConnId, Emit, Handler, BindId, LocalPorts, Payload, Stack, StackConfig, Time,
     Transmit, sum,
 };
 
@@ -117,11 +117,11 @@ pub struct Session {
 #[derive(Default)]
 pub struct Events {
     pub sessions: HashMap<ConnId, Session>,
-    accepted: Vec<(ListenerId, ConnId, SocketAddr)>,
+    accepted: Vec<(BindId, ConnId, SocketAddr)>,
 }
 
 impl Handler<Vec<u8>> for Events {
-    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) -> u64 {
+    fn accepted(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64 {
         let peer = crate::translate::script_address(peer);
         self.sessions.entry(conn).or_default().accepted = true;
         self.accepted.push((listener, conn, peer));
@@ -167,7 +167,7 @@ pub struct Flow {
     pub name: String,
     pub peer: SocketAddr,
     pub port: u16,
-    pub listener: Option<ListenerId>,
+    pub listener: Option<BindId>,
     pub conn: Option<ConnId>,
     /// Our initial sequence number, once seen.
     pub iss: Option<u32>,

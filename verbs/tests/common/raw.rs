@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use urnic::simulation::{Host, Options, Simulation};
 use urnic_tcp::{
-    Buffers, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Payload, Stack, StackConfig,
+    Buffers, CloseReason, ConnId, Emit, Frame, Handler, BindId, LocalPorts, Payload, Stack, StackConfig,
     Time, Transmit,
 };
 
@@ -72,7 +72,7 @@ pub struct Seen {
 }
 
 impl Handler<Octets> for Seen {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) -> u64 {
+    fn accepted(&mut self, _: BindId, conn: ConnId, _: SocketAddr) -> u64 {
         self.accepted.push(conn);
         0
     }
@@ -111,7 +111,7 @@ pub struct Raw {
     pub seen: Seen,
     out: Out,
     now: Time,
-    listener: Option<ListenerId>,
+    listener: Option<BindId>,
     /// When time is to stand still next, although nothing happens.
     pub wake: Option<Duration>,
     /// Nothing reaches the node.
@@ -233,12 +233,12 @@ impl Raw {
     }
 
     pub fn listen(&mut self, port: u16, backlog: usize) {
-        self.listener = Some(self.stack.listen(port, backlog).unwrap());
+        self.listener = Some(self.stack.listen_on(port, backlog).unwrap());
     }
 
     pub fn unlisten(&mut self) {
         if let Some(listener) = self.listener.take() {
-            self.stack.unlisten(listener);
+            self.stack.unbind(listener);
         }
     }
 

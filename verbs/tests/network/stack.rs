@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use urnic_config::{Mac, PortSpec};
 use urnic_dataplane::{BURST, Clock, Eal, EalConfig, Mbuf, Port, PortOptions, TxQueue};
 use urnic_tcp::{
-    Buffers, Claim, CloseReason, ConnId, Emit, Frame, Handler, ListenerId, LocalPorts, Payload, Stack,
+    Buffers, Claim, CloseReason, ConnId, Emit, Frame, Handler, BindId, LocalPorts, Payload, Stack,
     StackConfig, Time, Transmit,
 };
 
@@ -127,7 +127,7 @@ struct Seen {
 }
 
 impl Handler<Received> for Seen {
-    fn accepted(&mut self, _: ListenerId, conn: ConnId, _: SocketAddr) -> u64 {
+    fn accepted(&mut self, _: BindId, conn: ConnId, _: SocketAddr) -> u64 {
         (self.conn, self.content) = (Some(conn), Some(Content::new(1)));
         0
     }
@@ -186,7 +186,7 @@ pub fn run() {
     }
     let ports = Box::new(LocalPorts::new(7));
     let mut stack = Stack::<Plain>::new(config, ports, Time(clock.now())).expect("a stack");
-    stack.listen(SERVER_PORT, 4).expect("a listener");
+    stack.listen_on(SERVER_PORT, 4).expect("a listener");
     stack.claim_address(Time(clock.now()));
 
     let orders = child::orders();

@@ -128,7 +128,7 @@ fn a_silent_host_times_out() {
 fn any_frame_may_be_lost() {
     for lost in 0..6 {
         let mut p = Pair::new(|_| {});
-        p.b.stack.listen(PORT, 16).unwrap();
+        p.b.stack.listen_on(PORT, 16).unwrap();
         let to: std::net::SocketAddr = "10.0.0.2:7471".parse().unwrap();
         let c = p.a.stack.connect(p.now, to, 77, &mut p.a.port).unwrap();
         let mut n = 0;
@@ -165,7 +165,7 @@ fn simultaneous_open() {
 #[test]
 fn hairpin() {
     let mut p = Pair::new(|_| {});
-    p.a.stack.listen(PORT, 4).unwrap();
+    p.a.stack.listen_on(PORT, 4).unwrap();
     let c = p.a.stack.connect(p.now, SocketAddrV4::new(A, PORT), 3, &mut p.a.port).unwrap();
     p.settle();
     assert!(p.a.seen.events.contains(&Event::Connected(c, 3)));

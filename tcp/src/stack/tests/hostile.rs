@@ -85,7 +85,7 @@ fn syn_flood() {
         c.tcp.max_syn_backlog = 64;
         c.addresses[0].prefix_len = 8;
     });
-    p.b.stack.listen(PORT, 32).unwrap();
+    p.b.stack.listen_on(PORT, 32).unwrap();
     for i in 0..5000u32 {
         let src = std::net::Ipv4Addr::from(0x0a01_0000 + i);
         let mut node = Node::new(config(src));

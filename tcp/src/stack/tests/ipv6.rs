@@ -76,7 +76,7 @@ fn both_families() {
 #[test]
 fn link_local_addresses_connect() {
     let mut p = pair();
-    p.b.stack.listen(PORT, 4).unwrap();
+    p.b.stack.listen_on(PORT, 4).unwrap();
     let to = p.b.stack.addresses().into_iter().find(|a| a.prefix_len == 64 && a.ip != v6(B)).unwrap().ip;
     let c = p.a.stack.connect(p.now, SocketAddr::new(to, PORT), 1, &mut p.a.port).unwrap();
     p.settle();
@@ -88,7 +88,7 @@ fn link_local_addresses_connect() {
 #[test]
 fn to_oneself() {
     let mut p = pair();
-    p.a.stack.listen(PORT, 4).unwrap();
+    p.a.stack.listen_on(PORT, 4).unwrap();
     let c = p.a.stack.connect(p.now, SocketAddr::new(v6(A).into(), PORT), 1, &mut p.a.port).unwrap();
     p.settle();
     let s = p.a.accepted().unwrap();
@@ -459,7 +459,7 @@ fn routers_tell_addresses() {
     assert_eq!(View::of(syn).unwrap().options[..4], [2, 4, 5, 0x3c]); // 1340
     p.a.stack.abort(p.now, c, &mut p.a.port);
     // Directly what is near.
-    p.b.stack.listen(PORT, 1).unwrap();
+    p.b.stack.listen_on(PORT, 1).unwrap();
     let near = p.b.stack.addresses().iter().find(|a| of("2001:db8:1::").reaches(a.ip)).unwrap().ip;
     p.a.stack.connect(p.now, SocketAddr::new(near, PORT), 5, &mut p.a.port).unwrap();
     p.settle();
@@ -596,7 +596,7 @@ fn floods_leave_nothing() {
         only_v6(c);
         c.tcp.max_syn_backlog = 64;
     });
-    p.a.stack.listen(PORT, 32).unwrap();
+    p.a.stack.listen_on(PORT, 32).unwrap();
     let mut template = crate::wire::HeaderTemplate6::new(mac(&p.b), None);
     for i in 0..5000u32 {
         let remote = Ipv6Addr::from_bits(v6(B).to_bits() ^ u128::from(i) << 16);
@@ -633,7 +633,7 @@ fn vlan() {
                 only_v6(c);
             }
         });
-        p.b.stack.listen(PORT, 16).unwrap();
+        p.b.stack.listen_on(PORT, 16).unwrap();
         let mut frames = 0;
         let to = SocketAddr::new(p.b.stack.config().addresses[0].ip, PORT);
         let c = p.a.stack.connect(p.now, to, 1, &mut p.a.port).unwrap();

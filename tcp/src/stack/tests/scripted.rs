@@ -41,7 +41,7 @@ impl Script {
             ack: 0,
             window,
         };
-        s.a.stack.listen(PORT, 8).unwrap();
+        s.a.stack.listen_on(PORT, 8).unwrap();
         s.arp();
         let reply = s.exchange(SYN, &[], &[2, 4, 5, 180]);
         assert_eq!(reply.len(), 1);
@@ -574,7 +574,7 @@ struct User {
 }
 
 impl Handler<Vec<u8>> for User {
-    fn accepted(&mut self, _: ListenerId, _: ConnId, _: std::net::SocketAddr) -> u64 {
+    fn accepted(&mut self, _: BindId, _: ConnId, _: std::net::SocketAddr) -> u64 {
         0
     }
     fn connected(&mut self, _: ConnId, _: u64) {}

@@ -69,7 +69,7 @@ impl<P: Port> Transport for OverPort<P> {
     }
 
     fn unlisten(&mut self, listener: ListenerId) {
-        self.stack.unlisten(listener);
+        self.stack.unbind(listener);
     }
 
     fn connect(&mut self, now: Time, to: SocketAddr, tag: u64) -> Result<ConnId, ConnectError> {

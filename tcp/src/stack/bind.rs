@@ -1,0 +1,145 @@
+//! Local addresses that are reserved: for listeners, and for connections that must come from them.
+
+use super::*;
+use crate::listen::{BindError, Bound, ListenError, Listener};
+use crate::ports::Scope;
+use crate::seq::Seq;
+
+/// Our end of a connection that is about to be opened.
+pub(super) struct LocalEnd {
+    pub key: Key,
+    pub port: PortFrom,
+    /// The initial sequence number must not lie below this.
+    pub above: Option<Seq>,
+}
+
+impl<B: Buffers> Stack<B> {
+    /// Reserves a port of a local address: of all addresses of its family if it is unspecified, and for `::` of both
+    /// families unless `v6only` (RFC 3493 §5.3). Port zero asks for any free one.
+    ///
+    /// # Errors
+    /// The address is not ours; the port is taken, or none is free.
+    pub fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError> {
+        let scope = Scope::of(address.ip(), v6only);
+        if let Scope::One(ip) = scope
+            && !self.is_ours(ip)
+        {
+            return Err(BindError::NotOurs(ip));
+        }
+        let port = self.ports.bind(scope, address.port()).map_err(|e| match e {
+            PortError::InUse => BindError::InUse(address.port()),
+            PortError::Exhausted => BindError::Exhausted,
+        })?;
+        let index = self.bindings.insert(Binding { scope, port, listener: None });
+        let generation = self.bindings.generation(index).unwrap_or_default();
+        Ok(Bound { id: BindId { index, generation }, address: SocketAddr::new(address.ip(), port) })
+    }
+
+    /// Gives a reservation back, and accepts no more on it. Half-open connections of its listener are dropped; open
+    /// ones stay, and a port that they were opened from is theirs until they are gone.
+    pub fn unbind(&mut self, id: BindId) {
+        if self.binding(id).is_none() {
+            return;
+        }
+        let Some(binding) = self.bindings.remove(id.index) else { return };
+        self.ports.unbind(binding.scope, binding.port);
+        if binding.listener.is_none() {
+            return;
+        }
+        if let Some(listening) = self.listening.get_mut(&binding.port) {
+            listening.retain(|other| *other != id);
+            if listening.is_empty() {
+                self.listening.remove(&binding.port);
+            }
+        }
+        for i in 0..self.embryos.places() {
+            if self.embryos.get(i).is_some_and(|e| e.listener == id) {
+                self.drop_embryo(i);
+            }
+        }
+    }
+
+    /// Accepts connections to what is reserved, at most `backlog` of them half open at a time.
+    ///
+    /// # Errors
+    /// There is no such reservation, or it listens already.
+    pub fn listen(&mut self, id: BindId, backlog: usize) -> Result<(), ListenError> {
+        let binding = self.binding_mut(id).filter(|b| b.listener.is_none()).ok_or(ListenError)?;
+        binding.listener = Some(Listener { backlog: backlog.max(1), half_open: 0 });
+        let port = binding.port;
+        self.listening.entry(port).or_default().push(id);
+        Ok(())
+    }
+
+    /// Reserves `port` of all addresses (zero: any free port) and listens there.
+    ///
+    /// # Errors
+    /// The port is taken, or none is free.
+    pub fn listen_on(&mut self, port: u16, backlog: usize) -> Result<BindId, BindError> {
+        let bound = self.bind((Ipv6Addr::UNSPECIFIED, port).into(), false)?;
+        let listening = self.listen(bound.id, backlog);
+        debug_assert!(listening.is_ok(), "a fresh reservation does not listen");
+        Ok(bound.id)
+    }
+
+    /// The listener at our end of `key`. There is at most one, because reservations do not overlap.
+    pub(super) fn listener_at(&self, key: Key) -> Option<BindId> {
+        let listening = self.listening.get(&key.local_port())?;
+        let local = self.net.local(key).ip();
+        let covers = |id: &&BindId| self.bindings.get(id.index).is_some_and(|b| b.scope.covers(local));
+        listening.iter().find(covers).copied()
+    }
+
+    pub(super) fn listener_mut(&mut self, id: BindId) -> Option<&mut Listener> {
+        self.binding_mut(id)?.listener.as_mut()
+    }
+
+    /// Chooses our end of a connection to `remote`: what is reserved, or any port.
+    pub(super) fn choose_end(&mut self, from: Option<BindId>, remote: SocketAddr) -> Result<LocalEnd, ConnectError> {
+        let bound = match from {
+            Some(id) => Some(self.binding(id).ok_or(ConnectError::NoPort)?),
+            None => None,
+        };
+        let bound = bound.map(|b| (b.scope, b.port));
+        let whole = match (remote.ip(), bound) {
+            (IpAddr::V4(ip), None | Some((Scope::All | Scope::V4, _))) => ip.to_bits(),
+            (IpAddr::V4(ip), Some((Scope::One(own), _))) if own.is_ipv4() => ip.to_bits(),
+            (IpAddr::V6(ip), None | Some((Scope::All | Scope::V6, _))) => self.path_to(ip)?,
+            (IpAddr::V6(ip), Some((Scope::One(IpAddr::V6(own)), _))) => self.path_from(own, ip)?,
+            _ => return Err(ConnectError::Family(remote.ip())),
+        };
+        let key = |port| Key::new(whole, remote.port(), port);
+        let Some((_, port)) = bound else {
+            let port = self.ports.connect(remote).map_err(|_| ConnectError::NoPort)?;
+            return Ok(LocalEnd { key: key(port), port: PortFrom::Choice, above: None });
+        };
+        self.ports.connect_from(port, remote).map_err(|_| ConnectError::InUse(port))?;
+        let mut end = LocalEnd { key: key(port), port: PortFrom::Binding, above: None };
+        // The old connection's last segments cannot be confused with those above what the peer may remember, as when
+        // the peer reopens it (RFC 9293 §3.6.1).
+        if let Some(Place::TimeWait(index)) = self.table.get(end.key).map(Place::unpack) {
+            end.above = self.timewaits.get(index).map(TimeWait::next_sequence);
+            self.end_timewait(index);
+        }
+        Ok(end)
+    }
+
+    fn binding(&self, id: BindId) -> Option<&Binding> {
+        self.bindings.get(id.index).filter(|_| self.bindings.generation(id.index) == Some(id.generation))
+    }
+
+    fn binding_mut(&mut self, id: BindId) -> Option<&mut Binding> {
+        if self.bindings.generation(id.index) != Some(id.generation) {
+            return None;
+        }
+        self.bindings.get_mut(id.index)
+    }
+
+    /// Whether the address is ours, or about to be.
+    fn is_ours(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(ip) => ip == self.net.ip,
+            IpAddr::V6(ip) => self.net.inet6.is_own(ip) || self.net.inet6.is_tentative(ip),
+        }
+    }
+}
