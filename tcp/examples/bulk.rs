@@ -29,8 +29,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use urnic_tcp::{
-    Buffers, CloseReason, ConnId, Emit, Frame, Handler, BindId, LocalPorts, Piece, Stack, StackConfig,
-    Time, Transmit,
+    BindId, Buffers, CloseReason, ConnId, Emit, Frame, Handler, LocalPorts, Piece, Stack, StackConfig, Time,
+    Transmit,
 };
 
 /// Segments that are made, whatever is asked for: making them is to cost the same in every run.

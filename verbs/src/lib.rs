@@ -81,7 +81,7 @@ mod drive;
 mod shared;
 
 pub use api::channel::CompChannel;
-pub use api::cm::{Connection, EventChannel, Listener};
+pub use api::cm::{Bound, Connection, EventChannel, Listener};
 pub use api::cq::{Completion, Completions, Cq, CqInit};
 pub use api::device::{Device, DeviceAttr};
 pub use api::events::AsyncEvents;

@@ -72,7 +72,7 @@ fn a_host_that_falls_silent_times_out() {
 #[test]
 fn a_peer_that_accepts_and_says_nothing_times_out() {
     let (mut simulation, end, raw) = with_raw(&options());
-    raw.borrow_mut().stack.listen(PORT, 4).unwrap();
+    raw.borrow_mut().stack.listen_on(PORT, 4).unwrap();
     end.events.connect(&end.qp, address(1), &ConnParam::default()).unwrap();
     assert_eq!(failure(&mut simulation, &end).0, ConnectFailure::TimedOut);
     let conn = raw.borrow().seen.accepted[0];
@@ -89,7 +89,7 @@ fn a_peer_that_is_no_iwarp_node_is_named_as_such() {
         b"MPA ID Rep Framf\0\x01\0\0",
     ] {
         let (mut simulation, end, raw) = with_raw(&options());
-        raw.borrow_mut().stack.listen(PORT, 4).unwrap();
+        raw.borrow_mut().stack.listen_on(PORT, 4).unwrap();
         end.events.connect(&end.qp, address(1), &ConnParam::default()).unwrap();
         until(&mut simulation, "request", || {
             let raw = raw.borrow();
@@ -108,7 +108,7 @@ fn a_peer_that_is_no_iwarp_node_is_named_as_such() {
 #[test]
 fn a_peer_that_closes_during_the_start_up_is_named_as_such() {
     let (mut simulation, end, raw) = with_raw(&options());
-    raw.borrow_mut().stack.listen(PORT, 4).unwrap();
+    raw.borrow_mut().stack.listen_on(PORT, 4).unwrap();
     end.events.connect(&end.qp, address(1), &ConnParam::default()).unwrap();
     // Twice: it might be one that knows MPA revision 1 only.
     for i in 0..2 {
@@ -447,7 +447,7 @@ fn connections_that_come_and_go_leave_nothing_behind() {
 fn a_silent_responder_is_nudged() {
     for speaks in [false, true] {
         let (mut simulation, end, raw) = with_raw(&options());
-        raw.borrow_mut().stack.listen(PORT, 1).unwrap();
+        raw.borrow_mut().stack.listen_on(PORT, 1).unwrap();
         let param = ConnParam::default();
         end.events.connect(&end.qp, address(1), &param).unwrap();
         until(&mut simulation, "TCP handshake", || !raw.borrow().seen.accepted.is_empty());

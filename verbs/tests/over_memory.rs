@@ -6,6 +6,8 @@
 
 #[path = "async_events.rs"]
 mod async_events;
+#[path = "bind.rs"]
+mod bind;
 #[path = "errors.rs"]
 mod errors;
 #[path = "extensions.rs"]

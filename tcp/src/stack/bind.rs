@@ -95,7 +95,11 @@ impl<B: Buffers> Stack<B> {
     }
 
     /// Chooses our end of a connection to `remote`: what is reserved, or any port.
-    pub(super) fn choose_end(&mut self, from: Option<BindId>, remote: SocketAddr) -> Result<LocalEnd, ConnectError> {
+    pub(super) fn choose_end(
+        &mut self,
+        from: Option<BindId>,
+        remote: SocketAddr,
+    ) -> Result<LocalEnd, ConnectError> {
         let bound = match from {
             Some(id) => Some(self.binding(id).ok_or(ConnectError::NoPort)?),
             None => None,

@@ -250,7 +250,8 @@ impl<B: Buffers> Stack<B> {
         let peer = self.net.remote(e.key);
         let Some(hop) = self.net.next_hop(peer.ip(), now) else { return };
         let Some(neighbour) = self.net.hold(hop, now) else { return };
-        let birth = Birth { key: e.key, iss: e.iss, ts_offset: e.ts_offset, neighbour, port: PortFrom::Listener };
+        let birth =
+            Birth { key: e.key, iss: e.iss, ts_offset: e.ts_offset, neighbour, port: PortFrom::Listener };
         let mut c = Connection::new(birth, &self.net.cfg.tcp, now);
         c.accept(e, &self.net, now);
         let id = self.adopt(c);

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 use urnic_tcp::{
-    Buffers, CloseReason, ConnId, Emit, Frame, Handler, BindId, LocalPorts, Stack, StackConfig, Time,
+    BindId, Buffers, CloseReason, ConnId, Emit, Frame, Handler, LocalPorts, Stack, StackConfig, Time,
     Transmit,
 };
 

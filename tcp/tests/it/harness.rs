@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use urnic_sim::{Impairment, Network};
 use urnic_tcp::{
-    Address, Buffers, CloseReason, ConnId, Emit, Handler, BindId, LocalPorts, Stack, StackConfig, Time,
+    Address, BindId, Buffers, CloseReason, ConnId, Emit, Handler, LocalPorts, Stack, StackConfig, Time,
     Transmit, sum,
 };
 

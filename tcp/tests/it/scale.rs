@@ -9,7 +9,7 @@ use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 use urnic_tcp::{
-    Buffers, CloseReason, ConnId, Emit, Frame, Handler, BindId, LocalPorts, Stack, StackConfig, Time,
+    BindId, Buffers, CloseReason, ConnId, Emit, Frame, Handler, LocalPorts, Stack, StackConfig, Time,
     Transmit,
 };
 

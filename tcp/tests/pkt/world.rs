@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use urnic_tcp::{
-    Buffers, CloseReason, ConnId, Emit, Handler, BindId, LocalPorts, Payload, Stack, StackConfig, Time,
+    BindId, Buffers, CloseReason, ConnId, Emit, Handler, LocalPorts, Payload, Stack, StackConfig, Time,
     Transmit, sum,
 };
 

@@ -1,14 +1,14 @@
 //! Connections: listening, connecting, and the events that tell of both.
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use urnic_tcp::Patience;
+use urnic_tcp::{BindId, Patience};
 
 use super::device::DeviceShared;
 use super::qp::Qp;
-use crate::drive::shard::ListenId;
+use crate::drive::shard::Way;
 use crate::shared::cm::{
     Answers, CmEvent, ConnParam, ConnRequest, EventQueue, EventSink, RequestId, check_patience,
     check_private_data,
@@ -16,6 +16,7 @@ use crate::shared::cm::{
 use crate::shared::error::{Error, Result};
 
 const FOREIGN: Error = Error::Invalid("the queue pair belongs to another device");
+const FOREIGN_ADDRESS: Error = Error::Invalid("the address is reserved at another device");
 
 /// A channel for connection events. Its descriptor ([`AsFd`]) is readable while events wait. Events of one peer (IPv4
 /// address, IPv6 /64) come in their order, and one of each peer in turn.
@@ -31,16 +32,28 @@ impl EventChannel {
         Ok(Self { queue: EventQueue::new(sink)?, device: device.clone() })
     }
 
-    /// Listens for connection requests on a TCP port. At most `backlog` of each source (IPv4 address, IPv6 /64) wait for
-    /// their answer, at most 16 times as many of all, fewer of each as that fills, and at most 8,192 at all listeners of a
-    /// device; what comes then is reset. Peers whose request is not complete take no place.
+    /// Listens for connection requests on a TCP port of all addresses of the device (zero: any free port). At most
+    /// `backlog` of each source (IPv4 address, IPv6 /64) wait for their answer, at most 16 times as many of all, fewer of
+    /// each as that fills, and at most 8,192 at all listeners of a device; what comes then is reset. Peers whose request
+    /// is not complete take no place.
     ///
     /// # Errors
     /// [`Error::PortInUse`], [`Error::Exhausted`].
     pub fn listen(&self, port: u16, backlog: u32) -> Result<Listener> {
+        self.listen_at(Bound::new(&self.device, (Ipv6Addr::UNSPECIFIED, port).into(), false)?, backlog)
+    }
+
+    /// As [`listen`](Self::listen), at the address that [`Device::bind`](crate::Device::bind) has reserved.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an address of another device, or one that listens already.
+    pub fn listen_at(&self, bound: Bound, backlog: u32) -> Result<Listener> {
+        if !Arc::ptr_eq(&bound.device, &self.device) {
+            return Err(FOREIGN_ADDRESS);
+        }
         let events = self.queue.clone();
-        let id = self.device.shard.control(|engine| engine.listen(port, backlog, events))?;
-        Ok(Listener { id, port, device: self.device.clone() })
+        self.device.shard.control(|engine| engine.listen(bound.id, backlog, events))?;
+        Ok(Listener { bound })
     }
 
     /// Starts to connect an idle queue pair. An event tells how that went.
@@ -49,13 +62,35 @@ impl EventChannel {
     /// [`Error::Invalid`] for too much private data or a queue pair of another device, [`Error::QpState`] if the queue pair
     /// is not idle, [`Error::NoRoute`], [`Error::Exhausted`].
     pub fn connect(&self, qp: &Qp, to: impl Into<SocketAddr>, param: &ConnParam) -> Result<Connection> {
+        self.start(qp, Way { from: None, to: to.into() }, param)
+    }
+
+    /// As [`connect`](Self::connect), from the address that [`Device::bind`](crate::Device::bind) has reserved.
+    /// Connections to several peers, or one after another to the same, may come from it.
+    ///
+    /// # Errors
+    /// As those of `connect`; [`Error::Invalid`] if the two addresses are of two families or the reserved one is of
+    /// another device, [`Error::PortInUse`] if there is a connection to this peer from it.
+    pub fn connect_from(
+        &self,
+        bound: &Bound,
+        qp: &Qp,
+        to: impl Into<SocketAddr>,
+        param: &ConnParam,
+    ) -> Result<Connection> {
+        if !Arc::ptr_eq(&bound.device, &self.device) {
+            return Err(FOREIGN_ADDRESS);
+        }
+        self.start(qp, Way { from: Some(bound.id), to: to.into() }, param)
+    }
+
+    fn start(&self, qp: &Qp, way: Way, param: &ConnParam) -> Result<Connection> {
         param.check()?;
         if !Arc::ptr_eq(&qp.pd().shared.device, &self.device) {
             return Err(FOREIGN);
         }
-        let (qpn, to) = (qp.qpn(), to.into());
-        let events = self.queue.clone();
-        self.device.shard.control(|engine| engine.connect(qpn, to, param, events))?;
+        let (qpn, events) = (qp.qpn(), self.queue.clone());
+        self.device.shard.control(|engine| engine.connect(qpn, way, param, events))?;
         Ok(Connection { qpn, device: self.device.clone() })
     }
 
@@ -99,26 +134,48 @@ impl Drop for EventChannel {
     }
 }
 
-/// A listening port; dropping it ends that.
-pub struct Listener {
-    id: ListenId,
-    port: u16,
+/// A reserved local address, for a listener or for connections; dropping it gives it back.
+pub struct Bound {
+    id: BindId,
+    address: SocketAddr,
     device: Arc<DeviceShared>,
+}
+
+impl Bound {
+    pub(crate) fn new(device: &Arc<DeviceShared>, address: SocketAddr, v6only: bool) -> Result<Self> {
+        let bound = device.shard.control(|engine| engine.bind(address, v6only))?;
+        Ok(Self { id: bound.id, address: bound.address, device: device.clone() })
+    }
+
+    /// The address as asked for, with the TCP port that is reserved.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = self.device.shard.control(|engine| {
+            engine.unbind(self.id);
+            Ok(())
+        });
+    }
+}
+
+/// A listening port; dropping it ends that, and rejects the requests without an answer.
+pub struct Listener {
+    bound: Bound,
 }
 
 impl Listener {
     /// The TCP port.
     pub fn port(&self) -> u16 {
-        self.port
+        self.bound.address.port()
     }
-}
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let _ = self.device.shard.control(|engine| {
-            engine.unlisten(self.id);
-            Ok(())
-        });
+    /// The address it listens on, and the TCP port.
+    pub fn address(&self) -> SocketAddr {
+        self.bound.address
     }
 }
 

@@ -1,6 +1,6 @@
 //! The device.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use urnic_config::{Cidr, Config, Progress};
 use urnic_dataplane::Capabilities;
 
 use crate::api::channel::CompChannel;
-use crate::api::cm::EventChannel;
+use crate::api::cm::{Bound, EventChannel};
 use crate::api::cq::{Cq, CqInit};
 use crate::api::events::AsyncEvents;
 use crate::api::inspect::Inspector;
@@ -305,6 +305,16 @@ impl Device {
     /// What happens to the device and its objects.
     pub fn async_events(&self) -> AsyncEvents {
         AsyncEvents::new(&self.shared)
+    }
+
+    /// Reserves a TCP port (zero: any free one) of a local address, for a listener or for connections. An unspecified
+    /// address stands for all addresses of its family, and `::` for those of both unless `v6only`. Reservations of a
+    /// port for different addresses stand side by side.
+    ///
+    /// # Errors
+    /// [`Error::NotOurAddress`], [`Error::PortInUse`], [`Error::Exhausted`].
+    pub fn bind(&self, address: impl Into<SocketAddr>, v6only: bool) -> Result<Bound> {
+        Bound::new(&self.shared, address.into(), v6only)
     }
 
     /// Creates a channel for connection events.

@@ -1,7 +1,7 @@
 //! An engine without a network, for tests of everything around it: whatever is posted completes, Sends arrive at
 //! the QP at the other end of the connection if a receive is posted.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,9 +11,10 @@ use urnic_config::{Cidr, Progress};
 use urnic_dataplane::RxEvent;
 use urnic_iwarp::Role;
 use urnic_iwarp::startup::{Negotiated, PeerParams};
+use urnic_tcp::{BindId, Bound};
 
 use crate::api::device::Device;
-use crate::drive::shard::{Deed, EngineAttr, EngineOps, ListenId, Shard, Ties};
+use crate::drive::shard::{Deed, EngineAttr, EngineOps, Shard, Ties, Way};
 use crate::shared::cm::{
     CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue, RequestId, Terms,
 };
@@ -65,9 +66,9 @@ pub(crate) struct FakeEngine {
     table: MrTable,
     qps: HashMap<u32, FakeQp>,
     ready: VecDeque<u32>,
-    listeners: HashMap<u16, (ListenId, Arc<EventQueue>)>,
+    listeners: HashMap<BindId, Arc<EventQueue>>,
     requests: HashMap<RequestId, (u32, Vec<u8>)>,
-    ports: HashSet<u16>,
+    ports: HashMap<u16, BindId>,
     next: u64,
     /// Done in the next pass: there is no time here.
     later: Vec<Deed>,
@@ -94,7 +95,7 @@ impl FakeEngine {
             ready: VecDeque::new(),
             listeners: HashMap::new(),
             requests: HashMap::new(),
-            ports: HashSet::new(),
+            ports: HashMap::new(),
             next: 0,
             later: Vec::new(),
         }
@@ -242,27 +243,36 @@ impl EngineOps for FakeEngine {
         Ok(None)
     }
 
-    fn listen(&mut self, port: u16, _backlog: u32, events: Arc<EventQueue>) -> Result<ListenId> {
-        if !self.ports.insert(port) {
+    fn bind(&mut self, address: SocketAddr, _v6only: bool) -> Result<Bound> {
+        let port = address.port();
+        if self.ports.contains_key(&port) {
             return Err(Error::PortInUse(port));
         }
         self.next += 1;
-        self.listeners.insert(port, (ListenId(self.next), events));
-        Ok(ListenId(self.next))
+        let id = BindId::new(self.next as u32, 1);
+        self.ports.insert(port, id);
+        Ok(Bound { id, address })
     }
 
-    fn unlisten(&mut self, id: ListenId) {
-        self.listeners.retain(|port, (other, _)| *other != id || !self.ports.remove(port));
+    fn unbind(&mut self, id: BindId) {
+        self.ports.retain(|_, other| *other != id);
+        self.listeners.remove(&id);
+    }
+
+    fn listen(&mut self, at: BindId, _backlog: u32, events: Arc<EventQueue>) -> Result<()> {
+        self.listeners.insert(at, events);
+        Ok(())
     }
 
     fn connect(
         &mut self,
         qpn: u32,
-        to: SocketAddr,
+        Way { to, .. }: Way,
         param: &ConnParam,
         events: Arc<EventQueue>,
     ) -> Result<()> {
-        let Some((_, listener)) = self.listeners.get(&to.port()) else {
+        let listener = self.ports.get(&to.port()).and_then(|id| self.listeners.get(id));
+        let Some(listener) = listener else {
             events.push(PEER, CmEvent::ConnectError { qpn, reason: ConnectFailure::Refused });
             return Ok(());
         };

@@ -61,7 +61,10 @@ pub enum Error {
     /// There is no connection.
     #[error("the queue pair is not connected")]
     NotConnected,
-    /// Somebody listens there already.
+    /// The address to bind is none of the device's.
+    #[error("{0} is not an address of this device")]
+    NotOurAddress(std::net::IpAddr),
+    /// Another reservation, a listener or connections have the port.
     #[error("port {0} is in use")]
     PortInUse(u16),
     /// No way to the address.

@@ -57,7 +57,7 @@ pub struct Medium(Arc<Mutex<Vec<End>>>);
 /// What the medium knows of an end.
 struct End {
     addresses: Vec<Address>,
-    listeners: HashMap<u16, ListenerId>,
+    bound: HashMap<BindId, Reserved>,
     generation: u32,
     last_port: u16,
     halves: Vec<Option<Half>>,
@@ -68,12 +68,21 @@ struct End {
     sent: u64,
 }
 
+/// A reserved address.
+struct Reserved {
+    scope: Scope,
+    port: u16,
+    listens: bool,
+}
+
 /// One end's half of a stream.
 struct Half {
     conn: ConnId,
     tag: u64,
     local: SocketAddr,
     peer: SocketAddr,
+    /// This end has asked for the stream.
+    asked: bool,
     /// Where the other half is; `None` if nobody was there.
     other: Option<(usize, ConnId)>,
     /// Records that were not sent yet.
@@ -94,7 +103,7 @@ struct Half {
 
 /// What an end hears next.
 enum News {
-    Incoming(ListenerId, ConnId),
+    Incoming(BindId, ConnId),
     Connected(ConnId),
     Data(ConnId, Octets),
     Acked(ConnId, u64),
@@ -111,7 +120,7 @@ impl Medium {
         let mut ends = self.lock();
         ends.push(End {
             addresses,
-            listeners: HashMap::new(),
+            bound: HashMap::new(),
             generation: 0,
             last_port: EPHEMERAL,
             halves: Vec::new(),
@@ -128,6 +137,18 @@ impl Medium {
 }
 
 impl End {
+    /// Who listens at an address of this end.
+    fn listener_at(&self, at: SocketAddr) -> Option<BindId> {
+        let listens = |r: &Reserved| r.listens && r.port == at.port() && r.scope.covers(at.ip());
+        self.bound.iter().find(|(_, reserved)| listens(reserved)).map(|(id, _)| *id)
+    }
+
+    /// Whether a stream that this end has asked for comes from the port.
+    fn uses(&self, port: u16) -> bool {
+        let mut halves = self.halves.iter().flatten();
+        halves.any(|half| half.asked && half.local.port() == port)
+    }
+
     fn next_generation(&mut self) -> u32 {
         self.generation += 1;
         self.generation
@@ -142,6 +163,7 @@ impl End {
             tag,
             local,
             peer,
+            asked: false,
             other: None,
             queued: VecDeque::new(),
             unacked: 0,
@@ -261,37 +283,71 @@ impl Transport for Memory {
     type Data = Octets;
     type Draft = Vec<u8>;
 
-    fn listen(&mut self, port: u16, _backlog: usize) -> Result<ListenerId, ListenError> {
+    fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError> {
+        let scope = Scope::of(address.ip(), v6only);
         self.with(|end| {
-            let any = (EPHEMERAL..=u16::MAX).find(|port| !end.listeners.contains_key(port));
-            let port = if port > 0 { port } else { any.ok_or(ListenError::Exhausted)? };
-            if end.listeners.contains_key(&port) {
-                return Err(ListenError::InUse(port));
+            if let Scope::One(ip) = scope
+                && !end.addresses.iter().any(|own| own.ip == ip)
+            {
+                return Err(BindError::NotOurs(ip));
             }
-            let listener = ListenerId::new(port, end.next_generation());
-            end.listeners.insert(port, listener);
-            Ok(listener)
+            let is_free = |port: u16| {
+                let mut others = end.bound.values().filter(|other| other.port == port);
+                !others.any(|other| other.scope.overlaps(scope)) && !end.uses(port)
+            };
+            let port = match address.port() {
+                0 => (EPHEMERAL..=u16::MAX).find(|port| is_free(*port)).ok_or(BindError::Exhausted)?,
+                port if is_free(port) => port,
+                port => return Err(BindError::InUse(port)),
+            };
+            let id = BindId::new(port.into(), end.next_generation());
+            end.bound.insert(id, Reserved { scope, port, listens: false });
+            Ok(Bound { id, address: SocketAddr::new(address.ip(), port) })
         })
     }
 
-    fn unlisten(&mut self, listener: ListenerId) {
-        self.with(|end| end.listeners.retain(|_, other| *other != listener));
+    fn unbind(&mut self, bound: BindId) {
+        self.with(|end| end.bound.remove(&bound));
     }
 
-    fn connect(&mut self, now: Time, to: SocketAddr, tag: u64) -> Result<ConnId, ConnectError> {
+    fn listen(&mut self, at: BindId, _backlog: usize) -> Result<(), ListenError> {
+        self.with(|end| {
+            let reserved = end.bound.get_mut(&at).filter(|reserved| !reserved.listens).ok_or(ListenError)?;
+            reserved.listens = true;
+            Ok(())
+        })
+    }
+
+    fn connect(
+        &mut self,
+        now: Time,
+        from: Option<BindId>,
+        to: SocketAddr,
+        tag: u64,
+    ) -> Result<ConnId, ConnectError> {
         if to.port() == 0 {
             return Err(ConnectError::Address(to));
         }
         let mut ends = self.medium.lock();
         let has = |end: &End, ip: IpAddr| end.addresses.iter().any(|own| own.ip == ip);
         let other = ends.iter().position(|end| has(end, to.ip()));
-        let own = ends[self.me].addresses.iter().map(|own| own.ip).find(|ip| ip.is_ipv4() == to.is_ipv4());
-        let (Some(other), Some(own)) = (other, own) else { return Err(ConnectError::Unreachable(to.ip())) };
         let end = &mut ends[self.me];
-        end.last_port = end.last_port.wrapping_add(1).max(EPHEMERAL);
-        let local = SocketAddr::new(own, end.last_port);
+        let (scope, port) = match from {
+            None => {
+                end.last_port = end.last_port.wrapping_add(1).max(EPHEMERAL);
+                (Scope::All, end.last_port)
+            }
+            Some(id) => end.bound.get(&id).map(|r| (r.scope, r.port)).ok_or(ConnectError::NoPort)?,
+        };
+        let mut addresses = end.addresses.iter().map(|own| own.ip).filter(|ip| scope.covers(*ip));
+        let own = addresses.find(|ip| ip.is_ipv4() == to.is_ipv4());
+        let (Some(other), Some(own)) = (other, own) else { return Err(ConnectError::Unreachable(to.ip())) };
+        let local = SocketAddr::new(own, port);
+        if end.halves.iter().flatten().any(|half| (half.local, half.peer) == (local, to)) {
+            return Err(ConnectError::InUse(port));
+        }
         let conn = end.add(tag, local, to);
-        let Some(listener) = ends[other].listeners.get(&to.port()).copied() else {
+        let Some(listener) = ends[other].listener_at(to) else {
             ends[self.me].end(now, conn, CloseReason::Refused);
             return Ok(conn);
         };
@@ -299,6 +355,7 @@ impl Transport for Memory {
         ends[other].tell(now, News::Incoming(listener, there));
         ends[self.me].tell(now, News::Connected(conn));
         if let Some(half) = ends[self.me].half(conn) {
+            half.asked = true;
             half.other = Some((other, there));
         }
         if let Some(half) = ends[other].half(there) {

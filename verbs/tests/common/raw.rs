@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use urnic::simulation::{Host, Options, Simulation};
 use urnic_tcp::{
-    Buffers, CloseReason, ConnId, Emit, Frame, Handler, BindId, LocalPorts, Payload, Stack, StackConfig,
+    BindId, Buffers, CloseReason, ConnId, Emit, Frame, Handler, LocalPorts, Payload, Stack, StackConfig,
     Time, Transmit,
 };
 

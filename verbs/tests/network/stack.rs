@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use urnic_config::{Mac, PortSpec};
 use urnic_dataplane::{BURST, Clock, Eal, EalConfig, Mbuf, Port, PortOptions, TxQueue};
 use urnic_tcp::{
-    Buffers, Claim, CloseReason, ConnId, Emit, Frame, Handler, BindId, LocalPorts, Payload, Stack,
+    BindId, Buffers, Claim, CloseReason, ConnId, Emit, Frame, Handler, LocalPorts, Payload, Stack,
     StackConfig, Time, Transmit,
 };
 

@@ -4,7 +4,7 @@ use super::alarms::Alarm;
 use super::endpoint::{Endpoint, Farewell, Phase, Request, Room};
 use super::qp::{Message, Source};
 use super::{Clock, Core, Engine, NO_TAG};
-use crate::drive::shard::ListenId;
+use crate::drive::shard::Way;
 use crate::drive::transport::{Data, Transport};
 use crate::shared::cm::{
     CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue, RequestId, Terms,
@@ -22,11 +22,10 @@ use urnic_iwarp::startup::{
     RtrKinds, StartupError,
 };
 use urnic_iwarp::{Role, Rtr, Stream, Terminate};
-use urnic_tcp::{ConnId, ListenerId};
+use urnic_tcp::{BindId, ConnId, ConnectError};
 
 /// A listening port.
 pub(super) struct Listener {
-    pub(super) id: ListenerId,
     pub(super) events: Arc<EventQueue>,
     /// Places for requests that the application has not answered.
     pub(super) backlog: Arc<Waiting>,
@@ -59,21 +58,14 @@ impl<D: Data> Core<D> {
     }
 
     /// A connection has come in on a listening port. Gives its tag.
-    pub(super) fn admit(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) -> u64 {
-        let Some((slot, l)) = self
-            .listeners
-            .iter()
-            .enumerate()
-            .find_map(|(i, l)| Some((i, l.as_ref()?)).filter(|(_, l)| l.id == listener))
-        else {
-            return NO_TAG;
-        };
-        let events = Arc::clone(&l.events);
+    pub(super) fn admit(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64 {
+        let Some(Listener { events, .. }) = self.listeners.get(&listener) else { return NO_TAG };
+        let events = Arc::clone(events);
         let limits = Limits { max_rev: self.mpa.rev, ..Limits::default() };
         let phase = Phase::Awaiting { responder: Box::new(Responder::new(limits)) };
         let index = self.add_endpoint(Some(conn), peer, events, phase);
         if let Some(endpoint) = self.endpoints.get_mut(index) {
-            endpoint.listener = Some(slot as u32);
+            endpoint.listener = Some(listener);
         }
         self.take_seat(index, Room::Starting, self.now + self.mpa.startup_timeout);
         self.tag(index)
@@ -208,7 +200,7 @@ impl<D: Data> Core<D> {
         self.leave_seat(index);
         let Some(endpoint) = self.endpoints.get(index) else { return };
         let (listener, source) = (endpoint.listener, Host::of(endpoint.peer.ip()));
-        let listener = listener.and_then(|slot| self.listeners.get(slot as usize)?.as_ref());
+        let listener = listener.and_then(|id| self.listeners.get(&id));
         let place = listener.and_then(|l| Waiting::take([&l.backlog, &self.rooms.waiting], source));
         if place.is_none() {
             return self.dismiss(index, Farewell::Reset);
@@ -376,35 +368,22 @@ impl<D: Data> Core<D> {
 impl<T: Transport, C: Clock> Engine<T, C> {
     pub(super) fn start_listening(
         &mut self,
-        port: u16,
+        at: BindId,
         backlog: u32,
         events: Arc<EventQueue>,
-    ) -> Result<ListenId, Error> {
+    ) -> Result<(), Error> {
         let backlog = backlog.clamp(1, 65_536) as usize;
-        let id = self.transport.listen(port, backlog).map_err(|_| Error::PortInUse(port))?;
-        let listener = Some(Listener { id, events, backlog: Waiting::of_listener(backlog) });
-        let listeners = &mut self.core.listeners;
-        let slot = match listeners.iter().position(Option::is_none) {
-            Some(slot) => {
-                listeners[slot] = listener;
-                slot
-            }
-            None => {
-                listeners.push(listener);
-                listeners.len() - 1
-            }
-        };
-        Ok(ListenId(slot as u64))
+        self.transport.listen(at, backlog).map_err(|_| Error::Invalid("an address that listens already"))?;
+        self.core.listeners.insert(at, Listener { events, backlog: Waiting::of_listener(backlog) });
+        Ok(())
     }
 
-    pub(super) fn stop_listening(&mut self, id: ListenId) {
-        let slot = id.0 as u32;
-        let Some(listener) = self.core.listeners.get_mut(slot as usize).and_then(Option::take) else {
+    pub(super) fn stop_listening(&mut self, id: BindId) {
+        if self.core.listeners.remove(&id).is_none() {
             return;
-        };
-        self.transport.unlisten(listener.id);
+        }
         let orphans: Vec<u32> =
-            self.core.endpoints.iter().filter(|(_, e)| e.listener == Some(slot)).map(|(i, _)| i).collect();
+            self.core.endpoints.iter().filter(|(_, e)| e.listener == Some(id)).map(|(i, _)| i).collect();
         for index in orphans {
             self.core.end_startup(index, Farewell::Reset, None);
         }
@@ -413,7 +392,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     pub(super) fn start_connect(
         &mut self,
         qpn: u32,
-        to: SocketAddr,
+        way: Way,
         param: &ConnParam,
         events: Arc<EventQueue>,
     ) -> Result<(), Error> {
@@ -421,6 +400,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let now = self.now();
         let mpa = &self.core.mpa;
         let request = Box::new(Request {
+            from: way.from,
             private_data: param.private_data.clone(),
             ird: param.ird.min(mpa.ird),
             ord: param.ord.min(mpa.ord),
@@ -437,15 +417,16 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         // Checked now, so that the caller hears of it at once.
         Initiator::new(&self.core.request_offer(&request)).map_err(refused)?;
         let deadline = request.deadline;
+        let to = way.to;
         let index = self.core.add_endpoint(None, to, events, Phase::Connecting { qp, request });
         if let Err(error) = self.open_connection(index) {
             self.core.endpoints.remove(index);
             return Err(match error {
-                urnic_tcp::ConnectError::Unreachable(_) => Error::NoRoute(to.ip()),
-                urnic_tcp::ConnectError::Address(_) => {
-                    Error::Invalid("the address is not that of a host's port")
-                }
-                _ => Error::Exhausted("connections or ports"),
+                ConnectError::Unreachable(_) => Error::NoRoute(to.ip()),
+                ConnectError::Address(_) => Error::Invalid("the address is not that of a host's port"),
+                ConnectError::Family(_) => Error::Invalid("the peer's address and ours are of two families"),
+                ConnectError::InUse(port) => Error::PortInUse(port),
+                ConnectError::NoPort | ConnectError::TooMany => Error::Exhausted("connections or ports"),
             });
         }
         if let Some(core) = self.core.qps.get_mut(qp) {
@@ -456,11 +437,11 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     }
 
     /// Starts the TCP connection of an endpoint that has none.
-    fn open_connection(&mut self, index: u32) -> Result<(), urnic_tcp::ConnectError> {
+    fn open_connection(&mut self, index: u32) -> Result<(), ConnectError> {
         let (now, tag) = (self.core.now, self.core.tag(index));
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return Ok(()) };
         let Phase::Connecting { request, .. } = &endpoint.phase else { return Ok(()) };
-        let conn = self.transport.connect(now, endpoint.peer, tag)?;
+        let conn = self.transport.connect(now, request.from, endpoint.peer, tag)?;
         self.transport.set_patience(conn, request.patience);
         endpoint.conn = Some(conn);
         Ok(())

@@ -5,7 +5,7 @@ use crate::shared::cm::{CmEvent, EventQueue};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use urnic_iwarp::startup::{Initiator, Responder, RtrKinds};
-use urnic_tcp::{ConnId, Patience, Time};
+use urnic_tcp::{BindId, ConnId, Patience, Time};
 
 /// One TCP connection of the engine.
 pub(super) struct Endpoint {
@@ -16,7 +16,7 @@ pub(super) struct Endpoint {
     pub(super) peer: SocketAddr,
     pub(super) events: Arc<EventQueue>,
     /// The listening port that this connection came in on, until it is in RDMA mode or over.
-    pub(super) listener: Option<u32>,
+    pub(super) listener: Option<BindId>,
     /// Its seat among those that are in start-up, or that are over and have not closed.
     pub(super) seat: Option<(Room, Seat)>,
     /// `Disconnected` has been reported.
@@ -87,6 +87,8 @@ pub(super) enum Phase {
 
 /// What the application asked for in `connect`.
 pub(super) struct Request {
+    /// The reserved address it comes from.
+    pub(super) from: Option<BindId>,
     pub(super) private_data: Vec<u8>,
     pub(super) ird: u16,
     pub(super) ord: u16,

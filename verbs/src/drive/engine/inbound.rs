@@ -15,7 +15,7 @@ use urnic_iwarp::{
     AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, ReadFault, RecvFault, Sink, TaggedFault,
     TaggedOp, Terminate,
 };
-use urnic_tcp::{CloseReason, ConnId, ListenerId};
+use urnic_tcp::{BindId, CloseReason, ConnId};
 
 /// A queue pair's memory and receive queue, as its RDMAP stream sees them.
 struct QpSink<'a> {
@@ -261,7 +261,7 @@ impl<D: Data> Core<D> {
 }
 
 impl<D: Data> Events<D> for Core<D> {
-    fn incoming(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) -> u64 {
+    fn incoming(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64 {
         self.admit(listener, conn, peer)
     }
 

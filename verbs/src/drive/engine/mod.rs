@@ -27,7 +27,7 @@ pub(crate) use incomplete::INCOMPLETE_MAX;
 pub(crate) use senders::ASIDE_MAX;
 
 use crate::drive::clock::Clock;
-use crate::drive::shard::{Deed, EngineAttr, EngineOps, ListenId, Ties};
+use crate::drive::shard::{Deed, EngineAttr, EngineOps, Ties, Way};
 use crate::drive::transport::{Data, StreamFacts, Transport};
 use crate::shared::cm::{ConnParam, EventQueue, RequestId};
 use crate::shared::connection::ConnectionAttr;
@@ -57,7 +57,7 @@ use teardown::Why;
 use urnic_config::{Cidr, Config, RtrChoice};
 use urnic_dataplane::RxEvent;
 use urnic_iwarp::{AccessFault, Budget};
-use urnic_tcp::{ConnId, Patience, Time};
+use urnic_tcp::{BindError, BindId, Bound, ConnId, Patience, Time};
 
 /// A connection that was told to close and has not is reset after this long.
 const TEARDOWN_WITHIN: Duration = Duration::from_secs(5);
@@ -150,7 +150,7 @@ struct Core<D: Data> {
     /// Endpoints whose connections may hold memory that was lent to them.
     lenders: Vec<u32>,
     shares: Shares,
-    listeners: Vec<Option<Listener>>,
+    listeners: HashMap<BindId, Listener>,
     rooms: Rooms,
     alarms: Alarms,
     async_queue: Arc<AsyncQueue>,
@@ -263,7 +263,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 ready: Turns::default(),
                 lenders: Vec::new(),
                 shares: Shares::default(),
-                listeners: Vec::new(),
+                listeners: HashMap::new(),
                 rooms: Rooms::new(transport.max_connections()),
                 alarms: Alarms::default(),
                 async_queue: AsyncQueue::new()?,
@@ -534,23 +534,32 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         Ok(qp.stream.is_some().then_some(QpConnection { peer: endpoint.peer, ird, ord }))
     }
 
-    fn listen(&mut self, port: u16, backlog: u32, events: Arc<EventQueue>) -> Result<ListenId, Error> {
-        self.start_listening(port, backlog, events)
+    fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, Error> {
+        self.transport.bind(address, v6only).map_err(|e| match e {
+            BindError::NotOurs(ip) => Error::NotOurAddress(ip),
+            BindError::InUse(port) => Error::PortInUse(port),
+            BindError::Exhausted => Error::Exhausted("TCP ports"),
+        })
     }
 
-    fn unlisten(&mut self, id: ListenId) {
+    fn unbind(&mut self, id: BindId) {
         self.now();
         self.stop_listening(id);
+        self.transport.unbind(id);
+    }
+
+    fn listen(&mut self, at: BindId, backlog: u32, events: Arc<EventQueue>) -> Result<(), Error> {
+        self.start_listening(at, backlog, events)
     }
 
     fn connect(
         &mut self,
         qpn: u32,
-        to: SocketAddr,
+        way: Way,
         param: &ConnParam,
         events: Arc<EventQueue>,
     ) -> Result<(), Error> {
-        self.start_connect(qpn, to, param, events)
+        self.start_connect(qpn, way, param, events)
     }
 
     fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<(), Error> {

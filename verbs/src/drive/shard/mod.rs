@@ -25,7 +25,7 @@ use crate::shared::sync::Line;
 pub(crate) use driver::with_signals_blocked;
 pub use linger::before_exit;
 pub(crate) use linger::{linger_at_exit, still_quiet};
-pub(crate) use ops::{Deed, EngineAttr, EngineOps, ListenId, Ties};
+pub(crate) use ops::{Deed, EngineAttr, EngineOps, Ties, Way};
 
 use urnic_config::Progress;
 

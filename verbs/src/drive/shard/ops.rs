@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use urnic_config::Cidr;
 use urnic_dataplane::{Capabilities, RxEvent};
-use urnic_tcp::Patience;
+use urnic_tcp::{BindId, Bound, Patience};
 
 use crate::shared::clock::DeviceClock;
 use crate::shared::cm::{ConnParam, EventQueue, RequestId};
@@ -17,9 +17,13 @@ use crate::shared::events::AsyncQueue;
 use crate::shared::memory::MrTable;
 use crate::shared::qp::{QpConnection, QpShared};
 
-/// A listener of an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ListenId(pub(crate) u64);
+/// Where a connection goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    /// The reserved address it comes from; `None`: any port.
+    pub(crate) from: Option<BindId>,
+    pub(crate) to: SocketAddr,
+}
 
 /// Something to be done once.
 pub(crate) type Deed = Box<dyn FnOnce() + Send>;
@@ -102,13 +106,14 @@ pub(crate) trait EngineOps: Send {
     /// The QP's connection in RDMA mode.
     fn connection(&mut self, qpn: u32) -> Result<Option<QpConnection>>;
 
-    /// Starts to listen on a TCP port.
-    fn listen(&mut self, port: u16, backlog: u32, events: Arc<EventQueue>) -> Result<ListenId>;
-    /// Stops listening; requests without an answer are rejected.
-    fn unlisten(&mut self, id: ListenId);
+    /// Reserves a TCP port of a local address.
+    fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound>;
+    /// Gives a reservation back. If it listens that stops, and requests without an answer are rejected.
+    fn unbind(&mut self, id: BindId);
+    /// Starts to listen on a reserved address.
+    fn listen(&mut self, at: BindId, backlog: u32, events: Arc<EventQueue>) -> Result<()>;
     /// Starts to connect an idle QP; the outcome is an event.
-    fn connect(&mut self, qpn: u32, to: SocketAddr, param: &ConnParam, events: Arc<EventQueue>)
-    -> Result<()>;
+    fn connect(&mut self, qpn: u32, way: Way, param: &ConnParam, events: Arc<EventQueue>) -> Result<()>;
     /// Accepts a request with an idle QP; an event follows when the connection stands.
     fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<()>;
     /// Refuses a request.

@@ -17,7 +17,8 @@
 //! /// Streams have two halves: 0 and 1, 2 and 3, and so on.
 //! #[derive(Default)]
 //! struct Loop {
-//!     listener: Option<ListenerId>,
+//!     bound: Vec<SocketAddr>,
+//!     listener: Option<(BindId, u16)>,
 //!     halves: Vec<Half>,
 //!     news: VecDeque<News>,
 //! }
@@ -72,19 +73,35 @@
 //!     type Data = Octets;
 //!     type Draft = Vec<u8>;
 //!
-//!     fn listen(&mut self, port: u16, _backlog: usize) -> Result<ListenerId, ListenError> {
-//!         Ok(*self.listener.insert(ListenerId::new(port, 1)))
+//!     fn bind(&mut self, address: SocketAddr, _v6only: bool) -> Result<Bound, BindError> {
+//!         if self.bound.contains(&address) {
+//!             return Err(BindError::InUse(address.port()));
+//!         }
+//!         self.bound.push(address);
+//!         Ok(Bound { id: BindId::new(self.bound.len() as u32 - 1, 1), address })
 //!     }
 //!
-//!     fn unlisten(&mut self, _: ListenerId) {
-//!         self.listener = None;
+//!     fn unbind(&mut self, bound: BindId) {
+//!         self.listener.take_if(|(id, _)| *id == bound);
 //!     }
 //!
-//!     fn connect(&mut self, _: Time, to: SocketAddr, tag: u64) -> Result<ConnId, ConnectError> {
+//!     fn listen(&mut self, at: BindId, _backlog: usize) -> Result<(), ListenError> {
+//!         let address = self.bound.get(at.index() as usize).ok_or(ListenError)?;
+//!         self.listener = Some((at, address.port()));
+//!         Ok(())
+//!     }
+//!
+//!     fn connect(
+//!         &mut self,
+//!         _: Time,
+//!         _from: Option<BindId>,
+//!         to: SocketAddr,
+//!         tag: u64,
+//!     ) -> Result<ConnId, ConnectError> {
 //!         let index = self.halves.len() as u32;
 //!         self.halves.push(Half { tag, to: Some(to), ..Half::default() });
 //!         self.halves.push(Half::default());
-//!         if self.listener.is_some_and(|listener| listener.port() == to.port()) {
+//!         if self.listener.is_some_and(|(_, port)| port == to.port()) {
 //!             self.news.extend([News::Incoming(index ^ 1), News::Connected(index)]);
 //!         } else {
 //!             self.news.push_back(News::Closed(index, CloseReason::Refused));
@@ -110,7 +127,7 @@
 //!         match news {
 //!             News::Incoming(index) => {
 //!                 let peer = self.half(index ^ 1).to.expect("who connects says where to");
-//!                 let Some(listener) = self.listener else { return true };
+//!                 let Some((listener, _)) = self.listener else { return true };
 //!                 self.half(index).tag = events.incoming(listener, name(index), peer);
 //!             }
 //!             News::Connected(index) => events.connected(name(index), self.half(index).tag),
@@ -237,7 +254,8 @@ pub use super::draft::Draft;
 pub use urnic_dataplane::RxEvent;
 pub use urnic_iwarp::Chunk;
 pub use urnic_tcp::{
-    Address, CloseReason, ConnId, ConnInfo, ConnectError, ListenError, ListenerId, Patience, Time,
+    Address, BindError, BindId, Bound, CloseReason, ConnId, ConnInfo, ConnectError, ListenError, Patience,
+    Scope, Time,
 };
 
 /// Streams of one engine. A connection is named by a [`ConnId`]; ids of connections that are gone are refused quietly
@@ -254,20 +272,34 @@ pub trait Transport: Send {
 
     // ---- connections ----
 
-    /// Lets connections come in on `port` (0: any), of which `backlog` may be half open. Gives what names the listener.
+    /// Reserves a port (zero: any free one) of a local address. An unspecified address stands for all of its family,
+    /// and `::` for both families unless `v6only` ([`Scope::of`]).
     ///
     /// # Errors
-    /// The port is taken, or none is free.
-    fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, ListenError>;
+    /// The address is not the transport's, the port is taken, or none is free.
+    fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError>;
 
-    /// Lets no more come in.
-    fn unlisten(&mut self, listener: ListenerId);
+    /// Gives a reservation back, and admits no more connections to it.
+    fn unbind(&mut self, bound: BindId);
 
-    /// Opens a connection; [`Events::connected`] or [`Events::closed`] tells how it went.
+    /// Admits connections to a reserved address, of which `backlog` may be half open.
+    ///
+    /// # Errors
+    /// It is not reserved, another listener has it, or it listens already.
+    fn listen(&mut self, at: BindId, backlog: usize) -> Result<(), ListenError>;
+
+    /// Opens a connection, from a reserved address or from any port; [`Events::connected`] or [`Events::closed`] tells
+    /// how it went.
     ///
     /// # Errors
     /// It cannot even be tried.
-    fn connect(&mut self, now: Time, to: SocketAddr, tag: u64) -> Result<ConnId, ConnectError>;
+    fn connect(
+        &mut self,
+        now: Time,
+        from: Option<BindId>,
+        to: SocketAddr,
+        tag: u64,
+    ) -> Result<ConnId, ConnectError>;
 
     /// The program wants this connection that has come in: until now its peer may have sent little more than an MPA Request.
     fn welcome(&mut self, _now: Time, _conn: ConnId) {}
@@ -495,7 +527,7 @@ pub trait Data: Chunk {
 /// wants to do and does it afterwards.
 pub trait Events<D> {
     /// A connection has come in. Gives its tag.
-    fn incoming(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) -> u64;
+    fn incoming(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64;
 
     /// A connection that was asked for is there.
     fn connected(&mut self, conn: ConnId, tag: u64);

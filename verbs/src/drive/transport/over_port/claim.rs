@@ -7,7 +7,7 @@ use crate::drive::transport::{Data, Events, Transport};
 use crate::shared::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
-use urnic_tcp::{Claim, CloseReason, ConnId, ListenerId, Time};
+use urnic_tcp::{BindId, Claim, CloseReason, ConnId, Time};
 
 impl<P: Port> OverPort<P> {
     /// Asks the network whether another host has our addresses, if the port has a carrier; else that is asked when it
@@ -37,7 +37,7 @@ impl<P: Port> OverPort<P> {
 struct Nobody;
 
 impl<D: Data> Events<D> for Nobody {
-    fn incoming(&mut self, _: ListenerId, _: ConnId, _: SocketAddr) -> u64 {
+    fn incoming(&mut self, _: BindId, _: ConnId, _: SocketAddr) -> u64 {
         0
     }
     fn connected(&mut self, _: ConnId, _: u64) {}

@@ -12,8 +12,8 @@ use arrayvec::ArrayVec;
 use urnic_dataplane::RxEvent;
 use urnic_iwarp::Chunk;
 use urnic_tcp::{
-    Buffers, CloseReason, ConnId, ConnectError, Emit, Frame, Handler, ListenError, ListenerId, LocalPorts,
-    Patience, Stack, StackConfig, State, Time, Transmit,
+    BindError, BindId, Bound, Buffers, CloseReason, ConnId, ConnectError, Emit, Frame, Handler, ListenError,
+    LocalPorts, Patience, Stack, StackConfig, State, Time, Transmit,
 };
 
 use super::{Data, Events, Facts, StreamFacts, Transport};
@@ -64,16 +64,26 @@ impl<P: Port> Transport for OverPort<P> {
     type Data = StreamRange<P::Frame>;
     type Draft = P::Draft;
 
-    fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, ListenError> {
-        self.stack.listen(port, backlog)
+    fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError> {
+        self.stack.bind(address, v6only)
     }
 
-    fn unlisten(&mut self, listener: ListenerId) {
-        self.stack.unbind(listener);
+    fn unbind(&mut self, bound: BindId) {
+        self.stack.unbind(bound);
     }
 
-    fn connect(&mut self, now: Time, to: SocketAddr, tag: u64) -> Result<ConnId, ConnectError> {
-        self.stack.connect(now, to, tag, &mut Wire(&mut self.port))
+    fn listen(&mut self, at: BindId, backlog: usize) -> Result<(), ListenError> {
+        self.stack.listen(at, backlog)
+    }
+
+    fn connect(
+        &mut self,
+        now: Time,
+        from: Option<BindId>,
+        to: SocketAddr,
+        tag: u64,
+    ) -> Result<ConnId, ConnectError> {
+        self.stack.connect_from(now, from, to, tag, &mut Wire(&mut self.port))
     }
 
     fn welcome(&mut self, now: Time, conn: ConnId) {
@@ -350,7 +360,7 @@ struct Told<'a, E>(&'a mut E);
 
 impl<F: Frame, E: Events<StreamRange<F>>> Handler<F> for Told<'_, E> {
     #[inline]
-    fn accepted(&mut self, listener: ListenerId, conn: ConnId, peer: SocketAddr) -> u64 {
+    fn accepted(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64 {
         self.0.incoming(listener, conn, peer)
     }
 

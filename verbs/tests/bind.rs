@@ -1,0 +1,138 @@
+//! Reserved local addresses: for listeners, and for connections that come from them.
+
+mod common;
+
+use common::*;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+use urnic::simulation::Simulation;
+use urnic::*;
+
+/// The ends of a client on device 1 and a server on device 0.
+fn ends(simulation: &Simulation) -> (End, End) {
+    (End::new(&simulation.device(0)), End::new(&simulation.device(1)))
+}
+
+/// Connects the client from what it has reserved to the server, which listens meanwhile. Gives the address that the
+/// server sees.
+fn connect_from(
+    simulation: &mut Simulation,
+    bound: &Bound,
+    server: &mut End,
+    client: &mut End,
+) -> SocketAddr {
+    let _listener = server.events.listen(PORT, 4).unwrap();
+    let connection = client.events.connect_from(bound, &client.qp, address(0), &ConnParam::default());
+    client.connection = Some(connection.unwrap());
+    let CmEvent::ConnectRequest(request) = server.event(simulation) else { panic!("no request") };
+    let peer = request.peer();
+    server.connection = Some(request.accept(&server.qp, &ConnParam::default()).unwrap());
+    for end in [&server, &client] {
+        assert!(matches!(end.event(simulation), CmEvent::Established { .. }));
+    }
+    peer
+}
+
+fn port_in_use<T>(outcome: Result<T>) -> Option<u16> {
+    match outcome.err()? {
+        Error::PortInUse(port) => Some(port),
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_reserved_port_is_nobody_elses() {
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let (mut server, mut client) = ends(&simulation);
+    let device = simulation.device(0);
+    let bound = device.bind((Ipv4Addr::UNSPECIFIED, PORT), false).unwrap();
+    assert_eq!(bound.address(), (Ipv4Addr::UNSPECIFIED, PORT).into());
+    assert_eq!(port_in_use(device.bind(address(0), false)), Some(PORT));
+    assert_eq!(port_in_use(server.events.listen(PORT, 1)), Some(PORT));
+    // Nobody listens yet.
+    client.events.connect(&client.qp, address(0), &ConnParam::default()).unwrap();
+    let event = client.event(&mut simulation);
+    assert!(matches!(event, CmEvent::ConnectError { reason: ConnectFailure::Refused, .. }), "{event:?}");
+    drop(bound);
+    connect(&mut simulation, &mut server, &mut client);
+    works(&mut simulation, &server, &client);
+}
+
+/// RFC 3493 §5.3.
+#[test]
+fn families_have_ports_of_their_own() {
+    let simulation = Simulation::new(&options()).unwrap();
+    let (server, _client) = ends(&simulation);
+    let device = simulation.device(0);
+    let one = server.events.listen_at(device.bind(address(0), false).unwrap(), 1).unwrap();
+    assert_eq!(one.address(), address(0));
+    assert_eq!(port_in_use(device.bind((Ipv6Addr::UNSPECIFIED, PORT), false)), Some(PORT));
+    let v6only =
+        server.events.listen_at(device.bind((Ipv6Addr::UNSPECIFIED, PORT), true).unwrap(), 1).unwrap();
+    drop((one, v6only));
+    assert!(device.bind((Ipv6Addr::UNSPECIFIED, PORT), false).is_ok());
+}
+
+#[test]
+fn any_port_is_a_free_one() {
+    let simulation = Simulation::new(&options()).unwrap();
+    let device = simulation.device(0);
+    let any = || device.bind((Ipv4Addr::UNSPECIFIED, 0), false).unwrap();
+    let (one, other) = (any(), any());
+    assert!(one.address().port() > 0 && one.address().port() != other.address().port());
+}
+
+#[test]
+fn foreign_addresses_are_refused() {
+    let simulation = Simulation::new(&options()).unwrap();
+    let (server, client) = ends(&simulation);
+    let device = simulation.device(0);
+    let refused = device.bind(address(1), false).err().map(|e| e.to_string());
+    assert_eq!(refused.as_deref(), Some("10.0.0.2 is not an address of this device"));
+    let bound = device.bind(address(0), false).unwrap();
+    let from = client.events.connect_from(&bound, &client.qp, address(0), &ConnParam::default());
+    assert!(matches!(from, Err(Error::Invalid(_))), "{:?}", from.err());
+    assert!(matches!(client.events.listen_at(bound, 1), Err(Error::Invalid(_))));
+    assert!(server.events.listen(PORT, 1).is_ok(), "what was refused is given back");
+}
+
+#[test]
+fn a_connection_comes_from_the_reserved_port() {
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let (mut server, mut client) = ends(&simulation);
+    let own = SocketAddr::new(Simulation::address(1).into(), 1023);
+    let bound = simulation.device(1).bind((Ipv4Addr::UNSPECIFIED, 1023), false).unwrap();
+    assert_eq!(connect_from(&mut simulation, &bound, &mut server, &mut client), own);
+    works(&mut simulation, &server, &client);
+    let (_server, second) = ends(&simulation);
+    let again = second.events.connect_from(&bound, &second.qp, address(0), &ConnParam::default());
+    assert_eq!(port_in_use(again), Some(1023));
+    // The connection outlives the reservation, and keeps the port.
+    drop(bound);
+    works(&mut simulation, &server, &client);
+    assert_eq!(port_in_use(simulation.device(1).bind(own, false)), Some(1023));
+}
+
+/// As a client that is started again and again: neither TIME-WAIT nor what the peer remembers keeps it from its port.
+#[test]
+fn connections_follow_each_other_from_one_port() {
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let bound = simulation.device(1).bind((Ipv4Addr::UNSPECIFIED, 1023), false).unwrap();
+    for client_closes in [true, false, true, true] {
+        let (mut server, mut client) = ends(&simulation);
+        let peer = connect_from(&mut simulation, &bound, &mut server, &mut client);
+        assert_eq!(peer.port(), 1023);
+        works(&mut simulation, &server, &client);
+        if client_closes {
+            client.disconnect()
+        } else {
+            server.disconnect()
+        }
+        for end in [&server, &client] {
+            end.end(&mut simulation);
+        }
+        // The events come before the last segments.
+        let limit = simulation.now() + Duration::from_secs(1);
+        simulation.run(limit, || false);
+    }
+}
