@@ -201,6 +201,7 @@ pub fn errno_of(error: &Error) -> Errno {
         Error::Fault { .. } => libc::EFAULT,
         Error::WindowsBound(_) => libc::EBUSY,
         Error::PortInUse(_) => libc::EADDRINUSE,
+        Error::NotOurAddress(_) => libc::EADDRNOTAVAIL,
         Error::NoRoute(_) => libc::ENETUNREACH,
         Error::Forked | Error::Open(_) => libc::ENODEV,
         Error::Interrupted => libc::EDEADLK,

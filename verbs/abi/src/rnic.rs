@@ -44,11 +44,6 @@ impl Rnic {
         let far = || own.iter().find(of_family).filter(|_| routed);
         near.or_else(far).map(|a| a.address)
     }
-
-    /// Whether an address is ours.
-    pub fn has(&self, address: IpAddr) -> bool {
-        self.now().is_ok_and(|now| now.addresses.iter().any(|a| a.address == address))
-    }
 }
 
 /// The settings, if they describe a device.

@@ -166,7 +166,7 @@ unsafe fn child(
     let from = unsafe { &*listener };
     let channel = if from.is_sync() { std::ptr::null_mut() } else { from.base.channel };
     let id = Id::create(channel, from.base.context, from.base.ps)?;
-    let port = from.state().port.unwrap_or(0);
+    let port = from.state().address.map_or(0, |address| address.port());
     // SAFETY: just made, and nobody else knows it.
     unsafe {
         Id::settle(id)?;

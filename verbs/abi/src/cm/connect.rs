@@ -1,6 +1,7 @@
 //! Listening, connecting, answering, and ending connections.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 use std::time::Duration;
 
 use urnic::ConnParam;
@@ -26,20 +27,25 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
         // SAFETY: an identifier, as the call before has found.
         let this = unsafe { id_of(id) }?;
         let device = &rnic()?.device;
-        let (port, listening) = {
-            let state = this.state();
-            (state.port.ok_or(libc::EINVAL)?, state.listener.is_some())
+        let bound = {
+            let mut state = this.state();
+            if state.listener.is_some() {
+                return Err(libc::EINVAL);
+            }
+            // A listener shares its address with nobody.
+            Arc::try_unwrap(state.bound.take().ok_or(libc::EINVAL)?).map_err(|shared| {
+                state.bound = Some(shared);
+                libc::EADDRINUSE
+            })?
         };
-        if listening {
-            return Err(libc::EINVAL);
-        }
+        let address = bound.address();
         let backlog = u32::try_from(backlog).ok().filter(|n| (1..BACKLOG).contains(n)).unwrap_or(BACKLOG);
         let number = hub().listener(this.as_ptr());
         let sink = device.create_event_sink(Box::new(move |event| dispatch_to(number, event)));
         let sink = sink.map_err(|e| errno_of(&e))?;
-        let listener = sink.listen(port, backlog).map_err(|e| errno_of(&e))?;
+        let listener = sink.listen_at(bound, backlog).map_err(|e| errno_of(&e))?;
         this.state().listener = Some((listener, sink));
-        tracing::debug!("listening on port {port}");
+        tracing::debug!("listening at {address}");
         Ok(())
     })
 }
@@ -87,7 +93,12 @@ fn connect(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Err
     let to = unsafe { address((&raw const this.base.route.dst_addr).cast()) }.map_err(|_| libc::EINVAL)?;
     hub().tie(pair.qp.qpn(), this.as_ptr());
     tracing::debug!("connecting to {to}");
-    let connection = connector()?.connect(&pair.qp, to, &terms).map_err(|e| errno_of(&e))?;
+    let bound = this.state().bound.clone();
+    let connection = match &bound {
+        Some(bound) => connector()?.connect_from(bound, &pair.qp, to, &terms),
+        None => connector()?.connect(&pair.qp, to, &terms),
+    };
+    let connection = connection.map_err(|e| errno_of(&e))?;
     this.state().connected(connection);
     Ok(())
 }

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::net::SocketAddr;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use urnic::{CmEvent, ConnRequest, ConnectFailure, DisconnectReason, EventChannel};
+use urnic::{Bound, CmEvent, ConnRequest, ConnectFailure, DisconnectReason, EventChannel};
 
 use super::id::Id;
 use crate::call::{Errno, errno_of};
@@ -61,20 +62,14 @@ pub struct Hub {
     channels: HashMap<usize, Arc<Inbox<Pending>>>,
     next_listener: u64,
     last_serial: u64,
-    ports: HashMap<u16, u32>,
-    last_port: u16,
+    /// Addresses of identifiers that share theirs, and whether `::` stands for IPv6 alone.
+    shared: HashMap<(SocketAddr, bool), Weak<Bound>>,
 }
 
 pub fn hub() -> MutexGuard<'static, Hub> {
     static HUB: LazyLock<Mutex<Hub>> = LazyLock::new(Mutex::default);
     HUB.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// The first port that is given to those who ask for none. The engine takes those of connections below it, so that both
-/// ends may be of this process.
-const EPHEMERAL: u16 = 61_000;
-/// The first that is given when those are all taken.
-const MORE: u16 = 32_768;
 
 impl Hub {
     pub fn add_channel(&mut self, channel: usize, inbox: Arc<Inbox<Pending>>) {
@@ -164,28 +159,15 @@ impl Hub {
         self.next_listener
     }
 
-    /// Takes a port for an identifier, any if `port` is 0. Several may share one if they say so.
-    pub fn take_port(&mut self, port: u16, shared: bool) -> Option<u16> {
-        let port = if port > 0 {
-            (shared || !self.ports.contains_key(&port)).then_some(port)?
-        } else {
-            let from = self.last_port.wrapping_add(1).max(EPHEMERAL);
-            let mut all = (from..=u16::MAX).chain(EPHEMERAL..from).chain(MORE..EPHEMERAL);
-            let free = all.find(|p| !self.ports.contains_key(p))?;
-            self.last_port = free;
-            free
-        };
-        *self.ports.entry(port).or_default() += 1;
-        Some(port)
+    /// The address that other identifiers have and share.
+    pub fn shared(&self, address: SocketAddr, v6only: bool) -> Option<Arc<Bound>> {
+        self.shared.get(&(address, v6only))?.upgrade()
     }
 
-    pub fn give_back_port(&mut self, port: u16) {
-        if let Some(users) = self.ports.get_mut(&port) {
-            *users -= 1;
-            if *users == 0 {
-                self.ports.remove(&port);
-            }
-        }
+    /// Lets other identifiers share an address.
+    pub fn share(&mut self, v6only: bool, bound: &Arc<Bound>) {
+        self.shared.retain(|_, bound| bound.strong_count() > 0);
+        self.shared.insert((bound.address(), v6only), Arc::downgrade(bound));
     }
 
     /// Gives an event to the program.

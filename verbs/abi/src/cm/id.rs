@@ -1,9 +1,10 @@
 //! Identifiers: what a program holds for a listener or a connection.
 
 use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use urnic::{ConnRequest, Connection, EventChannel, Listener};
+use urnic::{Bound, ConnRequest, Connection, EventChannel, Listener};
 
 use super::channel::{self, Channel};
 use super::hub::{Pending, What, connector, hub};
@@ -42,9 +43,13 @@ const _: () = assert!(std::mem::offset_of!(Id, events) >= 600);
 
 #[derive(Default)]
 pub struct State {
-    /// The TCP port that it took.
-    pub port: Option<u16>,
+    /// Its address and TCP port, once it is bound.
+    pub address: Option<SocketAddr>,
+    /// What keeps them: the listener does as soon as there is one. Several identifiers may share it if they say so.
+    pub bound: Option<Arc<Bound>>,
     pub reuse: bool,
+    /// `::` stands for IPv6 alone.
+    pub v6only: bool,
     /// The listener goes first.
     pub listener: Option<(Listener, EventChannel)>,
     pub request: Option<ConnRequest>,
@@ -200,13 +205,10 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
         let this = unsafe { &*id.cast::<Id>() };
         let pending = hub().remove_id(this.as_ptr());
         discard(pending);
-        let State { port, listener, request, connection, .. } = std::mem::take(&mut *this.state());
-        drop((listener, request));
+        let State { bound, listener, request, connection, .. } = std::mem::take(&mut *this.state());
+        drop((listener, request, bound));
         if let Some(connection) = connection {
             let _ = connection.disconnect();
-        }
-        if let Some(port) = port {
-            hub().give_back_port(port);
         }
         if this.is_sync() {
             // SAFETY: null, or the event that the identifier has kept.

@@ -32,9 +32,15 @@ unsafe extern "C" fn rdma_set_option(
         if value.is_null() || len != size {
             return Err(libc::EINVAL);
         }
-        if name == REUSEADDR {
+        if name == REUSEADDR || name == AFONLY {
             // SAFETY: the program's number, as long as it says.
-            this.state().reuse = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+            let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+            let mut state = this.state();
+            // As in the kernel, whose answer to a bound identifier is EINVAL.
+            if name == AFONLY && state.address.is_some() {
+                return Err(libc::EINVAL);
+            }
+            *(if name == AFONLY { &mut state.v6only } else { &mut state.reuse }) = on;
         }
         Ok(())
     })

@@ -2,10 +2,11 @@
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use super::hub::hub;
 use super::id::{Id, complete, id_of};
-use crate::call::{Errno, zero};
+use crate::call::{Errno, errno_of, zero};
 use crate::ffi::*;
 use crate::rnic::rnic;
 
@@ -72,24 +73,31 @@ fn bind(id: *mut rdma_cm_id, to: SocketAddr) -> Result<(), Errno> {
     let rnic = rnic()?;
     // SAFETY: null or an identifier.
     let this = unsafe { id_of(id) }?;
-    let any = to.ip().is_unspecified();
-    if !any && !rnic.has(to.ip()) {
-        return Err(libc::EADDRNOTAVAIL);
-    }
-    let (bound, reuse) = {
+    let (bound, reuse, v6only) = {
         let state = this.state();
-        (state.port.is_some(), state.reuse)
+        (state.address.is_some(), state.reuse, state.v6only)
     };
     if bound {
         return Err(libc::EINVAL);
     }
-    let port = hub().take_port(to.port(), reuse).ok_or(libc::EADDRINUSE)?;
-    this.state().port = Some(port);
+    let shared = if reuse { hub().shared(to, v6only) } else { None };
+    let bound = match shared {
+        Some(bound) => bound,
+        None => Arc::new(rnic.device.bind(to, v6only).map_err(|e| errno_of(&e))?),
+    };
+    if reuse {
+        hub().share(v6only, &bound);
+    }
+    let address = bound.address();
+    {
+        let mut state = this.state();
+        (state.address, state.bound) = (Some(address), Some(bound));
+    }
     // SAFETY: an identifier that nobody else uses during this call, as the program promises.
     unsafe {
-        place(&mut (*id).route.src_addr, &sockaddr((to.ip(), port).into()));
+        place(&mut (*id).route.src_addr, &sockaddr(address));
         // Listeners on any address have no device.
-        if !any {
+        if !to.ip().is_unspecified() {
             Id::settle(id.cast())?;
         }
     }
@@ -99,7 +107,7 @@ fn bind(id: *mut rdma_cm_id, to: SocketAddr) -> Result<(), Errno> {
 /// Binds to any address and port, unless it is bound.
 pub fn bind_to_any(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: null or an identifier.
-    if unsafe { id_of(id) }?.state().port.is_some() {
+    if unsafe { id_of(id) }?.state().address.is_some() {
         return Ok(());
     }
     bind(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
@@ -120,12 +128,12 @@ fn resolve(id: *mut rdma_cm_id, src: *const libc::sockaddr, dst: *const libc::so
     let to = unsafe { address(dst) }?;
     // As for sockets, "any" is this host.
     let to = if to.ip().is_unspecified() { SocketAddr::new(rnic.attributes.ip, to.port()) } else { to };
-    if !src.is_null() && this.state().port.is_none() {
+    if !src.is_null() && this.state().address.is_none() {
         // SAFETY: the program's address.
         bind(id, unsafe { address(src) }?)?;
     }
     let own = rnic.source_for(to.ip()).ok_or(libc::ENETUNREACH)?;
-    let port = this.state().port.unwrap_or(0);
+    let port = this.state().address.map_or(0, |address| address.port());
     // SAFETY: an identifier that nobody else uses during this call, as the program promises.
     unsafe {
         Id::settle(id.cast())?;

@@ -671,6 +671,8 @@ static void identifiers(void)
 	FAILS(rdma_bind_addr(id, (void *)&far), EADDRNOTAVAIL);
 	FAILS(rdma_bind_addr(id, (void *)&six), EADDRNOTAVAIL);
 	FAILS(rdma_bind_addr(id, &strange), EAFNOSUPPORT);
+	int yes = 1;
+	OK(C(rdma_set_option)(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes));
 	OK(rdma_bind_addr(id, (void *)&own));
 	CHECK(id->verbs && id->pd && id->port_num == 1 && C(rdma_get_src_port)(id));
 	FAILS(rdma_bind_addr(id, (void *)&own), EINVAL);
@@ -678,7 +680,6 @@ static void identifiers(void)
 	IS(C(rdma_get_dst_port)(id), 0);
 	IS(rdma_get_dst_port(NULL), 0);
 
-	int yes = 1;
 	uint8_t byte = 1;
 	OK(rdma_create_id(channel, &second, NULL, RDMA_PS_TCP));
 	struct sockaddr_in taken = own;
@@ -692,11 +693,27 @@ static void identifiers(void)
 	FAILS(rdma_set_option(second, 9, 9, &yes, sizeof yes), EOPNOTSUPP);
 	FAILS(rdma_set_option(NULL, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &byte, 1), EINVAL);
 	OK(rdma_bind_addr(second, (void *)&taken));
+	FAILS(rdma_set_option(second, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &yes, sizeof yes), EINVAL);
+	/* What two share is no place for a listener. */
+	FAILS(rdma_listen(id, 1), EADDRINUSE);
 	OK(C(rdma_destroy_id)(second));
 	FAILS(rdma_destroy_id(NULL), EINVAL);
 
 	OK(rdma_listen(id, 1));
 	FAILS(rdma_listen(id, 1), EINVAL);
+
+	/* Nobody shares a listener's, or what another has for itself. The families have ports of their own. */
+	OK(rdma_create_id(channel, &second, NULL, RDMA_PS_TCP));
+	OK(rdma_set_option(second, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes));
+	FAILS(rdma_bind_addr(second, (void *)&taken), EADDRINUSE);
+	taken.sin_addr.s_addr = 0;
+	FAILS(rdma_bind_addr(second, (void *)&taken), EADDRINUSE);
+	struct sockaddr_in6 all = { .sin6_family = AF_INET6, .sin6_port = taken.sin_port };
+	FAILS(rdma_bind_addr(second, (void *)&all), EADDRINUSE);
+	OK(rdma_set_option(second, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &yes, sizeof yes));
+	OK(rdma_bind_addr(second, (void *)&all));
+	OK(rdma_listen(second, 1));
+	OK(rdma_destroy_id(second));
 	OK(rdma_destroy_id(id));
 
 	OK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
