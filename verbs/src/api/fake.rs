@@ -8,13 +8,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use urnic_config::{Cidr, Progress};
-use urnic_dataplane::RxEvent;
 use urnic_iwarp::Role;
 use urnic_iwarp::startup::{Negotiated, PeerParams};
 use urnic_tcp::{BindId, Bound};
 
 use crate::api::device::Device;
 use crate::drive::shard::{Deed, EngineAttr, EngineOps, Shard, Ties, Way};
+use crate::drive::wakeup::Wakeup;
 use crate::shared::cm::{
     CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue, RequestId, Terms,
 };
@@ -43,7 +43,7 @@ pub(crate) struct Knobs {
     /// Passes needed after shutdown until everything is drained.
     pub(crate) undrained: AtomicU32,
     /// What tells of arrivals, if anything does, and how often it was armed.
-    pub(crate) rx_event: OnceLock<Arc<RxEvent>>,
+    pub(crate) wakeup: OnceLock<Arc<dyn Wakeup>>,
     pub(crate) armed: AtomicU32,
     pub(crate) shut_down: AtomicBool,
     pub(crate) overflows: AtomicU32,
@@ -153,8 +153,8 @@ impl FakeEngine {
 }
 
 impl EngineOps for FakeEngine {
-    fn arm(&mut self) -> Option<Arc<RxEvent>> {
-        let event = self.knobs.rx_event.get()?;
+    fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
+        let event = self.knobs.wakeup.get()?;
         self.knobs.armed.fetch_add(1, Ordering::SeqCst);
         Some(event.clone())
     }

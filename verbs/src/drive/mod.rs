@@ -8,3 +8,4 @@ pub(crate) mod open;
 pub(crate) mod port;
 pub(crate) mod shard;
 pub mod transport;
+pub(crate) mod wakeup;

@@ -29,6 +29,7 @@ pub(crate) use senders::ASIDE_MAX;
 use crate::drive::clock::Clock;
 use crate::drive::shard::{Deed, EngineAttr, EngineOps, Ties, Way};
 use crate::drive::transport::{Data, StreamFacts, Transport};
+use crate::drive::wakeup::Wakeup;
 use crate::shared::cm::{ConnParam, EventQueue, RequestId};
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::doorbell::Doorbells;
@@ -55,7 +56,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
 use urnic_config::{Cidr, Config, RtrChoice};
-use urnic_dataplane::RxEvent;
 use urnic_iwarp::{AccessFault, Budget};
 use urnic_tcp::{BindError, BindId, Bound, ConnId, Patience, Time};
 
@@ -452,7 +452,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         Some(Duration::from_nanos(next.0.saturating_sub(self.now().0)))
     }
 
-    fn arm(&mut self) -> Option<Arc<RxEvent>> {
+    fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
         self.transport.arm()
     }
 

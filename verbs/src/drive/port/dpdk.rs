@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use urnic_dataplane::{
-    Capture, Direction, ExternalMemory, Mbuf, Part, RxEvent, TxBuf, TxChecksum, TxPayload, TxQueue,
+    Capture, Direction, ExternalMemory, Mbuf, Part, TxBuf, TxChecksum, TxPayload, TxQueue,
 };
 use urnic_sim::{Impairment, Link};
 use urnic_tcp::{Emit, Frame, MAX_PIECES, Payload, Time};
@@ -19,6 +19,7 @@ use urnic_tcp::{Emit, Frame, MAX_PIECES, Payload, Time};
 use super::aside::{Aside, Put};
 use super::{BURST, Freeze, Port};
 use crate::drive::draft::Draft;
+use crate::drive::wakeup::Wakeup;
 
 /// Queued frames at which a burst is sent without waiting for the end of the pass.
 const EAGER: usize = 32;
@@ -457,8 +458,8 @@ impl Port for DpdkPort {
         self.capture = None;
     }
 
-    fn arm(&mut self) -> Option<Arc<RxEvent>> {
-        self.port.arm()
+    fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
+        self.port.arm().map(|event| event as Arc<dyn Wakeup>)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

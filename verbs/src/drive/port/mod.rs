@@ -12,10 +12,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use urnic_dataplane::RxEvent;
 use urnic_tcp::{Emit, Frame, Payload, Time};
 
 use super::draft::Draft;
+use super::wakeup::Wakeup;
 
 /// Frames taken from a port in one burst at most.
 pub const BURST: usize = 32;
@@ -115,7 +115,7 @@ pub trait Port: Send {
     fn finish(&mut self) {}
 
     /// Lets the port tell of the next frame; see `urnic_dataplane::Port::arm`.
-    fn arm(&mut self) -> Option<Arc<RxEvent>> {
+    fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
         None
     }
 

@@ -7,10 +7,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use urnic_config::Progress;
-use urnic_dataplane::RxEvent;
 
 use super::last::Watch;
 use super::{Shard, linger};
+use crate::drive::wakeup::Wakeup;
 use crate::shared::doorbell::Doorbells;
 use crate::shared::error::{Error, Result};
 use crate::shared::eventfd::EventFd;
@@ -163,7 +163,7 @@ impl Driver {
     }
 
     /// The same, and a frame that arrives ends it, too.
-    fn nap_armed(&self, seen: u32, event: &RxEvent, time: Duration, doorbells: &Doorbells) {
+    fn nap_armed(&self, seen: u32, event: &dyn Wakeup, time: Duration, doorbells: &Doorbells) {
         self.sleeping.store(sleep::ARMED, Ordering::SeqCst);
         // A caller that wakes the thread counts first, and one that rings enters its number first; either looks then whether
         // the thread sleeps.
@@ -242,7 +242,7 @@ fn adaptive(shard: &Shard) {
         }
         let until = |most: Duration| deadline.map_or(most, |d| d.min(most));
         match event {
-            Some(event) => driver.nap_armed(seen, &event, until(ARMED_NAP), &shard.doorbells),
+            Some(event) => driver.nap_armed(seen, &*event, until(ARMED_NAP), &shard.doorbells),
             None => driver.nap(seen, sleep::IDLE, until(nap), &shard.doorbells),
         }
         nap = (nap * 2).min(LONGEST_NAP);
@@ -259,7 +259,7 @@ struct Drive {
     /// When the engine wants the next pass.
     deadline: Option<Duration>,
     /// What tells of the next frame.
-    event: Option<Arc<RxEvent>>,
+    event: Option<Arc<dyn Wakeup>>,
 }
 
 /// Passes until there was no work for a while or somebody polls.

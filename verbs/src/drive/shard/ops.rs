@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use urnic_config::Cidr;
-use urnic_dataplane::{Capabilities, RxEvent};
+use urnic_dataplane::Capabilities;
 use urnic_tcp::{BindId, Bound, Patience};
 
+use crate::drive::wakeup::Wakeup;
 use crate::shared::clock::DeviceClock;
 use crate::shared::cm::{ConnParam, EventQueue, RequestId};
 use crate::shared::connection::ConnectionAttr;
@@ -77,7 +78,7 @@ pub(crate) trait EngineOps: Send {
     /// When the engine wants a pass even if nothing happens, from now. For callers that may wait.
     fn next_deadline(&mut self) -> Option<Duration>;
     /// Lets what arrives from now on end a nap, if the port can. The caller makes a pass before the nap.
-    fn arm(&mut self) -> Option<Arc<RxEvent>>;
+    fn arm(&mut self) -> Option<Arc<dyn Wakeup>>;
     /// Whether much memory has become free since this last returned true: the caller gives it back to the system when
     /// it has let go of the engine.
     fn has_freed_much(&mut self) -> bool {

@@ -197,7 +197,7 @@ fn hand_over_and_doorbells_wake() {
 fn frames_and_doorbells_end_a_nap_of_an_armed_port() {
     let (device, knobs) = fake::device(Progress::Adaptive);
     let frames = EventFd::new().unwrap();
-    knobs.rx_event.set(Arc::new(RxEvent::new(frames.as_fd()).unwrap())).unwrap();
+    assert!(knobs.wakeup.set(Arc::new(RxEvent::new(frames.as_fd()).unwrap())).is_ok());
     let armed = || knobs.armed.load(Ordering::SeqCst);
     for round in 0..200 {
         let before = armed();

@@ -251,7 +251,7 @@ use std::sync::Arc;
 
 pub use super::clock::{Clock, Watch};
 pub use super::draft::Draft;
-pub use urnic_dataplane::RxEvent;
+pub use super::wakeup::Wakeup;
 pub use urnic_iwarp::Chunk;
 pub use urnic_tcp::{
     Address, BindError, BindId, Bound, CloseReason, ConnId, ConnInfo, ConnectError, ListenError, Patience,
@@ -341,7 +341,7 @@ pub trait Transport: Send {
     fn next_deadline(&self) -> Option<Time>;
 
     /// Lets what arrives from now on end a nap, if it can.
-    fn arm(&mut self) -> Option<Arc<RxEvent>> {
+    fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
         None
     }
 

@@ -9,14 +9,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use urnic_dataplane::RxEvent;
 use urnic_iwarp::Chunk;
 use urnic_tcp::{
     BindError, BindId, Bound, Buffers, CloseReason, ConnId, ConnectError, Emit, Frame, Handler, ListenError,
     LocalPorts, Patience, Stack, StackConfig, State, Time, Transmit,
 };
 
-use super::{Data, Events, Facts, StreamFacts, Transport};
+use super::{Data, Events, Facts, StreamFacts, Transport, Wakeup};
 use crate::drive::port::{BURST, Freeze, Port};
 use crate::shared::error::Error;
 use link::Link;
@@ -158,7 +157,7 @@ impl<P: Port> Transport for OverPort<P> {
         [self.stack.next_deadline(), self.port.next_deadline()].into_iter().flatten().min()
     }
 
-    fn arm(&mut self) -> Option<Arc<RxEvent>> {
+    fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
         self.port.arm()
     }
 
