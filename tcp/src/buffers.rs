@@ -1,6 +1,7 @@
 //! What the stack needs from its owner: frames it receives, payloads it sends, a way out, and a listener for
 //! what happens.
 
+use crate::slab::SlabId;
 use crate::sum;
 use core::fmt;
 use core::net::SocketAddr;
@@ -168,6 +169,11 @@ impl BindId {
     /// The name of what is at `index`, for a `generation` that no other had there.
     pub const fn new(index: u32, generation: u32) -> Self {
         BindId { index, generation }
+    }
+
+    /// Names its entry in the stack's table.
+    pub(crate) fn place(self) -> SlabId {
+        SlabId { index: self.index, generation: self.generation }
     }
 
     /// Where it is.

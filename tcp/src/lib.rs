@@ -39,6 +39,7 @@
 //! | [`congestion`], [`rtt`], [`timer`] | how much, how long, when |
 //! | `arp`, `nd`, `neighbours`, `wire`, `ipv6`, [`sum`], `net` | neighbours and addresses, headers, checksums, what connections share |
 //! | `paths`, `pmtu` | pairs of IPv6 addresses by numbers; what packets paths carry |
+//! | [`slab`] | tables whose entries keep their place, and names that outlive entries |
 //!
 //! # What it does not do
 //! Fragments are refused (RFC 1122 asks hosts to reassemble), redirects ignored, urgent data is ordinary data, data on a SYN waits for its
@@ -65,7 +66,6 @@ mod pmtu;
 mod ports;
 mod secret;
 mod seq;
-mod slab;
 mod stack;
 mod table;
 #[cfg(test)]
@@ -78,6 +78,7 @@ pub mod reassembly;
 pub mod rtt;
 pub mod sabotage;
 pub mod scoreboard;
+pub mod slab;
 pub mod sum;
 pub mod time;
 pub mod timer;

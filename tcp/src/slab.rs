@@ -1,66 +1,166 @@
-//! Things that come and go, named by an index and a generation.
+//! A table whose entries keep their place for life.
+//!
+//! An entry is named by its index, which is small and dense, or by a [`SlabId`], which also tells the entry from later ones at
+//! the same index. An index serves where the entry is known to be there, an id in whatever may outlive it: timers, queues, and
+//! what others keep as a name.
+//!
+//! ```
+//! use urnic_tcp::slab::{Slab, SlabId};
+//!
+//! let mut slab = Slab::<&str>::new();
+//! let first = slab.insert("first");
+//! assert_eq!(slab.find(first), Some(first.index));
+//! slab.remove(first.index);
+//! let second = slab.insert("second");
+//! assert_eq!(second.index, first.index);
+//! assert_eq!((slab.find(first), slab.get(second.index)), (None, Some(&"second")));
+//! assert_eq!(SlabId::<u32>::from_bits(second.to_bits()), second);
+//! ```
 
-/// A table whose entries keep their index for life. Freed places are used again with a new generation.
-pub(crate) struct Slab<T> {
-    values: Vec<Option<T>>,
-    generations: Vec<u32>,
-    free: Vec<u32>,
+/// An index into a [`Slab`]. A type of its own for each table keeps the indices of one from being used in another.
+pub trait SlabIndex: Copy {
+    /// The index of place number `place`.
+    fn from_place(place: u32) -> Self;
+
+    /// The number of its place.
+    fn place(self) -> u32;
 }
 
-impl<T> Slab<T> {
-    pub fn new() -> Self {
-        Slab { values: Vec::new(), generations: Vec::new(), free: Vec::new() }
+impl SlabIndex for u32 {
+    #[inline]
+    fn from_place(place: u32) -> Self {
+        place
     }
 
+    #[inline]
+    fn place(self) -> u32 {
+        self
+    }
+}
+
+/// Names one entry of a [`Slab`], and no other before 2^32 - 1 entries have come and gone at its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlabId<I = u32> {
+    /// Where the entry is, or was.
+    pub index: I,
+    /// Counts the entries at this index, from 1; never zero.
+    pub generation: u32,
+}
+
+impl<I: SlabIndex> SlabId<I> {
+    /// Returns the id as one number, which is never zero.
+    #[inline]
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index.place())
+    }
+
+    /// Returns the id that [`to_bits`](Self::to_bits) made `bits` of. Other numbers name nothing.
+    #[inline]
+    pub fn from_bits(bits: u64) -> Self {
+        SlabId { index: I::from_place(bits as u32), generation: (bits >> 32) as u32 }
+    }
+}
+
+/// A table whose entries keep their index for life. Freed places are used again, the last one first, with a new generation.
+#[derive(Debug)]
+pub struct Slab<T, I = u32> {
+    /// Apart from the generations, so that an entry's alignment is the table's.
+    values: Vec<Option<T>>,
+    generations: Vec<u32>,
+    free: Vec<I>,
+}
+
+impl<T, I> Default for Slab<T, I> {
+    fn default() -> Self {
+        Slab { values: Vec::new(), generations: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T, I: SlabIndex> Slab<T, I> {
+    /// Returns an empty table, without memory.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.values.len() - self.free.len()
     }
 
-    pub fn insert(&mut self, value: T) -> u32 {
-        if let Some(i) = self.free.pop()
-            && let Some(place) = self.values.get_mut(i as usize)
-        {
-            *place = Some(value);
-            return i;
-        }
-        self.values.push(Some(value));
-        self.generations.push(1);
-        self.values.len() as u32 - 1
+    /// Returns whether there are no entries.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
-    pub fn remove(&mut self, index: u32) -> Option<T> {
-        let value = self.values.get_mut(index as usize)?.take()?;
-        if let Some(g) = self.generations.get_mut(index as usize) {
-            *g = g.wrapping_add(1);
+    /// Adds an entry.
+    pub fn insert(&mut self, value: T) -> SlabId<I> {
+        if let Some(index) = self.free.pop()
+            && let Some(place) = self.values.get_mut(index.place() as usize)
+            && let Some(&generation) = self.generations.get(index.place() as usize)
+        {
+            *place = Some(value);
+            return SlabId { index, generation };
+        }
+        let index = I::from_place(self.values.len() as u32);
+        self.values.push(Some(value));
+        self.generations.push(1);
+        SlabId { index, generation: 1 }
+    }
+
+    /// Takes an entry out. Its id names nothing from now on.
+    pub fn remove(&mut self, index: I) -> Option<T> {
+        let value = self.values.get_mut(index.place() as usize)?.take()?;
+        if let Some(generation) = self.generations.get_mut(index.place() as usize) {
+            *generation = generation.wrapping_add(1).max(1);
         }
         self.free.push(index);
         Some(value)
     }
 
+    /// Returns the entry at `index`.
     #[inline]
-    pub fn get(&self, index: u32) -> Option<&T> {
-        self.values.get(index as usize)?.as_ref()
+    pub fn get(&self, index: I) -> Option<&T> {
+        self.values.get(index.place() as usize)?.as_ref()
     }
 
+    /// Returns the entry at `index`, to be changed.
     #[inline]
-    pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        self.values.get_mut(index as usize)?.as_mut()
+    pub fn get_mut(&mut self, index: I) -> Option<&mut T> {
+        self.values.get_mut(index.place() as usize)?.as_mut()
     }
 
-    /// Where something is or was, without looking at it.
+    /// Returns the place where something is or was, without looking at it.
     #[inline]
-    pub fn place(&self, index: u32) -> Option<&Option<T>> {
-        self.values.get(index as usize)
+    pub fn place(&self, index: I) -> Option<&Option<T>> {
+        self.values.get(index.place() as usize)
     }
 
-    /// The generation of what is, or will be, at `index`.
+    /// Returns the id of the entry at `index`.
     #[inline]
-    pub fn generation(&self, index: u32) -> Option<u32> {
-        self.generations.get(index as usize).copied()
+    pub fn id(&self, index: I) -> Option<SlabId<I>> {
+        self.get(index)?;
+        let generation = *self.generations.get(index.place() as usize)?;
+        Some(SlabId { index, generation })
     }
 
-    /// Places in use or free: every index is below this.
+    /// Returns the index of the entry that `id` names; `None` if it is gone.
+    #[inline]
+    pub fn find(&self, id: SlabId<I>) -> Option<I> {
+        let is_there = self.generations.get(id.index.place() as usize) == Some(&id.generation);
+        (is_there && self.get(id.index).is_some()).then_some(id.index)
+    }
+
+    /// Returns the number of places, in use or free: every index is below it.
     pub fn places(&self) -> u32 {
         self.values.len() as u32
     }
+
+    /// Returns the entries in the order of their indices.
+    pub fn iter(&self) -> impl Iterator<Item = (I, &T)> {
+        let entry = |(place, value): (usize, _)| Some((I::from_place(place as u32), Option::as_ref(value)?));
+        self.values.iter().enumerate().filter_map(entry)
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ impl<B: Buffers> Stack<B> {
     pub fn audit(&self) -> Result<(), (Fault, Option<ConnId>)> {
         let listed: HashSet<u32> = self.work.iter().copied().collect();
         let mut held = 0;
-        for (i, c) in (0..self.connections.places()).filter_map(|i| Some((i, self.connections.get(i)?))) {
+        for (i, c) in self.connections.iter() {
             let listing = || {
                 must!(!c.flags.has(Flags::LISTED) || listed.contains(&i));
                 must!(c.armed == Time::MAX || self.wheel.deadline(i).is_some_and(|at| at <= c.armed));

@@ -30,8 +30,7 @@ impl<B: Buffers> Stack<B> {
             PortError::InUse => BindError::InUse(address.port()),
             PortError::Exhausted => BindError::Exhausted,
         })?;
-        let index = self.bindings.insert(Binding { scope, port, listener: None });
-        let generation = self.bindings.generation(index).unwrap_or_default();
+        let SlabId { index, generation } = self.bindings.insert(Binding { scope, port, listener: None });
         Ok(Bound { id: BindId { index, generation }, address: SocketAddr::new(address.ip(), port) })
     }
 
@@ -129,14 +128,11 @@ impl<B: Buffers> Stack<B> {
     }
 
     fn binding(&self, id: BindId) -> Option<&Binding> {
-        self.bindings.get(id.index).filter(|_| self.bindings.generation(id.index) == Some(id.generation))
+        self.bindings.get(self.bindings.find(id.place())?)
     }
 
     fn binding_mut(&mut self, id: BindId) -> Option<&mut Binding> {
-        if self.bindings.generation(id.index) != Some(id.generation) {
-            return None;
-        }
-        self.bindings.get_mut(id.index)
+        self.bindings.get_mut(self.bindings.find(id.place())?)
     }
 
     /// Whether the address is ours, or about to be.

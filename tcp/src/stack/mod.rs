@@ -20,7 +20,7 @@ use crate::listen::{Binding, Embryo};
 use crate::net::Net;
 use crate::ports::{PortError, PortSpace};
 use crate::sabotage::{Rule, broken};
-use crate::slab::Slab;
+use crate::slab::{Slab, SlabId};
 use crate::table::{Key, Table};
 use crate::time::Time;
 use crate::timer::TimerWheel;
@@ -56,7 +56,7 @@ pub struct Stack<B: Buffers> {
     cookies_until: Time,
     timewaits: Slab<TimeWait>,
     /// Those in TIME-WAIT, the next to end first.
-    timewait_order: VecDeque<(u32, u32, Time)>,
+    timewait_order: VecDeque<(SlabId, Time)>,
     /// Connections that ended in a call without a handler.
     ended: Vec<(ConnId, u64, CloseReason)>,
     /// Where ICMP replies are built.
@@ -577,8 +577,7 @@ impl<B: Buffers> Stack<B> {
     /// Adds a connection under its addresses.
     fn adopt(&mut self, c: Connection<B>) -> ConnId {
         let key = c.key;
-        let index = self.connections.insert(c);
-        let generation = self.connections.generation(index).unwrap_or(0);
+        let SlabId { index, generation } = self.connections.insert(c);
         if let Some(c) = self.connections.get_mut(index) {
             c.generation = generation;
         }

@@ -93,7 +93,7 @@ impl<B: Buffers> Stack<B> {
         }
         l.half_open += 1;
         let key = e.key;
-        let index = self.embryos.insert(e);
+        let index = self.embryos.insert(e).index;
         self.enter(key, Place::Embryo(index));
         self.repeat_syn_ack(now, index, tx);
     }
@@ -278,40 +278,37 @@ impl<B: Buffers> Stack<B> {
                 None => {}
             }
         }
-        while let Some(&(index, generation, at)) = self.timewait_order.front() {
+        while let Some(&(id, at)) = self.timewait_order.front() {
             if at > now {
                 break;
             }
             self.timewait_order.pop_front();
-            if self.timewaits.generation(index) != Some(generation) {
-                continue;
-            }
+            let Some(index) = self.timewaits.find(id) else { continue };
             match self.timewaits.get(index).map(|t| t.until) {
                 // It began anew in the meantime.
-                Some(until) if until > now => self.timewait_order.push_back((index, generation, until)),
+                Some(until) if until > now => self.timewait_order.push_back((id, until)),
                 _ => self.end_timewait(index),
             }
         }
     }
 
     pub(super) fn next_timewait(&self) -> Option<Time> {
-        self.timewait_order.front().map(|&(_, _, at)| crate::timer::round_up(at))
+        self.timewait_order.front().map(|&(_, at)| crate::timer::round_up(at))
     }
 
     /// A connection's addresses begin to wait; the oldest make room if there are too many.
     pub(super) fn begin_timewait(&mut self, t: TimeWait) {
         let limit = self.net.cfg.tcp.max_time_wait as usize;
         while self.timewaits.len() >= limit.max(1) {
-            let Some((index, generation, _)) = self.timewait_order.pop_front() else { break };
-            if self.timewaits.generation(index) == Some(generation) {
+            let Some((id, _)) = self.timewait_order.pop_front() else { break };
+            if let Some(index) = self.timewaits.find(id) {
                 self.end_timewait(index);
             }
         }
         let (key, until) = (t.key, t.until);
-        let index = self.timewaits.insert(t);
-        self.enter(key, Place::TimeWait(index));
-        let generation = self.timewaits.generation(index).unwrap_or(0);
-        self.timewait_order.push_back((index, generation, until));
+        let id = self.timewaits.insert(t);
+        self.enter(key, Place::TimeWait(id.index));
+        self.timewait_order.push_back((id, until));
     }
 
     pub(super) fn end_timewait(&mut self, index: u32) {

@@ -228,7 +228,7 @@ impl<B: Buffers> Stack<B> {
 
     /// All connections, without those half open and in TIME-WAIT.
     pub fn connections(&self) -> impl Iterator<Item = ConnId> {
-        (0..self.connections.places()).filter_map(|i| self.connections.get(i).map(|c| c.id(i)))
+        self.connections.iter().map(|(i, c)| c.id(i))
     }
 
     /// What the stack has seen and done.
