@@ -25,6 +25,7 @@ use crate::shared::events::{AsyncEvent, AsyncQueue};
 use crate::shared::memory::{MrTable, PageAllocator};
 use crate::shared::numbers::MAX_QPS;
 use crate::shared::qp::{QpConnection, QpShared, QpState, Receives};
+use crate::shared::queue::WrNumber;
 use crate::shared::wc::{Wc, WcFlags, WcOpcode, WcStatus};
 use crate::shared::wr::SendFlags;
 
@@ -53,8 +54,8 @@ pub(crate) struct Knobs {
 
 struct FakeQp {
     shared: Arc<QpShared>,
-    sends: u32,
-    receives: u32,
+    sends: WrNumber,
+    receives: WrNumber,
     peer: Option<u32>,
     events: Option<Arc<EventQueue>>,
 }
@@ -121,7 +122,7 @@ impl FakeEngine {
                 self.knobs.overflows.fetch_add(shared.send_cq.push(wc).is_err().into(), Ordering::Relaxed);
             }
             shared.send.release(qp.sends);
-            qp.sends = qp.sends.wrapping_add(1);
+            qp.sends = qp.sends.next();
         }
         if status == WcStatus::Flushed {
             let Receives::Own(recv) = &shared.recv else { return };
@@ -129,7 +130,7 @@ impl FakeEngine {
                 let wc = Wc { wr_id: view.wr_id, status, opcode: WcOpcode::Recv, qpn, ..Wc::default() };
                 self.knobs.overflows.fetch_add(shared.recv_cq.push(wc).is_err().into(), Ordering::Relaxed);
                 recv.release(qp.receives);
-                qp.receives = qp.receives.wrapping_add(1);
+                qp.receives = qp.receives.next();
             }
         }
         let Some(peer) = qp.peer.and_then(|peer| self.qps.get_mut(&peer)) else { return };
@@ -147,7 +148,7 @@ impl FakeEngine {
             };
             let _ = peer.shared.recv_cq.push(wc);
             recv.release(peer.receives);
-            peer.receives = peer.receives.wrapping_add(1);
+            peer.receives = peer.receives.next();
         }
     }
 }
@@ -211,7 +212,13 @@ impl EngineOps for FakeEngine {
 
     fn attach_qp(&mut self, shared: Arc<QpShared>) -> Result<()> {
         let qpn = shared.qpn;
-        let qp = FakeQp { shared, sends: 0, receives: 0, peer: None, events: None };
+        let qp = FakeQp {
+            shared,
+            sends: WrNumber::default(),
+            receives: WrNumber::default(),
+            peer: None,
+            events: None,
+        };
         assert!(self.qps.insert(qpn, qp).is_none());
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::events::{AsyncEvent, AsyncQueue, Object};
 use super::numbers::Number;
-use super::queue::{RecvQueue, RecvView};
+use super::queue::{RecvQueue, RecvView, WrNumber};
 use super::scope::Scope;
 use super::wr::Sge;
 
@@ -27,10 +27,10 @@ impl SrqShared {
     /// is free from now on.
     #[inline(never)]
     pub(crate) fn take(&self, held: &mut HeldRecv) -> Option<u32> {
-        let head = self.head.load(Ordering::Relaxed);
+        let head = WrNumber(self.head.load(Ordering::Relaxed));
         held.fill(self.queue.peek(head)?);
         self.queue.release(head);
-        self.head.store(head.wrapping_add(1), Ordering::Relaxed);
+        self.head.store(head.next().0, Ordering::Relaxed);
         if self.limit.load(Ordering::Relaxed) > 0 {
             self.check_limit();
         }
@@ -51,7 +51,7 @@ impl SrqShared {
     pub(crate) fn check_limit(&self) {
         let limit = self.limit.load(Ordering::Relaxed);
         let last = self.head.load(Ordering::Relaxed).wrapping_add(limit).wrapping_sub(1);
-        if limit > 0 && self.queue.peek(last).is_none() {
+        if limit > 0 && self.queue.peek(WrNumber(last)).is_none() {
             self.limit.store(0, Ordering::Relaxed);
             self.events.raise(AsyncEvent::SrqLimitReached { srqn: self.number.get() });
         }

@@ -1,6 +1,7 @@
 //! The engine's own time-outs (start-up, nudge, teardown). They are rare, so a heap serves;
 //! TCP's timers live in the stack's wheel.
 
+use super::names::EndpointId;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use urnic_tcp::Time;
@@ -20,19 +21,19 @@ pub(super) enum Alarm {
 
 /// Alarms by time. An alarm whose endpoint is gone or has moved on is ignored when it fires.
 #[derive(Default)]
-pub(super) struct Alarms(BinaryHeap<Reverse<(u64, u32, u32, Alarm)>>);
+pub(super) struct Alarms(BinaryHeap<Reverse<(Time, EndpointId, Alarm)>>);
 
 impl Alarms {
-    /// Sets an alarm for the endpoint `index` of generation `generation`.
-    pub(super) fn set(&mut self, at: Time, index: u32, generation: u32, alarm: Alarm) {
-        self.0.push(Reverse((at.0, index, generation, alarm)));
+    /// Sets an alarm for an endpoint.
+    pub(super) fn set(&mut self, at: Time, endpoint: EndpointId, alarm: Alarm) {
+        self.0.push(Reverse((at, endpoint, alarm)));
     }
 
-    /// The next alarm due at `now`.
-    pub(super) fn due(&mut self, now: Time) -> Option<(u32, u32, Alarm)> {
+    /// Takes the next alarm that is due at `now`.
+    pub(super) fn due(&mut self, now: Time) -> Option<(EndpointId, Alarm)> {
         match self.0.peek() {
-            Some(Reverse((at, ..))) if *at <= now.0 => {
-                self.0.pop().map(|Reverse((_, index, generation, alarm))| (index, generation, alarm))
+            Some(Reverse((at, ..))) if *at <= now => {
+                self.0.pop().map(|Reverse((_, endpoint, alarm))| (endpoint, alarm))
             }
             _ => None,
         }
@@ -40,6 +41,6 @@ impl Alarms {
 
     /// When the next alarm is due.
     pub(super) fn next(&self) -> Option<Time> {
-        self.0.peek().map(|Reverse((at, ..))| Time(*at))
+        self.0.peek().map(|Reverse((at, ..))| *at)
     }
 }

@@ -2,8 +2,9 @@
 
 use super::alarms::Alarm;
 use super::endpoint::{Endpoint, Farewell, Phase, Request, Room};
+use super::names::{self, EndpointId, EndpointIndex, NO_TAG, QpIndex, Qpn};
 use super::qp::{Message, Source};
-use super::{Clock, Core, Engine, NO_TAG};
+use super::{Clock, Core, Engine};
 use crate::drive::shard::Way;
 use crate::drive::transport::{Data, Transport};
 use crate::shared::cm::{
@@ -63,12 +64,12 @@ impl<D: Data> Core<D> {
         let events = Arc::clone(events);
         let limits = Limits { max_rev: self.mpa.rev, ..Limits::default() };
         let phase = Phase::Awaiting { responder: Box::new(Responder::new(limits)) };
-        let index = self.add_endpoint(Some(conn), peer, events, phase);
-        if let Some(endpoint) = self.endpoints.get_mut(index) {
+        let id = self.add_endpoint(Some(conn), peer, events, phase);
+        if let Some(endpoint) = self.endpoints.get_mut(id.index) {
             endpoint.listener = Some(listener);
         }
-        self.take_seat(index, Room::Starting, self.now + self.mpa.startup_timeout);
-        self.tag(index)
+        self.take_seat(id.index, Room::Starting, self.now + self.mpa.startup_timeout);
+        names::tag(id)
     }
 
     pub(super) fn add_endpoint(
@@ -77,10 +78,8 @@ impl<D: Data> Core<D> {
         peer: SocketAddr,
         events: Arc<EventQueue>,
         phase: Phase,
-    ) -> u32 {
-        self.generation = self.generation.wrapping_add(1).max(1);
+    ) -> EndpointId {
         self.endpoints.insert(Endpoint {
-            generation: self.generation,
             conn,
             peer,
             events,
@@ -102,7 +101,7 @@ impl<D: Data> Core<D> {
     }
 
     /// The TCP handshake of an active connection is done: send the MPA Request (MPA-62).
-    pub(super) fn send_request(&mut self, index: u32) {
+    pub(super) fn send_request(&mut self, index: EndpointIndex) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let phase = std::mem::replace(&mut endpoint.phase, Phase::Closing);
         let Phase::Connecting { qp, request } = phase else {
@@ -122,12 +121,12 @@ impl<D: Data> Core<D> {
     }
 
     /// Whether the Reply of endpoint `index` is awaited.
-    pub(super) fn requesting(&self, index: u32) -> bool {
+    pub(super) fn requesting(&self, index: EndpointIndex) -> bool {
         matches!(self.endpoints.get(index).map(|e| &e.phase), Some(Phase::Requesting { .. }))
     }
 
     /// Stream data before RDMA mode. What follows an accepting Reply is given back for the stream.
-    pub(super) fn receive_startup(&mut self, index: u32, mut data: D) -> Option<(u32, D)> {
+    pub(super) fn receive_startup(&mut self, index: EndpointIndex, mut data: D) -> Option<(QpIndex, D)> {
         let endpoint = self.endpoints.get_mut(index)?;
         let octets = data.bytes();
         match &mut endpoint.phase {
@@ -153,8 +152,12 @@ impl<D: Data> Core<D> {
                     Ok(Progress::Done { outcome: Outcome::Rejected(peer, private_data), .. }) => {
                         // MPA-66: TCP stays open for the ULP to close; the connection manager is the ULP here.
                         let qpn = self.release_qp(qp);
-                        let event =
-                            CmEvent::Rejected { qpn, private_data, peer_ird: peer.ird, peer_ord: peer.ord };
+                        let event = CmEvent::Rejected {
+                            qpn: qpn.0,
+                            private_data,
+                            peer_ird: peer.ird,
+                            peer_ord: peer.ord,
+                        };
                         self.end_startup(index, Farewell::Fin, Some(event));
                         None
                     }
@@ -195,8 +198,8 @@ impl<D: Data> Core<D> {
     }
 
     /// Puts a request before the application, or refuses it if too many wait there.
-    fn ask(&mut self, index: u32, peer: &PeerParams, private_data: Vec<u8>) {
-        let id = RequestId(self.tag(index));
+    fn ask(&mut self, index: EndpointIndex, peer: &PeerParams, private_data: Vec<u8>) {
+        let Some(id) = self.endpoints.id(index).map(names::request) else { return };
         self.leave_seat(index);
         let Some(endpoint) = self.endpoints.get(index) else { return };
         let (listener, source) = (endpoint.listener, Host::of(endpoint.peer.ip()));
@@ -217,8 +220,8 @@ impl<D: Data> Core<D> {
     /// Enters RDMA mode.
     fn open(
         &mut self,
-        index: u32,
-        qp: u32,
+        index: EndpointIndex,
+        qp: QpIndex,
         negotiated: &Negotiated,
         peer: &PeerParams,
         private_data: Vec<u8>,
@@ -257,8 +260,8 @@ impl<D: Data> Core<D> {
     /// The peer accepted, but we cannot go on: a Terminate is our only FPDU (MPAE-17, MPAE-29, MPAE-31).
     fn refuse_terms(
         &mut self,
-        index: u32,
-        qp: u32,
+        index: EndpointIndex,
+        qp: QpIndex,
         negotiated: &Negotiated,
         terminate: Terminate,
         reason: ConnectFailure,
@@ -281,7 +284,7 @@ impl<D: Data> Core<D> {
     ///
     /// A reset does not count. Peers that are overloaded or whose program is gone give that, and a connection without
     /// negotiated IRD and ORD must not come of it.
-    pub(super) fn fall_back(&mut self, index: u32) -> bool {
+    pub(super) fn fall_back(&mut self, index: EndpointIndex) -> bool {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return false };
         let (peer, events) = (endpoint.peer, Arc::clone(&endpoint.events));
         match std::mem::replace(&mut endpoint.phase, Phase::Closing) {
@@ -292,7 +295,7 @@ impl<D: Data> Core<D> {
                 request.rev = 1;
                 request.second_try = true;
                 let deadline = request.deadline;
-                let again = self.add_endpoint(None, peer, events, Phase::Connecting { qp, request });
+                let again = self.add_endpoint(None, peer, events, Phase::Connecting { qp, request }).index;
                 if let Some(core) = self.qps.get_mut(qp) {
                     core.endpoint = Some(again);
                 }
@@ -309,30 +312,30 @@ impl<D: Data> Core<D> {
     }
 
     /// Undoes the tie between a queue pair and a connection that never came up; gives its number.
-    pub(super) fn release_qp(&mut self, qp: u32) -> u32 {
-        let Some(core) = self.qps.get_mut(qp) else { return 0 };
+    pub(super) fn release_qp(&mut self, qp: QpIndex) -> Qpn {
+        let Some(core) = self.qps.get_mut(qp) else { return Qpn(0) };
         core.endpoint = None;
-        core.shared.qpn
+        core.qpn()
     }
 
-    pub(super) fn connect_failed(&mut self, index: u32, qp: u32, reason: ConnectFailure) {
+    pub(super) fn connect_failed(&mut self, index: EndpointIndex, qp: QpIndex, reason: ConnectFailure) {
         let qpn = self.release_qp(qp);
-        self.end_startup(index, Farewell::Fin, Some(CmEvent::ConnectError { qpn, reason }));
+        self.end_startup(index, Farewell::Fin, Some(CmEvent::ConnectError { qpn: qpn.0, reason }));
     }
 
     /// The application does not want the connection any more that it has asked for.
-    pub(super) fn give_up_connecting(&mut self, index: u32) {
+    pub(super) fn give_up_connecting(&mut self, index: EndpointIndex) {
         if let Some(&(Phase::Connecting { qp, .. } | Phase::Requesting { qp, .. })) =
             self.endpoints.get(index).map(|e| &e.phase)
         {
             let qpn = self.release_qp(qp);
-            let event = CmEvent::ConnectError { qpn, reason: ConnectFailure::Aborted };
+            let event = CmEvent::ConnectError { qpn: qpn.0, reason: ConnectFailure::Aborted };
             self.end_startup(index, Farewell::Reset, Some(event));
         }
     }
 
     /// Ends a connection that has not reached RDMA mode.
-    pub(super) fn end_startup(&mut self, index: u32, farewell: Farewell, event: Option<CmEvent>) {
+    pub(super) fn end_startup(&mut self, index: EndpointIndex, farewell: Farewell, event: Option<CmEvent>) {
         self.close_endpoint(index);
         if let Some(endpoint) = self.endpoints.get(index)
             && let Some(event) = event
@@ -343,18 +346,18 @@ impl<D: Data> Core<D> {
     }
 
     /// The start-up exchange of an active connection has taken too long.
-    pub(super) fn startup_timed_out(&mut self, index: u32) {
+    pub(super) fn startup_timed_out(&mut self, index: EndpointIndex) {
         if let Some(Phase::Connecting { qp, .. } | Phase::Requesting { qp, .. }) =
             self.endpoints.get(index).map(|e| &e.phase)
         {
             let qpn = self.release_qp(*qp);
-            let event = CmEvent::ConnectError { qpn, reason: ConnectFailure::TimedOut };
+            let event = CmEvent::ConnectError { qpn: qpn.0, reason: ConnectFailure::TimedOut };
             self.end_startup(index, Farewell::Reset, Some(event));
         }
     }
 
     /// An accepted peer has not sent its ready-to-receive indication, so that we could never send anything.
-    pub(super) fn rtr_timed_out(&mut self, index: u32) {
+    pub(super) fn rtr_timed_out(&mut self, index: EndpointIndex) {
         if let Some(&Endpoint { heard: false, phase: Phase::Open { qp }, .. }) = self.endpoints.get(index) {
             if let Some(core) = self.qps.get_mut(qp) {
                 core.end(QpState::Error, None, crate::shared::wc::WcStatus::Flushed);
@@ -382,7 +385,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         if self.core.listeners.remove(&id).is_none() {
             return;
         }
-        let orphans: Vec<u32> =
+        let orphans: Vec<EndpointIndex> =
             self.core.endpoints.iter().filter(|(_, e)| e.listener == Some(id)).map(|(i, _)| i).collect();
         for index in orphans {
             self.core.end_startup(index, Farewell::Reset, None);
@@ -391,7 +394,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 
     pub(super) fn start_connect(
         &mut self,
-        qpn: u32,
+        qpn: Qpn,
         way: Way,
         param: &ConnParam,
         events: Arc<EventQueue>,
@@ -418,7 +421,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         Initiator::new(&self.core.request_offer(&request)).map_err(refused)?;
         let deadline = request.deadline;
         let to = way.to;
-        let index = self.core.add_endpoint(None, to, events, Phase::Connecting { qp, request });
+        let index = self.core.add_endpoint(None, to, events, Phase::Connecting { qp, request }).index;
         if let Err(error) = self.open_connection(index) {
             self.core.endpoints.remove(index);
             return Err(match error {
@@ -437,11 +440,11 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     }
 
     /// Starts the TCP connection of an endpoint that has none.
-    fn open_connection(&mut self, index: u32) -> Result<(), ConnectError> {
-        let (now, tag) = (self.core.now, self.core.tag(index));
+    fn open_connection(&mut self, index: EndpointIndex) -> Result<(), ConnectError> {
+        let Some(id) = self.core.endpoints.id(index) else { return Ok(()) };
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return Ok(()) };
         let Phase::Connecting { request, .. } = &endpoint.phase else { return Ok(()) };
-        let conn = self.transport.connect(now, request.from, endpoint.peer, tag)?;
+        let conn = self.transport.connect(self.core.now, request.from, endpoint.peer, names::tag(id))?;
         self.transport.set_patience(conn, request.patience);
         endpoint.conn = Some(conn);
         Ok(())
@@ -449,7 +452,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 
     /// The turn of an endpoint without a connection: it wants one for its second try, or none any more.
     #[cold]
-    pub(super) fn service_unconnected(&mut self, index: u32) {
+    pub(super) fn service_unconnected(&mut self, index: EndpointIndex) {
         match self.core.endpoints.get(index).map(|e| &e.phase) {
             Some(&Phase::Connecting { qp, .. }) => {
                 if self.open_connection(index).is_err() {
@@ -466,7 +469,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     pub(super) fn accept_request(
         &mut self,
         request: RequestId,
-        qpn: u32,
+        qpn: Qpn,
         param: &ConnParam,
     ) -> Result<(), Error> {
         let qp = self.core.idle_qp(qpn)?;
@@ -497,19 +500,19 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 }
 
 impl<D: Data> Core<D> {
-    fn idle_qp(&self, qpn: u32) -> Result<u32, Error> {
-        let qp = self.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
+    fn idle_qp(&self, qpn: Qpn) -> Result<QpIndex, Error> {
+        let qp = self.known(qpn)?;
         match self.qps.get(qp) {
             Some(core) if core.endpoint.is_none() && core.state() == QpState::Idle => Ok(qp),
-            Some(core) => Err(Error::QpState { qpn, state: core.state() }),
-            None => Err(Error::UnknownQp(qpn)),
+            Some(core) => Err(Error::QpState { qpn: qpn.0, state: core.state() }),
+            None => Err(Error::UnknownQp(qpn.0)),
         }
     }
 
-    fn pending(&self, request: RequestId) -> Result<u32, Error> {
-        let (index, generation) = (request.0 as u32, (request.0 >> 32) as u32);
+    fn pending(&self, request: RequestId) -> Result<EndpointIndex, Error> {
+        let index = self.endpoints.find(names::requested(request)).ok_or(Error::RequestGone)?;
         match self.endpoints.get(index) {
-            Some(e) if e.generation == generation && matches!(e.phase, Phase::Pending { .. }) => Ok(index),
+            Some(e) if matches!(e.phase, Phase::Pending { .. }) => Ok(index),
             _ => Err(Error::RequestGone),
         }
     }

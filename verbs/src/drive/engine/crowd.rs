@@ -54,9 +54,9 @@ impl Links {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Member {
+struct Member<T> {
     /// What the owner knows it by.
-    who: u32,
+    who: T,
     until: Time,
     /// Its source's index.
     source: u32,
@@ -71,10 +71,10 @@ struct Family {
 
 /// The room.
 #[derive(Debug)]
-pub(super) struct Crowd {
+pub(super) struct Crowd<T> {
     limit: usize,
     len: usize,
-    members: Vec<Member>,
+    members: Vec<Member<T>>,
     free: Vec<u32>,
     /// All members, the oldest first.
     ages: Links,
@@ -95,7 +95,7 @@ pub(super) struct Crowd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seat(u32);
 
-impl Crowd {
+impl<T: Copy> Crowd<T> {
     /// A room for `limit` members, at least one.
     pub(super) fn new(limit: usize) -> Self {
         Self {
@@ -122,7 +122,7 @@ impl Crowd {
 
     /// Lets `who` in until `until`, which is never earlier than that of the member before. Returns its seat, and the member
     /// that had to go if the room was full.
-    pub(super) fn enter(&mut self, who: u32, from: IpAddr, until: Time) -> (Seat, Option<u32>) {
+    pub(super) fn enter(&mut self, who: T, from: IpAddr, until: Time) -> (Seat, Option<T>) {
         let displaced = if self.len >= self.limit { self.displace() } else { None };
         let source = Source::of(from);
         let family = match self.by_source.get(&source) {
@@ -156,7 +156,7 @@ impl Crowd {
     }
 
     /// The oldest member, if its time is over at `now`.
-    pub(super) fn due(&self, now: Time) -> Option<u32> {
+    pub(super) fn due(&self, now: Time) -> Option<T> {
         let oldest = self.members.get(self.all.first as usize)?;
         (oldest.until <= now).then_some(oldest.who)
     }
@@ -167,7 +167,7 @@ impl Crowd {
     }
 
     /// Frees the seat of the oldest member of the source that has most.
-    fn displace(&mut self) -> Option<u32> {
+    fn displace(&mut self) -> Option<T> {
         let family = self.ranks.get(self.most)?.first;
         let seat = self.families.get(family as usize)?.members.first;
         let who = self.members.get(seat as usize)?.who;

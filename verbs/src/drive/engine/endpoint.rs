@@ -1,6 +1,7 @@
 //! An endpoint: one TCP connection on its way through MPA start-up, RDMA mode and teardown.
 
 use super::crowd::Seat;
+use super::names::QpIndex;
 use crate::shared::cm::{CmEvent, EventQueue};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,8 +10,6 @@ use urnic_tcp::{BindId, ConnId, Patience, Time};
 
 /// One TCP connection of the engine.
 pub(super) struct Endpoint {
-    /// Distinguishes the users of one slab index over time.
-    pub(super) generation: u32,
     /// The connection; `None` before the stack has given an id.
     pub(super) conn: Option<ConnId>,
     pub(super) peer: SocketAddr,
@@ -34,7 +33,7 @@ pub(super) struct Endpoint {
     /// Waits for buffers.
     pub(super) bufferless: bool,
     /// Its place among the lenders, while TCP may hold memory that was lent to it.
-    pub(super) lender: Option<u32>,
+    pub(super) lender: Option<usize>,
     /// How the connection is to end, at the end of the next turn.
     pub(super) farewell: Option<Farewell>,
     /// Stream data of the peer has arrived in RDMA mode.
@@ -70,15 +69,15 @@ pub(super) enum Room {
 /// Where an endpoint stands.
 pub(super) enum Phase {
     /// Active side: the TCP handshake is under way.
-    Connecting { qp: u32, request: Box<Request> },
+    Connecting { qp: QpIndex, request: Box<Request> },
     /// Active side: the MPA Request is sent, the Reply awaited.
-    Requesting { qp: u32, initiator: Box<Initiator>, request: Box<Request> },
+    Requesting { qp: QpIndex, initiator: Box<Initiator>, request: Box<Request> },
     /// Passive side: the MPA Request is awaited.
     Awaiting { responder: Box<Responder> },
     /// Passive side: the application has the request and decides.
     Pending { responder: Box<Responder> },
     /// RDMA mode, with the queue pair at this index.
-    Open { qp: u32 },
+    Open { qp: QpIndex },
     /// Passive side: the connection ends without a word of ours. What arrives now resets it.
     Dismissed,
     /// Nothing more is to be said; what arrives is acknowledged and discarded until the connection closes.

@@ -78,8 +78,8 @@ pub(super) fn write(
                 unsafe { writer.memory(span.ptr, len as usize) };
             }
         }
-        Source::WorkRequest { index, cursor } => {
-            let Some(view) = qp.send.peek(*index) else { return Err(MrFault::InvalidStag) };
+        Source::WorkRequest { number, cursor } => {
+            let Some(view) = qp.send.peek(*number) else { return Err(MrFault::InvalidStag) };
             gather(&mut writer, &view, cursor, fpdu.payload.clone(), qp, table)?;
         }
     }
@@ -107,8 +107,8 @@ pub(super) fn lend<T: Transport>(
     want_sum: bool,
     lone_end: usize,
 ) -> Option<u16> {
-    let Source::WorkRequest { index, cursor } = source else { return None };
-    let view = qp.send.peek(index)?;
+    let Source::WorkRequest { number, cursor } = source else { return None };
+    let view = qp.send.peek(number)?;
     let range = fpdu.payload.clone();
     if view.inline.is_some() || ((view.entry.length - range.start) as usize) <= lone_end {
         return None;

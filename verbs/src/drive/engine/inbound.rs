@@ -2,6 +2,7 @@
 
 use super::Core;
 use super::endpoint::{Endpoint, Phase};
+use super::names::{EndpointIndex, QpIndex};
 use super::qp::{QpCore, ReceiveSide, receive_scopes};
 use super::teardown::Why;
 use crate::drive::transport::{Data, Events};
@@ -201,7 +202,7 @@ impl Sink for QpSink<'_> {
 
 impl<D: Data> Core<D> {
     /// Hands stream data to the queue pair at `qp`. Returns what its stream has no room for.
-    fn receive_rdma(&mut self, endpoint: u32, qp: u32, data: D) -> Option<D> {
+    fn receive_rdma(&mut self, endpoint: EndpointIndex, qp: QpIndex, data: D) -> Option<D> {
         let core = self.qps.get_mut(qp)?;
         let QpCore { shared, stream: Some(stream), tx, rx, .. } = &mut **core else { return None };
         if tx.terminate.is_some() || shared.state().is_over() {

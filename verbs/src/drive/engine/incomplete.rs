@@ -4,6 +4,7 @@
 //! what follows and shuts the window, and the connection waits here in turn. When memory has become free, or has been
 //! taken from the source that has most of it, TCP offers the octets again.
 
+use super::names::{EndpointId, EndpointIndex, QpIndex};
 use super::qp::QpCore;
 use super::teardown::Why;
 use super::{Clock, Core, Engine, Phase};
@@ -35,15 +36,15 @@ const TRIES_PER_PASS: usize = 16;
 /// The streams that have stopped.
 #[derive(Default)]
 pub(super) struct Stopped {
-    /// Endpoints in the order in which they stopped, with their generations.
-    waiting: VecDeque<(u32, u32)>,
+    /// Endpoints in the order in which they stopped.
+    waiting: VecDeque<EndpointId>,
     /// Those of the source that had most memory when it was last looked at: they come after all others.
-    greedy: VecDeque<(u32, u32)>,
+    greedy: VecDeque<EndpointId>,
     most: Option<Source>,
     /// When to look for memory.
     look_at: Time,
     /// Queue pairs that may hold frames, each at most once.
-    holders: Vec<u32>,
+    holders: Vec<QpIndex>,
     /// The most octets that were in use since memory was given back.
     peak: usize,
 }
@@ -61,13 +62,18 @@ impl Stopped {
     }
 }
 
-/// An FPDU that is not whole: since when, its queue pair, and what it has reserved.
-type Incomplete = (Time, u32, usize);
+/// An FPDU that is not whole.
+struct Incomplete {
+    since: Time,
+    qp: QpIndex,
+    /// Octets that it has reserved.
+    octets: usize,
+}
 
 impl<D: Data> Core<D> {
     /// After a stream has received: notes an FPDU that has begun, and a stream that holds frames.
     #[inline]
-    pub(super) fn note_incomplete(qp: &mut QpCore<D>, at: u32, stopped: &mut Stopped, now: Time) {
+    pub(super) fn note_incomplete(qp: &mut QpCore<D>, at: QpIndex, stopped: &mut Stopped, now: Time) {
         let Some(stream) = &qp.stream else { return };
         if let Some((_, number)) = stream.incomplete() {
             if qp.incomplete.is_none_or(|(known, _)| known != number) {
@@ -81,7 +87,8 @@ impl<D: Data> Core<D> {
 
     /// A stream has stopped: it waits for its turn.
     #[cold]
-    pub(super) fn wait_for_memory(&mut self, index: u32) {
+    pub(super) fn wait_for_memory(&mut self, index: EndpointIndex) {
+        let Some(id) = self.endpoints.id(index) else { return };
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         if std::mem::replace(&mut endpoint.stopped, true) {
             return;
@@ -89,7 +96,7 @@ impl<D: Data> Core<D> {
         let stopped = &mut self.stopped;
         let greedy = stopped.most == Some(Source::of(endpoint.peer.ip()));
         let queue = if greedy { &mut stopped.greedy } else { &mut stopped.waiting };
-        queue.push_back((index, endpoint.generation));
+        queue.push_back(id);
         self.tend_at = Time::ZERO;
     }
 
@@ -111,28 +118,28 @@ impl<D: Data> Core<D> {
     fn displace(&mut self) {
         let mut sources = HashMap::<Source, (usize, Vec<Incomplete>)>::new();
         for (_, endpoint) in self.endpoints.iter() {
-            let Phase::Open { qp: at } = endpoint.phase else { continue };
-            let Some(qp) = self.qps.get(at) else { continue };
-            let incomplete = qp.stream.as_ref().and_then(|s| s.incomplete()).zip(qp.incomplete);
+            let Phase::Open { qp } = endpoint.phase else { continue };
+            let Some(core) = self.qps.get(qp) else { continue };
+            let incomplete = core.stream.as_ref().and_then(|s| s.incomplete()).zip(core.incomplete);
             if let Some(((octets, _), (_, since))) = incomplete {
                 let (sum, fpdus) = sources.entry(Source::of(endpoint.peer.ip())).or_default();
                 *sum += octets;
-                fpdus.push((since, at, octets));
+                fpdus.push(Incomplete { since, qp, octets });
             }
         }
         let most = sources.into_iter().max_by_key(|(_, (octets, _))| *octets);
         let Some((most, (_, mut fpdus))) = most else { return };
         self.part_greedy(most);
         let patience = if self.stopped.waiting.is_empty() { OLD } else { YOUNG };
-        fpdus.sort_unstable_by_key(|(since, ..)| *since);
+        fpdus.sort_unstable_by_key(|fpdu| fpdu.since);
         let mut freed = 0;
-        for (since, at, octets) in fpdus {
-            if freed >= SHORT || since + patience > self.now {
+        for fpdu in fpdus {
+            if freed >= SHORT || fpdu.since + patience > self.now {
                 break;
             }
-            freed += octets;
+            freed += fpdu.octets;
             self.displaced += 1;
-            self.fail(at, Some(Terminate::STREAM_CATASTROPHIC), Why::Displaced);
+            self.fail(fpdu.qp, Some(Terminate::STREAM_CATASTROPHIC), Why::Displaced);
         }
     }
 
@@ -141,12 +148,13 @@ impl<D: Data> Core<D> {
         let Stopped { waiting, greedy, .. } = &mut self.stopped;
         let all: Vec<_> = waiting.drain(..).chain(greedy.drain(..)).collect();
         self.stopped.most = Some(most);
-        for (index, generation) in all {
-            let endpoint = self.endpoints.get(index).filter(|e| e.generation == generation);
-            let Some(endpoint) = endpoint else { continue };
+        for id in all {
+            let Some(endpoint) = self.endpoints.find(id).and_then(|index| self.endpoints.get(index)) else {
+                continue;
+            };
             let Stopped { waiting, greedy, .. } = &mut self.stopped;
             let is_greedy = Source::of(endpoint.peer.ip()) == most;
-            if is_greedy { greedy } else { waiting }.push_back((index, generation));
+            if is_greedy { greedy } else { waiting }.push_back(id);
         }
     }
 
@@ -182,9 +190,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 break;
             }
             let Stopped { waiting, greedy, .. } = &mut self.core.stopped;
-            let Some((index, generation)) = waiting.pop_front().or_else(|| greedy.pop_front()) else { break };
-            let endpoint = self.core.endpoints.get_mut(index).filter(|e| e.generation == generation);
-            let Some(endpoint) = endpoint else { continue };
+            let Some(id) = waiting.pop_front().or_else(|| greedy.pop_front()) else { break };
+            let Some(index) = self.core.endpoints.find(id) else { continue };
+            let Some(endpoint) = self.core.endpoints.get_mut(index) else { continue };
             endpoint.stopped = false;
             if let Some(conn) = endpoint.conn {
                 self.transport.resume(now, conn, &mut self.core);

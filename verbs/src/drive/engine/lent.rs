@@ -3,8 +3,10 @@
 //! or its requests end in another way, has it copied first.
 
 use super::endpoint::Phase;
+use super::names::{EndpointIndex, QpIndex};
 use super::{Clock, Core, Engine};
 use crate::drive::transport::{Data, Transport};
+use crate::shared::queue::WrNumber;
 use crate::shared::sabotage::{Rule, broken};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,32 +15,41 @@ use urnic_tcp::ConnId;
 /// The requests of a queue pair some of whose memory is lent.
 #[derive(Default)]
 pub(super) struct Lent {
-    /// Number of the request, and the count of acknowledged octets from which on its memory is free; oldest first.
-    requests: VecDeque<(u32, u64)>,
+    /// The oldest first.
+    requests: VecDeque<LentRequest>,
     /// Octets acknowledged while there were any.
     acked: u64,
     /// Requests have ended before their memory came back.
     abandoned: bool,
 }
 
+/// A request some of whose memory is lent.
+struct LentRequest {
+    number: WrNumber,
+    /// Count of acknowledged octets from which on its memory is free.
+    until: u64,
+}
+
 /// What is to be acknowledged is not known before the end of the turn.
 const LATER: u64 = u64::MAX;
 
 impl Lent {
-    /// Memory of request `index`, the last one begun, has been lent.
+    /// Memory of request `number`, the last one begun, has been lent.
     #[inline]
-    pub(super) fn lend(&mut self, index: u32) {
+    pub(super) fn lend(&mut self, number: WrNumber) {
         match self.requests.back_mut() {
-            Some((last, until)) if *last == index => *until = LATER,
-            _ => self.requests.push_back((index, LATER)),
+            Some(last) if last.number == number => last.until = LATER,
+            _ => self.requests.push_back(LentRequest { number, until: LATER }),
         }
     }
 
-    /// Whether request `index`, the oldest that is not complete, waits for its memory.
+    /// Whether request `number`, the oldest that is not complete, waits for its memory.
     #[inline]
-    pub(super) fn holds(&mut self, index: u32) -> bool {
+    pub(super) fn holds(&mut self, number: WrNumber) -> bool {
         match self.requests.front() {
-            Some(&(oldest, until)) if oldest == index && !broken(Rule::LentUntilAcked) => {
+            Some(&LentRequest { number: oldest, until })
+                if oldest == number && !broken(Rule::LentUntilAcked) =>
+            {
                 let holds = until > self.acked;
                 if !holds {
                     self.requests.pop_front();
@@ -52,15 +63,15 @@ impl Lent {
     /// The turn is over: TCP has all of it, and `unacked` octets in all.
     fn settle(&mut self, unacked: u64) {
         let until = self.acked.wrapping_add(unacked);
-        for (_, later) in self.requests.iter_mut().rev().take_while(|(_, until)| *until == LATER) {
-            *later = until;
+        for request in self.requests.iter_mut().rev().take_while(|request| request.until == LATER) {
+            request.until = until;
         }
     }
 
     /// `octets` more are acknowledged. Whether the memory of the oldest request is free now.
     fn acked(&mut self, octets: u64) -> bool {
         self.acked += octets;
-        self.requests.front().is_some_and(|&(_, until)| until <= self.acked)
+        self.requests.front().is_some_and(|oldest| oldest.until <= self.acked)
     }
 
     /// Whether any memory has not come back.
@@ -80,25 +91,25 @@ impl Lent {
 impl<D: Data> Core<D> {
     /// The peer of a lender has acknowledged octets. Whether a request may be complete.
     #[inline(never)]
-    pub(super) fn came_back(&mut self, index: u32, octets: u64) -> bool {
+    pub(super) fn came_back(&mut self, index: EndpointIndex, octets: u64) -> bool {
         let Some(&Phase::Open { qp }) = self.endpoints.get(index).map(|e| &e.phase) else { return false };
         self.qps.get_mut(qp).is_some_and(|qp| qp.tx.lent.acked(octets))
     }
 
     /// Enters an endpoint into the list of lenders, once.
-    fn lends(&mut self, index: u32) {
+    fn lends(&mut self, index: EndpointIndex) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         if endpoint.lender.is_none() {
-            endpoint.lender = Some(self.lenders.len() as u32);
+            endpoint.lender = Some(self.lenders.len());
             self.lenders.push(index);
         }
     }
 
     /// Takes an endpoint off that list.
-    pub(super) fn lends_no_more(&mut self, index: u32) {
+    pub(super) fn lends_no_more(&mut self, index: EndpointIndex) {
         let Some(place) = self.endpoints.get_mut(index).and_then(|e| e.lender.take()) else { return };
-        self.lenders.swap_remove(place as usize);
-        if let Some(&moved) = self.lenders.get(place as usize)
+        self.lenders.swap_remove(place);
+        if let Some(&moved) = self.lenders.get(place)
             && let Some(endpoint) = self.endpoints.get_mut(moved)
         {
             endpoint.lender = Some(place);
@@ -110,7 +121,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     /// Takes back what a lender has lent if its requests have ended without waiting for the peer: its queue pair has failed or
     /// is gone.
     #[inline(never)]
-    pub(super) fn take_back_abandoned(&mut self, index: u32, conn: ConnId) {
+    pub(super) fn take_back_abandoned(&mut self, index: EndpointIndex, conn: ConnId) {
         let qp = match self.core.endpoints.get(index).map(|e| &e.phase) {
             Some(&Phase::Open { qp }) => self.core.qps.get_mut(qp),
             _ => None,
@@ -125,7 +136,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 
     /// The endpoint at `index` has had its turn, and its queue pair has lent memory or had it lent.
     #[inline(never)]
-    pub(super) fn settle_lent(&mut self, index: u32, qp: u32) {
+    pub(super) fn settle_lent(&mut self, index: EndpointIndex, qp: QpIndex) {
         let Some(conn) = self.core.endpoints.get(index).and_then(|e| e.conn) else { return };
         let Some(lent) = self.core.qps.get_mut(qp).map(|qp| &mut qp.tx.lent) else { return };
         if lent.any() {

@@ -15,12 +15,12 @@ mod inbound;
 mod incomplete;
 mod later;
 mod lent;
+mod names;
 mod outbound;
 mod peers;
 mod qp;
 mod rooms;
 mod senders;
-mod slab;
 mod teardown;
 
 pub(crate) use incomplete::INCOMPLETE_MAX;
@@ -45,10 +45,10 @@ use connect::Listener;
 use endpoint::{Endpoint, Farewell, Phase};
 use incomplete::Stopped;
 use later::Later;
+use names::{EndpointIndex, QpIndex, Qpn};
 use qp::QpCore;
 use rooms::Rooms;
 use senders::Shares;
-use slab::Slab;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -57,6 +57,7 @@ use std::time::Duration;
 use teardown::Why;
 use urnic_config::{Cidr, Config, RtrChoice};
 use urnic_iwarp::{AccessFault, Budget};
+use urnic_tcp::slab::Slab;
 use urnic_tcp::{BindError, BindId, Bound, ConnId, Patience, Time};
 
 /// A connection that was told to close and has not is reset after this long.
@@ -73,8 +74,6 @@ const TURNS_PER_PASS: usize = 16;
 /// No further turn begins in a pass that has sent so many segments: what arrives is heard, and verbs have the engine, only
 /// between passes.
 const SEGMENTS_PER_PASS: u64 = 64;
-/// The tag of a connection that has no endpoint.
-const NO_TAG: u64 = 0;
 
 /// MPA settings of an engine.
 #[derive(Clone, Debug)]
@@ -141,14 +140,14 @@ pub(crate) struct Engine<T: Transport, C: Clock> {
 /// Everything of an engine that is not its transport, so that the transport can tell it of events.
 struct Core<D: Data> {
     table: MrTable,
-    endpoints: Slab<Endpoint>,
-    qps: Slab<Box<QpCore<D>>>,
+    endpoints: Slab<Endpoint, EndpointIndex>,
+    qps: Slab<Box<QpCore<D>>, QpIndex>,
     /// Index in `qps` by queue pair number; numbers are small and dense.
-    by_qpn: Vec<Option<u32>>,
+    by_qpn: Vec<Option<QpIndex>>,
     /// Endpoints that want a turn.
-    ready: Turns<u32>,
+    ready: Turns<EndpointIndex>,
     /// Endpoints whose connections may hold memory that was lent to them.
-    lenders: Vec<u32>,
+    lenders: Vec<EndpointIndex>,
     shares: Shares,
     listeners: HashMap<BindId, Listener>,
     rooms: Rooms,
@@ -162,33 +161,30 @@ struct Core<D: Data> {
     stopped: Stopped,
     /// Connections that were ended to free such memory.
     displaced: u64,
-    generation: u32,
     /// The time of this pass.
     now: Time,
 }
 
 impl<D: Data> Core<D> {
-    /// The transport's tag of an endpoint: its generation (never 0) and index.
-    fn tag(&self, index: u32) -> u64 {
-        let generation = self.endpoints.get(index).map_or(0, |e| e.generation);
-        u64::from(generation) << 32 | u64::from(index)
+    /// Returns the endpoint with this tag, unless it is gone.
+    #[inline]
+    fn endpoint_of(&self, tag: u64) -> Option<EndpointIndex> {
+        self.endpoints.find(names::tagged(tag))
     }
 
-    /// The endpoint with this tag, unless it is gone.
+    /// Returns where a queue pair is.
     #[inline]
-    fn endpoint_of(&self, tag: u64) -> Option<u32> {
-        let (generation, index) = ((tag >> 32) as u32, tag as u32);
-        self.endpoints.get(index).filter(|e| e.generation == generation).map(|_| index)
+    fn index_of(&self, qpn: Qpn) -> Option<QpIndex> {
+        *self.by_qpn.get(qpn.0 as usize)?
     }
 
-    /// Where a queue pair is.
-    #[inline]
-    fn index_of(&self, qpn: u32) -> Option<u32> {
-        *self.by_qpn.get(qpn as usize)?
+    /// Returns where a queue pair is that must be there.
+    fn known(&self, qpn: Qpn) -> Result<QpIndex, Error> {
+        self.index_of(qpn).ok_or(Error::UnknownQp(qpn.0))
     }
 
     /// Puts an endpoint into the ready list.
-    fn schedule(&mut self, index: u32) {
+    fn schedule(&mut self, index: EndpointIndex) {
         if let Some(endpoint) = self.endpoints.get_mut(index)
             && !std::mem::replace(&mut endpoint.queued, true)
         {
@@ -197,14 +193,14 @@ impl<D: Data> Core<D> {
         }
     }
 
-    fn set_alarm(&mut self, index: u32, at: Time, alarm: Alarm) {
-        if let Some(endpoint) = self.endpoints.get(index) {
-            self.alarms.set(at, index, endpoint.generation, alarm);
+    fn set_alarm(&mut self, index: EndpointIndex, at: Time, alarm: Alarm) {
+        if let Some(endpoint) = self.endpoints.id(index) {
+            self.alarms.set(at, endpoint, alarm);
         }
     }
 
     /// A queue pair has work or, in the error state, work to flush.
-    fn doorbell(&mut self, qpn: u32) {
+    fn doorbell(&mut self, qpn: Qpn) {
         let Some(index) = self.index_of(qpn) else { return };
         let Some(qp) = self.qps.get_mut(index) else { return };
         qp.shared.bell.answer();
@@ -217,10 +213,8 @@ impl<D: Data> Core<D> {
 
     /// Fires due alarms.
     fn ring_alarms(&mut self) {
-        while let Some((index, generation, alarm)) = self.alarms.due(self.now) {
-            if self.endpoints.get(index).is_none_or(|e| e.generation != generation) {
-                continue;
-            }
+        while let Some((endpoint, alarm)) = self.alarms.due(self.now) {
+            let Some(index) = self.endpoints.find(endpoint) else { continue };
             match alarm {
                 Alarm::Startup => self.startup_timed_out(index),
                 Alarm::Rtr => self.rtr_timed_out(index),
@@ -272,7 +266,6 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 budget,
                 stopped: Stopped::default(),
                 displaced: 0,
-                generation: 0,
                 now,
             },
             transport,
@@ -361,7 +354,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     /// The endpoint of a QP that may send at once: connected, with nothing unacknowledged (what is posted while something
     /// is under way had better share segments), while no other endpoint waits for its turn.
     #[inline]
-    fn idle_endpoint(&self, qpn: u32) -> Option<u32> {
+    fn idle_endpoint(&self, qpn: Qpn) -> Option<EndpointIndex> {
         if !self.core.ready.is_empty() || !self.transport.has_room() {
             return None;
         }
@@ -375,7 +368,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     /// Gives waiting endpoints their turns.
     fn serve(&mut self, now: Time) -> bool {
         while let Some(qpn) = self.doorbells.pop() {
-            self.core.doorbell(qpn);
+            self.core.doorbell(Qpn(qpn));
         }
         let turns = self.core.ready.len().min(TURNS_PER_PASS);
         let most = self.transport.sent() + SEGMENTS_PER_PASS;
@@ -429,7 +422,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     }
 
     fn kick(&mut self, qpn: u32) -> bool {
-        let Some(index) = self.idle_endpoint(qpn) else { return false };
+        let Some(index) = self.idle_endpoint(Qpn(qpn)) else { return false };
         let now = self.now();
         let more = self.service(index, now);
         // Completions after that: what was just stored reaches the wire first.
@@ -480,9 +473,8 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     }
 
     fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<(), Error> {
-        let qpn = qp.qpn;
-        let index = self.core.qps.insert(Box::new(QpCore::new(qp)));
-        let slot = qpn as usize;
+        let slot = qp.qpn as usize;
+        let index = self.core.qps.insert(Box::new(QpCore::new(qp))).index;
         if self.core.by_qpn.len() <= slot {
             self.core.by_qpn.resize(slot + 1, None);
         }
@@ -492,14 +484,14 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
 
     fn detach_qp(&mut self, qpn: u32) {
         self.now();
-        if let Some(index) = self.core.index_of(qpn) {
+        if let Some(index) = self.core.index_of(Qpn(qpn)) {
             self.core.remove_qp(index);
         }
     }
 
     fn modify_to_error(&mut self, qpn: u32) {
         self.now();
-        let Some(index) = self.core.index_of(qpn) else { return };
+        let Some(index) = self.core.index_of(Qpn(qpn)) else { return };
         let endpoint = self.core.qps.get(index).and_then(|qp| qp.endpoint);
         let requesting = endpoint.is_some_and(|endpoint| self.core.requesting(endpoint));
         let Some(qp) = self.core.qps.get_mut(index) else { return };
@@ -518,16 +510,16 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
 
     fn modify_to_idle(&mut self, qpn: u32) -> Result<(), Error> {
         self.now();
-        self.core.reuse_qp(qpn)
+        self.core.reuse_qp(Qpn(qpn))
     }
 
     fn drain(&mut self, qpn: u32) -> Result<(), Error> {
         self.now();
-        self.core.drain_qp(qpn)
+        self.core.drain_qp(Qpn(qpn))
     }
 
     fn connection(&mut self, qpn: u32) -> Result<Option<QpConnection>, Error> {
-        let index = self.core.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
+        let index = self.core.known(Qpn(qpn))?;
         let Some(qp) = self.core.qps.get(index) else { return Ok(None) };
         let Some(endpoint) = qp.endpoint.and_then(|e| self.core.endpoints.get(e)) else { return Ok(None) };
         let (ird, ord) = qp.reads;
@@ -559,12 +551,12 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         param: &ConnParam,
         events: Arc<EventQueue>,
     ) -> Result<(), Error> {
-        self.start_connect(qpn, way, param, events)
+        self.start_connect(Qpn(qpn), way, param, events)
     }
 
     fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<(), Error> {
         self.now();
-        self.accept_request(request, qpn, param)
+        self.accept_request(request, Qpn(qpn), param)
     }
 
     fn reject(&mut self, request: RequestId, private_data: &[u8]) -> Result<(), Error> {
@@ -574,7 +566,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
 
     fn disconnect(&mut self, qpn: u32) -> Result<(), Error> {
         self.now();
-        let index = self.core.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
+        let index = self.core.known(Qpn(qpn))?;
         let qp = self.core.qps.get(index).ok_or(Error::UnknownQp(qpn))?;
         match qp.endpoint {
             None => return Err(Error::NotConnected),
@@ -585,11 +577,8 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     }
 
     fn set_patience(&mut self, qpn: u32, patience: Option<Patience>) -> Result<(), Error> {
-        let qp = self
-            .core
-            .index_of(qpn)
-            .and_then(|index| self.core.qps.get(index))
-            .ok_or(Error::UnknownQp(qpn))?;
+        let index = self.core.known(Qpn(qpn))?;
+        let qp = self.core.qps.get(index).ok_or(Error::UnknownQp(qpn))?;
         let endpoint = qp.endpoint.and_then(|e| self.core.endpoints.get(e)).ok_or(Error::NotConnected)?;
         self.transport.set_patience(endpoint.conn.ok_or(Error::NotConnected)?, patience);
         Ok(())
@@ -597,7 +586,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
 
     fn shutdown(&mut self) {
         self.shutdown_at = Some(self.now());
-        let all: Vec<u32> = self.core.endpoints.iter().map(|(index, _)| index).collect();
+        let all: Vec<EndpointIndex> = self.core.endpoints.iter().map(|(index, _)| index).collect();
         for index in all {
             match self.core.endpoints.get(index).map(|e| &e.phase) {
                 Some(&Phase::Open { qp }) => self.core.disconnect_qp(qp),

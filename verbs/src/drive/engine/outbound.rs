@@ -3,8 +3,9 @@
 
 use super::alarms::Alarm;
 use super::endpoint::{Farewell, Phase};
+use super::names::{EndpointIndex, QpIndex};
 use super::peers::NUDGE_AFTER;
-use super::qp::{Cursor, Message, QpCore, Source};
+use super::qp::{Culprit, Cursor, Message, QpCore, Source};
 use super::teardown::Why;
 use super::{Clock, Engine, access_fault, fpdu};
 use crate::drive::transport::{Data, Draft, Transport};
@@ -53,7 +54,7 @@ enum Turn {
     /// The TCP window is full: again when an ACK arrives.
     Starved,
     /// A work request or an inbound Read named memory that is not there.
-    Fault { terminate: Terminate, culprit: Option<(u32, WcStatus)> },
+    Fault { terminate: Terminate, culprit: Option<Culprit> },
     /// The Terminate has been handed to TCP.
     Terminated,
 }
@@ -111,9 +112,9 @@ impl<D: Data> QpCore<D> {
     #[inline]
     fn next_work_request(&mut self, table: &mut MrTable) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
-        let index = self.tx.next;
-        let Some(view) = self.shared.send.peek(index) else { return Next::Nothing };
-        if self.tx.closing && index == self.tx.too_late {
+        let number = self.tx.next;
+        let Some(view) = self.shared.send.peek(number) else { return Next::Nothing };
+        if self.tx.closing && number == self.tx.too_late {
             return Next::Nothing;
         }
         let flags = view.entry.flags;
@@ -127,7 +128,7 @@ impl<D: Data> QpCore<D> {
             Stored::Write { addr, rkey } => Op::Write { stag: rkey, to: addr },
             Stored::Read { .. } | Stored::Elsewhere => return self.next_of_other_kind(table),
         };
-        let source = Source::WorkRequest { index, cursor: Cursor::default() };
+        let source = Source::WorkRequest { number, cursor: Cursor::default() };
         let begun = stream.begin(op, view.entry.length);
         self.under_way(begun, source, true)
     }
@@ -136,9 +137,9 @@ impl<D: Data> QpCore<D> {
     #[inline(never)]
     fn next_of_other_kind(&mut self, table: &mut MrTable) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
-        let index = self.tx.next;
-        let Some(view) = self.shared.send.peek(index) else { return Next::Nothing };
-        let payload = Source::WorkRequest { index, cursor: Cursor::default() };
+        let number = self.tx.next;
+        let Some(view) = self.shared.send.peek(number) else { return Next::Nothing };
+        let payload = Source::WorkRequest { number, cursor: Cursor::default() };
         let scopes = self.shared.scopes;
         // A zero-length Read may come without a sink.
         let none = Sge { addr: 0, len: 0, lkey: STAG_OF_NOTHING };
@@ -189,7 +190,9 @@ impl<D: Data> QpCore<D> {
     fn under_way(&mut self, begun: Result<Outgoing, BeginError>, source: Source, whole: bool) -> Next {
         match begun {
             Ok(outgoing) => {
-                self.tx.next = self.tx.next.wrapping_add(u32::from(whole));
+                if whole {
+                    self.tx.next = self.tx.next.next();
+                }
                 self.tx.immediate = !whole;
                 self.tx.message = Some(Message { outgoing, source });
                 Next::Message
@@ -205,14 +208,14 @@ impl<D: Data> QpCore<D> {
         if outcome.is_err() {
             return Next::Bad(WcStatus::MemoryManagement);
         }
-        self.tx.next = self.tx.next.wrapping_add(1);
+        self.tx.next = self.tx.next.next();
         Next::Done
     }
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
     /// Gives the endpoint at `index` its turn. True if it has more to send now.
-    pub(super) fn service(&mut self, index: u32, now: Time) -> bool {
+    pub(super) fn service(&mut self, index: EndpointIndex, now: Time) -> bool {
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return false };
         let Some(conn) = endpoint.conn else {
             self.service_unconnected(index);
@@ -227,7 +230,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 
     /// The same while buffers are scarce: a connection of a host that has its share of them waits.
     #[cold]
-    fn service_scarce(&mut self, index: u32, conn: ConnId, now: Time) -> bool {
+    fn service_scarce(&mut self, index: EndpointIndex, conn: ConnId, now: Time) -> bool {
         let share = self.share(index, now);
         if share == 0 {
             return false;
@@ -240,7 +243,13 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 
     /// Gives the connected endpoint at `index` its turn; `share`: the buffers that it may take while they are scarce.
     #[inline]
-    fn service_connected(&mut self, index: u32, conn: ConnId, now: Time, share: Option<usize>) -> bool {
+    fn service_connected(
+        &mut self,
+        index: EndpointIndex,
+        conn: ConnId,
+        now: Time,
+        share: Option<usize>,
+    ) -> bool {
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return false };
         if !endpoint.outbox.is_empty() && !self.send_outbox(index, conn) {
             return true;
@@ -265,7 +274,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     }
 
     /// Queues MPA start-up octets. False if there was no buffer.
-    fn send_outbox(&mut self, index: u32, conn: ConnId) -> bool {
+    fn send_outbox(&mut self, index: EndpointIndex, conn: ConnId) -> bool {
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return true };
         while !endpoint.outbox.is_empty() {
             let Some(mut draft) = self.transport.draft() else { return false };
@@ -280,9 +289,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 
     fn service_qp(
         &mut self,
-        index: u32,
+        index: EndpointIndex,
         conn: ConnId,
-        qp_index: u32,
+        qp_index: QpIndex,
         now: Time,
         share: Option<usize>,
     ) -> bool {
@@ -295,7 +304,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 (0..QUANTUM_FPDUS).map(|_| qp.next_work_request(table)).find(|next| *next != Next::Done);
             qp.complete_sends();
             if let Some(Next::Bad(status)) = next {
-                let why = Why::WorkRequest(Some((qp.tx.next, status)));
+                let why = Why::WorkRequest(Some(Culprit { request: qp.tx.next, status }));
                 self.core.fail(qp_index, Some(Terminate::LOCAL_CATASTROPHIC), why);
                 return true;
             }
@@ -355,7 +364,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     }
 
     /// After the turn of the endpoint at `index`: its requests complete. True if it has something to send now.
-    pub(super) fn complete(&mut self, index: u32) -> bool {
+    pub(super) fn complete(&mut self, index: EndpointIndex) -> bool {
         let Some(endpoint) = self.core.endpoints.get(index) else { return false };
         let Phase::Open { qp: qp_index } = endpoint.phase else { return false };
         let lender = endpoint.lender.is_some();
@@ -386,7 +395,7 @@ fn begin<D: Data>(qp: &mut QpCore<D>, table: &mut MrTable, fpdus: &mut usize) ->
             Next::Nothing => return Some(Turn::Idle),
             Next::Refused(terminate) => return Some(Turn::Fault { terminate: *terminate, culprit: None }),
             Next::Bad(status) => {
-                let culprit = Some((qp.tx.next, status));
+                let culprit = Some(Culprit { request: qp.tx.next, status });
                 return Some(Turn::Fault { terminate: Terminate::LOCAL_CATASTROPHIC, culprit });
             }
         }
@@ -401,9 +410,9 @@ fn faulted(source: Source, fault: MrFault, at: u32) -> Turn {
             Turn::Fault { terminate: request.terminate(access_fault(fault), at), culprit: None }
         }
         // ERR-44: nothing of the faulty FPDU was sent.
-        Source::WorkRequest { index, .. } => Turn::Fault {
+        Source::WorkRequest { number, .. } => Turn::Fault {
             terminate: Terminate::LOCAL_CATASTROPHIC,
-            culprit: Some((index, WcStatus::LocalProtection)),
+            culprit: Some(Culprit { request: number, status: WcStatus::LocalProtection }),
         },
         Source::None => Turn::Idle,
     }
@@ -492,8 +501,8 @@ impl<D: Draft> Segments<'_, D> {
                 None
             };
             let written = match (lent, message.source) {
-                (Some(sum), Source::WorkRequest { index, .. }) => {
-                    qp.tx.lent.lend(index);
+                (Some(sum), Source::WorkRequest { number, .. }) => {
+                    qp.tx.lent.lend(number);
                     Ok(sum)
                 }
                 _ => {

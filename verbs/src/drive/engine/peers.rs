@@ -4,6 +4,7 @@
 //! `scripts/interop-siw` runs all of it against the kernel's siw; file names are those of Linux 6.1.
 
 use super::alarms::Alarm;
+use super::names::EndpointIndex;
 use super::qp::{Message, Source};
 use super::{Core, Endpoint, Phase};
 use crate::drive::transport::Data;
@@ -28,7 +29,7 @@ const NUDGES: u8 = 9;
 
 impl<D: Data> Core<D> {
     /// Sends one zero-length Write if the peer has not answered, between messages. See [`NUDGE_AFTER`].
-    pub(super) fn nudge(&mut self, index: u32) {
+    pub(super) fn nudge(&mut self, index: EndpointIndex) {
         let Some(Endpoint { heard: false, phase: Phase::Open { qp }, nudges, .. }) =
             self.endpoints.get_mut(index)
         else {

@@ -1,10 +1,11 @@
 //! The engine's half of a queue pair: where its queues stand, and its RDMAP stream.
 
 use super::lent::Lent;
+use super::names::{EndpointIndex, Qpn};
 use crate::drive::transport::Data;
 use crate::shared::events::AsyncEvent;
 use crate::shared::qp::{QpShared, QpState, Receives};
-use crate::shared::queue::RecvView;
+use crate::shared::queue::{RecvView, WrNumber};
 use crate::shared::sabotage::{Rule, broken};
 use crate::shared::scope::Scopes;
 use crate::shared::srq::HeldRecv;
@@ -18,7 +19,7 @@ use urnic_tcp::Time;
 pub(super) struct QpCore<D: Data> {
     pub(super) shared: Arc<QpShared>,
     /// The connection that this queue pair runs over.
-    pub(super) endpoint: Option<u32>,
+    pub(super) endpoint: Option<EndpointIndex>,
     /// Present in RDMA mode and until the connection is gone.
     pub(super) stream: Option<Box<Stream<D>>>,
     /// Inbound and outbound Reads that were negotiated.
@@ -31,13 +32,13 @@ pub(super) struct QpCore<D: Data> {
     pub(super) rx: ReceiveSide,
 }
 
-/// How far the send queue has been worked off. Numbers are those of [`crate::shared::queue::SendQueue`].
+/// How far the send queue has been worked off.
 #[derive(Default)]
 pub(super) struct SendSide {
     /// First work request that has not been begun.
-    pub(super) next: u32,
+    pub(super) next: WrNumber,
     /// First work request that has not been completed.
-    pub(super) done: u32,
+    pub(super) done: WrNumber,
     /// Reads and Atomics answered, whose completion waits for its turn.
     pub(super) reads_answered: u32,
     /// Of the Write with immediate data that is `next` the Write has been begun; the Immediate Data comes now.
@@ -51,7 +52,7 @@ pub(super) struct SendSide {
     /// An event tells when the send queue is empty.
     pub(super) tells_drained: bool,
     /// Then: the first request that was posted too late to be sent (DDP-60).
-    pub(super) too_late: u32,
+    pub(super) too_late: WrNumber,
     /// That FIN has been asked for.
     finished: bool,
     /// Inbound Reads go before new work requests at the next message boundary.
@@ -68,6 +69,14 @@ pub(super) struct SendSide {
     pub(super) lent: Lent,
 }
 
+/// A work request that is to blame for the end of its queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Culprit {
+    pub(super) request: WrNumber,
+    /// How it completes.
+    pub(super) status: WcStatus,
+}
+
 /// A message under way.
 pub(super) struct Message {
     pub(super) outgoing: Outgoing,
@@ -77,9 +86,9 @@ pub(super) struct Message {
 /// Where a message's payload comes from.
 #[derive(Clone, Copy)]
 pub(super) enum Source {
-    /// The scatter-gather list or inline data of work request `index`; `cursor` remembers the
+    /// The scatter-gather list or inline data of work request `number`; `cursor` remembers the
     /// element (and its first octet's place in the message) at which the last FPDU ended.
-    WorkRequest { index: u32, cursor: Cursor },
+    WorkRequest { number: WrNumber, cursor: Cursor },
     /// Registered memory named by an inbound Read Request.
     Response(ReadRequest),
     /// No payload of the application's (requests, Terminate, nudge).
@@ -97,9 +106,9 @@ pub(super) struct Cursor {
 #[derive(Default)]
 pub(super) struct ReceiveSide {
     /// First receive that no message has taken.
-    pub(super) next: u32,
+    pub(super) next: WrNumber,
     /// First receive that has not been completed; at most one behind `next`.
-    pub(super) done: u32,
+    pub(super) done: WrNumber,
     /// The receive in hand, if `next` is beyond `done`, of a queue pair with a shared queue.
     held: Option<Box<HeldRecv>>,
 }
@@ -120,7 +129,7 @@ impl ReceiveSide {
             Receives::Own(queue) => queue.peek(self.next)?.length,
             Receives::Shared(srq) => srq.take(self.held.as_deref_mut()?)?,
         };
-        self.next = self.next.wrapping_add(1);
+        self.next = self.next.next();
         Some(length)
     }
 
@@ -150,7 +159,7 @@ impl ReceiveSide {
             }
             Receives::Shared(_) => self.in_hand().map(|view| (view.wr_id, view.length))?,
         };
-        self.done = self.done.wrapping_add(1);
+        self.done = self.done.next();
         Some(done)
     }
 }
@@ -179,6 +188,12 @@ impl<D: Data> QpCore<D> {
         }
     }
 
+    /// Returns its number.
+    #[inline]
+    pub(super) fn qpn(&self) -> Qpn {
+        Qpn(self.shared.qpn)
+    }
+
     pub(super) fn state(&self) -> QpState {
         self.shared.state()
     }
@@ -199,12 +214,12 @@ impl<D: Data> QpCore<D> {
     }
 
     /// The first request that has not been posted.
-    pub(super) fn first_unposted(&self) -> u32 {
-        let mut index = self.tx.next;
-        while self.shared.send.peek(index).is_some() {
-            index = index.wrapping_add(1);
+    pub(super) fn first_unposted(&self) -> WrNumber {
+        let mut number = self.tx.next;
+        while self.shared.send.peek(number).is_some() {
+            number = number.next();
         }
-        index
+        number
     }
 
     /// Requests have not been sent or answered, or the peer's have not been.
@@ -235,10 +250,10 @@ impl<D: Data> QpCore<D> {
     pub(super) fn complete_sends(&mut self) {
         // The message under way, if it is a work request's, is the last one begun.
         let handed = match &self.tx.message {
-            Some(Message { source: Source::WorkRequest { index, .. }, .. })
+            Some(Message { source: Source::WorkRequest { number, .. }, .. })
                 if !broken(Rule::CopiedBeforeCompletion) =>
             {
-                *index
+                *number
             }
             _ => self.tx.next,
         };
@@ -265,7 +280,7 @@ impl<D: Data> QpCore<D> {
                 }
             }
             self.shared.send.release(self.tx.done);
-            self.tx.done = self.tx.done.wrapping_add(1);
+            self.tx.done = self.tx.done.next();
         }
     }
 
@@ -278,7 +293,7 @@ impl<D: Data> QpCore<D> {
     /// Enters the terminate or the error state and ends all outstanding work: the send `culprit` and the receive in
     /// hand with the status given, everything else as flushed (verbs draft §6.2.4). Further posts end the same way
     /// when their doorbell rings.
-    pub(super) fn end(&mut self, state: QpState, culprit: Option<(u32, WcStatus)>, open_receive: WcStatus) {
+    pub(super) fn end(&mut self, state: QpState, culprit: Option<Culprit>, open_receive: WcStatus) {
         let was_over = self.is_over();
         self.shared.set_state(state);
         if let Some(stream) = &mut self.stream {
@@ -302,20 +317,20 @@ impl<D: Data> QpCore<D> {
     }
 
     /// Ends all outstanding work, after the state was set.
-    pub(super) fn flush(&mut self, culprit: Option<(u32, WcStatus)>, open_receive: WcStatus) {
+    pub(super) fn flush(&mut self, culprit: Option<Culprit>, open_receive: WcStatus) {
         self.tx.message = None;
         self.tx.immediate = false;
         self.tx.lent.clear();
         while let Some(view) = self.shared.send.peek(self.tx.done) {
             let opcode = view.completes_as();
             let status = match culprit {
-                Some((index, status)) if index == self.tx.done => status,
+                Some(culprit) if culprit.request == self.tx.done => culprit.status,
                 _ => WcStatus::Flushed,
             };
             let wc = self.send_wc(view.entry.wr_id, opcode, status);
             self.publish_send(wc);
             self.shared.send.release(self.tx.done);
-            self.tx.done = self.tx.done.wrapping_add(1);
+            self.tx.done = self.tx.done.next();
         }
         self.tx.next = self.tx.done;
         let mut status = if self.rx.next == self.rx.done { WcStatus::Flushed } else { open_receive };

@@ -4,6 +4,7 @@
 
 use super::crowd::Crowd;
 use super::endpoint::{Farewell, Phase, Room};
+use super::names::EndpointIndex;
 use super::{Core, TEARDOWN_WITHIN};
 use crate::drive::transport::Data;
 use crate::shared::waiting::Waiting;
@@ -15,13 +16,13 @@ const ENDED_PER_PASS: usize = 16;
 
 /// The rooms.
 pub(super) struct Rooms {
-    starting: Crowd,
-    closing: Crowd,
+    starting: Crowd<EndpointIndex>,
+    closing: Crowd<EndpointIndex>,
     /// Requests that the program has not answered, at all listeners.
     pub(super) waiting: Arc<Waiting>,
     /// Endpoints that end when the burst has been worked off: they need not take turns with queue pairs, because each
     /// has cost a frame.
-    parting: Vec<u32>,
+    parting: Vec<EndpointIndex>,
 }
 
 impl Rooms {
@@ -50,11 +51,11 @@ impl Rooms {
     }
 
     /// One of those that end now.
-    pub(super) fn next_parting(&mut self) -> Option<u32> {
+    pub(super) fn next_parting(&mut self) -> Option<EndpointIndex> {
         self.parting.pop()
     }
 
-    fn crowd(&mut self, room: Room) -> &mut Crowd {
+    fn crowd(&mut self, room: Room) -> &mut Crowd<EndpointIndex> {
         match room {
             Room::Starting => &mut self.starting,
             Room::Closing => &mut self.closing,
@@ -64,7 +65,7 @@ impl Rooms {
 
 impl<D: Data> Core<D> {
     /// Seats an endpoint until `until`. If the room is full, the oldest of the source that has most is reset.
-    pub(super) fn take_seat(&mut self, index: u32, room: Room, until: Time) {
+    pub(super) fn take_seat(&mut self, index: EndpointIndex, room: Room, until: Time) {
         self.leave_seat(index);
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let (seat, displaced) = self.rooms.crowd(room).enter(index, endpoint.peer.ip(), until);
@@ -78,14 +79,14 @@ impl<D: Data> Core<D> {
         }
     }
 
-    pub(super) fn leave_seat(&mut self, index: u32) {
+    pub(super) fn leave_seat(&mut self, index: EndpointIndex) {
         if let Some((room, seat)) = self.endpoints.get_mut(index).and_then(|e| e.seat.take()) {
             self.rooms.crowd(room).leave(seat);
         }
     }
 
     /// An endpoint is over: it has [`TEARDOWN_WITHIN`] to close.
-    pub(super) fn close_endpoint(&mut self, index: u32) {
+    pub(super) fn close_endpoint(&mut self, index: EndpointIndex) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         endpoint.phase = Phase::Closing;
         endpoint.listener = None;
@@ -96,7 +97,7 @@ impl<D: Data> Core<D> {
 
     /// Ends the connection of a peer that is not in RDMA mode, when the burst has been worked off; by a FIN only where
     /// nothing was said to it.
-    pub(super) fn dismiss(&mut self, index: u32, farewell: Farewell) {
+    pub(super) fn dismiss(&mut self, index: EndpointIndex, farewell: Farewell) {
         match farewell {
             Farewell::Fin => {
                 self.close_endpoint(index);
@@ -116,7 +117,7 @@ impl<D: Data> Core<D> {
     }
 
     /// As [`farewell`](Self::farewell) for an endpoint that is over, when the burst has been worked off.
-    pub(super) fn part(&mut self, index: u32, farewell: Farewell) {
+    pub(super) fn part(&mut self, index: EndpointIndex, farewell: Farewell) {
         if let Some(endpoint) = self.endpoints.get_mut(index) {
             endpoint.bid(farewell);
             self.rooms.parting.push(index);

@@ -10,6 +10,7 @@
 //! has most outstanding loses connections whose peers have long acknowledged nothing.
 
 use super::endpoint::{Farewell, Phase};
+use super::names::{EndpointId, EndpointIndex};
 use super::teardown::Why;
 use super::{Clock, Engine, TURNS_PER_PASS};
 use crate::drive::transport::Transport;
@@ -41,8 +42,8 @@ const FREED_PART: usize = 16;
 /// Who holds buffers, and who waits for some.
 #[derive(Default)]
 pub(super) struct Shares {
-    /// Endpoints in the order in which they began to wait, with their generations.
-    waiting: VecDeque<(u32, u32)>,
+    /// Endpoints in the order in which they began to wait.
+    waiting: VecDeque<EndpointId>,
     try_at: Time,
     /// Records that each host has not acknowledged, as of `counted_at` and with what has been sent since.
     held: HashMap<Source, usize>,
@@ -73,6 +74,15 @@ struct Holder {
     connections: Vec<(Time, ConnId)>,
 }
 
+/// A connection whose peer has not acknowledged all.
+struct Outstanding {
+    /// Since when the peer has acknowledged nothing.
+    since: Time,
+    endpoint: EndpointIndex,
+    /// Octets that it has not acknowledged.
+    octets: u64,
+}
+
 impl<T: Transport, C: Clock> Engine<T, C> {
     /// Whether so many buffers are free that nobody needs to be counted.
     #[inline]
@@ -82,7 +92,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 
     /// While buffers are scarce: how many the endpoint at `index` may take. If none, it waits for its turn.
     #[cold]
-    pub(super) fn share(&mut self, index: u32, now: Time) -> usize {
+    pub(super) fn share(&mut self, index: EndpointIndex, now: Time) -> usize {
         let Some(endpoint) = self.core.endpoints.get(index) else { return 0 };
         let host = Source::of(endpoint.peer.ip());
         if self.core.shares.counted_at.is_none_or(|at| now >= at + COUNT_EVERY) {
@@ -97,6 +107,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         if share > 0 {
             return share;
         }
+        let Some(id) = self.core.endpoints.id(index) else { return 0 };
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return 0 };
         // An acknowledgement is a reason to try again at once.
         endpoint.starved = true;
@@ -104,7 +115,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             if self.core.shares.waiting.is_empty() {
                 self.core.shares.try_at = now + TRY_EVERY;
             }
-            self.core.shares.waiting.push_back((index, endpoint.generation));
+            self.core.shares.waiting.push_back(id);
             self.core.tend_at = self.core.tend_at.min(self.core.shares.try_at);
         }
         // A reset gives all back.
@@ -164,7 +175,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     #[cold]
     fn displace(&mut self, now: Time) {
         self.core.shares.look_at = now + TRY_EVERY;
-        let mut sources = HashMap::<Source, (u64, Vec<(Time, u32, u64)>)>::new();
+        let mut sources = HashMap::<Source, (u64, Vec<Outstanding>)>::new();
         for (index, endpoint) in self.core.endpoints.iter() {
             let Some(conn) = endpoint.conn else { continue };
             let octets = self.transport.unacked(conn);
@@ -172,25 +183,25 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 let (sum, connections) = sources.entry(Source::of(endpoint.peer.ip())).or_default();
                 *sum += octets;
                 let since = self.transport.stalled_since(conn).filter(|_| endpoint.farewell.is_none());
-                connections.extend(since.map(|since| (since, index, octets)));
+                connections.extend(since.map(|since| Outstanding { since, endpoint: index, octets }));
             }
         }
         let most = sources.into_values().max_by_key(|(octets, _)| *octets);
         let Some((_, mut connections)) = most else { return };
-        connections.sort_unstable_by_key(|(since, ..)| *since);
+        connections.sort_unstable_by_key(|connection| connection.since);
         let mut freed = 0;
-        for (since, index, octets) in connections {
+        for Outstanding { since, endpoint, octets } in connections {
             if freed >= (self.core.mpa.aside_max / FREED_PART) as u64 || since + PATIENCE > now {
                 break;
             }
             freed += octets;
             self.core.shares.displaced += 1;
-            self.give_up(index);
+            self.give_up(endpoint);
         }
     }
 
     /// Resets the connection of the endpoint at `index`.
-    fn give_up(&mut self, index: u32) {
+    fn give_up(&mut self, index: EndpointIndex) {
         let core = &mut self.core;
         match core.endpoints.get(index).map(|endpoint| &endpoint.phase) {
             Some(&Phase::Open { qp }) => {
@@ -208,7 +219,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 
     /// While buffers are scarce: the endpoint at `index` may have taken some; it had `before` of them.
     #[cold]
-    pub(super) fn took_buffers(&mut self, index: u32, before: usize) {
+    pub(super) fn took_buffers(&mut self, index: EndpointIndex, before: usize) {
         let Some(endpoint) = self.core.endpoints.get(index) else { return };
         let Some(conn) = endpoint.conn else { return };
         let taken = self.transport.records(conn).saturating_sub(before);
@@ -223,9 +234,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let waiting = self.core.shares.waiting.len();
         let tries = if self.has_plenty() { waiting } else { waiting.min(TURNS_PER_PASS) };
         for _ in 0..tries {
-            let Some((index, generation)) = self.core.shares.waiting.pop_front() else { break };
-            let endpoint = self.core.endpoints.get_mut(index).filter(|e| e.generation == generation);
-            let Some(endpoint) = endpoint else { continue };
+            let Some(id) = self.core.shares.waiting.pop_front() else { break };
+            let Some(index) = self.core.endpoints.find(id) else { continue };
+            let Some(endpoint) = self.core.endpoints.get_mut(index) else { continue };
             endpoint.bufferless = false;
             self.core.schedule(index);
         }

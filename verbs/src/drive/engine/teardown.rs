@@ -2,6 +2,8 @@
 
 use super::alarms::Alarm;
 use super::endpoint::{Farewell, Phase};
+use super::names::{EndpointIndex, QpIndex, Qpn};
+use super::qp::Culprit;
 use super::{Core, TEARDOWN_WITHIN};
 use crate::drive::transport::Data;
 use crate::shared::cm::{CmEvent, ConnectFailure, DisconnectReason};
@@ -18,8 +20,8 @@ use urnic_tcp::CloseReason;
 pub(super) enum Why {
     /// What the peer sent is wrong.
     Fault(Cause),
-    /// A work request is wrong (its number and status), or an inbound Read lost its memory (`None`).
-    WorkRequest(Option<(u32, WcStatus)>),
+    /// A work request is wrong, or an inbound Read lost its memory (`None`).
+    WorkRequest(Option<Culprit>),
     /// A completion found no room.
     CompletionQueueFull,
     /// The peer's FIN came while there was work left (ERR-46).
@@ -34,7 +36,7 @@ pub(super) enum Why {
 
 impl<D: Data> Core<D> {
     /// Ends the connection at the end of its next turn, and at the latest [`TEARDOWN_WITHIN`] from now.
-    pub(super) fn farewell(&mut self, index: u32, farewell: Farewell) {
+    pub(super) fn farewell(&mut self, index: EndpointIndex, farewell: Farewell) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         endpoint.bid(farewell);
         let seated = endpoint.seat.is_some();
@@ -46,7 +48,7 @@ impl<D: Data> Core<D> {
 
     /// A fault on our side of queue pair `qp`: Terminate if there is one to send, FIN behind it; all
     /// outstanding work ends (RDMAP-72, RDMAP-85; REQUIREMENTS "after any row").
-    pub(super) fn fail(&mut self, qp: u32, terminate: Option<Terminate>, why: Why) {
+    pub(super) fn fail(&mut self, qp: QpIndex, terminate: Option<Terminate>, why: Why) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         if core.is_over() {
             return;
@@ -56,18 +58,16 @@ impl<D: Data> Core<D> {
             Why::Fault(Cause::MessageTooLong { .. }) => (None, WcStatus::LocalLength),
             Why::Fault(Cause::ReceiveMemory) => (None, WcStatus::LocalProtection),
             // The sink is our own: the oldest request that is not complete is the Read that named it.
-            Why::Fault(Cause::Tagged { op: TaggedOp::ReadResponse, .. }) => {
-                (Some((core.tx.done, WcStatus::LocalProtection)), WcStatus::Flushed)
-            }
-            Why::Fault(Cause::AtomicSink(_)) => {
-                (Some((core.tx.done, WcStatus::LocalProtection)), WcStatus::Flushed)
-            }
+            Why::Fault(Cause::Tagged { op: TaggedOp::ReadResponse, .. } | Cause::AtomicSink(_)) => (
+                Some(Culprit { request: core.tx.done, status: WcStatus::LocalProtection }),
+                WcStatus::Flushed,
+            ),
             Why::Fault(Cause::CannotInvalidate(_)) => (None, WcStatus::Invalidation),
             _ => (None, WcStatus::Flushed),
         };
         // A Responder that has heard nothing valid says nothing (MPA-70, MPA-92).
         let terminate = terminate.filter(|_| core.may_speak());
-        let event = fault(core.shared.qpn, &why, terminate.as_ref(), culprit.is_some(), open_receive);
+        let event = fault(core.qpn(), &why, terminate.as_ref(), culprit.is_some(), open_receive);
         // First: who sees a flushed request may ask at once why.
         if let Some(t) = &terminate {
             core.shared.set_terminate(info(t, true));
@@ -97,14 +97,14 @@ impl<D: Data> Core<D> {
     }
 
     /// A Terminate has arrived: nothing is sent but FIN (ERR-47, RDMAP-85).
-    pub(super) fn terminated(&mut self, qp: u32, terminate: Terminate) {
+    pub(super) fn terminated(&mut self, qp: QpIndex, terminate: Terminate) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         core.complete_sends();
         let status = blame(&terminate);
         let oldest = core.tx.done;
         let told = core.shared.send.peek(oldest).is_some();
         core.shared.set_terminate(info(&terminate, false));
-        core.end(QpState::Terminate, Some((oldest, status)), WcStatus::Flushed);
+        core.end(QpState::Terminate, Some(Culprit { request: oldest, status }), WcStatus::Flushed);
         if !told {
             core.shared.events.raise(AsyncEvent::QpFatal(QpFault {
                 qpn: core.shared.qpn,
@@ -120,7 +120,7 @@ impl<D: Data> Core<D> {
 
     /// The peer's FIN. Work that is left ends as flushed; our half closes too, behind a Terminate that says so if there was
     /// any (ERR-46).
-    pub(super) fn peer_finished(&mut self, index: u32) {
+    pub(super) fn peer_finished(&mut self, index: EndpointIndex) {
         match self.endpoints.get(index).map(|e| &e.phase) {
             Some(&Phase::Open { qp }) => {
                 let Some(core) = self.qps.get_mut(qp) else { return };
@@ -158,7 +158,7 @@ impl<D: Data> Core<D> {
     }
 
     /// The TCP connection is gone, in whatever way.
-    pub(super) fn connection_gone(&mut self, index: u32, reason: CloseReason) {
+    pub(super) fn connection_gone(&mut self, index: EndpointIndex, reason: CloseReason) {
         match self.endpoints.get(index).map(|e| &e.phase) {
             Some(&Phase::Open { qp }) => {
                 if let Some(core) = self.qps.get_mut(qp) {
@@ -192,7 +192,7 @@ impl<D: Data> Core<D> {
                     CloseReason::Graceful | CloseReason::Reset => ConnectFailure::Reset,
                 };
                 if let Some(endpoint) = self.endpoints.get(index) {
-                    endpoint.tell(CmEvent::ConnectError { qpn, reason });
+                    endpoint.tell(CmEvent::ConnectError { qpn: qpn.0, reason });
                 }
             }
             Some(Phase::Awaiting { .. } | Phase::Pending { .. } | Phase::Dismissed | Phase::Closing) => {}
@@ -204,7 +204,7 @@ impl<D: Data> Core<D> {
     }
 
     /// Tells the application once that a connection in RDMA mode is over.
-    pub(super) fn announce(&mut self, index: u32, reason: DisconnectReason) {
+    pub(super) fn announce(&mut self, index: EndpointIndex, reason: DisconnectReason) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let Phase::Open { qp } = endpoint.phase else { return };
         if !std::mem::replace(&mut endpoint.announced, true)
@@ -216,7 +216,7 @@ impl<D: Data> Core<D> {
 
     /// Graceful disconnect: what is posted is sent first, then FIN (DDP-43). What is posted from now on ends as flushed
     /// (DDP-60).
-    pub(super) fn disconnect_qp(&mut self, qp: u32) {
+    pub(super) fn disconnect_qp(&mut self, qp: QpIndex) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         let Some(index) = core.endpoint else { return };
         if core.tx.closing || core.state() != QpState::Rts {
@@ -230,11 +230,11 @@ impl<D: Data> Core<D> {
     }
 
     /// The same, with an event when the send queue is empty.
-    pub(super) fn drain_qp(&mut self, qpn: u32) -> Result<(), Error> {
-        let qp = self.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
-        let core = self.qps.get_mut(qp).ok_or(Error::UnknownQp(qpn))?;
+    pub(super) fn drain_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
+        let qp = self.known(qpn)?;
+        let core = self.qps.get_mut(qp).ok_or(Error::UnknownQp(qpn.0))?;
         if core.state() != QpState::Rts {
-            return Err(Error::QpState { qpn, state: core.state() });
+            return Err(Error::QpState { qpn: qpn.0, state: core.state() });
         }
         core.tx.tells_drained = true;
         self.disconnect_qp(qp);
@@ -242,20 +242,20 @@ impl<D: Data> Core<D> {
     }
 
     /// What is left of the terminate state is given up.
-    pub(super) fn enter_error(&mut self, qp: u32) {
+    pub(super) fn enter_error(&mut self, qp: QpIndex) {
         if let Some(core) = self.qps.get_mut(qp) {
             core.end(QpState::Error, None, WcStatus::Flushed);
         }
     }
 
     /// Error to Idle. What is left of the old connection ends by itself.
-    pub(super) fn reuse_qp(&mut self, qpn: u32) -> Result<(), Error> {
-        let qp = self.index_of(qpn).ok_or(Error::UnknownQp(qpn))?;
-        let core = self.qps.get_mut(qp).ok_or(Error::UnknownQp(qpn))?;
+    pub(super) fn reuse_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
+        let qp = self.known(qpn)?;
+        let core = self.qps.get_mut(qp).ok_or(Error::UnknownQp(qpn.0))?;
         match core.state() {
             QpState::Idle => return Ok(()),
             QpState::Error => {}
-            state => return Err(Error::QpState { qpn, state }),
+            state => return Err(Error::QpState { qpn: qpn.0, state }),
         }
         let old = core.endpoint.take();
         core.reset();
@@ -269,7 +269,7 @@ impl<D: Data> Core<D> {
     }
 
     /// The application destroys queue pair `qp`: no completion follows; what TCP holds is still delivered.
-    pub(super) fn remove_qp(&mut self, qp: u32) {
+    pub(super) fn remove_qp(&mut self, qp: QpIndex) {
         let Some(core) = self.qps.remove(qp) else { return };
         self.by_qpn[core.shared.qpn as usize] = None;
         self.table.queue_pair_gone(core.shared.scopes.qp);
@@ -277,21 +277,21 @@ impl<D: Data> Core<D> {
         if let Some(endpoint) = self.endpoints.get(index) {
             let farewell =
                 if matches!(endpoint.phase, Phase::Open { .. }) { Farewell::Fin } else { Farewell::Reset };
-            self.lose_queue_pair(index, core.shared.qpn);
+            self.lose_queue_pair(index, core.qpn());
             self.farewell(index, farewell);
         }
     }
 
     /// A connection loses its queue pair and goes on to its end without it. The application hears now how it ends, because
     /// what comes later finds no queue pair.
-    fn lose_queue_pair(&mut self, index: u32, qpn: u32) {
+    fn lose_queue_pair(&mut self, index: EndpointIndex, qpn: Qpn) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let event = match endpoint.phase {
             Phase::Open { .. } if !std::mem::replace(&mut endpoint.announced, true) => {
-                Some(CmEvent::Disconnected { qpn, reason: DisconnectReason::Local })
+                Some(CmEvent::Disconnected { qpn: qpn.0, reason: DisconnectReason::Local })
             }
             Phase::Connecting { .. } | Phase::Requesting { .. } => {
-                Some(CmEvent::ConnectError { qpn, reason: ConnectFailure::Aborted })
+                Some(CmEvent::ConnectError { qpn: qpn.0, reason: ConnectFailure::Aborted })
             }
             _ => None,
         };
@@ -302,7 +302,7 @@ impl<D: Data> Core<D> {
     }
 
     /// The connection did not close in time.
-    pub(super) fn teardown_timed_out(&mut self, index: u32) {
+    pub(super) fn teardown_timed_out(&mut self, index: EndpointIndex) {
         if let Some(endpoint) = self.endpoints.get_mut(index) {
             endpoint.farewell = Some(Farewell::Reset);
             self.schedule(index);
@@ -313,7 +313,7 @@ impl<D: Data> Core<D> {
 /// The event of a failure, unless the application asked for that, or a completion tells of it: that of the request
 /// that is to blame, or that of the receive in hand, whose status is `open_receive`.
 fn fault(
-    qpn: u32,
+    qpn: Qpn,
     why: &Why,
     terminate: Option<&Terminate>,
     blames_request: bool,
@@ -331,7 +331,7 @@ fn fault(
         Why::Unacknowledged => (FaultCause::Unacknowledged, FaultCause::Unacknowledged.to_string()),
         Why::CompletionQueueFull => (FaultCause::CqOverflow, FaultCause::CqOverflow.to_string()),
     };
-    let fault = QpFault { qpn, cause, detail, terminate: terminate.map(|t| info(t, true)) };
+    let fault = QpFault { qpn: qpn.0, cause, detail, terminate: terminate.map(|t| info(t, true)) };
     // What kind of error it is stands in the Terminate, whether or not that can be sent.
     Some(match terminate.map(|t| (t.layer, t.etype)) {
         _ if terminate == Some(&Terminate::STREAM_CATASTROPHIC) => AsyncEvent::QpFatal(fault),

@@ -12,6 +12,7 @@ use crate::api::fake::{self, Knobs};
 use crate::api::qp::QpInit;
 use crate::shared::error::PostError;
 use crate::shared::eventfd::EventFd;
+use crate::shared::queue::WrNumber;
 use crate::shared::wr::{SendFlags, SendOp, SendWr};
 
 const ALL: [Progress; 3] = [Progress::Inline, Progress::Adaptive, Progress::Dedicated];
@@ -78,7 +79,7 @@ fn a_post_that_finds_the_queue_full_waits_for_the_pass_under_way() {
             let pass = shard.lock();
             let poster = scope.spawn(posted);
             until("waiting", || shard.is_wanted() || poster.is_finished());
-            qp.shared.send.release(u32::from(list));
+            qp.shared.send.release(WrNumber(list.into()));
             drop(pass);
             assert_eq!(poster.join().unwrap(), Ok(()));
         });

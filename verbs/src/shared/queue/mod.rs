@@ -14,5 +14,19 @@ use crate::shared::wc::Wc;
 /// The completions that one engine gives to one completion queue.
 pub(crate) type CompletionLane = Ring<Wc>;
 
+/// The number of a work request in its queue, from 0 in the order of posting. It wraps, so numbers have no order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct WrNumber(pub(crate) u32);
+
+impl WrNumber {
+    /// Returns the number of the request that is posted next.
+    #[inline]
+    #[must_use]
+    pub(crate) fn next(self) -> Self {
+        WrNumber(self.0.wrapping_add(1))
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 
-use super::Ring;
+use super::{Ring, WrNumber};
 use crate::shared::error::{PostError, PostListError};
 use crate::shared::sync::{SpinGuard, SpinLock};
 use crate::shared::wr::{RecvWr, Sge};
@@ -61,21 +61,21 @@ impl RecvQueue {
         RecvPoster { queue: self, tail: self.tail.lock() }
     }
 
-    /// Engine: receive number `index`, or `None` if it is not posted yet.
+    /// Engine: returns a receive, or `None` if it is not posted yet.
     #[inline]
-    pub(crate) fn peek(&self, index: u32) -> Option<RecvView<'_>> {
-        let entry = self.ring.peek(index)?;
-        let start = self.sges_at(self.ring.slot_of(index)).cast_const();
+    pub(crate) fn peek(&self, number: WrNumber) -> Option<RecvView<'_>> {
+        let entry = self.ring.peek(number.0)?;
+        let start = self.sges_at(self.ring.slot_of(number.0)).cast_const();
         // SAFETY: the slot is published: the producer wrote `num_sge` <= max_sge elements of its share and
         // leaves them alone until release.
         let sges = unsafe { std::slice::from_raw_parts(start, usize::from(entry.num_sge)) };
         Some(RecvView { wr_id: entry.wr_id, sges, length: entry.length })
     }
 
-    /// Engine: the slots up to and including receive `index` may be used again.
+    /// Engine: gives back the slots up to and including that of receive `number`.
     #[inline]
-    pub(crate) fn release(&self, index: u32) {
-        self.ring.release(index);
+    pub(crate) fn release(&self, number: WrNumber) {
+        self.ring.release(number.0);
     }
 
     /// Start of the slot's list; valid for `max_sge` elements.

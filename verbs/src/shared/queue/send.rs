@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
 
-use super::Ring;
+use super::{Ring, WrNumber};
 use crate::shared::error::PostError;
 use crate::shared::memory::Regions;
 use crate::shared::sync::{SpinGuard, SpinLock};
@@ -139,11 +139,11 @@ impl SendQueue {
         SendPoster { queue: self, tail: self.tail.lock() }
     }
 
-    /// Engine: request number `index`, or `None` if it is not posted yet.
+    /// Engine: returns a request, or `None` if it is not posted yet.
     #[inline]
-    pub(crate) fn peek(&self, index: u32) -> Option<SendView<'_>> {
-        let entry = self.ring.peek(index)?;
-        let slot = self.ring.slot_of(index);
+    pub(crate) fn peek(&self, number: WrNumber) -> Option<SendView<'_>> {
+        let entry = self.ring.peek(number.0)?;
+        let slot = self.ring.slot_of(number.0);
         let (sges, inline) = if entry.flags.contains(SendFlags::INLINE) {
             // SAFETY: the slot is published: the producer wrote `length` <= max_inline bytes of its share and
             // leaves them alone until release.
@@ -161,10 +161,10 @@ impl SendQueue {
         Some(SendView { entry, sges, inline, queue: self, slot })
     }
 
-    /// Engine: the slots up to and including request `index` may be used again.
+    /// Engine: gives back the slots up to and including that of request `number`.
     #[inline]
-    pub(crate) fn release(&self, index: u32) {
-        self.ring.release(index);
+    pub(crate) fn release(&self, number: WrNumber) {
+        self.ring.release(number.0);
     }
 
     /// Start of the slot's list; valid for `max_sge` elements.

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::{Payload, RecvQueue, Ring, SendQueue};
+use super::{Payload, RecvQueue, Ring, SendQueue, WrNumber};
 use crate::shared::error::PostError;
 use crate::shared::memory::Regions;
 use crate::shared::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -98,14 +98,14 @@ fn send_queue_keeps_list_and_inline_bytes() {
     send(&queue, WRITE, &[sge(3), sge(4)], SendFlags::SIGNALED).unwrap();
     let wr = SendWr { wr_id: 10, op: SendOp::Send, sges: &[], flags: SendFlags::SOLICITED };
     queue.poster().push(&wr, Payload::Bytes(b"abcde")).unwrap();
-    let view = queue.peek(0).unwrap();
+    let view = queue.peek(WrNumber(0)).unwrap();
     assert_eq!((view.entry.wr_id, view.op(), view.entry.length), (9, WRITE, 7));
     assert_eq!((view.sges, view.inline), (&[sge(3), sge(4)][..], None));
-    let view = queue.peek(1).unwrap();
+    let view = queue.peek(WrNumber(1)).unwrap();
     assert_eq!((view.entry.wr_id, view.entry.length), (10, 5));
     assert_eq!((view.sges, view.inline), (&[][..], Some(&b"abcde"[..])));
     assert_eq!(view.entry.flags, SendFlags::SOLICITED | SendFlags::INLINE);
-    assert!(queue.peek(2).is_none());
+    assert!(queue.peek(WrNumber(2)).is_none());
 }
 
 /// DDP-28.
@@ -120,11 +120,11 @@ fn send_queue_refuses_at_once_what_cannot_be_posted() {
     assert_eq!(send(&queue, WRITE, &[sge(9)], SendFlags::INLINE), Err(PostError::InlineTooLong));
     assert_eq!(send(&queue, WRITE, &[sge(8)], SendFlags::INLINE), Err(PostError::InlineAccess));
     assert_eq!(send(&queue, read, &[sge(8)], SendFlags::INLINE), Err(PostError::InlineRead));
-    assert!(queue.peek(0).is_none());
+    assert!(queue.peek(WrNumber(0)).is_none());
     assert_eq!(send(&queue, WRITE, &[sge(u32::MAX), sge(0)], none), Ok(()));
     assert_eq!(send(&queue, read, &[], none), Ok(()));
     assert_eq!(send(&queue, WRITE, &[], none), Err(PostError::QueueFull));
-    queue.release(0);
+    queue.release(WrNumber(0));
     assert_eq!(send(&queue, WRITE, &[], none), Ok(()));
     assert_eq!(send(&queue, WRITE, &[], none), Err(PostError::QueueFull));
 }
@@ -137,9 +137,9 @@ fn recv_queue_refuses_at_once_what_cannot_be_posted() {
     assert_eq!(post(&[]), Ok(()));
     assert_eq!(post(&[sge(6)]), Ok(()));
     assert_eq!(post(&[]), Err(PostError::QueueFull));
-    let view = queue.peek(1).unwrap();
+    let view = queue.peek(WrNumber(1)).unwrap();
     assert_eq!((view.wr_id, view.length, view.sges), (3, 6, &[sge(6)][..]));
-    queue.release(0);
+    queue.release(WrNumber(0));
     assert_eq!(post(&[]), Ok(()));
 }
 
@@ -164,7 +164,7 @@ fn posting_threads_do_not_mix() {
         let mut next = [0u64; 2];
         let mut index = 0;
         while next.iter().sum::<u64>() < 2 * EACH {
-            let Some(view) = queue.peek(index) else {
+            let Some(view) = queue.peek(WrNumber(index)) else {
                 std::thread::yield_now();
                 continue;
             };
@@ -172,7 +172,7 @@ fn posting_threads_do_not_mix() {
             let thread = (view.entry.wr_id >> 32) as usize;
             assert_eq!(view.entry.wr_id as u32 as u64, next[thread]);
             next[thread] += 1;
-            queue.release(index);
+            queue.release(WrNumber(index));
             index += 1;
         }
     });

@@ -87,7 +87,7 @@ fn as_the_model() {
 fn a_source_displaces_its_own() {
     let mut crowd = Crowd::new(100);
     crowd.enter(0, host(0), Time(0));
-    for who in 1..10_000 {
+    for who in 1..10_000_u32 {
         let (_, displaced) = crowd.enter(who, host(1), Time(0));
         assert_eq!(displaced, who.checked_sub(99).filter(|gone| *gone > 0));
     }
