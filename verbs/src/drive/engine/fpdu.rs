@@ -5,7 +5,7 @@ use super::qp::{Cursor, Source};
 use crate::drive::transport::{Draft, Transport};
 use crate::shared::memory::{Access, MrFault, MrTable};
 use crate::shared::qp::QpShared;
-use crate::shared::queue::SendView;
+use crate::shared::queue::{SendView, WrNumber};
 use crate::shared::sabotage::{Rule, broken};
 use urnic_iwarp::Fpdu;
 
@@ -15,7 +15,7 @@ struct Writer<'a> {
     at: usize,
     crc: u32,
     sum: u16,
-    want_sum: bool,
+    wants_sum: bool,
 }
 
 impl Writer<'_> {
@@ -29,7 +29,7 @@ impl Writer<'_> {
     fn uncovered(&mut self, src: &[u8]) {
         let Some(out) = self.out.get_mut(self.at..self.at + src.len()) else { return };
         out.copy_from_slice(src);
-        if self.want_sum {
+        if self.wants_sum {
             self.sum = urnic_crc::combine(self.sum, self.at, urnic_crc::sum(src));
         }
         self.at += src.len();
@@ -39,7 +39,7 @@ impl Writer<'_> {
     /// `[src, src + len)` is readable; it may change meanwhile.
     unsafe fn memory(&mut self, src: *const u8, len: usize) {
         let Some(out) = self.out.get_mut(self.at..self.at + len) else { return };
-        if self.want_sum {
+        if self.wants_sum {
             // SAFETY: `out` has len octets; src is the caller's promise.
             let (crc, sum) = unsafe { urnic_crc::copy_crc_sum(out.as_mut_ptr(), src, len, self.crc) };
             self.crc = crc;
@@ -52,142 +52,150 @@ impl Writer<'_> {
     }
 }
 
-/// Writes `fpdu` to the front of `out`; gives its one's-complement sum (0 unless `want_sum`).
-///
-/// `out` must hold [`Fpdu::size`] octets. Fails, with nothing that matters written, if the memory that the
-/// payload comes from is not (or no longer) registered.
-pub(super) fn write(
-    out: &mut [u8],
-    fpdu: &Fpdu<'_>,
-    source: &mut Source,
-    qp: &QpShared,
-    table: &MrTable,
-    want_sum: bool,
-) -> Result<u16, MrFault> {
-    let mut writer = Writer { out, at: 0, crc: urnic_crc::INIT, sum: 0, want_sum };
-    writer.octets(fpdu.header());
-    let len = fpdu.payload_len() as u32;
-    match source {
-        Source::None => {}
-        Source::Response(request) => {
-            if len > 0 {
-                let start = if broken(Rule::ReadSource) { 0 } else { fpdu.payload.start };
-                let to = request.src_to.wrapping_add(u64::from(start));
-                let span = table.resolve(request.src_stag, qp.scopes, Access::REMOTE_READ, to, len)?;
-                // SAFETY: just resolved; regions leave the table only under the engine lock, which we hold.
-                unsafe { writer.memory(span.ptr, len as usize) };
+/// An FPDU to be written, and where its payload is looked up.
+pub(super) struct Composer<'a> {
+    pub(super) fpdu: &'a Fpdu<'a>,
+    /// The queue pair that sends it.
+    pub(super) qp: &'a QpShared,
+    pub(super) table: &'a MrTable,
+    /// Whether its one's-complement sum is wanted. Without it the sums that are returned are zero.
+    pub(super) wants_sum: bool,
+}
+
+impl Composer<'_> {
+    /// Writes the FPDU to the front of `out`; returns its one's-complement sum.
+    ///
+    /// `out` must hold [`Fpdu::size`] octets. Fails, with nothing that matters written, if the memory that the
+    /// payload comes from is not (or no longer) registered.
+    #[inline]
+    pub(super) fn write(&self, out: &mut [u8], source: &mut Source) -> Result<u16, MrFault> {
+        let Composer { fpdu, qp, table, wants_sum } = *self;
+        let mut writer = Writer { out, at: 0, crc: urnic_crc::INIT, sum: 0, wants_sum };
+        writer.octets(fpdu.header());
+        let len = fpdu.payload_len() as u32;
+        match source {
+            Source::None => {}
+            Source::Response(request) => {
+                if len > 0 {
+                    let start = if broken(Rule::ReadSource) { 0 } else { fpdu.payload.start };
+                    let to = request.src_to.wrapping_add(u64::from(start));
+                    let span = table.resolve(request.src_stag, qp.scopes, Access::REMOTE_READ, to, len)?;
+                    // SAFETY: just resolved; regions leave the table only under the engine lock, which we hold.
+                    unsafe { writer.memory(span.ptr, len as usize) };
+                }
+            }
+            Source::WorkRequest { number, cursor } => {
+                let Some(view) = qp.send.peek(*number) else { return Err(MrFault::InvalidStag) };
+                self.gather(&mut writer, &view, cursor)?;
             }
         }
-        Source::WorkRequest { number, cursor } => {
-            let Some(view) = qp.send.peek(*number) else { return Err(MrFault::InvalidStag) };
-            gather(&mut writer, &view, cursor, fpdu.payload.clone(), qp, table)?;
+        if fpdu.pad > 0 {
+            writer.octets(&[0; 3][..usize::from(fpdu.pad.min(3))]);
         }
+        // RFC 5044 §4.4: the field is there even when CRCs are off (MPA-15, MPA-35).
+        let crc = if fpdu.crc { urnic_crc::finish(writer.crc).to_le_bytes() } else { [0; 4] };
+        writer.uncovered(&crc);
+        Ok(writer.sum)
     }
-    if fpdu.pad > 0 {
-        writer.octets(&[0; 3][..usize::from(fpdu.pad.min(3))]);
-    }
-    // RFC 5044 §4.4: the field is there even when CRCs are off (MPA-15, MPA-35).
-    let crc = if fpdu.crc { urnic_crc::finish(writer.crc).to_le_bytes() } else { [0; 4] };
-    writer.uncovered(&crc);
-    Ok(writer.sum)
-}
 
-/// Appends `fpdu` to `draft` with its payload lent instead of copied; gives its one's-complement sum (0 unless
-/// `want_sum`). `None`, and nothing has changed, if it can't be: the payload is not a work request's, nor in one piece,
-/// nor registered, or it lies in the last `lone_end` octets of its message. (That end is copied where nothing follows
-/// it, as a peer may take its time to acknowledge what came last, and the request would wait for that.)
-#[allow(clippy::too_many_arguments)]
-pub(super) fn lend<T: Transport>(
-    draft: &mut T::Draft,
-    transport: &mut T,
-    fpdu: &Fpdu<'_>,
-    source: Source,
-    qp: &QpShared,
-    table: &MrTable,
-    want_sum: bool,
-    lone_end: usize,
-) -> Option<u16> {
-    let Source::WorkRequest { number, cursor } = source else { return None };
-    let view = qp.send.peek(number)?;
-    let range = fpdu.payload.clone();
-    if view.inline.is_some() || ((view.entry.length - range.start) as usize) <= lone_end {
-        return None;
-    }
-    let (mut element, mut base) = (usize::from(cursor.element), cursor.base);
-    let sge = loop {
-        let sge = view.sges.get(element)?;
-        if range.start.wrapping_sub(base) < sge.len {
-            break sge;
+    /// Appends the FPDU to `draft` with its payload lent instead of copied; returns its one's-complement sum. The payload is
+    /// that of work request `number`, from `cursor` on. `None`, and nothing has changed, if it can't be lent: it is not in one
+    /// piece, not registered, or it lies in the last `lone_end` octets of its message. (That end is copied where nothing
+    /// follows it, because a peer may take its time to acknowledge what came last, and the request would wait for that.)
+    pub(super) fn lend<T: Transport>(
+        &self,
+        draft: &mut T::Draft,
+        transport: &mut T,
+        number: WrNumber,
+        cursor: Cursor,
+        lone_end: usize,
+    ) -> Option<u16> {
+        let Composer { fpdu, qp, table, wants_sum } = *self;
+        let view = qp.send.peek(number)?;
+        let range = fpdu.payload.clone();
+        if view.inline.is_some() || ((view.entry.length - range.start) as usize) <= lone_end {
+            return None;
         }
-        (element, base) = (element + 1, base.wrapping_add(sge.len));
-    };
-    let (skip, len) = (range.start - base, range.end - range.start);
-    if sge.len - skip < len {
-        return None;
-    }
-    let addr = sge.addr.wrapping_add(u64::from(skip));
-    let ours = table.is_ours(sge.lkey);
-    let at = table.resolve(sge.lkey, qp.scopes, Access::LOCAL_READ, addr, len).ok()?.ptr.cast_const();
-    let before = draft.len();
-    let header = fpdu.header();
-    draft.append(header.len())?.copy_from_slice(header);
-    // SAFETY: just resolved. The request completes when the peer has acknowledged these octets; if it ends before, or the
-    // region is deregistered, they are copied first (`super::lent`).
-    if !unsafe { transport.lend(draft, at, len as usize, ours) } {
-        draft.truncate(before);
-        return None;
-    }
-    // SAFETY: just resolved; regions leave the table only under the engine lock, which we hold.
-    let crc = unsafe { urnic_crc::crc32c_at(urnic_crc::crc32c(urnic_crc::INIT, header), at, len as usize) };
-    let pad = usize::from(fpdu.pad.min(3));
-    let crc = urnic_crc::crc32c(crc, &[0; 3][..pad]);
-    let mut end = [0; 3 + 4];
-    // RFC 5044 §4.4, as in `write`.
-    end[pad..pad + 4].copy_from_slice(&if fpdu.crc { urnic_crc::finish(crc).to_le_bytes() } else { [0; 4] });
-    let end = &end[..pad + 4];
-    let Some(out) = draft.append(end.len()) else {
-        draft.truncate(before);
-        return None;
-    };
-    out.copy_from_slice(end);
-    if !want_sum {
-        return Some(0);
-    }
-    // SAFETY: as above.
-    let payload = unsafe { urnic_crc::sum_at(at, len as usize) };
-    let sum = urnic_crc::combine(urnic_crc::sum(header), header.len(), payload);
-    Some(urnic_crc::combine(sum, header.len() + len as usize, urnic_crc::sum(end)))
-}
-
-/// Copies `range` of a work request's message.
-fn gather(
-    writer: &mut Writer<'_>,
-    view: &SendView<'_>,
-    cursor: &mut Cursor,
-    range: std::ops::Range<u32>,
-    qp: &QpShared,
-    table: &MrTable,
-) -> Result<(), MrFault> {
-    if let Some(inline) = view.inline {
-        let octets = inline.get(range.start as usize..range.end as usize).ok_or(MrFault::Bounds)?;
-        writer.octets(octets);
-        return Ok(());
-    }
-    let mut at = range.start;
-    while at < range.end {
-        let sge = view.sges.get(usize::from(cursor.element)).ok_or(MrFault::Bounds)?;
-        let skip = if broken(Rule::Gather) { 0 } else { at.saturating_sub(cursor.base) };
-        if skip >= sge.len {
-            cursor.base = cursor.base.wrapping_add(sge.len);
-            cursor.element += 1;
-            continue;
+        let (mut element, mut base) = (usize::from(cursor.element), cursor.base);
+        let sge = loop {
+            let sge = view.sges.get(element)?;
+            if range.start.wrapping_sub(base) < sge.len {
+                break sge;
+            }
+            (element, base) = (element + 1, base.wrapping_add(sge.len));
+        };
+        let (skip, len) = (range.start - base, range.end - range.start);
+        if sge.len - skip < len {
+            return None;
         }
-        let n = (sge.len - skip).min(range.end - at);
         let addr = sge.addr.wrapping_add(u64::from(skip));
-        let span = table.resolve(sge.lkey, qp.scopes, Access::LOCAL_READ, addr, n)?;
+        let ours = table.is_ours(sge.lkey);
+        let at = table.resolve(sge.lkey, qp.scopes, Access::LOCAL_READ, addr, len).ok()?.ptr.cast_const();
+        let before = draft.len();
+        let header = fpdu.header();
+        draft.append(header.len())?.copy_from_slice(header);
+        // SAFETY: just resolved. The request completes when the peer has acknowledged these octets; if it ends before, or the
+        // region is deregistered, they are copied first (`super::lent`).
+        if !unsafe { transport.lend(draft, at, len as usize, ours) } {
+            draft.truncate(before);
+            return None;
+        }
         // SAFETY: just resolved; regions leave the table only under the engine lock, which we hold.
-        unsafe { writer.memory(span.ptr, n as usize) };
-        at += n;
+        let crc =
+            unsafe { urnic_crc::crc32c_at(urnic_crc::crc32c(urnic_crc::INIT, header), at, len as usize) };
+        let pad = usize::from(fpdu.pad.min(3));
+        let crc = urnic_crc::crc32c(crc, &[0; 3][..pad]);
+        let mut end = [0; 3 + 4];
+        // RFC 5044 §4.4, as in `write`.
+        end[pad..pad + 4].copy_from_slice(&if fpdu.crc {
+            urnic_crc::finish(crc).to_le_bytes()
+        } else {
+            [0; 4]
+        });
+        let end = &end[..pad + 4];
+        let Some(out) = draft.append(end.len()) else {
+            draft.truncate(before);
+            return None;
+        };
+        out.copy_from_slice(end);
+        if !wants_sum {
+            return Some(0);
+        }
+        // SAFETY: as above.
+        let payload = unsafe { urnic_crc::sum_at(at, len as usize) };
+        let sum = urnic_crc::combine(urnic_crc::sum(header), header.len(), payload);
+        Some(urnic_crc::combine(sum, header.len() + len as usize, urnic_crc::sum(end)))
     }
-    Ok(())
+
+    /// Copies the payload, a part of a work request's message.
+    fn gather(
+        &self,
+        writer: &mut Writer<'_>,
+        view: &SendView<'_>,
+        cursor: &mut Cursor,
+    ) -> Result<(), MrFault> {
+        let range = self.fpdu.payload.clone();
+        if let Some(inline) = view.inline {
+            let octets = inline.get(range.start as usize..range.end as usize).ok_or(MrFault::Bounds)?;
+            writer.octets(octets);
+            return Ok(());
+        }
+        let mut at = range.start;
+        while at < range.end {
+            let sge = view.sges.get(usize::from(cursor.element)).ok_or(MrFault::Bounds)?;
+            let skip = if broken(Rule::Gather) { 0 } else { at.saturating_sub(cursor.base) };
+            if skip >= sge.len {
+                cursor.base = cursor.base.wrapping_add(sge.len);
+                cursor.element += 1;
+                continue;
+            }
+            let n = (sge.len - skip).min(range.end - at);
+            let addr = sge.addr.wrapping_add(u64::from(skip));
+            let span = self.table.resolve(sge.lkey, self.qp.scopes, Access::LOCAL_READ, addr, n)?;
+            // SAFETY: just resolved; regions leave the table only under the engine lock, which we hold.
+            unsafe { writer.memory(span.ptr, n as usize) };
+            at += n;
+        }
+        Ok(())
+    }
 }

@@ -3,11 +3,12 @@
 
 use super::alarms::Alarm;
 use super::endpoint::{Farewell, Phase};
+use super::fpdu::Composer;
 use super::names::{EndpointIndex, QpIndex};
 use super::peers::NUDGE_AFTER;
 use super::qp::{Culprit, Cursor, Message, QpCore, Source};
 use super::teardown::Why;
-use super::{Clock, Engine, access_fault, fpdu};
+use super::{Clock, Engine, access_fault};
 use crate::drive::transport::{Data, Draft, Transport};
 use crate::shared::memory::{Bind, MrFault, MrTable};
 use crate::shared::queue::Stored;
@@ -316,6 +317,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
         let first_words = !qp.tx.spoken && qp.tx.initiator;
         let emss = self.transport.segment(conn);
+        let marked = stream.tx_markers().is_some();
         let quantum = match share {
             None if self.core.ready.is_empty() => ALONE_OCTETS.min(ALONE_SEGMENTS * emss),
             None => QUANTUM_SEGMENTS * emss,
@@ -323,6 +325,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         };
         let mut turn = Segments {
             emss,
+            marked,
+            mulpdu: urnic_iwarp::mulpdu(emss, marked),
             record_max: self.transport.record_max(conn),
             unit: 0,
             quantum,
@@ -330,7 +334,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             drafts: &mut self.drafts,
             lends_from: self.transport.lends_from(),
             sum: 0,
-            want_sum: self.transport.wants_sum(),
+            wants_sum: self.transport.wants_sum(),
         };
         let outcome = turn.run(qp, &mut self.core.table, &mut self.transport);
         turn.hand_over(&mut self.transport);
@@ -421,6 +425,10 @@ fn faulted(source: Source, fault: MrFault, at: u32) -> Turn {
 /// The records that a turn builds: segments, or trains of them where the link takes several as one frame.
 struct Segments<'a, D> {
     emss: usize,
+    /// The peer wants markers.
+    marked: bool,
+    /// Octets that a segment's FPDU may carry at most.
+    mulpdu: usize,
     /// Octets of a train.
     record_max: usize,
     /// The size of the FPDUs in the record under construction, all of which are full, but the last; zero if it is no
@@ -434,18 +442,17 @@ struct Segments<'a, D> {
     /// Payload of so many octets is lent rather than copied.
     lends_from: usize,
     sum: u16,
-    want_sum: bool,
+    wants_sum: bool,
 }
 
 impl<D: Draft> Segments<'_, D> {
+    /// Cuts messages of `qp` into FPDUs, until the turn is over.
     fn run<T: Transport<Draft = D>>(
         &mut self,
         qp: &mut QpCore<T::Data>,
         table: &mut MrTable,
         transport: &mut T,
     ) -> Turn {
-        let marked = qp.stream.as_ref().is_some_and(|stream| stream.tx_markers().is_some());
-        let mulpdu = urnic_iwarp::mulpdu(self.emss, marked);
         let mut window = transport.room(self.conn);
         let mut octets = self.quantum;
         let mut fpdus = QUANTUM_FPDUS;
@@ -458,85 +465,98 @@ impl<D: Draft> Segments<'_, D> {
             if window == 0 {
                 return Turn::Starved;
             }
-            if octets == 0 || fpdus == 0 {
+            if octets == 0 || fpdus == 0 || !self.refill(transport) {
                 return Turn::More;
             }
-            while !self.drafts.is_full() {
-                match transport.draft() {
-                    Some(draft) => self.drafts.push(draft),
-                    None => return Turn::More,
-                }
-            }
-            let Some(message) = &mut qp.tx.message else { return Turn::Idle };
-            let Some(fpdu) = message.outgoing.next(mulpdu) else {
-                qp.tx.message = None;
-                continue;
+            let len = match self.add(qp, table, transport) {
+                Ok(Some(len)) => len,
+                Ok(None) => continue,
+                Err(turn) => return turn,
             };
-            let markers =
-                if marked { qp.stream.as_ref().and_then(|stream| stream.tx_markers()) } else { None };
-            let len = markers.map_or(fpdu.size(), |markers| markers.size(fpdu.size()));
-            if !self.has_room(len) {
-                self.hand_over(transport);
-            }
-            if self.drafts[0].is_empty() {
-                // Markers make FPDUs of one message differ in size: no train.
-                self.unit = if fpdu.last || marked { 0 } else { len };
-            }
-            let Some(draft) = self.drafts.first_mut() else { return Turn::More };
-            let before = draft.len();
-            let lent = if fpdu.payload_len() >= self.lends_from && !marked {
-                let company = qp.shared.send.peek(qp.tx.next).is_some();
-                let lone_end = if company { 0 } else { self.record_max };
-                fpdu::lend(
-                    draft,
-                    transport,
-                    &fpdu,
-                    message.source,
-                    &qp.shared,
-                    table,
-                    self.want_sum,
-                    lone_end,
-                )
-            } else {
-                None
-            };
-            let written = match (lent, message.source) {
-                (Some(sum), Source::WorkRequest { number, .. }) => {
-                    qp.tx.lent.lend(number);
-                    Ok(sum)
-                }
-                _ => {
-                    let Some(out) = draft.append(len) else { return Turn::More };
-                    let written =
-                        fpdu::write(out, &fpdu, &mut message.source, &qp.shared, table, self.want_sum);
-                    match (written, markers, &mut qp.stream) {
-                        (Ok(_), Some(markers), Some(stream)) => {
-                            markers.insert(out, fpdu.size(), fpdu.crc);
-                            stream.sent(fpdu.size());
-                            Ok(urnic_crc::sum(out))
-                        }
-                        (written, ..) => written,
-                    }
-                }
-            };
-            match written {
-                Ok(sum) => self.sum = urnic_crc::combine(self.sum, 0, sum),
-                Err(fault) => {
-                    draft.truncate(before);
-                    return faulted(message.source, fault, fpdu.payload.start);
-                }
-            }
-            qp.tx.spoken = true;
             window = window.saturating_sub(len);
             octets = octets.saturating_sub(len);
             fpdus -= 1;
-            if fpdu.last {
-                qp.tx.message = None;
-                if qp.tx.terminate.is_some() {
-                    return Turn::Terminated;
-                }
+            if qp.tx.message.is_none() && qp.tx.terminate.is_some() {
+                return Turn::Terminated;
             }
         }
+    }
+
+    /// Takes drafts from the transport until there is a spare one. False if it has none.
+    #[inline]
+    fn refill<T: Transport<Draft = D>>(&mut self, transport: &mut T) -> bool {
+        while !self.drafts.is_full() {
+            let Some(draft) = transport.draft() else { return false };
+            self.drafts.push(draft);
+        }
+        true
+    }
+
+    /// Adds the next FPDU of the message under way to the record under construction, or begins another record with it; returns
+    /// its length on the wire. `None`: the message has no more.
+    #[inline]
+    fn add<T: Transport<Draft = D>>(
+        &mut self,
+        qp: &mut QpCore<T::Data>,
+        table: &MrTable,
+        transport: &mut T,
+    ) -> Result<Option<usize>, Turn> {
+        let QpCore { tx, stream, shared, .. } = qp;
+        let Some(message) = &mut tx.message else { return Err(Turn::Idle) };
+        let Some(fpdu) = message.outgoing.next(self.mulpdu) else {
+            tx.message = None;
+            return Ok(None);
+        };
+        let markers = if self.marked { stream.as_ref().and_then(|stream| stream.tx_markers()) } else { None };
+        let len = markers.map_or(fpdu.size(), |markers| markers.size(fpdu.size()));
+        if !self.has_room(len) {
+            self.hand_over(transport);
+        }
+        if self.drafts[0].is_empty() {
+            // Markers make FPDUs of one message differ in size: no train.
+            self.unit = if fpdu.last || self.marked { 0 } else { len };
+        }
+        let Some(draft) = self.drafts.first_mut() else { return Err(Turn::More) };
+        let before = draft.len();
+        let composer = Composer { fpdu: &fpdu, qp: shared, table, wants_sum: self.wants_sum };
+        let mut lent = None;
+        if fpdu.payload_len() >= self.lends_from
+            && !self.marked
+            && let Source::WorkRequest { number, cursor } = message.source
+        {
+            let company = shared.send.peek(tx.next).is_some();
+            let lone_end = if company { 0 } else { self.record_max };
+            lent = composer.lend(draft, transport, number, cursor, lone_end);
+            if lent.is_some() {
+                tx.lent.lend(number);
+            }
+        }
+        let sum = match lent {
+            Some(sum) => sum,
+            None => {
+                let Some(out) = draft.append(len) else { return Err(Turn::More) };
+                match composer.write(out, &mut message.source) {
+                    Ok(sum) => match (markers, stream) {
+                        (Some(markers), Some(stream)) => {
+                            markers.insert(out, fpdu.size(), fpdu.crc);
+                            stream.sent(fpdu.size());
+                            urnic_crc::sum(out)
+                        }
+                        _ => sum,
+                    },
+                    Err(fault) => {
+                        draft.truncate(before);
+                        return Err(faulted(message.source, fault, fpdu.payload.start));
+                    }
+                }
+            }
+        };
+        self.sum = urnic_crc::combine(self.sum, 0, sum);
+        tx.spoken = true;
+        if fpdu.last {
+            tx.message = None;
+        }
+        Ok(Some(len))
     }
 
     /// Whether the record under construction takes an FPDU of `len` octets.
@@ -554,7 +574,7 @@ impl<D: Draft> Segments<'_, D> {
     fn hand_over<T: Transport<Draft = D>>(&mut self, transport: &mut T) {
         if self.drafts.first().is_some_and(|d| !d.is_empty()) {
             let draft = self.drafts.swap_remove(0);
-            transport.send(self.conn, draft, self.want_sum.then_some(self.sum), self.unit as u16);
+            transport.send(self.conn, draft, self.wants_sum.then_some(self.sum), self.unit as u16);
         }
         self.sum = 0;
     }
