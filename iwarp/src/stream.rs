@@ -11,6 +11,7 @@ use crate::{
     AtomicFault, AtomicOp, BeginError, Budget, Cause, Chunk, Delivery, Fault, Markers, Negotiated, Outgoing,
     ReadFault, Role, Sink, Terminate, TerminatedHeader,
 };
+pub use assembly::IncompleteFpdu;
 use assembly::{Assembly, Gathered};
 use inbound::{Inbound, Segment};
 use outbound::Outbound;
@@ -316,9 +317,8 @@ impl<C: Chunk> Stream<C> {
         !self.assembly.is_empty()
     }
 
-    /// Octets that the incomplete FPDU has reserved of the [`Budget`], and its number among those of this stream;
-    /// `None` if there is none.
-    pub fn incomplete(&self) -> Option<(usize, u32)> {
+    /// Returns the FPDU that is not whole; `None` if there is none.
+    pub fn incomplete(&self) -> Option<IncompleteFpdu> {
         self.assembly.incomplete()
     }
 

@@ -118,13 +118,13 @@ fn each_incomplete_fpdu_is_told_from_the_one_before() {
     let mut end = End::new(&budget);
     assert_eq!(end.stream.incomplete(), None);
     assert!(end.offer(&first[..4000]));
-    let (reserved, number) = end.stream.incomplete().unwrap();
+    let IncompleteFpdu { number, reserved } = end.stream.incomplete().unwrap();
     assert_eq!((reserved, budget.reserved()), (first.len(), first.len()));
     assert!(end.offer(&first[4000..8000]));
-    assert_eq!(end.stream.incomplete(), Some((reserved, number)));
+    assert_eq!(end.stream.incomplete(), Some(IncompleteFpdu { number, reserved }));
     // The next begins in the chunk that ends this one.
     assert!(end.offer(&[&first[8000..], &second[..1000]].concat()));
-    let (reserved, next) = end.stream.incomplete().unwrap();
+    let IncompleteFpdu { number: next, reserved } = end.stream.incomplete().unwrap();
     assert_eq!((reserved, budget.reserved()), (second.len(), second.len()));
     assert_ne!(next, number);
     assert!(end.offer(&second[1000..]));

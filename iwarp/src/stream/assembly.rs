@@ -29,6 +29,15 @@ pub(super) fn whole(bytes: &[u8]) -> Option<(&[u8], u16)> {
     Some((bytes.get(..fpdu_size(ulpdu))?, ulpdu))
 }
 
+/// An FPDU of which something has arrived, and not all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IncompleteFpdu {
+    /// Tells it from others of its stream that were incomplete.
+    pub number: u32,
+    /// Octets that it has reserved of the [`Budget`](crate::Budget).
+    pub reserved: usize,
+}
+
 /// Octets of one incomplete FPDU: a copied beginning, then chunks.
 #[derive(Debug)]
 pub(super) struct Assembly<C> {
@@ -73,9 +82,9 @@ impl<C: Chunk> Assembly<C> {
         self.len == 0
     }
 
-    /// What the FPDU has reserved, and its number; `None` if there is none.
-    pub(super) fn incomplete(&self) -> Option<(usize, u32)> {
-        (self.len > 0).then_some((self.reserved, self.number))
+    /// Returns the FPDU; `None` if there is none.
+    pub(super) fn incomplete(&self) -> Option<IncompleteFpdu> {
+        (self.len > 0).then_some(IncompleteFpdu { number: self.number, reserved: self.reserved })
     }
 
     #[inline]

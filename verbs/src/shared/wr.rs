@@ -140,6 +140,13 @@ pub enum SendOp {
     },
 }
 
+/// An Atomic: what it does to which word of the peer's memory.
+pub(crate) struct Atomic {
+    pub(crate) addr: u64,
+    pub(crate) rkey: u32,
+    pub(crate) op: AtomicOp,
+}
+
 impl SendOp {
     /// What its completion says.
     pub(crate) fn completes_as(&self) -> WcOpcode {
@@ -160,10 +167,10 @@ impl SendOp {
         matches!(self, Self::LocalInv(_) | Self::BindMw { .. } | Self::RegMr { .. })
     }
 
-    /// The Atomic that it is, if it is one: where, and what to do.
-    pub(crate) fn atomic(&self) -> Option<(u64, u32, AtomicOp)> {
+    /// Returns the Atomic that it is, if it is one.
+    pub(crate) fn atomic(&self) -> Option<Atomic> {
         const ALL: u64 = u64::MAX;
-        Some(match *self {
+        let (addr, rkey, op) = match *self {
             Self::FetchAdd { addr, rkey, add } => (addr, rkey, AtomicOp::FetchAdd { add, mask: 0 }),
             Self::MaskedFetchAdd { addr, rkey, add, mask } => (addr, rkey, AtomicOp::FetchAdd { add, mask }),
             Self::CmpSwap { addr, rkey, compare, swap } => {
@@ -173,7 +180,8 @@ impl SendOp {
                 (addr, rkey, AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask })
             }
             _ => return None,
-        })
+        };
+        Some(Atomic { addr, rkey, op })
     }
 
     /// Whether the peer answers it, so that it is complete only then: a Read or an Atomic.

@@ -1,9 +1,9 @@
 //! Connection set-up: from `connect`/`listen` through the MPA start-up exchange to RDMA mode.
 
 use super::alarms::Alarm;
-use super::endpoint::{Endpoint, Farewell, Phase, Request, Room};
+use super::endpoint::{Attempt, Endpoint, Farewell, Phase, Room};
 use super::names::{self, EndpointId, EndpointIndex, NO_TAG, QpIndex, Qpn};
-use super::qp::{Message, Source};
+use super::qp::{Message, Origin, ReadLimits};
 use super::{Clock, Core, Engine};
 use crate::drive::shard::Way;
 use crate::drive::transport::{Data, Transport};
@@ -12,15 +12,15 @@ use crate::shared::cm::{
 };
 use crate::shared::error::Error;
 use crate::shared::qp::QpState;
-use crate::shared::source::Source as Host;
+use crate::shared::source::Source;
 use crate::shared::waiting::Waiting;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use urnic_config::RtrChoice;
 use urnic_iwarp::startup::{
-    Initiator, Limits, Negotiated, Offer, Outcome, PeerParams, Progress, Request as Arrived, Responder,
-    RtrKinds, StartupError,
+    Initiator, Limits, Negotiated, Offer, Outcome, PeerParams, Progress, Request, Responder, RtrKinds,
+    StartupError,
 };
 use urnic_iwarp::{Role, Rtr, Stream, Terminate};
 use urnic_tcp::{BindId, ConnId, ConnectError};
@@ -34,7 +34,7 @@ pub(super) struct Listener {
 
 impl<D: Data> Core<D> {
     /// What we bring to a start-up as Initiator.
-    fn request_offer<'a>(&self, request: &'a Request) -> Offer<'a> {
+    fn request_offer<'a>(&self, request: &'a Attempt) -> Offer<'a> {
         Offer {
             rev: request.rev,
             crc: self.mpa.crc,
@@ -175,8 +175,8 @@ impl<D: Data> Core<D> {
             }
             Phase::Awaiting { responder } => {
                 match responder.receive(octets) {
-                    Ok(Arrived::NeedMore) => {}
-                    Ok(Arrived::Arrived(peer, private_data)) => self.ask(index, &peer, private_data),
+                    Ok(Request::NeedMore) => {}
+                    Ok(Request::Arrived(peer, private_data)) => self.ask(index, &peer, private_data),
                     // MPA-64, MPA-81: no Reply, just the end of the connection.
                     Err(_) => self.dismiss(index, Farewell::Fin),
                 }
@@ -202,7 +202,7 @@ impl<D: Data> Core<D> {
         let Some(id) = self.endpoints.id(index).map(names::request) else { return };
         self.leave_seat(index);
         let Some(endpoint) = self.endpoints.get(index) else { return };
-        let (listener, source) = (endpoint.listener, Host::of(endpoint.peer.ip()));
+        let (listener, source) = (endpoint.listener, Source::of(endpoint.peer.ip()));
         let listener = listener.and_then(|id| self.listeners.get(&id));
         let place = listener.and_then(|l| Waiting::take([&l.backlog, &self.rooms.waiting], source));
         if place.is_none() {
@@ -234,12 +234,12 @@ impl<D: Data> Core<D> {
         if let Some(rtr) = negotiated.rtr
             && let Ok(outgoing) = stream.begin(rtr.op(), 0)
         {
-            core.tx.message = Some(Message { outgoing, source: Source::None });
+            core.tx.message = Some(Message { outgoing, origin: Origin::None });
             core.tx.rtr_read = rtr == Rtr::Read;
         }
         core.stream = Some(stream);
         core.endpoint = Some(index);
-        core.reads = (negotiated.ird, negotiated.ord);
+        core.reads = ReadLimits { ird: negotiated.ird, ord: negotiated.ord };
         core.tx.initiator = negotiated.role == Role::Initiator;
         core.shared.set_state(QpState::Rts);
         endpoint.phase = Phase::Open { qp };
@@ -402,7 +402,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let qp = self.core.idle_qp(qpn)?;
         let now = self.now();
         let mpa = &self.core.mpa;
-        let request = Box::new(Request {
+        let request = Box::new(Attempt {
             from: way.from,
             private_data: param.private_data.clone(),
             ird: param.ird.min(mpa.ird),

@@ -69,9 +69,9 @@ pub(super) enum Room {
 /// Where an endpoint stands.
 pub(super) enum Phase {
     /// Active side: the TCP handshake is under way.
-    Connecting { qp: QpIndex, request: Box<Request> },
+    Connecting { qp: QpIndex, request: Box<Attempt> },
     /// Active side: the MPA Request is sent, the Reply awaited.
-    Requesting { qp: QpIndex, initiator: Box<Initiator>, request: Box<Request> },
+    Requesting { qp: QpIndex, initiator: Box<Initiator>, request: Box<Attempt> },
     /// Passive side: the MPA Request is awaited.
     Awaiting { responder: Box<Responder> },
     /// Passive side: the application has the request and decides.
@@ -85,7 +85,7 @@ pub(super) enum Phase {
 }
 
 /// What the application asked for in `connect`.
-pub(super) struct Request {
+pub(super) struct Attempt {
     /// The reserved address it comes from.
     pub(super) from: Option<BindId>,
     pub(super) private_data: Vec<u8>,

@@ -1,7 +1,7 @@
 //! Writes one FPDU into a transmit buffer: header | payload | pad | CRC in a single pass that copies and
 //! computes the CRC and, where wanted, the Internet checksum together.
 
-use super::qp::{Cursor, Source};
+use super::qp::{Cursor, Origin};
 use crate::drive::transport::{Draft, Transport};
 use crate::shared::memory::{Access, MrFault, MrTable};
 use crate::shared::qp::QpShared;
@@ -68,14 +68,14 @@ impl Composer<'_> {
     /// `out` must hold [`Fpdu::size`] octets. Fails, with nothing that matters written, if the memory that the
     /// payload comes from is not (or no longer) registered.
     #[inline]
-    pub(super) fn write(&self, out: &mut [u8], source: &mut Source) -> Result<u16, MrFault> {
+    pub(super) fn write(&self, out: &mut [u8], origin: &mut Origin) -> Result<u16, MrFault> {
         let Composer { fpdu, qp, table, wants_sum } = *self;
         let mut writer = Writer { out, at: 0, crc: urnic_crc::INIT, sum: 0, wants_sum };
         writer.octets(fpdu.header());
         let len = fpdu.payload_len() as u32;
-        match source {
-            Source::None => {}
-            Source::Response(request) => {
+        match origin {
+            Origin::None => {}
+            Origin::Response(request) => {
                 if len > 0 {
                     let start = if broken(Rule::ReadSource) { 0 } else { fpdu.payload.start };
                     let to = request.src_to.wrapping_add(u64::from(start));
@@ -84,7 +84,7 @@ impl Composer<'_> {
                     unsafe { writer.memory(span.ptr, len as usize) };
                 }
             }
-            Source::WorkRequest { number, cursor } => {
+            Origin::WorkRequest { number, cursor } => {
                 let Some(view) = qp.send.peek(*number) else { return Err(MrFault::InvalidStag) };
                 self.gather(&mut writer, &view, cursor)?;
             }

@@ -3,7 +3,7 @@
 use super::Core;
 use super::endpoint::{Endpoint, Phase};
 use super::names::{EndpointIndex, QpIndex};
-use super::qp::{QpCore, ReceiveSide, receive_scopes};
+use super::qp::{QpCore, ReceiveSide, Received, receive_scopes};
 use super::teardown::Why;
 use crate::drive::transport::{Data, Events};
 use crate::shared::events::AsyncEvent;
@@ -44,7 +44,7 @@ enum Target {
 impl QpSink<'_> {
     /// Completes the receive in hand with what `wc` makes of the octets that it holds.
     fn received(&mut self, wc: impl FnOnce(u32) -> Wc) {
-        let Some((wr_id, length)) = self.rx.complete(&self.shared.recv) else { return };
+        let Some(Received { wr_id, length }) = self.rx.complete(&self.shared.recv) else { return };
         let wc = Wc { wr_id, qpn: self.shared.qpn, ..wc(length) };
         self.overflow |= self.shared.recv_cq.push(wc).is_err();
     }

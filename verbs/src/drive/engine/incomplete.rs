@@ -5,7 +5,7 @@
 //! taken from the source that has most of it, TCP offers the octets again.
 
 use super::names::{EndpointId, EndpointIndex, QpIndex};
-use super::qp::QpCore;
+use super::qp::{Begun, QpCore};
 use super::teardown::Why;
 use super::{Clock, Core, Engine, Phase};
 use crate::drive::transport::{Data, Transport};
@@ -62,8 +62,8 @@ impl Stopped {
     }
 }
 
-/// An FPDU that is not whole.
-struct Incomplete {
+/// An FPDU that is not whole and may be displaced.
+struct Displaceable {
     since: Time,
     qp: QpIndex,
     /// Octets that it has reserved.
@@ -75,9 +75,9 @@ impl<D: Data> Core<D> {
     #[inline]
     pub(super) fn note_incomplete(qp: &mut QpCore<D>, at: QpIndex, stopped: &mut Stopped, now: Time) {
         let Some(stream) = &qp.stream else { return };
-        if let Some((_, number)) = stream.incomplete() {
-            if qp.incomplete.is_none_or(|(known, _)| known != number) {
-                qp.incomplete = Some((number, now));
+        if let Some(fpdu) = stream.incomplete() {
+            if qp.incomplete.is_none_or(|begun| begun.number != fpdu.number) {
+                qp.incomplete = Some(Begun { number: fpdu.number, since: now });
             }
             if stream.holds_chunks() && !std::mem::replace(&mut qp.is_holder, true) {
                 stopped.holders.push(at);
@@ -116,15 +116,15 @@ impl<D: Data> Core<D> {
     /// their connections, and its streams wait behind all others.
     #[cold]
     fn displace(&mut self) {
-        let mut sources = HashMap::<Source, (usize, Vec<Incomplete>)>::new();
+        let mut sources = HashMap::<Source, (usize, Vec<Displaceable>)>::new();
         for (_, endpoint) in self.endpoints.iter() {
             let Phase::Open { qp } = endpoint.phase else { continue };
             let Some(core) = self.qps.get(qp) else { continue };
             let incomplete = core.stream.as_ref().and_then(|s| s.incomplete()).zip(core.incomplete);
-            if let Some(((octets, _), (_, since))) = incomplete {
+            if let Some((fpdu, Begun { since, .. })) = incomplete {
                 let (sum, fpdus) = sources.entry(Source::of(endpoint.peer.ip())).or_default();
-                *sum += octets;
-                fpdus.push(Incomplete { since, qp, octets });
+                *sum += fpdu.reserved;
+                fpdus.push(Displaceable { since, qp, octets: fpdu.reserved });
             }
         }
         let most = sources.into_iter().max_by_key(|(_, (octets, _))| *octets);

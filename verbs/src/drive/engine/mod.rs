@@ -46,7 +46,7 @@ use endpoint::{Endpoint, Farewell, Phase};
 use incomplete::Stopped;
 use later::Later;
 use names::{EndpointIndex, QpIndex, Qpn};
-use qp::QpCore;
+use qp::{QpCore, ReadLimits};
 use rooms::Rooms;
 use senders::Shares;
 use std::collections::HashMap;
@@ -522,7 +522,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         let index = self.core.known(Qpn(qpn))?;
         let Some(qp) = self.core.qps.get(index) else { return Ok(None) };
         let Some(endpoint) = qp.endpoint.and_then(|e| self.core.endpoints.get(e)) else { return Ok(None) };
-        let (ird, ord) = qp.reads;
+        let ReadLimits { ird, ord } = qp.reads;
         Ok(qp.stream.is_some().then_some(QpConnection { peer: endpoint.peer, ird, ord }))
     }
 

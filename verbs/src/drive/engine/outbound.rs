@@ -6,7 +6,7 @@ use super::endpoint::{Farewell, Phase};
 use super::fpdu::Composer;
 use super::names::{EndpointIndex, QpIndex};
 use super::peers::NUDGE_AFTER;
-use super::qp::{Culprit, Cursor, Message, QpCore, Source};
+use super::qp::{Culprit, Cursor, Message, Origin, QpCore};
 use super::teardown::Why;
 use super::{Clock, Engine, access_fault};
 use crate::drive::transport::{Data, Draft, Transport};
@@ -14,7 +14,7 @@ use crate::shared::memory::{Bind, MrFault, MrTable};
 use crate::shared::queue::Stored;
 use crate::shared::sabotage::{Rule, broken};
 use crate::shared::wc::WcStatus;
-use crate::shared::wr::{SendFlags, SendOp, Sge};
+use crate::shared::wr::{Atomic, SendFlags, SendOp, Sge};
 use arrayvec::ArrayVec;
 use urnic_iwarp::{BeginError, Op, Outgoing, Pending, STAG_OF_NOTHING, Terminate};
 use urnic_tcp::{ConnId, Time};
@@ -68,7 +68,7 @@ impl<D: Data> QpCore<D> {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         if let Some(terminate) = &self.tx.terminate {
             let Ok(outgoing) = stream.begin(Op::Terminate(*terminate), 0) else { return Next::Nothing };
-            self.tx.message = Some(Message { outgoing, source: Source::None });
+            self.tx.message = Some(Message { outgoing, origin: Origin::None });
             return Next::Message;
         }
         let responses_first = self.tx.responses_turn;
@@ -97,16 +97,16 @@ impl<D: Data> QpCore<D> {
     #[inline(never)]
     fn answer(&mut self, table: &MrTable) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
-        let (op, len, source) = match stream.next_response() {
+        let (op, len, origin) = match stream.next_response() {
             None => return Next::Nothing,
-            Some(Pending::Read(r)) => (Op::ReadResponse(r), r.len, Source::Response(r)),
+            Some(Pending::Read(r)) => (Op::ReadResponse(r), r.len, Origin::Response(r)),
             Some(Pending::Atomic(request)) => match super::atomic::perform(table, &self.shared, &request) {
-                Ok(original) => (Op::AtomicResponse { id: request.id, original }, 0, Source::None),
+                Ok(original) => (Op::AtomicResponse { id: request.id, original }, 0, Origin::None),
                 Err(fault) => return Next::Refused(Box::new(request.terminate(fault))),
             },
         };
         let Ok(outgoing) = stream.begin(op, len) else { return Next::Nothing };
-        self.tx.message = Some(Message { outgoing, source });
+        self.tx.message = Some(Message { outgoing, origin });
         Next::Message
     }
 
@@ -129,9 +129,9 @@ impl<D: Data> QpCore<D> {
             Stored::Write { addr, rkey } => Op::Write { stag: rkey, to: addr },
             Stored::Read { .. } | Stored::Elsewhere => return self.next_of_other_kind(table),
         };
-        let source = Source::WorkRequest { number, cursor: Cursor::default() };
+        let origin = Origin::WorkRequest { number, cursor: Cursor::default() };
         let begun = stream.begin(op, view.entry.length);
-        self.under_way(begun, source, true)
+        self.under_way(begun, origin, true)
     }
 
     /// As [`Self::next_work_request`], for all that is neither Send nor Write.
@@ -140,17 +140,17 @@ impl<D: Data> QpCore<D> {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         let number = self.tx.next;
         let Some(view) = self.shared.send.peek(number) else { return Next::Nothing };
-        let payload = Source::WorkRequest { number, cursor: Cursor::default() };
+        let payload = Origin::WorkRequest { number, cursor: Cursor::default() };
         let scopes = self.shared.scopes;
         // A zero-length Read may come without a sink.
         let none = Sge { addr: 0, len: 0, lkey: STAG_OF_NOTHING };
         let sink = view.sges.first().copied().unwrap_or(none);
         let request = view.op();
-        let (op, source, whole) = match request {
+        let (op, origin, whole) = match request {
             SendOp::Read { addr, rkey } => {
                 let (sink_stag, sink_to) = (sink.lkey, sink.addr);
                 let op = Op::Read { sink_stag, sink_to, src_stag: rkey, src_to: addr };
-                (op, Source::None, true)
+                (op, Origin::None, true)
             }
             // The Write leaves the request where it is.
             SendOp::WriteImm { addr, rkey, .. } if !self.tx.immediate => {
@@ -166,9 +166,11 @@ impl<D: Data> QpCore<D> {
             | SendOp::CmpSwap { .. }
             | SendOp::MaskedFetchAdd { .. }
             | SendOp::MaskedCmpSwap { .. } => {
-                let Some((to, stag, op)) = request.atomic() else { return Next::Bad(WcStatus::LocalQpOp) };
+                let Some(Atomic { addr: to, rkey: stag, op }) = request.atomic() else {
+                    return Next::Bad(WcStatus::LocalQpOp);
+                };
                 let (sink_stag, sink_to) = (sink.lkey, sink.addr);
-                (Op::Atomic { sink_stag, sink_to, stag, to, op }, Source::None, true)
+                (Op::Atomic { sink_stag, sink_to, stag, to, op }, Origin::None, true)
             }
             SendOp::LocalInv(stag) => return self.managed(table.invalidate_local(stag, scopes)),
             SendOp::BindMw { rkey, lkey, addr, len, access } => {
@@ -183,19 +185,19 @@ impl<D: Data> QpCore<D> {
             }
         };
         let begun = stream.begin(op, view.entry.length);
-        self.under_way(begun, source, whole)
+        self.under_way(begun, origin, whole)
     }
 
     /// The next work request's message has been begun, or not. `whole`: it is all of the request.
     #[inline]
-    fn under_way(&mut self, begun: Result<Outgoing, BeginError>, source: Source, whole: bool) -> Next {
+    fn under_way(&mut self, begun: Result<Outgoing, BeginError>, origin: Origin, whole: bool) -> Next {
         match begun {
             Ok(outgoing) => {
                 if whole {
                     self.tx.next = self.tx.next.next();
                 }
                 self.tx.immediate = !whole;
-                self.tx.message = Some(Message { outgoing, source });
+                self.tx.message = Some(Message { outgoing, origin });
                 Next::Message
             }
             Err(BeginError::OrdReached | BeginError::NotYet | BeginError::Ended) => Next::Nothing,
@@ -408,17 +410,17 @@ fn begin<D: Data>(qp: &mut QpCore<D>, table: &mut MrTable, fpdus: &mut usize) ->
 
 /// The memory that a message's payload comes from is not there (any more), from its octet `at` on.
 #[cold]
-fn faulted(source: Source, fault: MrFault, at: u32) -> Turn {
-    match source {
-        Source::Response(request) => {
+fn faulted(origin: Origin, fault: MrFault, at: u32) -> Turn {
+    match origin {
+        Origin::Response(request) => {
             Turn::Fault { terminate: request.terminate(access_fault(fault), at), culprit: None }
         }
         // ERR-44: nothing of the faulty FPDU was sent.
-        Source::WorkRequest { number, .. } => Turn::Fault {
+        Origin::WorkRequest { number, .. } => Turn::Fault {
             terminate: Terminate::LOCAL_CATASTROPHIC,
             culprit: Some(Culprit { request: number, status: WcStatus::LocalProtection }),
         },
-        Source::None => Turn::Idle,
+        Origin::None => Turn::Idle,
     }
 }
 
@@ -522,7 +524,7 @@ impl<D: Draft> Segments<'_, D> {
         let mut lent = None;
         if fpdu.payload_len() >= self.lends_from
             && !self.marked
-            && let Source::WorkRequest { number, cursor } = message.source
+            && let Origin::WorkRequest { number, cursor } = message.origin
         {
             let company = shared.send.peek(tx.next).is_some();
             let lone_end = if company { 0 } else { self.record_max };
@@ -535,7 +537,7 @@ impl<D: Draft> Segments<'_, D> {
             Some(sum) => sum,
             None => {
                 let Some(out) = draft.append(len) else { return Err(Turn::More) };
-                match composer.write(out, &mut message.source) {
+                match composer.write(out, &mut message.origin) {
                     Ok(sum) => match (markers, stream) {
                         (Some(markers), Some(stream)) => {
                             markers.insert(out, fpdu.size(), fpdu.crc);
@@ -546,7 +548,7 @@ impl<D: Draft> Segments<'_, D> {
                     },
                     Err(fault) => {
                         draft.truncate(before);
-                        return Err(faulted(message.source, fault, fpdu.payload.start));
+                        return Err(faulted(message.origin, fault, fpdu.payload.start));
                     }
                 }
             }

@@ -5,7 +5,7 @@
 
 use super::alarms::Alarm;
 use super::names::EndpointIndex;
-use super::qp::{Message, Source};
+use super::qp::{Message, Origin};
 use super::{Core, Endpoint, Phase};
 use crate::drive::transport::Data;
 use std::time::Duration;
@@ -47,7 +47,7 @@ impl<D: Data> Core<D> {
         }
         let Some(stream) = &mut qp.stream else { return };
         if let Ok(outgoing) = stream.begin(Op::Write { stag: STAG_OF_NOTHING, to: 0 }, 0) {
-            qp.tx.message = Some(Message { outgoing, source: Source::None });
+            qp.tx.message = Some(Message { outgoing, origin: Origin::None });
             self.schedule(index);
         }
     }

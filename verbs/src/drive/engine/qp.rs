@@ -22,14 +22,37 @@ pub(super) struct QpCore<D: Data> {
     pub(super) endpoint: Option<EndpointIndex>,
     /// Present in RDMA mode and until the connection is gone.
     pub(super) stream: Option<Box<Stream<D>>>,
-    /// Inbound and outbound Reads that were negotiated.
-    pub(super) reads: (u16, u16),
-    /// Since when an FPDU of the peer has been incomplete, and its number; of the last one if there is none now.
-    pub(super) incomplete: Option<(u32, Time)>,
+    pub(super) reads: ReadLimits,
+    /// The FPDU of the peer that is incomplete, or the last one that was.
+    pub(super) incomplete: Option<Begun>,
     /// In the list of those whose streams may hold frames.
     pub(super) is_holder: bool,
     pub(super) tx: SendSide,
     pub(super) rx: ReceiveSide,
+}
+
+/// Most Reads at a time, as negotiated.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ReadLimits {
+    /// The peer's.
+    pub(super) ird: u16,
+    /// Ours.
+    pub(super) ord: u16,
+}
+
+/// An FPDU that has begun to arrive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begun {
+    /// Its number among those of its stream that were incomplete.
+    pub(super) number: u32,
+    pub(super) since: Time,
+}
+
+/// A receive that is complete.
+pub(super) struct Received {
+    pub(super) wr_id: u64,
+    /// Octets that it holds.
+    pub(super) length: u32,
 }
 
 /// How far the send queue has been worked off.
@@ -80,12 +103,12 @@ pub(super) struct Culprit {
 /// A message under way.
 pub(super) struct Message {
     pub(super) outgoing: Outgoing,
-    pub(super) source: Source,
+    pub(super) origin: Origin,
 }
 
 /// Where a message's payload comes from.
 #[derive(Clone, Copy)]
-pub(super) enum Source {
+pub(super) enum Origin {
     /// The scatter-gather list or inline data of work request `number`; `cursor` remembers the
     /// element (and its first octet's place in the message) at which the last FPDU ended.
     WorkRequest { number: WrNumber, cursor: Cursor },
@@ -147,17 +170,19 @@ impl ReceiveSide {
         if self.next == self.done { None } else { self.held.as_deref().map(HeldRecv::view) }
     }
 
-    /// Completes that one: its id, and the bytes that it holds.
+    /// Completes that one.
     #[inline]
-    pub(super) fn complete(&mut self, receives: &Receives) -> Option<(u64, u32)> {
+    pub(super) fn complete(&mut self, receives: &Receives) -> Option<Received> {
         let done = match receives {
             Receives::Own(queue) => {
                 let view = queue.peek(self.done)?;
-                let done = (view.wr_id, view.length);
+                let done = Received { wr_id: view.wr_id, length: view.length };
                 queue.release(self.done);
                 done
             }
-            Receives::Shared(_) => self.in_hand().map(|view| (view.wr_id, view.length))?,
+            Receives::Shared(_) => {
+                self.in_hand().map(|view| Received { wr_id: view.wr_id, length: view.length })?
+            }
         };
         self.done = self.done.next();
         Some(done)
@@ -180,7 +205,7 @@ impl<D: Data> QpCore<D> {
             shared,
             endpoint: None,
             stream: None,
-            reads: (0, 0),
+            reads: ReadLimits::default(),
             incomplete: None,
             is_holder: false,
             tx: SendSide::default(),
@@ -225,7 +250,7 @@ impl<D: Data> QpCore<D> {
     /// Requests have not been sent or answered, or the peer's have not been.
     pub(super) fn has_work_left(&self) -> bool {
         let pending = self.stream.as_ref().is_some_and(|stream| stream.responses_pending() > 0);
-        let under_way = matches!(self.tx.message, Some(Message { source: Source::Response(_), .. }));
+        let under_way = matches!(self.tx.message, Some(Message { origin: Origin::Response(_), .. }));
         let own = self.tx.done != self.tx.next || !self.nothing_to_begin();
         !self.tx.finished && (pending || under_way || own)
     }
@@ -250,7 +275,7 @@ impl<D: Data> QpCore<D> {
     pub(super) fn complete_sends(&mut self) {
         // The message under way, if it is a work request's, is the last one begun.
         let handed = match &self.tx.message {
-            Some(Message { source: Source::WorkRequest { number, .. }, .. })
+            Some(Message { origin: Origin::WorkRequest { number, .. }, .. })
                 if !broken(Rule::CopiedBeforeCompletion) =>
             {
                 *number
@@ -334,7 +359,7 @@ impl<D: Data> QpCore<D> {
         }
         self.tx.next = self.tx.done;
         let mut status = if self.rx.next == self.rx.done { WcStatus::Flushed } else { open_receive };
-        while let Some((wr_id, _)) = self.rx.complete(&self.shared.recv) {
+        while let Some(Received { wr_id, .. }) = self.rx.complete(&self.shared.recv) {
             let wc = Wc { wr_id, status, opcode: WcOpcode::Recv, qpn: self.shared.qpn, ..Wc::default() };
             // An overflowing queue loses flushes only: its queue pairs are in error already.
             if !broken(Rule::FlushReceives) {
