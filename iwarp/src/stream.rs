@@ -11,8 +11,8 @@ use crate::{
     AtomicFault, AtomicOp, BeginError, Budget, Cause, Chunk, Delivery, Fault, Markers, Negotiated, Outgoing,
     ReadFault, Role, Sink, Terminate, TerminatedHeader,
 };
-pub use assembly::IncompleteFpdu;
 use assembly::{Assembly, Gathered};
+pub use assembly::{IncompleteFpdu, Rest};
 use inbound::{Inbound, Segment};
 use outbound::Outbound;
 
@@ -189,12 +189,11 @@ impl<C: Chunk> Stream<C> {
     /// Takes the next octets of the stream; any split is fine (MPA-44). Chunks of an incomplete FPDU are kept, or their
     /// octets copied, until it is whole.
     ///
-    /// `Some`: the stream has stopped before an FPDU that is not whole, because the [`Budget`] has no room for it. The
-    /// chunk comes back with the place of the first octet that was not taken: offer it again from there, before any
-    /// others, when there is room.
+    /// `Some`: the stream has stopped before an FPDU that is not whole, because the [`Budget`] has no room for it. Offer the
+    /// rest of the chunk again, before any others, when there is room.
     ///
     /// A [`Fault`] is returned once; whatever arrives after it, or after a Terminate, is ignored (DDP-54).
-    pub fn receive<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<(C, usize)>, Box<Fault>> {
+    pub fn receive<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Box<Fault>> {
         if self.deaf && !broken(Rule::ReceiveAfterFault) {
             return Ok(None);
         }
@@ -213,7 +212,7 @@ impl<C: Chunk> Stream<C> {
         }
     }
 
-    fn take<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<(C, usize)>, Fault> {
+    fn take<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Fault> {
         if self.rx_markers.any() {
             return self.take_marked(chunk, sink);
         }
@@ -243,7 +242,7 @@ impl<C: Chunk> Stream<C> {
     }
 
     /// The same with markers in the stream: an FPDU never lies in one piece then.
-    fn take_marked<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<(C, usize)>, Fault> {
+    fn take_marked<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Fault> {
         let bytes = chunk.bytes();
         let mut at = 0;
         while let Some(n) = self.assembly.completed_by(&bytes[at..], self.rx_markers) {

@@ -38,6 +38,15 @@ pub struct IncompleteFpdu {
     pub reserved: usize,
 }
 
+/// A chunk for the rest of which the [`Budget`](crate::Budget) has no room.
+#[derive(Debug)]
+pub struct Rest<C> {
+    /// All of the chunk.
+    pub chunk: C,
+    /// Octets that were taken: the rest begins here.
+    pub taken: usize,
+}
+
 /// Octets of one incomplete FPDU: a copied beginning, then chunks.
 #[derive(Debug)]
 pub(super) struct Assembly<C> {
@@ -109,9 +118,9 @@ impl<C: Chunk> Assembly<C> {
     }
 
     /// Keeps `chunk` from `from` on: itself, or where that is not worth a buffer or not allowed, a copy. Its octets must
-    /// leave the FPDU incomplete. Returns the chunk, and `from`, if the budget has no room for this FPDU; once it has,
+    /// leave the FPDU incomplete. Returns the chunk from `from` on if the budget has no room for this FPDU; once it has,
     /// all of the FPDU is kept.
-    pub(super) fn keep(&mut self, chunk: C, from: usize, markers: Markers) -> Option<(C, usize)> {
+    pub(super) fn keep(&mut self, chunk: C, from: usize, markers: Markers) -> Option<Rest<C>> {
         let octets = &chunk.bytes()[from..];
         // An octet or two may come before its size is known.
         let size = match self.gathered(octets, markers).ulpdu_len() {
@@ -120,7 +129,7 @@ impl<C: Chunk> Assembly<C> {
         };
         if size > self.reserved {
             if !self.budget.reserve(size - self.reserved) {
-                return Some((chunk, from));
+                return Some(Rest { chunk, taken: from });
             }
             self.reserved = size;
         }

@@ -13,8 +13,8 @@ use crate::shared::sabotage::{Rule, broken};
 use crate::shared::wc::{Wc, WcFlags, WcOpcode};
 use std::net::SocketAddr;
 use urnic_iwarp::{
-    AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, ReadFault, RecvFault, Sink, TaggedFault,
-    TaggedOp, Terminate,
+    AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, ReadFault, RecvFault, Rest, Sink,
+    TaggedFault, TaggedOp, Terminate,
 };
 use urnic_tcp::{BindId, CloseReason, ConnId};
 
@@ -254,7 +254,7 @@ impl<D: Data> Core<D> {
                 rest
             }
         };
-        let (mut data, taken) = rest?;
+        let Rest { chunk: mut data, taken } = rest?;
         self.wait_for_memory(endpoint);
         data.skip(taken);
         Some(data)

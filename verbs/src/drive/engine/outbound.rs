@@ -427,9 +427,9 @@ fn faulted(origin: Origin, fault: MrFault, at: u32) -> Turn {
 /// The records that a turn builds: segments, or trains of them where the link takes several as one frame.
 struct Segments<'a, D> {
     emss: usize,
-    /// The peer wants markers.
+    /// FPDUs carry markers.
     marked: bool,
-    /// Octets that a segment's FPDU may carry at most.
+    /// Most octets of a ULPDU, so that its FPDU fits a segment.
     mulpdu: usize,
     /// Octets of a train.
     record_max: usize,
