@@ -1,4 +1,4 @@
-//! Pairs of IPv6 addresses, ours and a peer's, by numbers that are short enough for a [`Key`](crate::table::Key).
+//! Pairs of IPv6 addresses, ours and a peer's, by numbers that are short enough for a [`Key`].
 //!
 //! A key has room for an IPv4 address. A number of a pair stands there for the two addresses, as an address of
 //! `0.0.0.0/8`, which is nobody's. A pair lives as long as something has keys with it, and until the next `collect`.

@@ -6,65 +6,65 @@ use crate::congestion::Rate;
 use crate::net::Net;
 use core::time::Duration;
 
-/// A connection's figures, for people and tests, with the meaning of Linux's `tcp_info` where that has them (named in
-/// brackets). Amounts are octets, not segments.
+/// A connection's figures, for people and tests. Those that Linux's `tcp_info` has mean what they mean there; its name
+/// follows in parentheses. Amounts are octets, not segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ConnInfo {
-    /// Its state [tcpi_state].
+    /// Its state (`tcpi_state`).
     pub state: State,
-    /// How losses are being repaired [tcpi_ca_state].
+    /// How losses are being repaired (`tcpi_ca_state`).
     pub recovery: RecoveryState,
-    /// Smoothed round-trip time, once measured [tcpi_rtt].
+    /// Smoothed round-trip time, once measured (`tcpi_rtt`).
     pub srtt: Option<Duration>,
-    /// Its variation [tcpi_rttvar].
+    /// Its variation (`tcpi_rttvar`).
     pub rttvar: Duration,
-    /// The least of late, zero before the first measurement [tcpi_min_rtt].
+    /// The least of late, zero before the first measurement (`tcpi_min_rtt`).
     pub min_rtt: Duration,
-    /// Retransmission timeout, backed off [tcpi_rto].
+    /// Retransmission timeout, backed off (`tcpi_rto`).
     pub rto: Duration,
-    /// Timeouts in a row [tcpi_retransmits, tcpi_backoff].
+    /// Timeouts in a row (`tcpi_retransmits`, `tcpi_backoff`).
     pub retries: u8,
-    /// Unanswered probes [tcpi_probes].
+    /// Unanswered probes (`tcpi_probes`).
     pub probes: u8,
-    /// Octets that a segment carries [tcpi_snd_mss].
+    /// Octets that a segment carries (`tcpi_snd_mss`).
     pub snd_mss: u16,
-    /// Congestion window [tcpi_snd_cwnd].
+    /// Congestion window (`tcpi_snd_cwnd`).
     pub cwnd: u32,
-    /// Slow start threshold [tcpi_snd_ssthresh].
+    /// Slow start threshold (`tcpi_snd_ssthresh`).
     pub ssthresh: u32,
-    /// The peer's window [tcpi_snd_wnd].
+    /// The peer's window (`tcpi_snd_wnd`).
     pub snd_wnd: u32,
-    /// Our window [tcpi_rcv_wnd].
+    /// Our window (`tcpi_rcv_wnd`).
     pub rcv_wnd: u32,
     /// Received in order and not taken by our user.
     pub parked: u32,
-    /// The peer's window scale and ours [tcpi_snd_wscale, tcpi_rcv_wscale].
+    /// The peer's window scale and ours (`tcpi_snd_wscale`, `tcpi_rcv_wscale`).
     pub wscale: (u8, u8),
-    /// Sent and not acknowledged [tcpi_unacked].
+    /// Sent and not acknowledged (`tcpi_unacked`).
     pub in_flight: u32,
-    /// Of that, what the peer has said it holds [tcpi_sacked].
+    /// Of that, what the peer has said it holds (`tcpi_sacked`).
     pub sacked: u32,
-    /// And what counts as lost and was not sent again yet [tcpi_lost].
+    /// And what counts as lost and was not sent again yet (`tcpi_lost`).
     pub lost: u32,
-    /// Queued and never sent [tcpi_notsent_bytes].
+    /// Queued and never sent (`tcpi_notsent_bytes`).
     pub not_sent: u32,
-    /// Acknowledged by the peer since the connection began [tcpi_bytes_acked].
+    /// Acknowledged by the peer since the connection began (`tcpi_bytes_acked`).
     pub delivered: u64,
-    /// Received in order [tcpi_bytes_received].
+    /// Received in order (`tcpi_bytes_received`).
     pub received: u64,
-    /// Segments sent again [tcpi_total_retrans].
+    /// Segments sent again (`tcpi_total_retrans`).
     pub retransmits: u64,
-    /// Reordering was seen, and is allowed for [tcpi_reordering, tcpi_reord_seen].
+    /// Reordering was seen, and is allowed for (`tcpi_reordering`, `tcpi_reord_seen`).
     pub reordering: bool,
-    /// Octets per second at which segments leave, if the sender is paced [tcpi_pacing_rate].
+    /// Octets per second at which segments leave, if the sender is paced (`tcpi_pacing_rate`).
     pub pacing_rate: Option<u64>,
-    /// How fast the path has delivered in the last round trip of which that is known [tcpi_delivery_rate].
+    /// How fast the path has delivered in the last round trip of which that is known (`tcpi_delivery_rate`).
     pub delivery_rate: Option<Rate>,
-    /// SACK was negotiated [TCPI_OPT_SACK].
+    /// SACK was negotiated (`TCPI_OPT_SACK`).
     pub sack: bool,
-    /// Timestamps were negotiated [TCPI_OPT_TIMESTAMPS].
+    /// Timestamps were negotiated (`TCPI_OPT_TIMESTAMPS`).
     pub timestamps: bool,
-    /// ECN was negotiated [TCPI_OPT_ECN].
+    /// ECN was negotiated (`TCPI_OPT_ECN`).
     pub ecn: bool,
 }
 
