@@ -117,14 +117,14 @@ pub struct Session {
 #[derive(Default)]
 pub struct Events {
     pub sessions: HashMap<ConnId, Session>,
-    accepted: Vec<(BindId, ConnId, SocketAddr)>,
+    accepted: Vec<(ConnId, SocketAddr)>,
 }
 
 impl Handler<Vec<u8>> for Events {
-    fn accepted(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64 {
+    fn accepted(&mut self, _: BindId, conn: ConnId, peer: SocketAddr) -> u64 {
         let peer = crate::translate::script_address(peer);
         self.sessions.entry(conn).or_default().accepted = true;
-        self.accepted.push((listener, conn, peer));
+        self.accepted.push((conn, peer));
         0
     }
 
@@ -294,8 +294,9 @@ impl World {
         loop {
             self.stack.advance(self.now, &mut self.events, &mut self.port);
             self.stack.flush(self.now, &mut self.port);
-            for (listener, conn, peer) in std::mem::take(&mut self.events.accepted) {
-                let of = |f: &&mut Flow| f.peer == peer && f.port == listener.port();
+            for (conn, peer) in std::mem::take(&mut self.events.accepted) {
+                let port = self.stack.local_addr(conn).map(|a| a.port());
+                let of = |f: &&mut Flow| f.peer == peer && port.is_none_or(|port| f.port == port);
                 if let Some(f) = self.flows.iter_mut().find(of) {
                     f.conn = Some(conn);
                     f.sent = 0;
