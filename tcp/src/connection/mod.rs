@@ -95,7 +95,8 @@ pub(crate) enum Fate {
     TimeWait,
 }
 
-/// What a call works with besides the connection.
+/// What a call works with besides the connection. The handler comes beside it, to those methods that have something to
+/// tell: there is none when a user sends or closes.
 pub(crate) struct Cx<'a, T> {
     pub now: Time,
     pub net: &'a mut Net,

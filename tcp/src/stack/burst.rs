@@ -32,50 +32,14 @@ impl<B: Buffers> Stack<B> {
         h: &mut impl Handler<B::Frame>,
         tx: &mut impl Transmit<B::Payload>,
     ) {
+        let mut call = Call { stack: self, now, handler: h, tx };
         for frame in burst {
-            self.take(now, frame, h, tx);
+            call.take(frame);
         }
-        self.settle_acks(now, h, tx);
+        call.settle_acks();
     }
 
-    /// Gives a segment to whatever has its addresses.
-    #[inline(always)]
-    pub(super) fn dispatch(
-        &mut self,
-        now: Time,
-        key: Key,
-        segment: &Segment,
-        frame: B::Frame,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        self.net.counters.segments_in += 1;
-        self.net.counters.congestion_marks_in += u64::from(segment.ecn == ecn::CE);
-        let place = self.find(key);
-        if let Some(Place::Connection(index)) = place {
-            if self.acks.index != index {
-                self.settle_acks(now, h, tx);
-            }
-            if let Some(c) = self.connections.get_mut(index)
-                && c.predicts(segment)
-                && self.acks.take(index, c, segment)
-            {
-                self.last = index;
-                let id = c.id(index);
-                c.take_predicted(&mut Cx { now, net: &mut self.net, tx, id }, h, segment, frame);
-                // It may owe an ACK now, and no deadline has come nearer.
-                if c.flags.has(Flags::ACK) && !c.flags.has(Flags::LISTED) && !c.waits_for_neighbour {
-                    c.flags.set(Flags::LISTED);
-                    self.work.push_back(index);
-                }
-                return;
-            }
-        }
-        self.settle_acks(now, h, tx);
-        self.arrive_at(now, (key, place), segment, frame, h, tx);
-    }
-
-    /// What has these addresses: most often the connection that the last segment was for.
+    /// Returns what has these addresses: most often the connection that the last segment was for.
     #[inline(always)]
     pub(super) fn find(&self, key: Key) -> Option<Place> {
         if self.connections.get(self.last).is_some_and(|c| c.key == key) {
@@ -83,37 +47,65 @@ impl<B: Buffers> Stack<B> {
         }
         self.table.get(key).map(Place::unpack)
     }
+}
 
-    /// The ACKs that wait, if any, are over: the newest counts.
+impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
+    /// Gives a segment to whatever has its addresses.
+    #[inline(always)]
+    pub fn dispatch(&mut self, incoming: Incoming<'_, B::Frame>) {
+        let segment = incoming.segment;
+        self.stack.net.counters.segments_in += 1;
+        self.stack.net.counters.congestion_marks_in += u64::from(segment.ecn == ecn::CE);
+        let place = self.stack.find(incoming.key);
+        if let Some(Place::Connection(index)) = place {
+            if self.stack.acks.index != index {
+                self.settle_acks();
+            }
+            let stack = &mut *self.stack;
+            if let Some(c) = stack.connections.get_mut(index)
+                && c.predicts(segment)
+                && stack.acks.take(index, c, segment)
+            {
+                stack.last = index;
+                let mut cx = Cx { now: self.now, net: &mut stack.net, tx: self.tx, id: c.id(index) };
+                c.take_predicted(&mut cx, self.handler, segment, incoming.frame);
+                // It may owe an ACK now, and no deadline has come nearer.
+                if c.flags.has(Flags::ACK) && !c.flags.has(Flags::LISTED) && !c.waits_for_neighbour {
+                    c.flags.set(Flags::LISTED);
+                    stack.work.push_back(index);
+                }
+                return;
+            }
+        }
+        self.settle_acks();
+        self.arrive_at(place, incoming);
+    }
+
+    /// Ends the wait for more ACKs, if there are any: the newest counts.
     #[inline]
-    pub(super) fn settle_acks(
-        &mut self,
-        now: Time,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        if self.acks.index != NOBODY {
-            self.count_acks(now, h, tx);
+    pub fn settle_acks(&mut self) {
+        if self.stack.acks.index != NOBODY {
+            self.count_acks();
         }
     }
 
     #[inline(never)]
-    fn count_acks(&mut self, now: Time, h: &mut impl Handler<B::Frame>, tx: &mut impl Transmit<B::Payload>) {
-        let acks = core::mem::replace(&mut self.acks, Acks::NONE);
-        let Some(c) = self.connections.get_mut(acks.index) else { return };
-        let id = c.id(acks.index);
-        c.arrive_ack(&mut Cx { now, net: &mut self.net, tx, id }, h, &acks.segment(c.key));
-        // RFC 4861 §7.3.1: what TCP hears of its data tells that the neighbour is there.
-        if c.neighbour.is_v6() {
-            self.net.inet6.confirm(c.neighbour, now);
-        }
-        self.note(id.index);
+    fn count_acks(&mut self) {
+        let acks = core::mem::replace(&mut self.stack.acks, Acks::NONE);
+        self.with(acks.index, |c, cx, h| {
+            c.arrive_ack(cx, h, &acks.segment(c.key));
+            // RFC 4861 §7.3.1: what TCP hears of its data tells that the neighbour is there.
+            if c.neighbour.is_v6() {
+                cx.net.inet6.confirm(c.neighbour, cx.now);
+            }
+            Fate::Keep
+        });
     }
 }
 
 impl Acks {
-    /// Takes the ACK of a segment that `c`, the connection at `index`, [predicts](Connection::predicts). False: it is
-    /// neither more news than the last one nor data without news, and nothing has happened.
+    /// Takes the ACK of a segment that `c`, the connection at `index`, [predicts](Connection::predicts). Returns false if
+    /// it is neither more news than the last one nor data without news; nothing has happened then.
     #[inline(always)]
     fn take<B: Buffers>(&mut self, index: u32, c: &mut Connection<B>, s: &Segment) -> bool {
         let waiting = self.index == index;

@@ -12,69 +12,59 @@ use smoltcp::wire::{
 /// Octets of an IPv4 header as we write it.
 const IP_HEADER: usize = wire::IPV4;
 
-impl<B: Buffers> Stack<B> {
-    pub(super) fn receive_icmp(
-        &mut self,
-        now: Time,
-        frame: &[u8],
-        ip: &Ip,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
+impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
+    pub fn receive_icmp(&mut self, frame: &[u8], ip: &Ip) {
         let body = frame.get(ip.payload.clone()).unwrap_or(&[]);
         let sums = ChecksumCapabilities::default();
         let Ok(packet) = Icmpv4Packet::new_checked(body) else {
-            self.net.counters.malformed += 1;
+            self.stack.net.counters.malformed += 1;
             return;
         };
         match packet.msg_type() {
             // An error quotes only the beginning of a packet, so smoltcp's parser refuses it.
             Icmpv4Message::DstUnreachable if packet.verify_checksum() => {
-                self.net.counters.unreachables_in += 1;
+                self.stack.net.counters.unreachables_in += 1;
                 if let Some(quote) = Quote::parse(body) {
-                    self.unreachable(now, &quote, h);
+                    self.unreachable(&quote);
                 }
             }
             // RFC 9293 §3.9.2.2: soft errors.
             Icmpv4Message::TimeExceeded | Icmpv4Message::ParamProblem if packet.verify_checksum() => {
-                if let Some(c) = Quote::parse(body).and_then(|q| self.quoted(&q)) {
-                    c.cold.soft_error = true;
+                if let Some(index) = Quote::parse(body).and_then(|q| self.stack.quoted(&q)) {
+                    self.with(index, |c, _, _| {
+                        c.cold.soft_error = true;
+                        Fate::Keep
+                    });
                 }
             }
             Icmpv4Message::EchoRequest => match Icmpv4Repr::parse(&packet, &sums) {
                 Ok(Icmpv4Repr::EchoRequest { ident, seq_no, data }) => {
                     let reply = Icmpv4Repr::EchoReply { ident, seq_no, data };
-                    self.reply_echo(now, frame, ip, &reply, tx);
+                    self.reply_echo(frame, ip, &reply);
                 }
-                _ => self.net.counters.malformed += 1,
+                _ => self.stack.net.counters.malformed += 1,
             },
             _ => {}
         }
     }
 
-    fn reply_echo(
-        &mut self,
-        now: Time,
-        frame: &[u8],
-        ip: &Ip,
-        reply: &Icmpv4Repr<'_>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
+    fn reply_echo(&mut self, frame: &[u8], ip: &Ip, reply: &Icmpv4Repr<'_>) {
         let len = reply.buffer_len();
+        let Stack { net, scratch, .. } = &mut *self.stack;
         let Some(source) = frame.get(6..12) else { return };
-        if tx.room() == 0 || IP_HEADER + len > usize::from(self.net.cfg.mtu) || !self.net.may_reply(now) {
+        if self.tx.room() == 0 || IP_HEADER + len > usize::from(net.cfg.mtu) || !net.may_reply(self.now) {
             return;
         }
-        self.scratch.clear();
-        self.scratch.resize(ETHERNET + IP_HEADER + len, 0);
-        let mut ethernet = EthernetFrame::new_unchecked(&mut self.scratch[..]);
+        scratch.clear();
+        scratch.resize(ETHERNET + IP_HEADER + len, 0);
+        let mut ethernet = EthernetFrame::new_unchecked(&mut scratch[..]);
         ethernet.set_dst_addr(EthernetAddress::from_bytes(source));
-        ethernet.set_src_addr(EthernetAddress(self.net.cfg.mac));
+        ethernet.set_src_addr(EthernetAddress(net.cfg.mac));
         ethernet.set_ethertype(EthernetProtocol::Ipv4);
         let mut packet = Ipv4Packet::new_unchecked(ethernet.payload_mut());
         let sums = ChecksumCapabilities::default();
         Ipv4Repr {
-            src_addr: self.net.ip,
+            src_addr: net.ip,
             dst_addr: Ipv4Addr::from_bits(ip.src),
             next_header: IpProtocol::Icmp,
             payload_len: len,
@@ -82,48 +72,52 @@ impl<B: Buffers> Stack<B> {
         }
         .emit(&mut packet, &sums);
         reply.emit(&mut Icmpv4Packet::new_unchecked(packet.payload_mut()), &sums);
-        self.net.counters.echo_replies += 1;
-        let loopback = ip.src == self.net.ip.to_bits();
-        self.net.emit_frame(tx, &self.scratch, loopback);
+        net.counters.echo_replies += 1;
+        let loopback = ip.src == net.ip.to_bits();
+        net.emit_frame(self.tx, scratch, loopback);
     }
 
-    /// The connection whose segment an error quotes. Believed only if it quotes octets that are in flight (RFC 5927
-    /// §4.1).
-    fn quoted(&mut self, q: &Quote) -> Option<&mut Connection<B>> {
-        if q.src != self.net.ip.to_bits() {
-            return None;
-        }
-        let Some(Place::Connection(index)) = self.table.get(q.key).map(Place::unpack) else { return None };
-        self.connections.get_mut(index).filter(|c| q.seq.ge(c.snd_una) && q.seq.lt(c.snd_nxt))
+    /// Takes the news that a segment of ours could not be delivered. What no wait can mend is fatal to a connection that
+    /// is being opened, and to no other; everything else is remembered as the reason if the peer stays silent
+    /// (RFC 9293 §3.9.2.2, RFC 5461, RFC 5927 §5.2).
+    fn unreachable(&mut self, q: &Quote) {
+        let Some(index) = self.stack.quoted(q) else { return };
+        self.with(index, |c, cx, _| {
+            let opening = c.state == State::SynSent;
+            match Icmpv4DstUnreachable::from(q.code) {
+                Icmpv4DstUnreachable::FragRequired => {
+                    c.lower_mtu(q.mtu, cx.now);
+                    cx.net.path_shrank(q.key, q.mtu.max(576), cx.now);
+                }
+                Icmpv4DstUnreachable::PortUnreachable | Icmpv4DstUnreachable::ProtoUnreachable if opening => {
+                    return Fate::Closed(CloseReason::Refused);
+                }
+                Icmpv4DstUnreachable::NetProhibited
+                | Icmpv4DstUnreachable::HostProhibited
+                | Icmpv4DstUnreachable::CommProhibited
+                    if opening =>
+                {
+                    return Fate::Closed(CloseReason::Unreachable);
+                }
+                _ => c.cold.soft_error = true,
+            }
+            Fate::Keep
+        });
+    }
+}
+
+impl<B: Buffers> Stack<B> {
+    /// Returns the connection whose segment an error quotes.
+    fn quoted(&self, q: &Quote) -> Option<u32> {
+        if q.src == self.net.ip.to_bits() { self.sender_of(q.key, q.seq) } else { None }
     }
 
-    /// Someone could not deliver a segment of ours. What no wait can mend is fatal to a connection that is being opened,
-    /// and to no other; everything else is remembered as the reason if the peer stays silent (RFC 9293 §3.9.2.2,
-    /// RFC 5461, RFC 5927 §5.2).
-    fn unreachable(&mut self, now: Time, q: &Quote, h: &mut impl Handler<B::Frame>) {
-        let Some(Place::Connection(index)) = self.table.get(q.key).map(Place::unpack) else { return };
-        let Some(c) = self.quoted(q) else { return };
-        let id = c.id(index);
-        let opening = c.state == State::SynSent;
-        let mut fate = Fate::Keep;
-        match Icmpv4DstUnreachable::from(q.code) {
-            Icmpv4DstUnreachable::FragRequired => {
-                c.lower_mtu(q.mtu, now);
-                self.net.path_shrank(q.key, q.mtu.max(576), now);
-            }
-            Icmpv4DstUnreachable::PortUnreachable | Icmpv4DstUnreachable::ProtoUnreachable if opening => {
-                fate = Fate::Closed(CloseReason::Refused);
-            }
-            Icmpv4DstUnreachable::NetProhibited
-            | Icmpv4DstUnreachable::HostProhibited
-            | Icmpv4DstUnreachable::CommProhibited
-                if opening =>
-            {
-                fate = Fate::Closed(CloseReason::Unreachable);
-            }
-            _ => c.cold.soft_error = true,
-        }
-        self.settle(now, id, fate, h);
+    /// Returns the connection that sent a segment which an error quotes. The error is believed only if octets in flight
+    /// are quoted (RFC 5927 §4.1).
+    pub(super) fn sender_of(&self, key: Key, seq: Seq) -> Option<u32> {
+        let Some(Place::Connection(index)) = self.table.get(key).map(Place::unpack) else { return None };
+        let c = self.connections.get(index)?;
+        (seq.ge(c.snd_una) && seq.lt(c.snd_nxt)).then_some(index)
     }
 }
 

@@ -12,23 +12,17 @@ use core::net::Ipv6Addr;
 /// Nobody has the port: the code of an unreachable message.
 const PORT: u8 = 4;
 
-impl<B: Buffers> Stack<B> {
-    pub(super) fn receive_icmp6(
-        &mut self,
-        now: Time,
-        frame: &[u8],
-        ip: &Ip6,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
+impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
+    pub fn receive_icmp6(&mut self, frame: &[u8], ip: &Ip6) {
+        let net = &mut self.stack.net;
         let message = frame.get(ip.payload.clone()).unwrap_or(&[]);
         let pseudo = pseudo_sum(ip.src, ip.dst, next::ICMP, message.len());
         if message.len() < 8 || sum::add(pseudo, sum::sum(message)) != 0xffff {
-            self.net.counters.malformed += 1;
+            net.counters.malformed += 1;
             return;
         }
         // While it is not certain that an address is ours, only that question counts.
-        let tentative = !ip.dst.is_multicast() && !self.net.inet6.is_own(ip.dst);
+        let tentative = !ip.dst.is_multicast() && !net.inet6.is_own(ip.dst);
         match message[0] {
             kind::LISTENER_QUERY
             | kind::ROUTER_ADVERTISEMENT
@@ -37,86 +31,73 @@ impl<B: Buffers> Stack<B> {
             | kind::REDIRECT => {
                 let Some(src_mac) = frame.get(6..12).and_then(|m| m.try_into().ok()) else { return };
                 let arrival = Arrival { src_mac, src: ip.src, dst: ip.dst, hop_limit: ip.hop_limit, message };
-                let resolved = self.net.inet6.receive(now, &arrival);
-                self.net.counters.nd_in += u64::from(ip.hop_limit == HOP_LIMIT);
-                self.net.counters.nd_conflicts = self.net.inet6.conflicts().0;
+                let resolved = net.inet6.receive(self.now, &arrival);
+                net.counters.nd_in += u64::from(ip.hop_limit == HOP_LIMIT);
+                net.counters.nd_conflicts = net.inet6.conflicts().0;
                 if let Some(resolved) = resolved {
-                    self.wake_waiters(now, resolved, h);
+                    self.wake_waiters(resolved);
                 }
             }
             _ if tentative || is_no_host(ip.src) || ip.dst.is_multicast() => {}
-            kind::ECHO_REQUEST => self.reply_echo6(now, frame, ip, message, tx),
+            kind::ECHO_REQUEST => self.reply_echo6(frame, ip, message),
             kind::UNREACHABLE => {
-                self.net.counters.unreachables_in += 1;
-                if let Some(q) = self.quote6(message) {
-                    self.unreachable6(now, message[1], &q, h);
+                net.counters.unreachables_in += 1;
+                if let Some(q) = self.stack.quote6(message) {
+                    self.unreachable6(message[1], &q);
                 }
             }
             kind::TOO_BIG => {
-                if let Some(q) = self.quote6(message) {
+                if let Some(q) = self.stack.quote6(message) {
                     let mtu = u32::from_be_bytes([message[4], message[5], message[6], message[7]]);
-                    self.too_big(now, &q, u16::try_from(mtu).unwrap_or(u16::MAX), h);
+                    self.too_big(&q, u16::try_from(mtu).unwrap_or(u16::MAX));
                 }
             }
             // The host does not know TCP: what IPv4 calls protocol unreachable.
             kind::PROBLEM if message[1] == problem::NEXT_HEADER => {
-                if let Some(q) = self.quote6(message) {
-                    self.unreachable6(now, PORT, &q, h);
+                if let Some(q) = self.stack.quote6(message) {
+                    self.unreachable6(PORT, &q);
                 }
             }
             kind::TIME_EXCEEDED | kind::PROBLEM => {
-                if let Some(c) = self.quote6(message).and_then(|q| self.sender_of(&q)) {
-                    c.cold.soft_error = true;
+                if let Some(q) = self.stack.quote6(message) {
+                    self.with_sender_of(&q, |c, _| {
+                        c.cold.soft_error = true;
+                        Fate::Keep
+                    });
                 }
             }
             _ => {}
         }
     }
 
-    fn reply_echo6(
-        &mut self,
-        now: Time,
-        frame: &[u8],
-        ip: &Ip6,
-        request: &[u8],
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        let fits = ipv6::HEADER + request.len() <= usize::from(self.net.inet6.mtu);
+    fn reply_echo6(&mut self, frame: &[u8], ip: &Ip6, request: &[u8]) {
+        let net = &mut self.stack.net;
+        let fits = ipv6::HEADER + request.len() <= usize::from(net.inet6.mtu);
         let Some(dst_mac) = frame.get(6..12).and_then(|m| m.try_into().ok()) else { return };
-        if tx.room() == 0 || !fits || request[1] != 0 || !self.net.may_reply(now) {
+        if self.tx.room() == 0 || !fits || request[1] != 0 || !net.may_reply(self.now) {
             return;
         }
+        net.counters.echo_replies += 1;
         let mut reply = request.to_vec();
         reply[0] = kind::ECHO_REPLY;
         reply[2..4].fill(0);
-        self.net.counters.echo_replies += 1;
-        self.send_icmp6(dst_mac, ip, &reply, tx);
+        self.send_icmp6(dst_mac, ip, &reply);
     }
 
     /// Answers a packet with a message, back the way it came.
-    fn send_icmp6(&mut self, dst_mac: [u8; 6], ip: &Ip6, message: &[u8], tx: &mut impl Transmit<B::Payload>) {
-        let own = self.net.inet6.is_own(ip.dst).then_some(ip.dst);
-        let Some(src) = own.or_else(|| self.net.inet6.source_for(ip.src)) else { return };
-        let envelope = Envelope {
-            dst_mac,
-            src_mac: self.net.cfg.mac,
-            src,
-            dst: ip.src,
-            hop_limit: self.net.inet6.hop_limit,
-        };
-        let loopback = self.net.inet6.is_own(ip.src);
-        self.net.emit_frame(tx, &message::frame(&envelope, message), loopback);
+    fn send_icmp6(&mut self, dst_mac: [u8; 6], ip: &Ip6, message: &[u8]) {
+        let net = &mut self.stack.net;
+        let own = net.inet6.is_own(ip.dst).then_some(ip.dst);
+        let Some(src) = own.or_else(|| net.inet6.source_for(ip.src)) else { return };
+        let envelope =
+            Envelope { dst_mac, src_mac: net.cfg.mac, src, dst: ip.src, hop_limit: net.inet6.hop_limit };
+        let loopback = net.inet6.is_own(ip.src);
+        net.emit_frame(self.tx, &message::frame(&envelope, message), loopback);
     }
 
-    /// Tells who sent a packet what is wrong with it, unless that could go round in circles or hit many (RFC 4443 §2.4 e).
-    pub(super) fn complain6(
-        &mut self,
-        now: Time,
-        frame: &[u8],
-        ip: &Ip6,
-        c: Complaint,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
+    /// Tells the sender of a packet what is wrong with it, unless that could go round in circles or hit many (RFC 4443
+    /// §2.4 e).
+    pub fn complain6(&mut self, frame: &[u8], ip: &Ip6, c: Complaint) {
         let group = ip.dst.is_multicast() || frame.first().is_some_and(|b| b & 1 != 0);
         // An error, or what cannot be told from one.
         let about_error = ip.protocol == next::ICMP
@@ -125,18 +106,52 @@ impl<B: Buffers> Stack<B> {
             return;
         }
         let Some(dst_mac) = frame.get(6..12).and_then(|m| m.try_into().ok()) else { return };
-        if tx.room() == 0 || !self.net.may_complain(now) {
+        if self.tx.room() == 0 || !self.stack.net.may_complain(self.now) {
             return;
         }
         let quoted = frame.get(ip.packet.clone()).unwrap_or(&[]);
         let most = usize::from(MIN_MTU) - ipv6::HEADER - 8;
         let mut m = message::header(c.kind, c.code, c.pointer.to_be_bytes());
         m.extend(quoted.iter().take(most));
-        self.net.counters.icmp_errors_out += 1;
-        self.send_icmp6(dst_mac, ip, &m, tx);
+        self.stack.net.counters.icmp_errors_out += 1;
+        self.send_icmp6(dst_mac, ip, &m);
     }
 
-    /// What an error quotes, if it is a segment of ours.
+    /// Does as `unreachable` of IPv4: what no wait can mend ends a connection that is being opened, and no other.
+    fn unreachable6(&mut self, code: u8, q: &Quote6) {
+        const PROHIBITED: u8 = 1;
+        const POLICY: u8 = 5;
+        const REJECTED: u8 = 6;
+        self.with_sender_of(q, |c, _| {
+            let opening = c.state == State::SynSent;
+            match code {
+                PORT if opening => return Fate::Closed(CloseReason::Refused),
+                PROHIBITED | POLICY | REJECTED if opening => return Fate::Closed(CloseReason::Unreachable),
+                _ => c.cold.soft_error = true,
+            }
+            Fate::Keep
+        });
+    }
+
+    /// Lowers the path MTU (RFC 8201 §4). What claims less than every link carries is not believed.
+    fn too_big(&mut self, q: &Quote6, mtu: u16) {
+        self.with_sender_of(q, |c, cx| {
+            c.lower_mtu(mtu, cx.now);
+            cx.net.path_shrank(q.key, mtu.max(MIN_MTU), cx.now);
+            Fate::Keep
+        });
+    }
+
+    /// Calls into the connection whose segment an error quotes, as [`with`](Self::with).
+    fn with_sender_of(&mut self, q: &Quote6, f: impl FnOnce(&mut Connection<B>, &mut Cx<'_, T>) -> Fate) {
+        if let Some(index) = self.stack.sender_of(q.key, q.seq) {
+            self.with(index, |c, cx, _| f(c, cx));
+        }
+    }
+}
+
+impl<B: Buffers> Stack<B> {
+    /// Returns what an error quotes, if that is a segment of TCP.
     fn quote6(&self, message: &[u8]) -> Option<Quote6> {
         let packet = message.get(8..)?;
         let header: &[u8; ipv6::HEADER] = packet.first_chunk()?;
@@ -150,40 +165,6 @@ impl<B: Buffers> Stack<B> {
         let path = self.net.paths.find(src, dst)?;
         let key = Key::v6(path, u16::from_be_bytes([d0, d1]), u16::from_be_bytes([s0, s1]));
         Some(Quote6 { key, seq: Seq(u32::from_be_bytes([q0, q1, q2, q3])) })
-    }
-
-    /// The connection whose segment is quoted. Believed only if its octets are in flight (RFC 5927 §4.1).
-    fn sender_of(&mut self, q: &Quote6) -> Option<&mut Connection<B>> {
-        let Some(Place::Connection(index)) = self.table.get(q.key).map(Place::unpack) else { return None };
-        self.connections.get_mut(index).filter(|c| q.seq.ge(c.snd_una) && q.seq.lt(c.snd_nxt))
-    }
-
-    /// As `unreachable` of IPv4: what no wait can mend ends a connection that is being opened, and no other.
-    fn unreachable6(&mut self, now: Time, code: u8, q: &Quote6, h: &mut impl Handler<B::Frame>) {
-        const PROHIBITED: u8 = 1;
-        const POLICY: u8 = 5;
-        const REJECTED: u8 = 6;
-        let Some(Place::Connection(index)) = self.table.get(q.key).map(Place::unpack) else { return };
-        let Some(c) = self.sender_of(q) else { return };
-        let id = c.id(index);
-        let opening = c.state == State::SynSent;
-        let mut fate = Fate::Keep;
-        match code {
-            PORT if opening => fate = Fate::Closed(CloseReason::Refused),
-            PROHIBITED | POLICY | REJECTED if opening => fate = Fate::Closed(CloseReason::Unreachable),
-            _ => c.cold.soft_error = true,
-        }
-        self.settle(now, id, fate, h);
-    }
-
-    /// RFC 8201 §4. What claims less than every link carries is not believed.
-    fn too_big(&mut self, now: Time, q: &Quote6, mtu: u16, h: &mut impl Handler<B::Frame>) {
-        let Some(Place::Connection(index)) = self.table.get(q.key).map(Place::unpack) else { return };
-        let Some(c) = self.sender_of(q) else { return };
-        let id = c.id(index);
-        c.lower_mtu(mtu, now);
-        self.net.path_shrank(q.key, mtu.max(MIN_MTU), now);
-        self.settle(now, id, Fate::Keep, h);
     }
 }
 

@@ -8,125 +8,122 @@ use core::net::Ipv6Addr;
 /// Pairs of addresses without anybody that a pass may leave behind.
 const MAX_IDLE_PATHS: usize = 256;
 
-impl<B: Buffers> Stack<B> {
-    pub(super) fn receive_ipv6(
-        &mut self,
-        now: Time,
-        frame: B::Frame,
-        at: usize,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
+impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
+    pub fn receive_ipv6(&mut self, frame: B::Frame, at: usize) {
         let Some(mut ip) = ipv6::parse(&frame, at) else {
-            self.net.counters.malformed += 1;
+            self.stack.net.counters.malformed += 1;
             return;
         };
         let to_station = frame.bytes().first().is_some_and(|b| b & 1 == 0);
         if ip.protocol == next::TCP
             && to_station
-            && let Some(path) = self.net.paths.find(ip.dst, ip.src)
+            && let Some(path) = self.stack.net.paths.find(ip.dst, ip.src)
         {
-            return self.receive_tcp6(now, frame, &ip, path, h, tx);
+            return self.receive_tcp6(frame, &ip, path);
         }
-        self.settle_acks(now, h, tx);
+        self.settle_acks();
         // What connections have is in use by hosts; everything else is looked at.
-        let inet = &self.net.inet6;
+        let net = &mut self.stack.net;
+        let inet = &net.inet6;
         let group = ip.dst.is_multicast();
         if !(if group { inet.hears(ip.dst) } else { inet.is_own(ip.dst) || inet.is_tentative(ip.dst) }) {
-            self.net.counters.not_for_us += 1;
+            net.counters.not_for_us += 1;
             return;
         }
         if ip.src.is_multicast() || ip.src.is_loopback() {
-            self.net.counters.malformed += 1;
+            net.counters.malformed += 1;
             return;
         }
         if let Err(refused) = ipv6::skip_extensions(frame.bytes(), &mut ip) {
-            return self.refuse_ipv6(now, frame.bytes(), &ip, refused, tx);
+            return self.refuse_ipv6(frame.bytes(), &ip, refused);
         }
         match ip.protocol {
-            next::ICMP => self.receive_icmp6(now, frame.bytes(), &ip, h, tx),
+            next::ICMP => self.receive_icmp6(frame.bytes(), &ip),
             // Groups are nothing to TCP; and what is unicast comes as such.
-            _ if group || !to_station || !self.net.inet6.is_own(ip.dst) => self.net.counters.not_for_us += 1,
-            _ if is_no_host(ip.src) => self.net.counters.malformed += 1,
+            _ if group || !to_station || !net.inet6.is_own(ip.dst) => net.counters.not_for_us += 1,
+            _ if is_no_host(ip.src) => net.counters.malformed += 1,
             next::TCP => {
-                let own = self.net.inet6.is_own(ip.src);
-                if let Some(path) = self.net.paths.intern(ip.dst, ip.src, own) {
-                    self.receive_tcp6(now, frame, &ip, path, h, tx);
+                let own = net.inet6.is_own(ip.src);
+                if let Some(path) = net.paths.intern(ip.dst, ip.src, own) {
+                    self.receive_tcp6(frame, &ip, path);
                 }
-                if self.net.paths.idle() > MAX_IDLE_PATHS {
-                    self.net.paths.collect();
+                let paths = &mut self.stack.net.paths;
+                if paths.idle() > MAX_IDLE_PATHS {
+                    paths.collect();
                 }
             }
             next::UDP => {
-                self.net.counters.unknown_protocol += 1;
-                self.complain6(now, frame.bytes(), &ip, Complaint::PORT, tx);
+                net.counters.unknown_protocol += 1;
+                self.complain6(frame.bytes(), &ip, Complaint::PORT);
             }
             _ => {
-                self.net.counters.unknown_protocol += 1;
+                net.counters.unknown_protocol += 1;
                 let complaint = Complaint::problem(problem::NEXT_HEADER, ip.named_at);
-                self.complain6(now, frame.bytes(), &ip, complaint, tx);
+                self.complain6(frame.bytes(), &ip, complaint);
             }
         }
     }
 
-    fn receive_tcp6(
-        &mut self,
-        now: Time,
-        frame: B::Frame,
-        ip: &Ip6,
-        path: u32,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
+    fn receive_tcp6(&mut self, frame: B::Frame, ip: &Ip6, path: u32) {
         let pseudo = |len| pseudo_sum(ip.src, ip.dst, PROTO_TCP, len);
         let mut segment = Segment { ecn: ip.ecn, ..Segment::default() };
         let trusted = broken(Rule::Checksum);
         if let Err(refused) = wire::parse_tcp(&frame, &ip.payload, pseudo, trusted, &mut segment) {
-            return self.refuse_segment(refused, wire::is_unfilled(&frame, &ip.payload, pseudo));
+            let unfilled = wire::is_unfilled(&frame, &ip.payload, pseudo);
+            return self.stack.refuse_segment(refused, unfilled);
         }
         let key = Key::v6(path, segment.remote_port, segment.local_port);
         // RFC 4861 §7.3.1: what TCP hears of its data tells that the neighbour is there.
-        let sender = match self.find(key) {
-            Some(Place::Connection(i)) => self.connections.get(i).map(|c| (i, c.generation, c.snd_una)),
+        let sender = match self.stack.find(key) {
+            Some(Place::Connection(i)) => self.stack.connections.get(i).map(|c| (i, c.generation, c.snd_una)),
             _ => None,
         };
-        self.dispatch(now, key, &segment, frame, h, tx);
+        self.dispatch(Incoming { key, segment: &segment, frame });
         if let Some((i, generation, una)) = sender
-            && let Some(c) = self.connections.get(i).filter(|c| c.generation == generation)
+            && let Some(c) = self.stack.connections.get(i).filter(|c| c.generation == generation)
             && c.snd_una != una
             && c.neighbour.is_v6()
         {
-            self.net.inet6.confirm(c.neighbour, now);
+            self.stack.net.inet6.confirm(c.neighbour, self.now);
         }
     }
 
-    fn refuse_ipv6(
-        &mut self,
-        now: Time,
-        frame: &[u8],
-        ip: &Ip6,
-        refused: Refused6,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        let counters = &mut self.net.counters;
+    fn refuse_ipv6(&mut self, frame: &[u8], ip: &Ip6, refused: Refused6) {
+        let counters = &mut self.stack.net.counters;
         match refused {
             Refused6::Malformed => counters.malformed += 1,
             Refused6::Ignore => counters.unknown_protocol += 1,
             Refused6::Fragment { first } => {
                 counters.fragments += 1;
-                // We never put them together. Who sends them hears so at once instead of after a minute.
+                // We never put them together. Their sender hears so at once instead of after a minute.
                 if first {
-                    self.complain6(now, frame, ip, Complaint::REASSEMBLY, tx);
+                    self.complain6(frame, ip, Complaint::REASSEMBLY);
                 }
             }
             Refused6::Problem { code, at, even_group } => {
                 counters.malformed += 1;
                 let complaint = Complaint { even_group, ..Complaint::problem(code, at) };
-                self.complain6(now, frame, ip, complaint, tx);
+                self.complain6(frame, ip, complaint);
             }
         }
     }
 
+    /// Runs the timers of IPv6.
+    #[inline]
+    pub fn run_inet6_timers(&mut self) {
+        if !self.stack.net.inet6.is_enabled() {
+            return;
+        }
+        self.stack.net.inet6.advance(self.now);
+        while let Some(resolved) = self.stack.net.inet6.advance_neighbours(self.now) {
+            if let Some(resolved) = resolved {
+                self.wake_waiters(resolved);
+            }
+        }
+    }
+}
+
+impl<B: Buffers> Stack<B> {
     /// The number of the addresses of packets to `ip`.
     pub(super) fn path_to(&mut self, ip: Ipv6Addr) -> Result<u32, ConnectError> {
         let source = self.net.inet6.source_for(ip).ok_or(ConnectError::Unreachable(ip.into()))?;
@@ -137,20 +134,6 @@ impl<B: Buffers> Stack<B> {
     pub(super) fn path_from(&mut self, source: Ipv6Addr, ip: Ipv6Addr) -> Result<u32, ConnectError> {
         let own = self.net.inet6.is_own(ip);
         self.net.paths.intern(source, ip, own).ok_or(ConnectError::TooMany)
-    }
-
-    /// Runs the timers of IPv6.
-    #[inline]
-    pub(super) fn advance_inet6(&mut self, now: Time, h: &mut impl Handler<B::Frame>) {
-        if !self.net.inet6.is_enabled() {
-            return;
-        }
-        self.net.inet6.advance(now);
-        while let Some(resolved) = self.net.inet6.advance_neighbours(now) {
-            if let Some(resolved) = resolved {
-                self.wake_waiters(now, resolved, h);
-            }
-        }
     }
 
     /// Sends what IPv6 has to say on the link, and forgets addresses that nobody has any more.

@@ -3,11 +3,13 @@
 mod audit;
 mod bind;
 mod burst;
+mod call;
 mod foresee;
 mod icmp;
 mod icmp6;
 mod ipv6;
 mod passive;
+mod receive;
 mod user;
 
 use crate::arp::{Claim, Resolved};
@@ -29,7 +31,9 @@ use crate::wire::{
     self, Ip, PROTO_ICMP, PROTO_TCP, Refused, Segment, TYPE_ARP, TYPE_IPV4, TYPE_IPV6, TYPE_TAG, flag,
 };
 use burst::Acks;
+use call::Call;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use receive::Incoming;
 use std::collections::{HashMap, VecDeque};
 use thiserror::Error;
 
@@ -172,200 +176,6 @@ impl<B: Buffers> Stack<B> {
         self.receive_burst(now, [frame], h, tx);
     }
 
-    #[inline]
-    fn take(
-        &mut self,
-        now: Time,
-        frame: B::Frame,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        self.net.counters.frames_in += 1;
-        let is_usual = frame.bytes().first_chunk().is_some_and(|h: &[u8; wire::ETHERNET]| {
-            h.starts_with(&self.net.cfg.mac) && h.ends_with(&TYPE_IPV4.to_be_bytes())
-        });
-        if is_usual && self.net.cfg.vlan.is_none() {
-            self.receive_ipv4(now, frame, wire::ETHERNET, h, tx);
-        } else {
-            self.receive_other(now, frame, h, tx);
-        }
-    }
-
-    /// Takes a frame that may be anything.
-    #[inline(never)]
-    fn receive_other(
-        &mut self,
-        now: Time,
-        frame: B::Frame,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        let bytes = frame.bytes();
-        let for_us = bytes.starts_with(&self.net.cfg.mac)
-            || bytes.starts_with(&[0xff; 6])
-            || self.net.inet6.hears_frames_to(bytes);
-        let (kind, at) = match wire::ether_type(bytes) {
-            Some(TYPE_TAG) => self.untag(bytes),
-            kind if self.net.cfg.vlan.is_none() => (kind, wire::ETHERNET),
-            _ => (Some(OTHER_VLAN), wire::ETHERNET),
-        };
-        match kind {
-            _ if !for_us => self.net.counters.not_for_us += 1,
-            Some(TYPE_IPV4) => self.receive_ipv4(now, frame, at, h, tx),
-            Some(TYPE_IPV6) => self.receive_ipv6(now, frame, at, h, tx),
-            Some(TYPE_ARP) => {
-                self.settle_acks(now, h, tx);
-                self.receive_arp(now, bytes.get(at - wire::ETHERNET..).unwrap_or(&[]), h, tx);
-            }
-            Some(OTHER_VLAN) => self.net.counters.other_vlan += 1,
-            Some(_) => self.net.counters.unknown_protocol += 1,
-            None => self.net.counters.malformed += 1,
-        }
-    }
-
-    /// What a frame with a tag carries, and where. A tag of VLAN zero is none but for its priority (IEEE 802.1Q), so
-    /// stacks without a VLAN take it.
-    fn untag(&self, frame: &[u8]) -> (Option<u16>, usize) {
-        let at = wire::ETHERNET + wire::TAG;
-        match wire::tagged(frame) {
-            Some((vlan, kind)) if vlan == self.net.cfg.vlan.unwrap_or(0) => (Some(kind), at),
-            Some(_) => (Some(OTHER_VLAN), at),
-            None => (None, at),
-        }
-    }
-
-    #[inline(always)]
-    fn receive_ipv4(
-        &mut self,
-        now: Time,
-        frame: B::Frame,
-        at: usize,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        let ip = match wire::parse_ipv4(&frame, at) {
-            Ok(ip) => ip,
-            Err(refused) => {
-                let c = &mut self.net.counters;
-                *match refused {
-                    Refused::Malformed => &mut c.malformed,
-                    Refused::BadChecksum => &mut c.bad_ip_checksum,
-                    Refused::Fragment => &mut c.fragments,
-                } += 1;
-                return;
-            }
-        };
-        // Broadcasts and groups are nothing to TCP or echo (RFC 1122 §3.2.2.6, §4.2.3.10).
-        let group = frame.bytes().first().is_none_or(|b| b & 1 != 0);
-        if ip.dst != self.net.ip.to_bits() || ip.dst == 0 || group {
-            self.net.counters.not_for_us += 1;
-            return;
-        }
-        let source = Ipv4Addr::from_bits(ip.src);
-        let may_be_none = matches!(ip.src >> 24, 0 | 127 | 224..);
-        if may_be_none
-            && (source.octets()[0] == 0
-                || source.is_broadcast()
-                || source.is_multicast()
-                || source.is_loopback())
-        {
-            self.net.counters.malformed += 1;
-            return;
-        }
-        match ip.protocol {
-            PROTO_TCP => self.receive_tcp(now, frame, &ip, h, tx),
-            PROTO_ICMP => {
-                self.settle_acks(now, h, tx);
-                self.receive_icmp(now, frame.bytes(), &ip, h, tx);
-            }
-            _ => self.net.counters.unknown_protocol += 1,
-        }
-    }
-
-    #[inline(always)]
-    fn receive_tcp(
-        &mut self,
-        now: Time,
-        frame: B::Frame,
-        ip: &Ip,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        let pseudo = |len| ip.pseudo_sum(len);
-        let mut segment = Segment { ecn: ip.ecn, ..Segment::default() };
-        let trusted = broken(Rule::Checksum);
-        if let Err(refused) = wire::parse_tcp(&frame, &ip.payload, pseudo, trusted, &mut segment) {
-            return self.refuse_segment(refused, wire::is_unfilled(&frame, &ip.payload, pseudo));
-        }
-        let key = Key::new(ip.src, segment.remote_port, segment.local_port);
-        self.dispatch(now, key, &segment, frame, h, tx);
-    }
-
-    /// Counts a segment that cannot be used.
-    fn refuse_segment(&mut self, refused: Refused, unfilled: bool) {
-        if refused == Refused::BadChecksum {
-            self.net.counters.bad_tcp_checksum += 1;
-            self.net.counters.unfilled_tcp_checksum += u64::from(unfilled);
-        } else {
-            self.net.counters.malformed += 1;
-        }
-    }
-
-    /// A segment arrives that is not what was to be expected.
-    #[inline(never)]
-    fn arrive_at(
-        &mut self,
-        now: Time,
-        (key, place): (Key, Option<Place>),
-        segment: &Segment,
-        frame: B::Frame,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        match place {
-            Some(Place::Connection(i)) => self.arrive(now, i, segment, frame, h, tx),
-            Some(Place::Embryo(i)) => self.arrive_embryo(now, i, segment, frame, h, tx),
-            Some(Place::TimeWait(i)) => self.arrive_timewait(now, i, segment, frame, h, tx),
-            None => self.arrive_new(now, (key, None), segment, frame, h, tx),
-        }
-    }
-
-    fn arrive(
-        &mut self,
-        now: Time,
-        index: u32,
-        segment: &Segment,
-        frame: B::Frame,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        self.last = index;
-        let Some(c) = self.connections.get_mut(index) else { return };
-        let id = c.id(index);
-        let fate = c.arrive(&mut Cx { now, net: &mut self.net, tx, id }, h, segment, frame);
-        self.settle(now, id, fate, h);
-    }
-
-    fn receive_arp(
-        &mut self,
-        now: Time,
-        frame: &[u8],
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        let (resolved, reply) = self.net.arp.receive(frame, now);
-        self.net.counters.arp_conflicts = self.net.arp.conflicts().0;
-        if let Some(reply) = reply
-            && tx.room() > 0
-        {
-            self.net.counters.arp_replies_out += 1;
-            self.net.emit_frame(tx, &reply, false);
-        }
-        if let Some(resolved) = resolved {
-            self.wake_waiters(now, resolved, h);
-        }
-    }
-
     /// Runs the timers that are due, and reports connections that ended in a call without a handler.
     pub fn advance(&mut self, now: Time, h: &mut impl Handler<B::Frame>, tx: &mut impl Transmit<B::Payload>) {
         for (id, tag, reason) in self.ended.drain(..) {
@@ -375,24 +185,7 @@ impl<B: Buffers> Stack<B> {
         if self.wheel.is_settled(now) {
             return;
         }
-        while let Some(index) = self.wheel.poll(now) {
-            let Some(c) = self.connections.get_mut(index) else { continue };
-            let id = c.id(index);
-            c.armed = Time::MAX;
-            let mut fate = Fate::Keep;
-            if c.deadline(&self.net) <= now {
-                fate = c.on_timer(&mut Cx { now, net: &mut self.net, tx, id });
-            }
-            self.settle(now, id, fate, h);
-        }
-        self.advance_passive(now, tx);
-        self.net.arp.advance_claim(now);
-        while let Some(resolved) = self.net.arp.advance(now) {
-            if let Some(resolved) = resolved {
-                self.wake_waiters(now, resolved, h);
-            }
-        }
-        self.advance_inet6(now, h);
+        Call { stack: self, now, handler: h, tx }.run_timers();
     }
 
     /// Sends what accumulated during a pass: ARP requests, ACKs for in-order data, and what waited for room.
@@ -536,31 +329,6 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    #[inline]
-    fn settle(&mut self, now: Time, id: ConnId, fate: Fate, h: &mut impl Handler<B::Frame>) {
-        match fate {
-            Fate::Keep => self.note(id.index),
-            Fate::Closed(reason) => {
-                if let Some(tag) = self.remove(id.index) {
-                    h.closed(id, tag, reason);
-                }
-            }
-            Fate::TimeWait => {
-                let rest = self.connections.get(id.index).map(|c| c.time_wait(now, &self.net));
-                if let Some(c) = self.take_out(id.index) {
-                    if c.cold.port == PortFrom::Binding {
-                        self.ports.release(c.key.local_port(), self.net.remote(c.key));
-                    }
-                    if let Some(rest) = rest {
-                        self.begin_timewait(rest);
-                    }
-                    let tag = c.tag;
-                    h.closed(id, tag, CloseReason::Graceful);
-                }
-            }
-        }
-    }
-
     /// Puts something under its addresses.
     fn enter(&mut self, key: Key, place: Place) {
         self.net.key_used(key);
@@ -610,30 +378,6 @@ impl<B: Buffers> Stack<B> {
         self.net.release(c.neighbour);
         self.net.held.changed(index, c.held(), 0);
         Some(c)
-    }
-
-    /// Whoever waited for a neighbour goes on, or gives up.
-    fn wake_waiters(&mut self, now: Time, resolved: Resolved, h: &mut impl Handler<B::Frame>) {
-        let (Resolved::Found(n) | Resolved::Absent(n)) = resolved;
-        let found = matches!(resolved, Resolved::Found(_));
-        self.net.counters.arp_failures += u64::from(!found);
-        for id in self.net.take_waiters(n) {
-            self.wake_connection(now, id, found, h);
-        }
-    }
-
-    fn wake_connection(&mut self, now: Time, id: ConnId, found: bool, h: &mut impl Handler<B::Frame>) {
-        let Some(c) = self.get_mut(id) else { return };
-        c.waits_for_neighbour = false;
-        let mut fate = Fate::Keep;
-        if found {
-            c.flags.set(Flags::OUTPUT);
-        } else if c.state == State::SynSent {
-            fate = Fate::Closed(CloseReason::Unreachable);
-        } else {
-            c.cold.soft_error = true; // RFC 1122 §4.2.3.9: others go on trying
-        }
-        self.settle(now, id, fate, h);
     }
 }
 

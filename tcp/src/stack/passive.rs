@@ -9,126 +9,276 @@ use crate::seq::Seq;
 use crate::timewait::Verdict;
 use crate::wire::{Options, SynOptions, TcpFields, Timestamps, put_syn, put_timestamps};
 
-impl<B: Buffers> Stack<B> {
-    /// A segment for addresses that have nothing (RFC 9293 §3.10.7.1 and §3.10.7.2). Where they had a connection before,
-    /// our initial sequence number must not lie below a certain one.
-    pub(super) fn arrive_new(
-        &mut self,
-        now: Time,
-        (key, above): (Key, Option<Seq>),
-        s: &Segment,
-        frame: B::Frame,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        let Some(mac) = source_mac(&frame) else { return };
-        let Some(listener) = self.listener_at(key) else {
-            self.net.counters.no_connection += 1;
-            return self.refuse(now, key, s, &frame, tx);
+impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
+    /// Takes a segment for addresses that have nothing (RFC 9293 §3.10.7.1 and §3.10.7.2). Where they had a connection
+    /// before, our initial sequence number must not lie below `above`.
+    pub fn arrive_new(&mut self, incoming: Incoming<'_, B::Frame>, above: Option<Seq>) {
+        let Some(mac) = incoming.source_mac() else { return };
+        let Some(listener) = self.stack.listener_at(incoming.key) else {
+            self.stack.net.counters.no_connection += 1;
+            return self.refuse(&incoming);
         };
-        let mut embryo = self.conceive(now, key, listener, s, mac);
+        let s = incoming.segment;
+        let mut embryo = self.conceive(listener, &incoming, mac);
         embryo.iss = above.map_or(embryo.iss, |above| embryo.iss.max(above));
         match s.flags & (flag::RST | flag::ACK | flag::SYN) {
-            flag::SYN => self.begin_embryo(now, embryo, tx),
-            flag::ACK if now < self.cookies_until && !self.is_full() => match self.eat_cookie(now, embryo, s)
-            {
-                Some(e) => self.complete(now, &e, s, frame, h, tx),
-                None => self.refuse(now, key, s, &frame, tx),
+            flag::SYN => self.begin_embryo(embryo),
+            flag::ACK if self.takes_cookies() => match self.eat_cookie(embryo, s) {
+                Some(e) => self.complete(&e, incoming),
+                None => self.refuse(&incoming),
             },
-            f if f & flag::RST == 0 && f & flag::ACK != 0 => self.refuse(now, key, s, &frame, tx),
+            f if f & flag::RST == 0 && f & flag::ACK != 0 => self.refuse(&incoming),
             _ => {}
         }
     }
 
+    /// Whether SYN cookies may come back, and there is room for what they open.
+    fn takes_cookies(&self) -> bool {
+        self.now < self.stack.cookies_until && !self.stack.is_full()
+    }
+
     /// What a SYN at `listener` asks for, or an ACK once did.
-    fn conceive(&self, now: Time, key: Key, listener: BindId, s: &Segment, mac: [u8; 6]) -> Embryo {
+    fn conceive(&self, listener: BindId, incoming: &Incoming<'_, B::Frame>, mac: [u8; 6]) -> Embryo {
+        let (key, s) = (incoming.key, incoming.segment);
         Embryo {
             key,
             listener,
-            iss: self.net.initial_sequence(key, now),
+            iss: self.stack.net.initial_sequence(key, self.now),
             irs: s.seq,
-            ts_offset: self.net.timestamp_offset(key),
+            ts_offset: self.stack.net.timestamp_offset(key),
             timestamp: s.timestamps.map(|t| t.value),
             syn: s.syn_options(),
             window: s.window,
             mac,
             retries: 0,
-            sent_at: now,
+            sent_at: self.now,
             cookie: false,
         }
     }
 
     /// Answers with RST, to where the frame came from.
-    fn refuse(
-        &mut self,
-        now: Time,
-        key: Key,
-        s: &Segment,
-        frame: &B::Frame,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        if let Some(mac) = source_mac(frame) {
-            self.net.reset(now, tx, mac, key, s);
+    fn refuse(&mut self, incoming: &Incoming<'_, B::Frame>) {
+        if let Some(mac) = incoming.source_mac() {
+            self.stack.net.reset(self.now, self.tx, mac, incoming.key, incoming.segment);
         }
     }
 
-    /// There are as many connections as are allowed.
-    fn is_full(&self) -> bool {
-        self.connections.len() >= self.net.cfg.tcp.max_connections as usize
-    }
-
-    fn begin_embryo(&mut self, now: Time, mut e: Embryo, tx: &mut impl Transmit<B::Payload>) {
-        if self.is_full() {
-            self.net.counters.syn_backlog_full += 1;
+    /// Begins a half-open connection, or where there is no room for it answers with a cookie.
+    fn begin_embryo(&mut self, e: Embryo) {
+        let stack = &mut *self.stack;
+        if stack.is_full() {
+            stack.net.counters.syn_backlog_full += 1;
             return;
         }
-        let room = self.embryos.len() < self.net.cfg.tcp.max_syn_backlog as usize;
-        let Some(l) = self.listener_mut(e.listener) else { return };
+        let room = stack.embryos.len() < stack.net.cfg.tcp.max_syn_backlog as usize;
+        let Some(l) = stack.listener_mut(e.listener) else { return };
         if l.half_open >= l.backlog || !room {
             // A flood must not keep honest peers out (RFC 4987).
-            self.net.counters.syn_backlog_full += 1;
-            self.bake_cookie(now, &mut e);
-            send_syn_ack(&mut self.net, now, &e, tx);
-            return;
+            stack.net.counters.syn_backlog_full += 1;
+            return self.send_cookie(e);
         }
         l.half_open += 1;
         let key = e.key;
-        let index = self.embryos.insert(e).index;
-        self.enter(key, Place::Embryo(index));
-        self.repeat_syn_ack(now, index, tx);
+        let index = stack.embryos.insert(e).index;
+        stack.enter(key, Place::Embryo(index));
+        self.repeat_syn_ack(index);
+    }
+
+    /// Answers with a SYN-ACK that need not be remembered.
+    fn send_cookie(&mut self, mut e: Embryo) {
+        e.cookie = true;
+        e.syn.ecn = false;
+        e.iss = self.stack.cookies(&e).number(self.now, e.syn.mss.unwrap_or(DEFAULT_PEER_MSS));
+        let net = &mut self.stack.net;
+        if e.timestamp.is_none() || !net.cfg.tcp.timestamps {
+            (e.syn.window_scale, e.syn.sack_permitted) = (None, false);
+        }
+        self.stack.cookies_until = self.now + cookie::LIFETIME;
+        net.counters.syn_cookies_out += 1;
+        send_syn_ack(net, self.now, &e, self.tx);
+    }
+
+    /// The ACK of a SYN-ACK that was not remembered: what `e` must have been, if it was sent at all.
+    fn eat_cookie(&mut self, mut e: Embryo, s: &Segment) -> Option<Embryo> {
+        (e.cookie, e.iss, e.irs) = (true, s.ack - 1, s.seq - 1);
+        let Some(mss) = self.stack.cookies(&e).check(self.now, e.iss) else {
+            self.stack.net.counters.syn_cookies_failed += 1;
+            return None;
+        };
+        let timestamps = s.timestamps.filter(|_| self.stack.net.cfg.tcp.timestamps);
+        e.syn = match timestamps {
+            Some(t) => cookie::options(t.echo.wrapping_sub(e.ts_offset), mss),
+            None => SynOptions { mss: Some(mss), ..SynOptions::default() },
+        };
+        self.stack.net.counters.syn_cookies_in += 1;
+        Some(e)
+    }
+
+    /// Sends a half-open connection's SYN-ACK and sets the timer for the next.
+    fn repeat_syn_ack(&mut self, index: u32) {
+        let Stack { embryos, embryo_wheel, net, .. } = &mut *self.stack;
+        let Some(e) = embryos.get_mut(index) else { return };
+        let cfg = &net.cfg.tcp;
+        embryo_wheel.schedule(index, self.now + e.timeout(cfg.rto_initial, cfg.rto_max));
+        if self.tx.room() > 0 {
+            e.sent_at = self.now;
+        }
+        send_syn_ack(net, self.now, e, self.tx);
+    }
+
+    /// Takes a segment in SYN-RECEIVED after a passive open (RFC 9293 §3.10.7.4, RFC 5961).
+    pub fn arrive_embryo(&mut self, index: u32, incoming: Incoming<'_, B::Frame>) {
+        let Some(e) = self.stack.embryos.get(index) else { return };
+        let s = incoming.segment;
+        let next = e.irs + 1;
+        let in_window = next.le(s.seq) && s.seq.lt(next + u32::from(syn_ack_window(&self.stack.net)));
+        if s.has(flag::RST) {
+            if s.seq == next {
+                self.stack.net.counters.resets_in += 1;
+                self.stack.drop_embryo(index);
+            }
+            return;
+        }
+        if s.seq != e.irs && s.flags & (flag::SYN | flag::ACK) == flag::SYN {
+            return self.answer_rival(e.listener, &incoming);
+        }
+        if s.ack != e.iss + 1
+            && s.flags & (flag::SYN | flag::ACK) == flag::ACK
+            && self.takes_cookies()
+            && let Some(mac) = incoming.source_mac()
+        {
+            let rival = self.conceive(e.listener, &incoming, mac);
+            if let Some(rival) = self.eat_cookie(rival, s) {
+                self.stack.drop_embryo(index);
+                return self.complete(&rival, incoming);
+            }
+        }
+        let Some(e) = self.stack.embryos.get_mut(index) else { return };
+        if s.has(flag::SYN) || !in_window {
+            // The peer's SYN again, or something odd: our SYN-ACK says what is expected.
+            // The source address of the first SYN may have been damaged under way: no checksum covers it.
+            if s.has(flag::SYN)
+                && s.seq == e.irs
+                && let Some(mac) = incoming.source_mac()
+            {
+                e.mac = mac;
+            }
+            if self.stack.net.may_reply(self.now) {
+                self.repeat_syn_ack(index);
+            }
+            return;
+        }
+        if !s.has(flag::ACK) {
+            return;
+        }
+        if s.ack != e.iss + 1 {
+            return self.refuse(&incoming);
+        }
+        if !self.stack.is_full()
+            && let Some(e) = self.stack.drop_embryo(index)
+        {
+            return self.complete(&e, incoming);
+        }
+        // The SYN-ACK comes again, and with it the peer's answer.
+        self.stack.net.counters.syn_backlog_full += 1;
+    }
+
+    /// Answers another SYN for addresses that are half open. One of the two was forged, or is old. Whichever it is, the
+    /// other must not be kept out, as it would be if our answers went on going to where the first one came from. So this
+    /// one is answered by a cookie, and the one that comes back opens the connection.
+    fn answer_rival(&mut self, listener: BindId, incoming: &Incoming<'_, B::Frame>) {
+        let Some(mac) = incoming.source_mac() else { return };
+        let rival = self.conceive(listener, incoming, mac);
+        if self.stack.net.may_reply(self.now) {
+            self.send_cookie(rival);
+        }
+    }
+
+    /// Opens the connection: the peer has our SYN-ACK.
+    fn complete(&mut self, e: &Embryo, incoming: Incoming<'_, B::Frame>) {
+        let net = &mut self.stack.net;
+        let peer = net.remote(e.key);
+        let Some(hop) = net.next_hop(peer.ip(), self.now) else { return };
+        let Some(neighbour) = net.hold(hop, self.now) else { return };
+        let birth =
+            Birth { key: e.key, iss: e.iss, ts_offset: e.ts_offset, neighbour, port: PortFrom::Listener };
+        let mut c = Connection::new(birth, &net.cfg.tcp, self.now);
+        c.accept(e, net, self.now);
+        net.counters.passive_opens += 1;
+        let id = self.stack.adopt(c);
+        let tag = self.handler.accepted(e.listener, id, peer);
+        if let Some(c) = self.stack.connections.get_mut(id.index) {
+            c.tag = tag;
+        }
+        self.arrive(id.index, incoming);
+    }
+
+    /// Takes a segment for addresses in TIME-WAIT.
+    pub fn arrive_timewait(&mut self, index: u32, incoming: Incoming<'_, B::Frame>) {
+        let listens = self.stack.listener_at(incoming.key).is_some();
+        let Stack { timewaits, net, .. } = &mut *self.stack;
+        let Some(t) = timewaits.get_mut(index) else { return };
+        match t.judge(incoming.segment, net.cfg.tcp.timestamps) {
+            Verdict::Ignore => return,
+            Verdict::Reopen if listens => {
+                let above = t.next_sequence();
+                self.stack.end_timewait(index);
+                return self.arrive_new(incoming, Some(above));
+            }
+            Verdict::Restart => t.until = self.now + net.cfg.tcp.time_wait,
+            Verdict::Acknowledge | Verdict::Reopen => {}
+        }
+        let Some(dst_mac) = incoming.source_mac() else { return };
+        if self.tx.room() == 0 || !net.may_reply(self.now) {
+            return;
+        }
+        let mut options = Options::new();
+        if let Some(echo) = t.ts_recent {
+            let value = (self.now.as_millis() as u32).wrapping_add(t.ts_offset);
+            put_timestamps(&mut options, Timestamps { value, echo });
+        }
+        let fields = TcpFields {
+            dst_mac,
+            key: t.key,
+            seq: t.snd_nxt,
+            ack: t.rcv_nxt,
+            flags: flag::ACK,
+            ecn: ecn::NOT_ECT,
+            window: t.window,
+            options: &options,
+        };
+        net.counters.acks_out += 1;
+        net.emit(self.tx, &fields, &[], false, 0);
+    }
+
+    /// Runs the timers of half-open connections and of TIME-WAIT.
+    pub fn run_passive_timers(&mut self) {
+        while let Some(index) = self.stack.embryo_wheel.poll(self.now) {
+            let retries = self.stack.net.cfg.tcp.syn_retries;
+            match self.stack.embryos.get_mut(index) {
+                Some(e) if e.retries >= retries => {
+                    self.stack.drop_embryo(index);
+                }
+                Some(e) => {
+                    e.retries += 1;
+                    self.repeat_syn_ack(index);
+                }
+                None => {}
+            }
+        }
+        self.stack.end_timewaits(self.now);
+    }
+}
+
+impl<B: Buffers> Stack<B> {
+    /// Whether there are as many connections as are allowed.
+    fn is_full(&self) -> bool {
+        self.connections.len() >= self.net.cfg.tcp.max_connections as usize
     }
 
     fn cookies(&self, e: &Embryo) -> Cookies<'_> {
         let (local, remote) = (self.net.local(e.key), self.net.remote(e.key));
         Cookies { secret: &self.net.secret, local, remote, irs: e.irs }
-    }
-
-    /// Makes the SYN-ACK one that need not be remembered.
-    fn bake_cookie(&mut self, now: Time, e: &mut Embryo) {
-        e.cookie = true;
-        e.syn.ecn = false;
-        e.iss = self.cookies(e).number(now, e.syn.mss.unwrap_or(DEFAULT_PEER_MSS));
-        if e.timestamp.is_none() || !self.net.cfg.tcp.timestamps {
-            (e.syn.window_scale, e.syn.sack_permitted) = (None, false);
-        }
-        self.cookies_until = now + cookie::LIFETIME;
-        self.net.counters.syn_cookies_out += 1;
-    }
-
-    /// The ACK of a SYN-ACK that was not remembered: what `e` must have been, if it was sent at all.
-    fn eat_cookie(&mut self, now: Time, mut e: Embryo, s: &Segment) -> Option<Embryo> {
-        (e.cookie, e.iss, e.irs) = (true, s.ack - 1, s.seq - 1);
-        let Some(mss) = self.cookies(&e).check(now, e.iss) else {
-            self.net.counters.syn_cookies_failed += 1;
-            return None;
-        };
-        let timestamps = s.timestamps.filter(|_| self.net.cfg.tcp.timestamps);
-        e.syn = match timestamps {
-            Some(t) => cookie::options(t.echo.wrapping_sub(e.ts_offset), mss),
-            None => SynOptions { mss: Some(mss), ..SynOptions::default() },
-        };
-        self.net.counters.syn_cookies_in += 1;
-        Some(e)
     }
 
     pub(super) fn drop_embryo(&mut self, index: u32) -> Option<Embryo> {
@@ -141,162 +291,11 @@ impl<B: Buffers> Stack<B> {
         Some(e)
     }
 
-    /// Sends a half-open connection's SYN-ACK and sets the timer for the next.
-    fn repeat_syn_ack(&mut self, now: Time, index: u32, tx: &mut impl Transmit<B::Payload>) {
-        let Some(e) = self.embryos.get_mut(index) else { return };
-        let cfg = &self.net.cfg.tcp;
-        self.embryo_wheel.schedule(index, now + e.timeout(cfg.rto_initial, cfg.rto_max));
-        if tx.room() > 0 {
-            e.sent_at = now;
-        }
-        send_syn_ack(&mut self.net, now, e, tx);
-    }
-
-    /// A segment in SYN-RECEIVED after a passive open (RFC 9293 §3.10.7.4, RFC 5961).
-    pub(super) fn arrive_embryo(
-        &mut self,
-        now: Time,
-        index: u32,
-        s: &Segment,
-        frame: B::Frame,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        let Some(e) = self.embryos.get(index) else { return };
-        let (next, key) = (e.irs + 1, e.key);
-        let in_window = next.le(s.seq) && s.seq.lt(next + u32::from(syn_ack_window(&self.net)));
-        if s.has(flag::RST) {
-            if s.seq == next {
-                self.net.counters.resets_in += 1;
-                self.drop_embryo(index);
-            }
-            return;
-        }
-        if s.seq != e.irs && s.flags & (flag::SYN | flag::ACK) == flag::SYN {
-            return self.answer_rival(now, index, s, &frame, tx);
-        }
-        if s.ack != e.iss + 1
-            && s.flags & (flag::SYN | flag::ACK) == flag::ACK
-            && now < self.cookies_until
-            && !self.is_full()
-            && let Some(mac) = source_mac(&frame)
-        {
-            let rival = self.conceive(now, key, e.listener, s, mac);
-            if let Some(rival) = self.eat_cookie(now, rival, s) {
-                self.drop_embryo(index);
-                return self.complete(now, &rival, s, frame, h, tx);
-            }
-        }
-        let Some(e) = self.embryos.get(index) else { return };
-        if s.has(flag::SYN) || !in_window {
-            // The peer's SYN again, or something odd: our SYN-ACK says what is expected.
-            // The source address of the first SYN may have been damaged under way: no checksum covers it.
-            if s.has(flag::SYN)
-                && s.seq == e.irs
-                && let (Some(mac), Some(e)) = (source_mac(&frame), self.embryos.get_mut(index))
-            {
-                e.mac = mac;
-            }
-            if self.net.may_reply(now) {
-                self.repeat_syn_ack(now, index, tx);
-            }
-            return;
-        }
-        if !s.has(flag::ACK) {
-            return;
-        }
-        if s.ack != e.iss + 1 {
-            self.refuse(now, key, s, &frame, tx);
-            return;
-        }
-        if !self.is_full()
-            && let Some(e) = self.drop_embryo(index)
-        {
-            return self.complete(now, &e, s, frame, h, tx);
-        }
-        // The SYN-ACK comes again, and with it the peer's answer.
-        self.net.counters.syn_backlog_full += 1;
-    }
-
-    /// Another SYN for addresses that are half open. One of the two was forged, or is old: whichever it is, the other must
-    /// not be kept out, as it would be if our answer went on going to where the first one came from. So this one is answered
-    /// by a cookie, and the one that comes back opens the connection.
-    fn answer_rival(
-        &mut self,
-        now: Time,
-        index: u32,
-        s: &Segment,
-        frame: &B::Frame,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        let (Some(e), Some(mac)) = (self.embryos.get(index), source_mac(frame)) else { return };
-        let mut rival = self.conceive(now, e.key, e.listener, s, mac);
-        if self.net.may_reply(now) {
-            self.bake_cookie(now, &mut rival);
-            send_syn_ack(&mut self.net, now, &rival, tx);
-        }
-    }
-
-    /// The peer has our SYN-ACK: the connection is open.
-    fn complete(
-        &mut self,
-        now: Time,
-        e: &Embryo,
-        s: &Segment,
-        frame: B::Frame,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        let peer = self.net.remote(e.key);
-        let Some(hop) = self.net.next_hop(peer.ip(), now) else { return };
-        let Some(neighbour) = self.net.hold(hop, now) else { return };
-        let birth =
-            Birth { key: e.key, iss: e.iss, ts_offset: e.ts_offset, neighbour, port: PortFrom::Listener };
-        let mut c = Connection::new(birth, &self.net.cfg.tcp, now);
-        c.accept(e, &self.net, now);
-        let id = self.adopt(c);
-        self.net.counters.passive_opens += 1;
-        let tag = h.accepted(e.listener, id, peer);
-        if let Some(c) = self.connections.get_mut(id.index) {
-            c.tag = tag;
-        }
-        self.arrive(now, id.index, s, frame, h, tx);
-    }
-
-    /// Timers of half-open connections and of TIME-WAIT.
-    pub(super) fn advance_passive(&mut self, now: Time, tx: &mut impl Transmit<B::Payload>) {
-        while let Some(index) = self.embryo_wheel.poll(now) {
-            let retries = self.net.cfg.tcp.syn_retries;
-            match self.embryos.get_mut(index) {
-                Some(e) if e.retries >= retries => {
-                    self.drop_embryo(index);
-                }
-                Some(e) => {
-                    e.retries += 1;
-                    self.repeat_syn_ack(now, index, tx);
-                }
-                None => {}
-            }
-        }
-        while let Some(&(id, at)) = self.timewait_order.front() {
-            if at > now {
-                break;
-            }
-            self.timewait_order.pop_front();
-            let Some(index) = self.timewaits.find(id) else { continue };
-            match self.timewaits.get(index).map(|t| t.until) {
-                // It began anew in the meantime.
-                Some(until) if until > now => self.timewait_order.push_back((id, until)),
-                _ => self.end_timewait(index),
-            }
-        }
-    }
-
     pub(super) fn next_timewait(&self) -> Option<Time> {
         self.timewait_order.front().map(|&(_, at)| crate::timer::round_up(at))
     }
 
-    /// A connection's addresses begin to wait; the oldest make room if there are too many.
+    /// Lets a connection's addresses begin to wait. The oldest make room if there are too many.
     pub(super) fn begin_timewait(&mut self, t: TimeWait) {
         let limit = self.net.cfg.tcp.max_time_wait as usize;
         while self.timewaits.len() >= limit.max(1) {
@@ -311,60 +310,28 @@ impl<B: Buffers> Stack<B> {
         self.timewait_order.push_back((id, until));
     }
 
+    /// Ends what has been in TIME-WAIT long enough.
+    fn end_timewaits(&mut self, now: Time) {
+        while let Some(&(id, at)) = self.timewait_order.front() {
+            if at > now {
+                break;
+            }
+            self.timewait_order.pop_front();
+            let Some(index) = self.timewaits.find(id) else { continue };
+            match self.timewaits.get(index).map(|t| t.until) {
+                // It began anew in the meantime.
+                Some(until) if until > now => self.timewait_order.push_back((id, until)),
+                _ => self.end_timewait(index),
+            }
+        }
+    }
+
     pub(super) fn end_timewait(&mut self, index: u32) {
         let Some(t) = self.timewaits.remove(index) else { return };
         self.leave(t.key);
         if t.owns_port {
             self.ports.release(t.key.local_port(), self.net.remote(t.key));
         }
-    }
-
-    /// A segment for addresses in TIME-WAIT.
-    pub(super) fn arrive_timewait(
-        &mut self,
-        now: Time,
-        index: u32,
-        s: &Segment,
-        frame: B::Frame,
-        h: &mut impl Handler<B::Frame>,
-        tx: &mut impl Transmit<B::Payload>,
-    ) {
-        let until = now + self.net.cfg.tcp.time_wait;
-        let Some(key) = self.timewaits.get(index).map(|t| t.key) else { return };
-        let listens = self.listener_at(key).is_some();
-        let Some(t) = self.timewaits.get_mut(index) else { return };
-        match t.judge(s, self.net.cfg.tcp.timestamps) {
-            Verdict::Ignore => return,
-            Verdict::Reopen if listens => {
-                let above = t.next_sequence();
-                self.end_timewait(index);
-                self.arrive_new(now, (key, Some(above)), s, frame, h, tx);
-                return;
-            }
-            Verdict::Restart => t.until = until,
-            Verdict::Acknowledge | Verdict::Reopen => {}
-        }
-        let Some(dst_mac) = source_mac(&frame) else { return };
-        if tx.room() == 0 || !self.net.may_reply(now) {
-            return;
-        }
-        let mut options = Options::new();
-        if let Some(echo) = t.ts_recent {
-            let value = (now.as_millis() as u32).wrapping_add(t.ts_offset);
-            put_timestamps(&mut options, Timestamps { value, echo });
-        }
-        let fields = TcpFields {
-            dst_mac,
-            key: t.key,
-            seq: t.snd_nxt,
-            ack: t.rcv_nxt,
-            flags: flag::ACK,
-            ecn: ecn::NOT_ECT,
-            window: t.window,
-            options: &options,
-        };
-        self.net.counters.acks_out += 1;
-        self.net.emit(tx, &fields, &[], false, 0);
     }
 }
 
@@ -392,9 +359,4 @@ fn send_syn_ack<P: Payload>(net: &mut Net, now: Time, e: &Embryo, tx: &mut impl 
         options: &options,
     };
     net.emit(tx, &fields, &[], e.retries > 0, 0);
-}
-
-/// The MAC address that a frame came from.
-fn source_mac(frame: &impl Frame) -> Option<[u8; 6]> {
-    frame.bytes().get(6..12)?.try_into().ok()
 }

@@ -134,10 +134,9 @@ impl<B: Buffers> Stack<B> {
         h: &mut impl Handler<B::Frame>,
         tx: &mut impl Transmit<B::Payload>,
     ) {
-        let c = self.connections.get_mut(conn.index).filter(|c| c.generation == conn.generation);
-        let Some(c) = c else { return };
-        let fate = c.resume(&mut Cx { now, net: &mut self.net, tx, id: conn }, h);
-        self.settle(now, conn, fate, h);
+        if self.get(conn).is_some() {
+            Call { stack: self, now, handler: h, tx }.with(conn.index, |c, cx, h| c.resume(cx, h));
+        }
     }
 
     /// Gives an accepted connection the whole window ([`TcpConfig::wary`](crate::TcpConfig::wary)), of which the peer

@@ -1,0 +1,94 @@
+//! What one call from outside works with, and what it does to connections.
+
+use super::*;
+
+/// A call of the stack that is under way. A connection gets the part of this that concerns it, a [`Cx`].
+pub(super) struct Call<'a, B: Buffers, H, T> {
+    pub stack: &'a mut Stack<B>,
+    pub now: Time,
+    /// Hears what happens.
+    pub handler: &'a mut H,
+    /// Where frames leave.
+    pub tx: &'a mut T,
+}
+
+impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
+    /// Calls into the connection at `index`, then does what `f` says is to become of it.
+    #[inline]
+    pub fn with(&mut self, index: u32, f: impl FnOnce(&mut Connection<B>, &mut Cx<'_, T>, &mut H) -> Fate) {
+        let Some(c) = self.stack.connections.get_mut(index) else { return };
+        let id = c.id(index);
+        let mut cx = Cx { now: self.now, net: &mut self.stack.net, tx: self.tx, id };
+        match f(c, &mut cx, self.handler) {
+            Fate::Keep => self.stack.note(id.index),
+            Fate::Closed(reason) => self.close(id, reason),
+            Fate::TimeWait => self.close_and_wait(id),
+        }
+    }
+
+    /// Closes a connection of which nothing remains.
+    #[cold]
+    fn close(&mut self, id: ConnId, reason: CloseReason) {
+        if let Some(tag) = self.stack.remove(id.index) {
+            self.handler.closed(id, tag, reason);
+        }
+    }
+
+    /// Closes a connection whose addresses must wait.
+    #[cold]
+    fn close_and_wait(&mut self, id: ConnId) {
+        let stack = &mut *self.stack;
+        let Some(c) = stack.take_out(id.index) else { return };
+        if c.cold.port == PortFrom::Binding {
+            stack.ports.release(c.key.local_port(), stack.net.remote(c.key));
+        }
+        stack.begin_timewait(c.time_wait(self.now, &stack.net));
+        self.handler.closed(id, c.tag, CloseReason::Graceful);
+    }
+
+    /// Runs the timers that are due.
+    pub fn run_timers(&mut self) {
+        while let Some(index) = self.stack.wheel.poll(self.now) {
+            self.with(index, |c, cx, _| {
+                c.armed = Time::MAX;
+                if c.deadline(cx.net) <= cx.now { c.on_timer(cx) } else { Fate::Keep }
+            });
+        }
+        self.run_passive_timers();
+        self.stack.net.arp.advance_claim(self.now);
+        while let Some(resolved) = self.stack.net.arp.advance(self.now) {
+            if let Some(resolved) = resolved {
+                self.wake_waiters(resolved);
+            }
+        }
+        self.run_inet6_timers();
+    }
+
+    /// Lets the connections that waited for a neighbour go on, or give up.
+    pub fn wake_waiters(&mut self, resolved: Resolved) {
+        let (Resolved::Found(n) | Resolved::Absent(n)) = resolved;
+        let found = matches!(resolved, Resolved::Found(_));
+        let net = &mut self.stack.net;
+        net.counters.arp_failures += u64::from(!found);
+        for id in net.take_waiters(n) {
+            self.wake(id, found);
+        }
+    }
+
+    fn wake(&mut self, id: ConnId, found: bool) {
+        if self.stack.get(id).is_none() {
+            return;
+        }
+        self.with(id.index, |c, _, _| {
+            c.waits_for_neighbour = false;
+            if found {
+                c.flags.set(Flags::OUTPUT);
+            } else if c.state == State::SynSent {
+                return Fate::Closed(CloseReason::Unreachable);
+            } else {
+                c.cold.soft_error = true; // RFC 1122 §4.2.3.9: others go on trying
+            }
+            Fate::Keep
+        });
+    }
+}
