@@ -16,7 +16,9 @@ use crate::seq::Seq;
 use crate::sum;
 use crate::table::Key;
 use crate::time::Time;
-use crate::wire::{Common, HeaderTemplate, HeaderTemplate6, Options, Segment, TYPE_TAG, TcpFields, flag};
+use crate::wire::{
+    Common, HeaderTemplate, HeaderTemplate6, Options, Own, Segment, TYPE_TAG, TcpFields, flag,
+};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::HashMap;
@@ -226,7 +228,7 @@ impl Net {
         gso_size: u16,
     ) {
         if let Some(volley) = self.begin(fields) {
-            self.emit_next(tx, &volley, (fields.seq, fields.flags), payload, retransmit, gso_size);
+            self.emit_next(tx, &volley, fields.own(), payload, retransmit, gso_size);
         }
     }
 
@@ -250,7 +252,7 @@ impl Net {
         &mut self,
         tx: &mut T,
         volley: &Volley,
-        seq_flags: (Seq, u8),
+        own: Own,
         payload: &[Piece<'_, P>],
         retransmit: bool,
         gso_size: u16,
@@ -265,9 +267,9 @@ impl Net {
         };
         let payload_sum = (!offload).then_some(sum);
         let headers = if volley.v6 {
-            self.header6.finish(&volley.common, seq_flags, len, payload_sum)
+            self.header6.finish(&volley.common, own, len, payload_sum)
         } else {
-            self.header.finish(&volley.common, seq_flags, len, payload_sum)
+            self.header.finish(&volley.common, own, len, payload_sum)
         };
         let loopback = volley.loopback;
         self.counters.segments_out += 1;

@@ -311,9 +311,17 @@ pub(crate) struct TcpFields<'a> {
     pub options: &'a [u8],
 }
 
+impl TcpFields<'_> {
+    /// Those that differ among segments that leave one after the other.
+    #[inline]
+    pub fn own(&self) -> Own {
+        Own { seq: self.seq, flags: self.flags }
+    }
+}
+
 mod template;
 
-pub(crate) use template::{Common, HeaderTemplate, HeaderTemplate6};
+pub(crate) use template::{Common, HeaderTemplate, HeaderTemplate6, Own};
 
 #[cfg(test)]
 mod tests;

@@ -31,6 +31,17 @@ impl<P> Record<P> {
     }
 }
 
+/// How long what is cut from the queue may be, in octets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// A segment.
+    pub segment: u32,
+    /// Several segments as one frame.
+    pub train: u32,
+    /// Whatever it is.
+    pub total: u32,
+}
+
 /// Records from SND.UNA on, in order and without gaps. What is acknowledged leaves; the rest can be cut into
 /// segments again and again.
 #[derive(Debug)]
@@ -180,21 +191,17 @@ impl<P: Payload> RecordQueue<P> {
     }
 
     /// [`segment_len`](Self::segment_len) and [`pieces`](Self::pieces) in one, and the unit of the first record. A segment
-    /// that would be longer than `most` is not made: zero.
+    /// that would be longer than `limits.total` is not made: zero.
     #[inline(always)]
-    pub fn cut<'a>(
-        &'a mut self,
-        seq: Seq,
-        (max, train, most): (u32, u32, u32),
-        pieces: &mut Pieces<'a, P>,
-    ) -> (u32, u16) {
+    pub fn cut<'a>(&'a mut self, seq: Seq, limits: Limits, pieces: &mut Pieces<'a, P>) -> (u32, u16) {
+        let Limits { segment, train, total } = limits;
         let i = self.find(seq);
         self.cursor = i;
         let Some(first) = self.records.get(i) else { return (0, 0) };
         // The usual case: a record that fills its segment.
-        let whole = first.start == seq && first.len == max && max <= u32::from(first.unit);
-        let len = if whole { max } else { self.len_at(i, seq, max, train) };
-        if len > most {
+        let whole = first.start == seq && first.len == segment && segment <= u32::from(first.unit);
+        let len = if whole { segment } else { self.len_at(i, seq, segment, train) };
+        if len > total {
             return (0, 0);
         }
         if !whole {

@@ -1,11 +1,11 @@
 //! New data of an undisturbed connection: segments that leave one after the other share what their headers have in
 //! common, and are accounted for together.
 
-use super::queue::Pieces;
+use super::queue::{Limits, Pieces};
 use super::{Connection, Cx, Flags, Recovery};
 use crate::buffers::{Buffers, Transmit};
 use crate::time::Time;
-use crate::wire::flag;
+use crate::wire::{Own, flag};
 
 impl<B: Buffers> Connection<B> {
     /// Sends new data as long as nothing stands in its way: what comes then, [`next`](Self::next) knows. Answers how many
@@ -33,14 +33,16 @@ impl<B: Buffers> Connection<B> {
         let (mut seq, mut last) = (first, 0);
         while seq.lt(end) && cx.tx.room() > 0 {
             let mut pieces = Pieces::new();
-            let (len, unit) = self.cold.queue.cut(seq, (mss, cx.net.gso_max.min(left), left), &mut pieces);
+            let limits = Limits { segment: mss, train: cx.net.gso_max.min(left), total: left };
+            let (len, unit) = self.cold.queue.cut(seq, limits, &mut pieces);
             if len == 0 {
                 break;
             }
             let push = if seq + len == end { flag::PSH } else { 0 };
             let reduced = core::mem::take(&mut self.reduced);
+            let own = Own { seq, flags: flags | push | reduced };
             let gso_size = if len > mss { unit.min(self.mss) } else { 0 };
-            cx.net.emit_next(cx.tx, &volley, (seq, flags | push | reduced), &pieces, false, gso_size);
+            cx.net.emit_next(cx.tx, &volley, own, &pieces, false, gso_size);
             seq += len;
             left -= len;
             last = len;

@@ -43,6 +43,13 @@ pub(crate) struct Common {
     ip: u64,
 }
 
+/// What each of them has of its own, besides its payload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Own {
+    pub seq: Seq,
+    pub flags: u8,
+}
+
 /// Writes what segments have in common into TCP's header at the start of `b`; answers its length and sum.
 #[inline]
 fn begin_tcp(b: &mut [u8; TCP_MAX], t: &TcpFields<'_>) -> (usize, u64) {
@@ -73,23 +80,17 @@ fn begin_tcp(b: &mut [u8; TCP_MAX], t: &TcpFields<'_>) -> (usize, u64) {
 /// Completes the header of a segment of `len` octets, header and all, whose data has the sum `payload_sum`; with `None`
 /// the checksum is left to the port.
 #[inline]
-fn finish_tcp(
-    b: &mut [u8; TCP_MAX],
-    c: &Common,
-    (seq, flags): (Seq, u8),
-    len: usize,
-    payload_sum: Option<u16>,
-) {
-    let offset_flags = (c.header as u16 / 4) << 12 | u16::from(flags);
+fn finish_tcp(b: &mut [u8; TCP_MAX], c: &Common, own: Own, len: usize, payload_sum: Option<u16>) {
+    let offset_flags = (c.header as u16 / 4) << 12 | u16::from(own.flags);
     let pseudo = c.pseudo + len as u64;
     let checksum = match payload_sum {
         Some(payload) => {
-            let rest = u64::from(seq.0) + u64::from(offset_flags) + u64::from(payload);
+            let rest = u64::from(own.seq.0) + u64::from(offset_flags) + u64::from(payload);
             !sum::fold(pseudo + c.tcp + rest)
         }
         None => sum::fold(pseudo),
     };
-    b[4..8].copy_from_slice(&seq.0.to_be_bytes());
+    b[4..8].copy_from_slice(&own.seq.0.to_be_bytes());
     b[12..14].copy_from_slice(&offset_flags.to_be_bytes());
     b[16..18].copy_from_slice(&checksum.to_be_bytes());
 }
@@ -137,13 +138,7 @@ impl HeaderTemplate {
     /// Completes the headers of a segment with `payload_len` octets of data whose sum is `payload_sum`; with `None` the
     /// checksum is left to the port.
     #[inline]
-    pub fn finish(
-        &mut self,
-        c: &Common,
-        seq_flags: (Seq, u8),
-        payload_len: usize,
-        payload_sum: Option<u16>,
-    ) -> &[u8] {
+    pub fn finish(&mut self, c: &Common, own: Own, payload_len: usize, payload_sum: Option<u16>) -> &[u8] {
         let segment = c.header + payload_len;
         let total = (IPV4 + segment) as u16;
         let ip_sum = sum::fold(c.ip + u64::from(total));
@@ -151,7 +146,7 @@ impl HeaderTemplate {
         b[START + 2..START + 4].copy_from_slice(&total.to_be_bytes());
         b[START + 10..START + 12].copy_from_slice(&(!ip_sum).to_be_bytes());
         if let Some(b) = b.last_chunk_mut() {
-            finish_tcp(b, c, seq_flags, segment, payload_sum);
+            finish_tcp(b, c, own, segment, payload_sum);
         }
         self.bytes.get(self.begin..START + IPV4 + c.header).unwrap_or(&self.bytes)
     }
@@ -200,18 +195,12 @@ impl HeaderTemplate6 {
 
     /// As [`HeaderTemplate::finish`].
     #[inline]
-    pub fn finish(
-        &mut self,
-        c: &Common,
-        seq_flags: (Seq, u8),
-        payload_len: usize,
-        payload_sum: Option<u16>,
-    ) -> &[u8] {
+    pub fn finish(&mut self, c: &Common, own: Own, payload_len: usize, payload_sum: Option<u16>) -> &[u8] {
         let segment = c.header + payload_len;
         let b = &mut self.bytes;
         b[START + 4..START + 6].copy_from_slice(&(segment as u16).to_be_bytes());
         if let Some(b) = b.last_chunk_mut() {
-            finish_tcp(b, c, seq_flags, segment, payload_sum);
+            finish_tcp(b, c, own, segment, payload_sum);
         }
         self.bytes.get(self.begin..START + ipv6::HEADER + c.header).unwrap_or(&self.bytes)
     }

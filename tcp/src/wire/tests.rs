@@ -19,7 +19,7 @@ fn fields(options: &[u8]) -> TcpFields<'_> {
 /// The headers of one segment.
 fn write(header: &mut HeaderTemplate, t: &TcpFields<'_>, len: usize, sum: Option<u16>) -> Vec<u8> {
     let common = header.begin(t);
-    header.finish(&common, (t.seq, t.flags), len, sum).to_vec()
+    header.finish(&common, t.own(), len, sum).to_vec()
 }
 
 /// What we write, smoltcp reads; checksums and all fields agree.

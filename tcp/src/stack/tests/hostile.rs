@@ -103,7 +103,7 @@ fn syn_flood() {
             options: &crate::wire::Options::new(),
         };
         let common = template.begin(&fields);
-        let frame = template.finish(&common, (fields.seq, fields.flags), 0, Some(0)).to_vec();
+        let frame = template.finish(&common, fields.own(), 0, Some(0)).to_vec();
         p.b.receive(p.now, frame);
         node.port.frames.clear();
         assert!(p.b.stack.census().1 <= 32);

@@ -613,7 +613,7 @@ fn floods_leave_nothing() {
             options: &crate::wire::Options::new(),
         };
         let common = template.begin(&fields, paths.get(n).unwrap(), 64);
-        let frame = template.finish(&common, (fields.seq, fields.flags), 0, Some(0)).to_vec();
+        let frame = template.finish(&common, fields.own(), 0, Some(0)).to_vec();
         p.a.receive(p.now, frame);
         assert!(p.a.stack.census().1 <= 32);
     }

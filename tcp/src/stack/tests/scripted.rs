@@ -74,8 +74,7 @@ impl Script {
             options: &Options::try_from(options).unwrap(),
         };
         let common = self.header.begin(&fields);
-        let start = (fields.seq, fields.flags);
-        let mut frame = self.header.finish(&common, start, data.len(), Some(sum::sum(data))).to_vec();
+        let mut frame = self.header.finish(&common, fields.own(), data.len(), Some(sum::sum(data))).to_vec();
         frame.extend_from_slice(data);
         frame
     }
