@@ -222,10 +222,10 @@ impl<const COPIES: bool> Handler<Fixed> for App<COPIES> {
     }
 }
 
-/// The link of an end that copies payload, or refers to it.
-struct Port<const COPIES: bool>(Link);
+/// Where the frames of an end leave that copies payload, or refers to it.
+struct Out<const COPIES: bool>(Link);
 
-impl<const COPIES: bool> Transmit<Record> for Port<COPIES> {
+impl<const COPIES: bool> Transmit<Record> for Out<COPIES> {
     fn room(&self) -> usize {
         BURST
     }
@@ -246,7 +246,7 @@ impl<const COPIES: bool> Transmit<Record> for Port<COPIES> {
 struct Urnic<const COPIES: bool> {
     stack: Stack<Kinds>,
     app: App<COPIES>,
-    link: Port<COPIES>,
+    out: Out<COPIES>,
     now: Time,
     data: Record,
 }
@@ -260,7 +260,7 @@ impl<const COPIES: bool> Urnic<COPIES> {
         stack.listen_on(PORT, 1).expect("listen");
         let data = Record::from(vec![7; DATA]);
         let app = App { conn: None, received: 0, buffer: vec![0; BUFFER] };
-        Urnic { stack, app, link: Port(Link::new()), now, data }
+        Urnic { stack, app, out: Out(Link::new()), now, data }
     }
 }
 
@@ -268,9 +268,9 @@ impl<const COPIES: bool> Subject for Urnic<COPIES> {
     fn pass(&mut self, frames: &[&'static [u8]]) {
         self.now += PASS;
         let burst = frames.iter().map(|f| Fixed(f));
-        self.stack.receive_burst(self.now, burst, &mut self.app, &mut self.link);
-        self.stack.advance(self.now, &mut self.app, &mut self.link);
-        self.stack.flush(self.now, &mut self.link);
+        self.stack.receive_burst(self.now, burst, &mut self.app, &mut self.out);
+        self.stack.advance(self.now, &mut self.app, &mut self.out);
+        self.stack.flush(self.now, &mut self.out);
     }
 
     fn send(&mut self, frames: &[&'static [u8]]) {
@@ -280,11 +280,11 @@ impl<const COPIES: bool> Subject for Urnic<COPIES> {
         for _ in 0..records {
             self.stack.send(conn, self.data.clone()).expect("room");
         }
-        self.stack.output(self.now, conn, &mut self.link);
+        self.stack.output(self.now, conn, &mut self.out);
     }
 
     fn link(&self) -> &Link {
-        &self.link.0
+        &self.out.0
     }
 
     fn received(&self) -> u64 {

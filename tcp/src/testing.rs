@@ -49,13 +49,15 @@ pub struct Sent {
     pub loopback: bool,
 }
 
+/// Where a node's frames leave: they wait here until the test moves them.
 #[derive(Debug)]
-pub struct Port {
+pub struct Out {
     pub frames: VecDeque<Sent>,
+    /// Frames that fit, those that wait included.
     pub room: usize,
 }
 
-impl Transmit<Shared> for Port {
+impl Transmit<Shared> for Out {
     fn room(&self) -> usize {
         self.room - self.frames.len().min(self.room)
     }
@@ -125,7 +127,7 @@ impl Handler<Vec<u8>> for Recorder {
 pub struct Node {
     pub stack: Stack<Plain>,
     pub seen: Recorder,
-    pub port: Port,
+    pub out: Out,
 }
 
 impl Node {
@@ -138,20 +140,20 @@ impl Node {
         Node {
             stack: Stack::new(cfg, ports, Time::ZERO).unwrap(),
             seen: Recorder::default(),
-            port: Port { frames: VecDeque::new(), room: 1 << 20 },
+            out: Out { frames: VecDeque::new(), room: 1 << 20 },
         }
     }
 
     pub fn receive(&mut self, now: Time, frame: Vec<u8>) {
-        self.stack.receive(now, frame, &mut self.seen, &mut self.port);
+        self.stack.receive(now, frame, &mut self.seen, &mut self.out);
     }
 
     pub fn advance(&mut self, now: Time) {
-        self.stack.advance(now, &mut self.seen, &mut self.port);
+        self.stack.advance(now, &mut self.seen, &mut self.out);
     }
 
     pub fn flush(&mut self, now: Time) {
-        self.stack.flush(now, &mut self.port);
+        self.stack.flush(now, &mut self.out);
     }
 
     pub fn data(&self, c: ConnId) -> &[u8] {
@@ -309,7 +311,7 @@ impl Pair {
         loop {
             self.a.flush(self.now);
             self.b.flush(self.now);
-            if self.a.port.frames.is_empty() && self.b.port.frames.is_empty() {
+            if self.a.out.frames.is_empty() && self.b.out.frames.is_empty() {
                 return frames;
             }
             self.now += Duration::from_micros(5);
@@ -319,7 +321,7 @@ impl Pair {
                     Side::B => (&mut self.b, &mut self.a),
                 };
                 let mut late = None;
-                for sent in std::mem::take(&mut from.port.frames) {
+                for sent in std::mem::take(&mut from.out.frames) {
                     check(&sent, from.stack.config());
                     frames += 1;
                     assert!(frames < 1_000_000, "they never fall silent");
@@ -371,7 +373,7 @@ impl Pair {
     pub fn connect(&mut self) -> (ConnId, ConnId) {
         let b = self.b.stack.config().addresses[0].ip;
         self.b.stack.listen_on(PORT, 16).ok();
-        let client = self.a.stack.connect(self.now, SocketAddr::new(b, PORT), 77, &mut self.a.port).unwrap();
+        let client = self.a.stack.connect(self.now, SocketAddr::new(b, PORT), 77, &mut self.a.out).unwrap();
         self.settle();
         assert!(self.a.seen.events.contains(&Event::Connected(client, 77)), "{:?}", self.a.seen.events);
         (client, self.b.accepted().expect("accepted"))
@@ -399,7 +401,7 @@ impl Pair {
                 self.a.stack.send(from, Shared::new(r)).unwrap();
                 fed = true;
             }
-            self.a.stack.output(self.now, from, &mut self.a.port);
+            self.a.stack.output(self.now, from, &mut self.a.out);
             let moved = self.settle_some(&mut wire);
             if !fed && !moved {
                 let next = [self.a.stack.next_deadline(), self.b.stack.next_deadline()];
@@ -416,7 +418,7 @@ impl Pair {
     fn settle_some(&mut self, wire: &mut impl FnMut(Side, &Sent) -> Act) -> bool {
         self.a.flush(self.now);
         self.b.flush(self.now);
-        let any = !self.a.port.frames.is_empty() || !self.b.port.frames.is_empty();
+        let any = !self.a.out.frames.is_empty() || !self.b.out.frames.is_empty();
         self.now += Duration::from_micros(5);
         for side in [Side::A, Side::B] {
             let (from, to) = match side {
@@ -424,7 +426,7 @@ impl Pair {
                 Side::B => (&mut self.b, &mut self.a),
             };
             let mut late = None;
-            for sent in std::mem::take(&mut from.port.frames) {
+            for sent in std::mem::take(&mut from.out.frames) {
                 check(&sent, from.stack.config());
                 match wire(side, &sent) {
                     Act::Pass => to.receive(self.now, sent.bytes),

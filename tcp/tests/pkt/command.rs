@@ -22,9 +22,9 @@ impl Runner<'_> {
                 none(name)?;
                 let conn = self.conn()?;
                 if name == "close" {
-                    self.world.stack.close(now, conn, &mut self.world.port);
+                    self.world.stack.close(now, conn, &mut self.world.out);
                 } else {
-                    self.world.stack.abort(now, conn, &mut self.world.port);
+                    self.world.stack.abort(now, conn, &mut self.world.out);
                 }
                 Ok(())
             }
@@ -46,7 +46,7 @@ impl Runner<'_> {
                 Ok(())
             }
             "room" => {
-                self.world.port.room = match words[..] {
+                self.world.out.room = match words[..] {
                     ["any"] => None,
                     [n] => Some(number(n).ok_or("usage: room FRAMES|any")? as usize),
                     _ => return Err("usage: room FRAMES|any".into()),
@@ -126,7 +126,7 @@ impl Runner<'_> {
         };
         let remote = self.world.flows[self.flow].peer;
         let remote = self.world.wire.address(remote);
-        let result = self.world.stack.connect(now, remote, 0, &mut self.world.port);
+        let result = self.world.stack.connect(now, remote, 0, &mut self.world.out);
         let conn = match (result, fails) {
             (Ok(_), true) => return Err("it does not fail".into()),
             (Err(_), true) => return Ok(()),
@@ -150,8 +150,8 @@ impl Runner<'_> {
         };
         self.world.session(self.flow).ok_or("there is no connection")?.appetite = appetite;
         let world = &mut self.world;
-        world.stack.resume(world.now, conn, &mut world.events, &mut world.port);
-        world.stack.flush(world.now, &mut world.port);
+        world.stack.resume(world.now, conn, &mut world.events, &mut world.out);
+        world.stack.flush(world.now, &mut world.out);
         Ok(())
     }
 
@@ -181,7 +181,7 @@ impl Runner<'_> {
                 Err(e) => return Err(e.to_string()),
             }
         }
-        self.world.stack.output(self.world.now, conn, &mut self.world.port);
+        self.world.stack.output(self.world.now, conn, &mut self.world.out);
         Ok(())
     }
 

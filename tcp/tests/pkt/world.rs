@@ -72,14 +72,15 @@ pub fn octet(ours: bool, seq: u32) -> u8 {
     (seq.wrapping_mul(0x9e37_79b1) >> 24) as u8 ^ if ours { 0x5a } else { 0 }
 }
 
+/// Where the stack's frames leave: they wait here until a script looks at them.
 #[derive(Default)]
-pub struct Port {
+pub struct Out {
     frames: VecDeque<Vec<u8>>,
-    /// How many more it takes.
+    /// How many more it takes; `None`: any number.
     pub room: Option<usize>,
 }
 
-impl Transmit<Record> for Port {
+impl Transmit<Record> for Out {
     fn room(&self) -> usize {
         self.room.unwrap_or(1 << 20)
     }
@@ -198,7 +199,7 @@ impl Flow {
 
 pub struct World {
     pub stack: Stack<Kinds>,
-    pub port: Port,
+    pub out: Out,
     pub events: Events,
     pub start: Time,
     pub now: Time,
@@ -224,7 +225,7 @@ impl World {
         let ports = Box::new(LocalPorts::new(cfg.seed));
         Ok(World {
             stack: Stack::new(cfg, ports, start).map_err(|e| e.to_string())?,
-            port: Port::default(),
+            out: Out::default(),
             events: Events::default(),
             start,
             now: start,
@@ -285,15 +286,15 @@ impl World {
     /// The stack receives a frame; what follows from it happens in `settle`.
     pub fn receive(&mut self, frame: Vec<u8>) {
         if let Some(frame) = self.wire.inward(frame) {
-            self.stack.receive(self.now, frame, &mut self.events, &mut self.port);
+            self.stack.receive(self.now, frame, &mut self.events, &mut self.out);
         }
     }
 
     /// The rest of a pass, and what the stack sent in it.
     pub fn settle(&mut self) -> Result<(), String> {
         loop {
-            self.stack.advance(self.now, &mut self.events, &mut self.port);
-            self.stack.flush(self.now, &mut self.port);
+            self.stack.advance(self.now, &mut self.events, &mut self.out);
+            self.stack.flush(self.now, &mut self.out);
             for (conn, peer) in std::mem::take(&mut self.events.accepted) {
                 let port = self.stack.local_addr(conn).map(|a| a.port());
                 let of = |f: &&mut Flow| f.peer == peer && port.is_none_or(|port| f.port == port);
@@ -303,7 +304,7 @@ impl World {
                 }
             }
             let mut answered = false;
-            while let Some(frame) = self.port.frames.pop_front() {
+            while let Some(frame) = self.out.frames.pop_front() {
                 let outward = self.wire.outward(frame).map_err(|e| format!("the stack sent {e}"))?;
                 let Some(frame) = outward else { continue };
                 let packet = packet::parse(&frame).map_err(|e| format!("the stack sent {e}"))?;

@@ -16,7 +16,7 @@ fn both_families() -> Pair {
 /// What B hears of A's connection to `to`, and the listener that it came in on.
 fn reach(p: &mut Pair, to: SocketAddr) -> Result<BindId, CloseReason> {
     p.b.seen.events.clear();
-    let c = p.a.stack.connect(p.now, to, 1, &mut p.a.port).unwrap();
+    let c = p.a.stack.connect(p.now, to, 1, &mut p.a.out).unwrap();
     p.settle();
     let listener = p.b.seen.events.iter().find_map(|e| match e {
         testing::Event::Accepted(listener, ..) => Some(*listener),
@@ -97,17 +97,17 @@ fn a_connection_comes_from_what_is_reserved() {
     let own = SocketAddr::new(v6(A).into(), 1023);
     let bound = p.a.stack.bind(own, false).unwrap();
     let to = SocketAddr::new(v6(B).into(), PORT);
-    let c = p.a.stack.connect_from(p.now, Some(bound.id), to, 1, &mut p.a.port).unwrap();
+    let c = p.a.stack.connect_from(p.now, Some(bound.id), to, 1, &mut p.a.out).unwrap();
     p.settle();
     let s = p.b.accepted().unwrap();
     assert_eq!((p.a.stack.local_addr(c), p.b.stack.peer_addr(s)), (Some(own), Some(own)));
-    let again = p.a.stack.connect_from(p.now, Some(bound.id), to, 1, &mut p.a.port);
+    let again = p.a.stack.connect_from(p.now, Some(bound.id), to, 1, &mut p.a.out);
     assert_eq!(again, Err(ConnectError::InUse(1023)));
-    let other = p.a.stack.connect_from(p.now, Some(bound.id), (B, PORT), 1, &mut p.a.port);
+    let other = p.a.stack.connect_from(p.now, Some(bound.id), (B, PORT), 1, &mut p.a.out);
     assert_eq!(other, Err(ConnectError::Family(B.into())));
     p.a.stack.unbind(bound.id);
     assert_eq!(p.a.stack.bind(own, false), Err(BindError::InUse(1023)), "the connection has it");
-    let gone = p.a.stack.connect_from(p.now, Some(bound.id), to, 1, &mut p.a.port);
+    let gone = p.a.stack.connect_from(p.now, Some(bound.id), to, 1, &mut p.a.out);
     assert_eq!(gone, Err(ConnectError::NoPort));
 }
 
@@ -120,12 +120,12 @@ fn connections_follow_each_other_from_one_port() {
     for round in 0..5 {
         p.b.seen.events.clear();
         let to = SocketAddr::new(B.into(), PORT);
-        let c = p.a.stack.connect_from(p.now, Some(bound.id), to, 1, &mut p.a.port).unwrap();
+        let c = p.a.stack.connect_from(p.now, Some(bound.id), to, 1, &mut p.a.out).unwrap();
         p.settle();
         let s = p.b.accepted().unwrap_or_else(|| panic!("round {round}: {:?}", p.a.closed(c)));
         p.transfer(c, s, &pattern(100_000), 1400, Duration::from_secs(1), |_, _| Act::Pass);
-        p.a.stack.close(p.now, c, &mut p.a.port);
-        p.b.stack.close(p.now, s, &mut p.b.port);
+        p.a.stack.close(p.now, c, &mut p.a.out);
+        p.b.stack.close(p.now, s, &mut p.b.out);
         p.settle();
         assert_eq!(p.a.closed(c), Some(CloseReason::Graceful));
         assert_eq!(p.a.stack.census(), (0, 0, 1), "in TIME-WAIT");

@@ -7,7 +7,7 @@ fn active_close_waits_passive_does_not() {
     let mut p = Pair::new(|_| {});
     let (c, s) = p.connect();
     p.a.stack.send(c, Shared::new(b"last words")).unwrap();
-    p.a.stack.close(p.now, c, &mut p.a.port);
+    p.a.stack.close(p.now, c, &mut p.a.out);
     p.settle();
     assert_eq!(p.b.data(s), b"last words");
     assert!(p.b.finished(s));
@@ -16,7 +16,7 @@ fn active_close_waits_passive_does_not() {
     assert_eq!(p.a.stack.send(c, Shared::new(b"x")), Err(SendError::Closed));
     // The other half still works.
     p.b.stack.send(s, Shared::new(b"reply")).unwrap();
-    p.b.stack.close(p.now, s, &mut p.b.port);
+    p.b.stack.close(p.now, s, &mut p.b.out);
     p.settle();
     assert_eq!(p.a.data(c), b"reply");
     assert!(p.a.finished(c));
@@ -32,8 +32,8 @@ fn active_close_waits_passive_does_not() {
 fn simultaneous_close() {
     let mut p = Pair::new(|_| {});
     let (c, s) = p.connect();
-    p.a.stack.close(p.now, c, &mut p.a.port);
-    p.b.stack.close(p.now, s, &mut p.b.port);
+    p.a.stack.close(p.now, c, &mut p.a.out);
+    p.b.stack.close(p.now, s, &mut p.b.out);
     p.settle();
     assert_eq!(p.a.closed(c), Some(CloseReason::Graceful));
     assert_eq!(p.b.closed(s), Some(CloseReason::Graceful));
@@ -47,9 +47,9 @@ fn any_frame_of_the_closing_may_be_lost() {
         for both in [false, true] {
             let mut p = Pair::new(|_| {});
             let (c, s) = p.connect();
-            p.a.stack.close(p.now, c, &mut p.a.port);
+            p.a.stack.close(p.now, c, &mut p.a.out);
             if both {
-                p.b.stack.close(p.now, s, &mut p.b.port);
+                p.b.stack.close(p.now, s, &mut p.b.out);
             }
             let mut n = 0;
             let mut wire = |_: Side, _: &Sent| {
@@ -57,7 +57,7 @@ fn any_frame_of_the_closing_may_be_lost() {
                 if n - 1 == lost { Act::Drop } else { Act::Pass }
             };
             p.run_with(Duration::from_secs(3), &mut wire);
-            p.b.stack.close(p.now, s, &mut p.b.port);
+            p.b.stack.close(p.now, s, &mut p.b.out);
             p.run_with(Duration::from_secs(5), &mut wire);
             assert_eq!(p.a.closed(c), Some(CloseReason::Graceful), "lost {lost}, both {both}");
             assert_eq!(p.b.closed(s), Some(CloseReason::Graceful), "lost {lost}, both {both}");
@@ -69,16 +69,16 @@ fn any_frame_of_the_closing_may_be_lost() {
 fn abort_resets_the_peer() {
     let mut p = Pair::new(|_| {});
     let (c, s) = p.connect();
-    p.a.stack.abort(p.now, c, &mut p.a.port);
+    p.a.stack.abort(p.now, c, &mut p.a.out);
     assert_eq!(p.a.stack.info(c), None);
     p.settle();
     assert_eq!(p.b.closed(s), Some(CloseReason::Reset));
     p.a.advance(p.now);
     assert_eq!(p.a.closed(c), Some(CloseReason::Aborted));
     // A dead id is refused quietly.
-    p.a.stack.abort(p.now, c, &mut p.a.port);
-    p.a.stack.close(p.now, c, &mut p.a.port);
-    p.a.stack.output(p.now, c, &mut p.a.port);
+    p.a.stack.abort(p.now, c, &mut p.a.out);
+    p.a.stack.close(p.now, c, &mut p.a.out);
+    p.a.stack.output(p.now, c, &mut p.a.out);
     assert_eq!(p.a.stack.room(c), 0);
     assert_eq!(p.a.stack.send(c, Shared::new(b"x")), Err(SendError::Closed));
     assert_eq!(p.settle(), 0);
@@ -89,7 +89,7 @@ fn abort_resets_the_peer() {
 fn fin_wait_2_ends() {
     let mut p = Pair::new(|_| {});
     let (c, _) = p.connect();
-    p.a.stack.close(p.now, c, &mut p.a.port);
+    p.a.stack.close(p.now, c, &mut p.a.out);
     p.settle();
     p.run(Duration::from_secs(61));
     assert_eq!(p.a.closed(c), Some(CloseReason::TimedOut));
@@ -101,9 +101,9 @@ fn time_wait_is_reopened_by_a_newer_syn() {
     let mut p = Pair::new(|_| {});
     p.a = Node::with_ports(config(A), Box::new(Fixed(50_000)));
     let (c, s) = p.connect();
-    p.b.stack.close(p.now, s, &mut p.b.port);
+    p.b.stack.close(p.now, s, &mut p.b.out);
     p.settle();
-    p.a.stack.close(p.now, c, &mut p.a.port);
+    p.a.stack.close(p.now, c, &mut p.a.out);
     p.settle();
     assert_eq!(p.b.stack.census(), (0, 0, 1));
     p.run(Duration::from_millis(10));

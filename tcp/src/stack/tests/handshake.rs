@@ -60,7 +60,7 @@ fn newcomers_have_room_for_two_segments_until_they_are_welcome() {
             p.connect();
             // Half open: the answer to its SYN is lost.
             let to = std::net::SocketAddr::from((B, PORT));
-            p.a.stack.connect(p.now, to, 1, &mut p.a.port).unwrap();
+            p.a.stack.connect(p.now, to, 1, &mut p.a.out).unwrap();
             p.settle_with(|side, _| if side == Side::B { Act::Drop } else { Act::Pass });
         }
         let (c, s) = p.connect();
@@ -70,13 +70,13 @@ fn newcomers_have_room_for_two_segments_until_they_are_welcome() {
         p.transfer(c, s, &data, 1400, Duration::from_secs(5), |_, _| Act::Pass);
         let info = p.a.stack.info(c).unwrap();
         assert_eq!((info.snd_wnd, p.b.stack.info(s).unwrap().rcv_wnd), (narrow, narrow));
-        p.b.stack.welcome(p.now, s, &mut p.b.port);
+        p.b.stack.welcome(p.now, s, &mut p.b.out);
         p.settle();
         let wide = if scales { 1 << 20 } else { 65_535 };
         assert_eq!(p.a.stack.info(c).unwrap().snd_wnd, wide, "told at once");
         // The one that opens is wary of nobody.
         assert_eq!(p.b.stack.info(s).unwrap().snd_wnd, wide);
-        p.b.stack.welcome(p.now, s, &mut p.b.port);
+        p.b.stack.welcome(p.now, s, &mut p.b.out);
         assert_eq!(p.settle(), 0, "and once");
     }
 }
@@ -86,7 +86,7 @@ fn a_closed_port_refuses() {
     let mut p = Pair::new(|_| {});
     let c =
         p.a.stack
-            .connect(p.now, "10.0.0.2:9".parse::<std::net::SocketAddr>().unwrap(), 5, &mut p.a.port)
+            .connect(p.now, "10.0.0.2:9".parse::<std::net::SocketAddr>().unwrap(), 5, &mut p.a.out)
             .unwrap();
     p.settle();
     assert_eq!(p.a.closed(c), Some(CloseReason::Refused));
@@ -99,7 +99,7 @@ fn an_absent_host_is_unreachable() {
     let mut p = Pair::new(|_| {});
     let c =
         p.a.stack
-            .connect(p.now, "10.0.0.9:9".parse::<std::net::SocketAddr>().unwrap(), 5, &mut p.a.port)
+            .connect(p.now, "10.0.0.9:9".parse::<std::net::SocketAddr>().unwrap(), 5, &mut p.a.out)
             .unwrap();
     p.run(Duration::from_secs(4));
     assert_eq!(p.a.closed(c), Some(CloseReason::Unreachable));
@@ -112,7 +112,7 @@ fn a_silent_host_times_out() {
     p.connect();
     let c =
         p.a.stack
-            .connect(p.now, "10.0.0.2:9".parse::<std::net::SocketAddr>().unwrap(), 5, &mut p.a.port)
+            .connect(p.now, "10.0.0.2:9".parse::<std::net::SocketAddr>().unwrap(), 5, &mut p.a.out)
             .unwrap();
     let mut syns = 0;
     p.run_with(Duration::from_secs(8), |_, s| {
@@ -130,7 +130,7 @@ fn any_frame_may_be_lost() {
         let mut p = Pair::new(|_| {});
         p.b.stack.listen_on(PORT, 16).unwrap();
         let to: std::net::SocketAddr = "10.0.0.2:7471".parse().unwrap();
-        let c = p.a.stack.connect(p.now, to, 77, &mut p.a.port).unwrap();
+        let c = p.a.stack.connect(p.now, to, 77, &mut p.a.out).unwrap();
         let mut n = 0;
         p.run_with(Duration::from_secs(9), |_, _| {
             n += 1;
@@ -139,7 +139,7 @@ fn any_frame_may_be_lost() {
         assert_eq!(p.a.stack.info(c).map(|i| i.state), Some(State::Established), "lost {lost}");
         // The server's side is open at the latest when data comes.
         p.a.stack.send(c, Shared::new(b"hello")).unwrap();
-        p.a.stack.output(p.now, c, &mut p.a.port);
+        p.a.stack.output(p.now, c, &mut p.a.out);
         p.run(Duration::from_secs(2));
         assert_eq!(p.b.data(p.b.accepted().unwrap()), b"hello");
     }
@@ -151,8 +151,8 @@ fn simultaneous_open() {
     let (a_port, b_port) = (50_001, 50_002);
     p.a = Node::with_ports(config(A), Box::new(Fixed(a_port)));
     p.b = Node::with_ports(config(B), Box::new(Fixed(b_port)));
-    let a = p.a.stack.connect(p.now, SocketAddrV4::new(B, b_port), 1, &mut p.a.port).unwrap();
-    let b = p.b.stack.connect(p.now, SocketAddrV4::new(A, a_port), 2, &mut p.b.port).unwrap();
+    let a = p.a.stack.connect(p.now, SocketAddrV4::new(B, b_port), 1, &mut p.a.out).unwrap();
+    let b = p.b.stack.connect(p.now, SocketAddrV4::new(A, a_port), 2, &mut p.b.out).unwrap();
     p.settle();
     assert!(p.a.seen.events.contains(&Event::Connected(a, 1)), "{:?}", p.a.stack.info(a));
     assert!(p.b.seen.events.contains(&Event::Connected(b, 2)));
@@ -166,12 +166,12 @@ fn simultaneous_open() {
 fn hairpin() {
     let mut p = Pair::new(|_| {});
     p.a.stack.listen_on(PORT, 4).unwrap();
-    let c = p.a.stack.connect(p.now, SocketAddrV4::new(A, PORT), 3, &mut p.a.port).unwrap();
+    let c = p.a.stack.connect(p.now, SocketAddrV4::new(A, PORT), 3, &mut p.a.out).unwrap();
     p.settle();
     assert!(p.a.seen.events.contains(&Event::Connected(c, 3)));
     let s = p.a.accepted().unwrap();
     p.a.stack.send(c, Shared::new(b"to myself")).unwrap();
-    p.a.stack.output(p.now, c, &mut p.a.port);
+    p.a.stack.output(p.now, c, &mut p.a.out);
     p.settle();
     assert_eq!(p.a.data(s), b"to myself");
     assert_eq!(p.b.stack.counters().frames_in, 0);

@@ -44,7 +44,7 @@ fn random_frames() {
             p.b.receive(p.now, trusted.0);
         }
         p.b.flush(p.now);
-        p.b.port.frames.clear();
+        p.b.out.frames.clear();
         p.now += Duration::from_micros(rng.u64(0..1000));
         p.b.advance(p.now);
     }
@@ -105,13 +105,13 @@ fn syn_flood() {
         let common = template.begin(&fields);
         let frame = template.finish(&common, fields.own(), 0, Some(0)).to_vec();
         p.b.receive(p.now, frame);
-        node.port.frames.clear();
+        node.out.frames.clear();
         assert!(p.b.stack.census().1 <= 32);
     }
-    p.b.port.frames.clear();
+    p.b.out.frames.clear();
     assert!(p.b.stack.counters().syn_backlog_full > 4900);
     let to = SocketAddrV4::new(B, PORT);
-    let c = p.a.stack.connect(p.now, to, 77, &mut p.a.port).unwrap();
+    let c = p.a.stack.connect(p.now, to, 77, &mut p.a.out).unwrap();
     p.settle_with(|_, _| Act::Pass);
     assert!(p.a.seen.events.contains(&Event::Connected(c, 77)));
     // Half-open ones end by themselves.
@@ -124,8 +124,8 @@ fn fragments_are_refused() {
     let mut p = Pair::new(|_| {});
     let (c, s) = p.connect();
     p.a.stack.send(c, Shared::new(b"data")).unwrap();
-    p.a.stack.output(p.now, c, &mut p.a.port);
-    let sent = p.a.port.frames.pop_front().unwrap().bytes;
+    p.a.stack.output(p.now, c, &mut p.a.out);
+    let sent = p.a.out.frames.pop_front().unwrap().bytes;
     for (offset, flags) in [(20, 0x20), (20, 0x00), (21, 0x01)] {
         let mut f = sent.clone();
         f[20] = 0;
@@ -147,8 +147,8 @@ fn corruption_is_noticed() {
     let mut p = Pair::new(|_| {});
     let (c, s) = p.connect();
     p.a.stack.send(c, Shared::new(&pattern(100))).unwrap();
-    p.a.stack.output(p.now, c, &mut p.a.port);
-    let sent = p.a.port.frames.pop_front().unwrap().bytes;
+    p.a.stack.output(p.now, c, &mut p.a.out);
+    let sent = p.a.out.frames.pop_front().unwrap().bytes;
     for bit in 14 * 8..sent.len() * 8 {
         let mut f = sent.clone();
         f[bit / 8] ^= 1 << (bit % 8);
@@ -167,7 +167,7 @@ fn absent_neighbours_leave_nothing() {
     let mut p = Pair::new(|_| {});
     for i in 3..250 {
         let to = SocketAddrV4::new([10, 0, 0, i].into(), 1);
-        p.a.stack.connect(p.now, to, 0, &mut p.a.port).unwrap();
+        p.a.stack.connect(p.now, to, 0, &mut p.a.out).unwrap();
     }
     p.run(Duration::from_secs(10));
     assert_eq!(p.a.stack.census(), (0, 0, 0));
@@ -181,8 +181,8 @@ fn an_unfilled_checksum_is_told_from_a_wrong_one() {
     let mut p = Pair::new(|_| {});
     let (c, _) = p.connect();
     p.a.stack.send(c, Shared::new(b"data")).unwrap();
-    p.a.stack.output(p.now, c, &mut p.a.port);
-    let right = p.a.port.frames.pop_front().unwrap().bytes;
+    p.a.stack.output(p.now, c, &mut p.a.out);
+    let right = p.a.out.frames.pop_front().unwrap().bytes;
     let mut wrong = right.clone();
     wrong[50] ^= 1;
     p.b.receive(p.now, wrong);

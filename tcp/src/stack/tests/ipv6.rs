@@ -26,7 +26,7 @@ fn to_a(p: &Pair, src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, m: &[u8]) -> Vec<
 
 /// The ICMPv6 messages among frames: kind, code, destination, and the message.
 fn messages(n: &mut Node) -> Vec<(u8, u8, Ipv6Addr, Vec<u8>)> {
-    let frames = std::mem::take(&mut n.port.frames);
+    let frames = std::mem::take(&mut n.out.frames);
     let icmp = frames.iter().map(|f| &f.bytes[..]).filter(|f| f[12..14] == [0x86, 0xdd] && f[20] == 58);
     icmp.map(|f| (f[54], f[55], message::address_at(f, 38).unwrap(), f[54..].to_vec())).collect()
 }
@@ -47,8 +47,8 @@ fn a_connection() {
     assert_eq!(p.a.stack.peer_addr(c).unwrap(), SocketAddr::new(v6(B).into(), PORT));
     let data = pattern(300_000);
     p.transfer(c, s, &data, 1428, Duration::from_secs(1), |_, _| Act::Pass);
-    p.a.stack.close(p.now, c, &mut p.a.port);
-    p.b.stack.close(p.now, s, &mut p.b.port);
+    p.a.stack.close(p.now, c, &mut p.a.out);
+    p.b.stack.close(p.now, s, &mut p.b.out);
     p.settle();
     assert_eq!(p.a.closed(c), Some(CloseReason::Graceful));
     assert_eq!(p.a.stack.counters().retransmitted_segments, 0);
@@ -63,7 +63,7 @@ fn both_families() {
     });
     let (c4, s4) = p.connect();
     let to = SocketAddr::new(v6(B).into(), PORT);
-    let c6 = p.a.stack.connect(p.now, to, 78, &mut p.a.port).unwrap();
+    let c6 = p.a.stack.connect(p.now, to, 78, &mut p.a.out).unwrap();
     p.settle();
     let s6 = p.b.accepted().unwrap();
     assert_eq!((p.a.stack.mss(c4), p.a.stack.mss(c6)), (1448, 1428));
@@ -78,7 +78,7 @@ fn link_local_addresses_connect() {
     let mut p = pair();
     p.b.stack.listen_on(PORT, 4).unwrap();
     let to = p.b.stack.addresses().into_iter().find(|a| a.prefix_len == 64 && a.ip != v6(B)).unwrap().ip;
-    let c = p.a.stack.connect(p.now, SocketAddr::new(to, PORT), 1, &mut p.a.port).unwrap();
+    let c = p.a.stack.connect(p.now, SocketAddr::new(to, PORT), 1, &mut p.a.out).unwrap();
     p.settle();
     assert!(p.a.seen.events.iter().any(|e| matches!(e, testing::Event::Connected(id, 1) if *id == c)));
     let own = p.a.stack.local_addr(c).unwrap().ip();
@@ -89,11 +89,11 @@ fn link_local_addresses_connect() {
 fn to_oneself() {
     let mut p = pair();
     p.a.stack.listen_on(PORT, 4).unwrap();
-    let c = p.a.stack.connect(p.now, SocketAddr::new(v6(A).into(), PORT), 1, &mut p.a.port).unwrap();
+    let c = p.a.stack.connect(p.now, SocketAddr::new(v6(A).into(), PORT), 1, &mut p.a.out).unwrap();
     p.settle();
     let s = p.a.accepted().unwrap();
     p.a.stack.send(c, Shared::new(b"hello")).unwrap();
-    p.a.stack.output(p.now, c, &mut p.a.port);
+    p.a.stack.output(p.now, c, &mut p.a.out);
     p.settle();
     assert_eq!(p.a.data(s), b"hello");
 }
@@ -109,8 +109,8 @@ fn lost_and_damaged() {
     });
     let frame = {
         p.a.stack.send(c, Shared::new(b"x")).unwrap();
-        p.a.stack.output(p.now, c, &mut p.a.port);
-        p.a.port.frames.pop_front().unwrap().bytes
+        p.a.stack.output(p.now, c, &mut p.a.out);
+        p.a.out.frames.pop_front().unwrap().bytes
     };
     for i in 14..frame.len() {
         // The traffic class, the flow label and the hop limit are covered by no checksum.
@@ -130,22 +130,22 @@ fn lost_and_damaged() {
 fn refusals() {
     let mut p = pair();
     let closed = SocketAddr::new(v6(B).into(), 9);
-    let c = p.a.stack.connect(p.now, closed, 5, &mut p.a.port).unwrap();
+    let c = p.a.stack.connect(p.now, closed, 5, &mut p.a.out).unwrap();
     p.settle();
     assert_eq!(p.a.closed(c), Some(CloseReason::Refused));
     for bad in ["[::]:1", "[::1]:1", "[ff02::1]:1", "[fd00::2]:0"] {
         let bad: SocketAddr = bad.parse().unwrap();
-        assert_eq!(p.a.stack.connect(p.now, bad, 0, &mut p.a.port), Err(ConnectError::Address(bad)));
+        assert_eq!(p.a.stack.connect(p.now, bad, 0, &mut p.a.out), Err(ConnectError::Address(bad)));
     }
     for far in ["[2001:db8::1]:1", "10.0.0.2:1"] {
         let far: SocketAddr = far.parse().unwrap();
-        let answer = p.a.stack.connect(p.now, far, 0, &mut p.a.port);
+        let answer = p.a.stack.connect(p.now, far, 0, &mut p.a.out);
         assert_eq!(answer, Err(ConnectError::Unreachable(far.ip())));
     }
     // An IPv4 address in disguise is one.
     let mapped: SocketAddr = "[::ffff:10.0.0.2]:1".parse().unwrap();
     assert!(matches!(
-        p.a.stack.connect(p.now, mapped, 0, &mut p.a.port),
+        p.a.stack.connect(p.now, mapped, 0, &mut p.a.out),
         Err(ConnectError::Unreachable(IpAddr::V4(_)))
     ));
 }
@@ -154,7 +154,7 @@ fn refusals() {
 fn an_absent_host_is_unreachable() {
     let mut p = pair();
     let to = SocketAddr::new(v6([10, 0, 0, 9].into()).into(), 9);
-    let c = p.a.stack.connect(p.now, to, 5, &mut p.a.port).unwrap();
+    let c = p.a.stack.connect(p.now, to, 5, &mut p.a.out).unwrap();
     let mut asked = 0;
     p.run_with(Duration::from_secs(4), |_, f| {
         asked += usize::from(f.bytes[12..14] == [0x86, 0xdd] && f.bytes[54] == 135);
@@ -180,7 +180,7 @@ fn neighbours_are_watched() {
     // Nothing is heard for a while: the neighbour is stale, and used nevertheless; then asked.
     p.run(Duration::from_secs(40));
     p.a.stack.send(c, Shared::new(b"anybody there?")).unwrap();
-    p.a.stack.output(p.now, c, &mut p.a.port);
+    p.a.stack.output(p.now, c, &mut p.a.out);
     let (mut directly, mut group) = (0, 0);
     p.run_with(Duration::from_secs(30), |side, f| {
         if side == Side::A && f.bytes[54] == 135 && f.bytes[12..14] == [0x86, 0xdd] {
@@ -197,10 +197,10 @@ fn advertisements() {
     let mut p = pair();
     let (c, _) = p.connect();
     let next_mac = |p: &mut Pair| {
-        p.a.port.frames.clear();
+        p.a.out.frames.clear();
         p.a.stack.send(c, Shared::new(b"x")).unwrap();
-        p.a.stack.output(p.now, c, &mut p.a.port);
-        <[u8; 6]>::try_from(&p.a.port.frames.pop_front().unwrap().bytes[..6]).unwrap()
+        p.a.stack.output(p.now, c, &mut p.a.out);
+        <[u8; 6]>::try_from(&p.a.out.frames.pop_front().unwrap().bytes[..6]).unwrap()
     };
     let (right, other) = (mac(&p.b), [2, 9, 9, 9, 9, 9]);
     // Without the override flag an address that is known stays.
@@ -254,14 +254,14 @@ fn the_cache_cannot_be_flooded() {
         ask.extend(station);
         let frame = to_a(&p, host, ipv6::solicited_node(v6(A)), 255, &ask);
         p.a.receive(p.now, frame);
-        p.a.port.frames.clear();
+        p.a.out.frames.clear();
         p.a.flush(p.now);
     }
-    p.a.port.frames.clear();
+    p.a.out.frames.clear();
     // The connection's neighbour is still known, and there is room for others.
     p.transfer(c, s, &pattern(5000), 1000, Duration::from_secs(5), |_, _| Act::Pass);
     let to = SocketAddr::new(v6([10, 0, 0, 77].into()).into(), 1);
-    assert!(p.a.stack.connect(p.now, to, 0, &mut p.a.port).is_ok());
+    assert!(p.a.stack.connect(p.now, to, 0, &mut p.a.out).is_ok());
 }
 
 #[test]
@@ -377,7 +377,7 @@ fn questions_at_the_same_time() {
     p.settle();
     p.a.stack.claim_address(p.now);
     p.a.flush(p.now);
-    let own: Vec<_> = p.a.port.frames.drain(..).map(|f| f.bytes).collect();
+    let own: Vec<_> = p.a.out.frames.drain(..).map(|f| f.bytes).collect();
     for frame in own {
         p.a.receive(p.now, frame);
     }
@@ -428,7 +428,7 @@ fn routers_tell_addresses() {
     });
     assert_eq!(solicitations, 3);
     let far: SocketAddr = "[2001:db8:9::1]:80".parse().unwrap();
-    assert!(matches!(p.a.stack.connect(p.now, far, 0, &mut p.a.port), Err(ConnectError::Unreachable(_))));
+    assert!(matches!(p.a.stack.connect(p.now, far, 0, &mut p.a.out), Err(ConnectError::Unreachable(_))));
     let frame = router_advertisement(&p, 1800, "2001:db8:1::", 0xc0, 100_000);
     p.a.receive(p.now, frame.clone());
     p.b.receive(p.now, frame);
@@ -442,9 +442,9 @@ fn routers_tell_addresses() {
     // EUI-64 of 02:00:0a:00:00:01.
     assert_eq!(own, "2001:db8:1::aff:fe00:1".parse::<Ipv6Addr>().unwrap());
     // To the router what is far; the router's station, MTU and hop limit are known.
-    p.a.port.frames.clear();
-    let c = p.a.stack.connect(p.now, far, 0, &mut p.a.port).unwrap();
-    let syn = &p.a.port.frames[0].bytes;
+    p.a.out.frames.clear();
+    let c = p.a.stack.connect(p.now, far, 0, &mut p.a.out).unwrap();
+    let syn = &p.a.out.frames[0].bytes;
     assert_eq!(
         (&syn[..6], syn[21], &syn[22..38]),
         (
@@ -457,11 +457,11 @@ fn routers_tell_addresses() {
         )
     );
     assert_eq!(View::of(syn).unwrap().options[..4], [2, 4, 5, 0x3c]); // 1340
-    p.a.stack.abort(p.now, c, &mut p.a.port);
+    p.a.stack.abort(p.now, c, &mut p.a.out);
     // Directly what is near.
     p.b.stack.listen_on(PORT, 1).unwrap();
     let near = p.b.stack.addresses().iter().find(|a| of("2001:db8:1::").reaches(a.ip)).unwrap().ip;
-    p.a.stack.connect(p.now, SocketAddr::new(near, PORT), 5, &mut p.a.port).unwrap();
+    p.a.stack.connect(p.now, SocketAddr::new(near, PORT), 5, &mut p.a.out).unwrap();
     p.settle();
     assert!(p.a.seen.events.iter().any(|e| matches!(e, testing::Event::Connected(_, 5))));
     // RFC 4862 §5.5.3 e: a message cannot take an address away before two hours have passed.
@@ -469,7 +469,7 @@ fn routers_tell_addresses() {
     p.a.receive(p.now, frame);
     p.run(Duration::from_secs(7100));
     assert!(p.a.stack.addresses().iter().any(|a| a.ip == own));
-    assert!(matches!(p.a.stack.connect(p.now, far, 0, &mut p.a.port), Err(ConnectError::Unreachable(_))));
+    assert!(matches!(p.a.stack.connect(p.now, far, 0, &mut p.a.out), Err(ConnectError::Unreachable(_))));
     p.run(Duration::from_secs(200));
     assert!(!p.a.stack.addresses().iter().any(|a| a.ip == own));
 }
@@ -548,8 +548,8 @@ fn errors_about_segments() {
     let mut p = pair();
     let (c, s) = p.connect();
     p.a.stack.send(c, Shared::new(&pattern(1428))).unwrap();
-    p.a.stack.output(p.now, c, &mut p.a.port);
-    let sent = p.a.port.frames.pop_front().unwrap().bytes;
+    p.a.stack.output(p.now, c, &mut p.a.out);
+    let sent = p.a.out.frames.pop_front().unwrap().bytes;
     let about = |p: &Pair, kind: u8, code: u8, word: u32, quoted: &[u8]| {
         let mut m = message::header(kind, code, word.to_be_bytes());
         m.extend(quoted);
@@ -571,7 +571,7 @@ fn errors_about_segments() {
     // Others to the same host begin with what is known, for ten minutes.
     let open = |p: &mut Pair| {
         let to = SocketAddr::new(v6(B).into(), PORT);
-        let c = p.a.stack.connect(p.now, to, 9, &mut p.a.port).unwrap();
+        let c = p.a.stack.connect(p.now, to, 9, &mut p.a.out).unwrap();
         p.settle();
         p.a.stack.mss(c)
     };
@@ -581,8 +581,8 @@ fn errors_about_segments() {
 
     let closed = SocketAddr::new(v6(B).into(), 9);
     for (code, reason) in [(4, Some(CloseReason::Refused)), (1, Some(CloseReason::Unreachable)), (3, None)] {
-        let c = p.a.stack.connect(p.now, closed, 5, &mut p.a.port).unwrap();
-        let syn = p.a.port.frames.pop_front().unwrap().bytes;
+        let c = p.a.stack.connect(p.now, closed, 5, &mut p.a.out).unwrap();
+        let syn = p.a.out.frames.pop_front().unwrap().bytes;
         let frame = about(&p, kind::UNREACHABLE, code, 0, &syn[14..]);
         p.a.receive(p.now, frame);
         assert_eq!(p.a.closed(c), reason, "code {code}");
@@ -618,7 +618,7 @@ fn floods_leave_nothing() {
         assert!(p.a.stack.census().1 <= 32);
     }
     assert!(p.a.stack.net.paths.len() < 400);
-    p.a.port.frames.clear();
+    p.a.out.frames.clear();
     p.run_with(Duration::from_secs(300), |_, _| Act::Drop);
     assert_eq!((p.a.stack.census().1, p.a.stack.net.paths.len()), (0, 0));
 }
@@ -636,7 +636,7 @@ fn vlan() {
         p.b.stack.listen_on(PORT, 16).unwrap();
         let mut frames = 0;
         let to = SocketAddr::new(p.b.stack.config().addresses[0].ip, PORT);
-        let c = p.a.stack.connect(p.now, to, 1, &mut p.a.port).unwrap();
+        let c = p.a.stack.connect(p.now, to, 1, &mut p.a.out).unwrap();
         p.settle_with(|_, f| {
             frames += 1;
             assert_eq!(f.bytes[12..16], [0x81, 0, 0, 100]);
@@ -646,8 +646,8 @@ fn vlan() {
         p.transfer(c, s, &pattern(10_000), 1000, Duration::from_secs(1), |_, _| Act::Pass);
         assert!(frames > 4);
         p.a.stack.send(c, Shared::new(b"x")).unwrap();
-        p.a.stack.output(p.now, c, &mut p.a.port);
-        let right = p.a.port.frames.pop_front().unwrap().bytes;
+        p.a.stack.output(p.now, c, &mut p.a.out);
+        let right = p.a.out.frames.pop_front().unwrap().bytes;
         let (mut other, mut none) = (right.clone(), right.clone());
         other[15] = 101;
         none.drain(12..16);
@@ -669,8 +669,8 @@ fn priority_tags() {
     let mut p = Pair::new(|_| {});
     let (c, s) = p.connect();
     p.a.stack.send(c, Shared::new(b"x")).unwrap();
-    p.a.stack.output(p.now, c, &mut p.a.port);
-    let mut frame = p.a.port.frames.pop_front().unwrap().bytes;
+    p.a.stack.output(p.now, c, &mut p.a.out);
+    let mut frame = p.a.out.frames.pop_front().unwrap().bytes;
     frame.splice(12..12, [0x81, 0, 0, 7]);
     p.b.receive(p.now, frame.clone());
     assert_eq!(p.b.data(s).len(), 0);
@@ -741,8 +741,8 @@ fn damaged_messages() {
         p.now += Duration::from_micros(rng.u64(0..2000));
         p.a.advance(p.now);
         p.a.flush(p.now);
-        assert!(p.a.port.frames.len() < 100);
-        p.a.port.frames.clear();
+        assert!(p.a.out.frames.len() < 100);
+        p.a.out.frames.clear();
         assert!(p.a.stack.addresses().len() <= 2 + 8 && p.a.stack.net.paths.len() < 300);
     }
 }

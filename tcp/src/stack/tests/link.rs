@@ -36,7 +36,7 @@ fn echo_is_answered_and_limited() {
     let (a, b) = (config(A), config(B));
     let request = Icmpv4Repr::EchoRequest { ident: 1, seq_no: 2, data: b"are you there" };
     p.b.receive(p.now, icmp(&a, &b, &request));
-    let reply = p.b.port.frames.pop_front().unwrap().bytes;
+    let reply = p.b.out.frames.pop_front().unwrap().bytes;
     assert_eq!(reply, {
         let reply = Icmpv4Repr::EchoReply { ident: 1, seq_no: 2, data: b"are you there" };
         let mut want = icmp(&b, &a, &reply);
@@ -47,8 +47,8 @@ fn echo_is_answered_and_limited() {
     for _ in 0..100_000 {
         p.b.receive(p.now, icmp(&a, &b, &request));
     }
-    assert!(p.b.port.frames.len() <= 1001, "{}", p.b.port.frames.len());
-    assert!(p.b.port.frames.len() >= 900);
+    assert!(p.b.out.frames.len() <= 1001, "{}", p.b.out.frames.len());
+    assert!(p.b.out.frames.len() >= 900);
 }
 
 /// An error about `frame` that quotes `data` of it.
@@ -68,9 +68,9 @@ fn unreachable_is_hard_only_for_a_syn() {
         let mut p = Pair::new(|_| {});
         let (open, _) = p.connect();
         p.a.stack.send(open, Shared::new(b"data")).unwrap();
-        p.a.stack.output(p.now, open, &mut p.a.port);
-        let opening = p.a.stack.connect(p.now, SocketAddrV4::new(B, 9), 0, &mut p.a.port).unwrap();
-        let sent: Vec<_> = p.a.port.frames.drain(..).map(|s| s.bytes).collect();
+        p.a.stack.output(p.now, open, &mut p.a.out);
+        let opening = p.a.stack.connect(p.now, SocketAddrV4::new(B, 9), 0, &mut p.a.out).unwrap();
+        let sent: Vec<_> = p.a.out.frames.drain(..).map(|s| s.bytes).collect();
         let (a, b) = (config(A), config(B));
         for f in &sent {
             // RFC 5927 §4.1: a quote of what is not in flight is not believed.
@@ -96,14 +96,14 @@ fn a_moved_neighbour_is_followed() {
     let mut moved = config(B);
     moved.mac = [2, 9, 9, 9, 9, 9];
     let mut b = Node::new(moved);
-    b.stack.connect(p.now, SocketAddrV4::new(A, 1), 0, &mut b.port).unwrap();
+    b.stack.connect(p.now, SocketAddrV4::new(A, 1), 0, &mut b.out).unwrap();
     b.flush(p.now);
     p.now += Duration::from_secs(2);
-    p.a.receive(p.now, b.port.frames.pop_front().unwrap().bytes);
+    p.a.receive(p.now, b.out.frames.pop_front().unwrap().bytes);
     p.run_with(Duration::from_millis(250), |_, _| Act::Drop);
     p.a.stack.send(c, Shared::new(b"x")).unwrap();
-    p.a.stack.output(p.now, c, &mut p.a.port);
-    assert_eq!(p.a.port.frames[0].bytes[..6], [2, 9, 9, 9, 9, 9]);
+    p.a.stack.output(p.now, c, &mut p.a.out);
+    assert_eq!(p.a.out.frames[0].bytes[..6], [2, 9, 9, 9, 9, 9]);
 }
 
 /// An address is asked for again after a while, directly and without stopping traffic; if nobody answers it is
@@ -118,8 +118,8 @@ fn neighbours_are_confirmed() {
     p.run_with(Duration::from_secs(70), |_, _| Act::Drop);
     assert_eq!(p.a.stack.counters().arp_failures, 1);
     p.a.stack.send(c, Shared::new(b"x")).unwrap();
-    p.a.stack.output(p.now, c, &mut p.a.port);
-    assert!(p.a.port.frames.is_empty());
+    p.a.stack.output(p.now, c, &mut p.a.out);
+    assert!(p.a.out.frames.is_empty());
     p.run(Duration::from_millis(10));
     assert_eq!(p.a.stack.unacked(c), 0);
 }
@@ -129,7 +129,7 @@ fn neighbours_are_confirmed() {
 fn routes() {
     let far = SocketAddrV4::new(Ipv4Addr::new(192, 168, 1, 1), 80);
     let mut p = Pair::new(|_| {});
-    let refused = p.a.stack.connect(p.now, far, 0, &mut p.a.port);
+    let refused = p.a.stack.connect(p.now, far, 0, &mut p.a.out);
     assert_eq!(refused, Err(ConnectError::Unreachable((*far.ip()).into())));
     let mut p = Pair::new(|c| {
         if c.addresses[0].ip == A {
@@ -137,8 +137,8 @@ fn routes() {
         }
     });
     p.connect();
-    p.a.stack.connect(p.now, far, 0, &mut p.a.port).unwrap();
-    let f = &p.a.port.frames[0].bytes;
+    p.a.stack.connect(p.now, far, 0, &mut p.a.out).unwrap();
+    let f = &p.a.out.frames[0].bytes;
     assert_eq!((&f[..6], &f[30..34]), (&config(B).mac[..], &far.ip().octets()[..]));
     // Static routes: the longest prefix decides, and may lead away from our own network or the gateway.
     let via = |n| Ipv4Addr::new(10, 0, 0, n);
@@ -168,7 +168,7 @@ fn routes() {
     assert_eq!(wrong.check(), Err(ConfigError::Gateway(elsewhere.via)));
     for bad in ["10.0.0.255:1", "10.0.0.0:1", "255.255.255.255:1", "224.0.0.1:1", "10.0.0.2:0", "0.0.0.0:1"] {
         assert!(
-            p.a.stack.connect(p.now, bad.parse::<std::net::SocketAddr>().unwrap(), 0, &mut p.a.port).is_err(),
+            p.a.stack.connect(p.now, bad.parse::<std::net::SocketAddr>().unwrap(), 0, &mut p.a.out).is_err(),
             "{bad}"
         );
     }
@@ -180,8 +180,8 @@ fn path_mtu() {
     let mut p = Pair::new(|_| {});
     let (c, s) = p.connect();
     p.a.stack.send(c, Shared::new(&pattern(1448))).unwrap();
-    p.a.stack.output(p.now, c, &mut p.a.port);
-    let f = p.a.port.frames.pop_front().unwrap().bytes;
+    p.a.stack.output(p.now, c, &mut p.a.out);
+    let f = p.a.out.frames.pop_front().unwrap().bytes;
     let repr = quote(Icmpv4DstUnreachable::FragRequired, &f, &f[34..42]);
     let mut frame = icmp(&config(B), &config(A), &repr);
     frame[34 + 6..34 + 8].copy_from_slice(&1000u16.to_be_bytes());

@@ -24,8 +24,8 @@ fn places_are_used_again() {
         let open: Vec<_> = (0..100).map(|_| p.connect()).collect();
         assert_eq!(p.a.stack.census().0, 100);
         for (c, s) in open {
-            p.a.stack.close(p.now, c, &mut p.a.port);
-            p.b.stack.close(p.now, s, &mut p.b.port);
+            p.a.stack.close(p.now, c, &mut p.a.out);
+            p.b.stack.close(p.now, s, &mut p.b.out);
         }
         p.settle();
         assert_eq!((p.a.stack.census().0, p.b.stack.census().0), (0, 0));
@@ -41,10 +41,10 @@ fn connections_are_bounded() {
         p.connect();
     }
     let to = std::net::SocketAddrV4::new(B, PORT);
-    assert_eq!(p.a.stack.connect(p.now, to, 0, &mut p.a.port), Err(ConnectError::TooMany));
+    assert_eq!(p.a.stack.connect(p.now, to, 0, &mut p.a.out), Err(ConnectError::TooMany));
     let mut other = Node::new(config(std::net::Ipv4Addr::new(10, 0, 0, 3)));
     std::mem::swap(&mut p.a, &mut other);
-    p.a.stack.connect(p.now, to, 0, &mut p.a.port).unwrap();
+    p.a.stack.connect(p.now, to, 0, &mut p.a.out).unwrap();
     p.settle();
     assert_eq!(p.b.stack.census(), (10, 0, 0));
     assert_eq!(p.b.stack.counters().syn_backlog_full, 1);

@@ -64,7 +64,7 @@ fn small_segments_stay() {
     let mut p = Pair::new(|_| {});
     let (c, s) = p.connect();
     p.a.stack.send(c, Shared::new(&[7; 400])).unwrap();
-    p.a.stack.output(p.now, c, &mut p.a.port);
+    p.a.stack.output(p.now, c, &mut p.a.out);
     p.run_with(Duration::from_secs(5), |_, _| Act::Drop);
     p.run(Duration::from_secs(60));
     assert_eq!((p.b.data(s).len(), p.a.stack.mss(c)), (400, 1448));

@@ -56,10 +56,10 @@ impl Script {
     /// A learns our MAC address as it would in life: from our request for its own.
     fn arp(&mut self) {
         let mut b = Node::new(config(B));
-        b.stack.connect(self.now, SocketAddrV4::new(A, 1), 0, &mut b.port).unwrap();
+        b.stack.connect(self.now, SocketAddrV4::new(A, 1), 0, &mut b.out).unwrap();
         b.flush(self.now);
-        self.a.receive(self.now, b.port.frames.pop_front().unwrap().bytes);
-        self.a.port.frames.clear();
+        self.a.receive(self.now, b.out.frames.pop_front().unwrap().bytes);
+        self.a.out.frames.clear();
     }
 
     pub fn frame(&mut self, seq: u32, ack: u32, flags: u8, data: &[u8], options: &[u8]) -> Vec<u8> {
@@ -93,13 +93,13 @@ impl Script {
 
     pub fn answers(&mut self) -> Vec<View> {
         self.a.flush(self.now);
-        let sent = std::mem::take(&mut self.a.port.frames);
+        let sent = std::mem::take(&mut self.a.out.frames);
         sent.iter().filter_map(|s| View::of(&s.bytes)).collect()
     }
 
     pub fn send(&mut self, data: &[u8]) -> Vec<View> {
         self.a.stack.send(self.conn, Shared::new(data)).unwrap();
-        self.a.stack.output(self.now, self.conn, &mut self.a.port);
+        self.a.stack.output(self.now, self.conn, &mut self.a.out);
         self.answers()
     }
 
@@ -599,7 +599,7 @@ impl Script {
     /// Gives A a segment whose news are for `user`.
     fn inject_to(&mut self, user: &mut User, data: &[u8]) {
         let frame = self.frame(self.seq, self.ack, ACK, data, &[]);
-        self.a.stack.receive(self.now, frame, user, &mut self.a.port);
+        self.a.stack.receive(self.now, frame, user, &mut self.a.out);
         self.answers();
     }
 }
@@ -632,7 +632,7 @@ fn nothing_overtakes_what_the_user_has_left() {
         s.inject_to(&mut user, &pattern(1000));
         assert_eq!(user.taken, 300);
     }
-    s.a.stack.resume(s.now, s.conn, &mut user, &mut s.a.port);
+    s.a.stack.resume(s.now, s.conn, &mut user, &mut s.a.out);
     assert_eq!(user.taken, 4000);
     // The short way is open again.
     s.seq += 1000;
@@ -660,7 +660,7 @@ fn users_hear_of_room() {
     s.inject_to(&mut user, b"less");
     s.seq += 4;
     assert_eq!(user.acked, [0, 1000]);
-    s.a.stack.close(s.now, s.conn, &mut s.a.port);
+    s.a.stack.close(s.now, s.conn, &mut s.a.out);
     s.answers();
     s.window = 5000;
     s.inject_to(&mut user, &[]);

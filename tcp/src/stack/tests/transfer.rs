@@ -7,11 +7,11 @@ fn one_record_each_way() {
     let mut p = Pair::new(|_| {});
     let (c, s) = p.connect();
     p.a.stack.send(c, Shared::new(b"ping")).unwrap();
-    p.a.stack.output(p.now, c, &mut p.a.port);
+    p.a.stack.output(p.now, c, &mut p.a.out);
     p.settle();
     assert_eq!(p.b.data(s), b"ping");
     p.b.stack.send(s, Shared::new(b"pong")).unwrap();
-    p.b.stack.output(p.now, s, &mut p.b.port);
+    p.b.stack.output(p.now, s, &mut p.b.out);
     p.settle();
     assert_eq!(p.a.data(c), b"pong");
     assert_eq!(p.a.seen.acked[&c], 4);
@@ -31,9 +31,8 @@ fn segments_are_cut_at_records() {
         all.extend_from_slice(&r);
         p.a.stack.send(c, Shared::new(&r)).unwrap();
     }
-    p.a.stack.output(p.now, c, &mut p.a.port);
-    let lens: Vec<usize> =
-        p.a.port.frames.iter().map(|f| View::of(&f.bytes).unwrap().payload.len()).collect();
+    p.a.stack.output(p.now, c, &mut p.a.out);
+    let lens: Vec<usize> = p.a.out.frames.iter().map(|f| View::of(&f.bytes).unwrap().payload.len()).collect();
     // 100+200 | 1200 | 1448 | 1+1447 | 1448 | 3000 in three | eight pieces | the rest
     assert_eq!(lens, [300, 1200, 1448, 1448, 1448, 1448, 1448, 104, 40, 705]);
     p.settle();
@@ -60,8 +59,8 @@ fn one_ack_per_burst() {
     for _ in 0..8 {
         p.a.stack.send(c, Shared::new(&pattern(1448))).unwrap();
     }
-    p.a.stack.output(p.now, c, &mut p.a.port);
-    assert_eq!(p.a.port.frames.len(), 8);
+    p.a.stack.output(p.now, c, &mut p.a.out);
+    assert_eq!(p.a.out.frames.len(), 8);
     let before = p.b.stack.counters().acks_out;
     p.settle();
     assert_eq!(p.b.stack.counters().acks_out - before, 1);
@@ -74,13 +73,13 @@ fn acks_are_piggybacked() {
     let mut p = Pair::new(|_| {});
     let (c, s) = p.connect();
     p.a.stack.send(c, Shared::new(b"ping")).unwrap();
-    p.a.stack.output(p.now, c, &mut p.a.port);
-    let frame = p.a.port.frames.pop_front().unwrap();
+    p.a.stack.output(p.now, c, &mut p.a.out);
+    let frame = p.a.out.frames.pop_front().unwrap();
     p.b.receive(p.now, frame.bytes);
     p.b.stack.send(s, Shared::new(b"pong")).unwrap();
-    p.b.stack.output(p.now, s, &mut p.b.port);
+    p.b.stack.output(p.now, s, &mut p.b.out);
     p.b.flush(p.now);
-    assert_eq!(p.b.port.frames.len(), 1);
+    assert_eq!(p.b.out.frames.len(), 1);
     p.settle();
     assert_eq!(p.a.stack.unacked(c), 0);
 }
@@ -90,8 +89,8 @@ fn acks_are_piggybacked() {
 fn a_full_port_delays() {
     let mut p = Pair::new(|_| {});
     let (c, s) = p.connect();
-    p.a.port.room = 2;
-    p.b.port.room = 1;
+    p.a.out.room = 2;
+    p.b.out.room = 1;
     p.transfer(c, s, &pattern(500_000), 1000, Duration::from_secs(20), |_, _| Act::Pass);
     assert!(p.a.stack.counters().tx_full > 0);
 }
@@ -106,9 +105,9 @@ fn room_keeps_the_pipe_full_and_no_fuller() {
     while p.a.stack.room(c) > 0 {
         p.a.stack.send(c, Shared::new(&pattern(1448))).unwrap();
     }
-    p.a.stack.output(p.now, c, &mut p.a.port);
+    p.a.stack.output(p.now, c, &mut p.a.out);
     assert_eq!(p.a.stack.room(c), 0);
-    let sent: usize = p.a.port.frames.iter().map(|f| View::of(&f.bytes).unwrap().payload.len()).sum();
+    let sent: usize = p.a.out.frames.iter().map(|f| View::of(&f.bytes).unwrap().payload.len()).sum();
     assert!(sent <= cwnd && sent + 1448 > cwnd);
     assert!(p.a.stack.unacked(c) as usize > sent, "something waits for the next ACK");
 }
