@@ -178,23 +178,19 @@ impl Ip {
 }
 
 /// Reads the TCP segment at `place` of a frame into `segment`, which is as by default, and checks its checksum (RFC 9293
-/// §3.1), unless `trusted`. `pseudo_sum` answers the sum of the pseudo-header of a segment of so many octets.
+/// §3.1), unless the frame vouches for it. `pseudo_sum` answers the sum of the pseudo-header of a segment of so many octets.
 #[inline(always)]
 pub(crate) fn parse_tcp(
     frame: &impl Frame,
     place: &Range<usize>,
     pseudo_sum: impl FnOnce(usize) -> u16,
-    trusted: bool,
     segment: &mut Segment,
 ) -> Result<(), Refused> {
     let h = frame.bytes().get(place.clone()).ok_or(Refused::Malformed)?;
     let first: &[u8; TCP] = h.first_chunk().ok_or(Refused::Malformed)?;
     let header = usize::from(first[12] >> 4) * 4;
     let options = h.get(TCP..header).ok_or(Refused::Malformed)?;
-    if !trusted
-        && !frame.checksum_trusted()
-        && sum::add(pseudo_sum(h.len()), frame.sum(place.clone())) != 0xffff
-    {
+    if !frame.checksum_trusted() && sum::add(pseudo_sum(h.len()), frame.sum(place.clone())) != 0xffff {
         return Err(Refused::BadChecksum);
     }
     segment.remote_port = u16::from_be_bytes([first[0], first[1]]);

@@ -3,7 +3,6 @@
 use super::{Connection, Cx, Fate, Flags, State};
 use crate::buffers::{Buffers, Frame, Handler, Transmit};
 use crate::reassembly::{Block, Inserted};
-use crate::sabotage::{Rule, broken};
 use crate::seq::Seq;
 use crate::wire::{Segment, flag};
 use core::ops::Range;
@@ -36,7 +35,7 @@ impl<B: Buffers> Connection<B> {
             // Not one from before what is in order, which a shut window lets pass: it would hide the true one for ever.
             self.cold.peer_fin = Some(end);
         }
-        if seq.lt(self.rcv_nxt) && !broken(Rule::OverlapOnce) {
+        if seq.lt(self.rcv_nxt) {
             let known = self.rcv_nxt.since(seq).min(at.len() as u32);
             if known > 0 && self.flags.has(Flags::SACK) {
                 self.reports = true;
@@ -45,7 +44,7 @@ impl<B: Buffers> Connection<B> {
             at.start += known as usize;
             seq = self.rcv_nxt;
         }
-        if seq.gt(self.rcv_nxt) && !broken(Rule::InOrder) {
+        if seq.gt(self.rcv_nxt) {
             self.hold(cx, seq, frame, at);
             return Fate::Keep;
         }
@@ -198,9 +197,6 @@ impl<B: Buffers> Connection<B> {
         at: Range<usize>,
     ) {
         cx.net.counters.out_of_order += 1;
-        if broken(Rule::AckReceived) {
-            self.rcv_nxt = seq;
-        }
         let before = self.held();
         if self.may_hold(cx, seq) && !at.is_empty() {
             match self.cold.reassembly.insert(seq, frame, at) {

@@ -5,7 +5,6 @@ use super::repair::Frto;
 use super::{Connection, Cx, Due, Flags, Recovery, State};
 use crate::buffers::{Buffers, Transmit};
 use crate::ecn;
-use crate::sabotage::{Rule, broken};
 use crate::scoreboard::DUP_THRESH;
 use crate::seq::Seq;
 use crate::time::Time;
@@ -212,9 +211,8 @@ impl<B: Buffers> Connection<B> {
         dst_mac: [u8; 6],
         next: Next,
     ) -> u32 {
-        let from = if next.again && broken(Rule::RetransmitRange) { self.snd_una + 1 } else { next.seq };
         let mut pieces = Pieces::new();
-        let len = self.cold.queue.pieces(from, next.len, &mut pieces);
+        let len = self.cold.queue.pieces(next.seq, next.len, &mut pieces);
         if len == 0 && !next.fin {
             return 0;
         }
@@ -233,7 +231,7 @@ impl<B: Buffers> Connection<B> {
             fields.flags |= self.reduced;
         }
         let mss = self.mss;
-        let gso_size = if len > u32::from(mss) { self.cold.queue.unit(from).min(mss) } else { 0 };
+        let gso_size = if len > u32::from(mss) { self.cold.queue.unit(next.seq).min(mss) } else { 0 };
         cx.net.emit(cx.tx, &fields, &pieces, next.again, gso_size);
         drop(pieces);
         self.reduced &= if next.again { flag::CWR } else { 0 };

@@ -67,8 +67,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
     fn receive_tcp6(&mut self, frame: B::Frame, ip: &Ip6, path: u32) {
         let pseudo = |len| pseudo_sum(ip.src, ip.dst, PROTO_TCP, len);
         let mut segment = Segment { ecn: ip.ecn, ..Segment::default() };
-        let trusted = broken(Rule::Checksum);
-        if let Err(refused) = wire::parse_tcp(&frame, &ip.payload, pseudo, trusted, &mut segment) {
+        if let Err(refused) = wire::parse_tcp(&frame, &ip.payload, pseudo, &mut segment) {
             let unfilled = wire::is_unfilled(&frame, &ip.payload, pseudo);
             return self.stack.refuse_segment(refused, unfilled);
         }

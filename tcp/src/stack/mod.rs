@@ -21,7 +21,6 @@ use crate::ipv6::is_no_host;
 use crate::listen::{Binding, Embryo};
 use crate::net::Net;
 use crate::ports::{PortError, PortSpace};
-use crate::sabotage::{Rule, broken};
 use crate::slab::{Slab, SlabId};
 use crate::table::{Key, Table};
 use crate::time::Time;

@@ -55,7 +55,7 @@ fn smoltcp_reads_our_headers() {
         // And we read it again.
         let parsed = parse_ipv4(&frame, ETHERNET).unwrap();
         let mut s = Segment { ecn: parsed.ecn, ..Segment::default() };
-        parse_tcp(&frame, &parsed.payload, |n| parsed.pseudo_sum(n), false, &mut s).unwrap();
+        parse_tcp(&frame, &parsed.payload, |n| parsed.pseudo_sum(n), &mut s).unwrap();
         assert_eq!((s.seq, s.ack, s.window), (Seq(0xfedc_ba98), Seq(0x8765_4321), 0xfff0));
         assert_eq!(frame.bytes()[s.payload.clone()], data[..]);
         assert_eq!((s.timestamps, s.ecn), (Some(Timestamps { value: 7, echo: 8 }), codepoint));

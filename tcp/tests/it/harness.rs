@@ -1,5 +1,6 @@
 //! Two or more stacks on a simulated network, and applications that check every byte.
 
+use crate::broken::{Rule, Unruly};
 use crate::paths::{Path, too_big};
 use fastrand::Rng;
 use std::collections::{HashMap, VecDeque};
@@ -219,6 +220,8 @@ pub struct Host {
     pub out: Out,
     /// Frames that arrived and are handed over in the next pass.
     pub inbox: VecDeque<Vec<u8>>,
+    /// A rule that it breaks.
+    pub broken: Option<Rule>,
 }
 
 impl Host {
@@ -228,7 +231,7 @@ impl Host {
         let ports = Box::new(LocalPorts::new(config.seed));
         let stack = Stack::new(config, ports, Time::ZERO).expect("valid configuration");
         let out = Out { frames: Vec::new(), loopback: Vec::new(), limit: 64, retransmitted: 0 };
-        Host { stack, app: App::default(), out, inbox: VecDeque::new() }
+        Host { stack, app: App::default(), out, inbox: VecDeque::new(), broken: None }
     }
 
     /// Its main address.
@@ -246,9 +249,13 @@ impl Host {
     /// One pass: a burst in, timers, the application, and what is delayed.
     pub fn pass(&mut self, now: Time) {
         let burst = self.inbox.len().min(32);
-        let burst = self.inbox.drain(..burst);
-        self.stack.receive_burst(now, burst, &mut self.app, &mut self.out);
-        self.stack.advance(now, &mut self.app, &mut self.out);
+        let rule = self.broken.filter(|rule| rule.has_cause(self.stack.counters()));
+        let seen = |frame| if let Some(rule) = rule { rule.arriving(frame) } else { frame };
+        let burst = self.inbox.drain(..burst).map(seen);
+        let app = &mut Unruly { inner: &mut self.app, rule };
+        let out = &mut Unruly { inner: &mut self.out, rule };
+        self.stack.receive_burst(now, burst, app, out);
+        self.stack.advance(now, app, out);
         self.read(now);
         self.act(now);
         self.stack.flush(now, &mut self.out);

@@ -3,6 +3,7 @@
 //! `URNIC_SEEDS=n` runs the random connections over n seeds instead of 500, and the other randomized tests over
 //! proportionally more.
 
+mod broken;
 mod harness;
 mod paths;
 mod peer;
@@ -14,7 +15,6 @@ mod far;
 mod floods;
 mod goodput;
 mod random;
-#[cfg(feature = "sabotage")]
 mod sabotage;
 mod scale;
 mod sharing;

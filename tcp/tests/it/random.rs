@@ -1,6 +1,7 @@
 //! Random networks, settings and applications: every octet arrives intact, once and in order, and every connection
 //! ends as it should.
 
+use crate::broken::Rule;
 use crate::harness::{Host, MOST_SEEDS, Script, World, for_seeds, only_v6, solicitation};
 use crate::paths::Path;
 use crate::peer::arp;
@@ -114,8 +115,14 @@ fn world(rng: &mut Rng) -> World {
 
 /// One connection under `seed`.
 pub fn one(seed: u64) {
+    one_with(seed, None);
+}
+
+/// The same; both stacks break `rule`.
+pub fn one_with(seed: u64, rule: Option<Rule>) {
     let mut rng = Rng::with_seed(seed);
     let mut w = world(&mut rng);
+    w.hosts.iter_mut().for_each(|host| host.broken = rule);
     let (mut client, server) = (script(&mut rng, 1500), script(&mut rng, 1500));
     // Somebody has to close.
     client.close_first |= !server.close_first;
