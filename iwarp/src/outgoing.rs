@@ -1,7 +1,6 @@
 //! Cutting a message into FPDUs.
 
 use crate::header::{LAST, TAGGED, UNTAGGED_LEN};
-use crate::sabotage::{Rule, broken};
 use crate::terminate::TERMINATE_MAX;
 use crate::{MULPDU_MAX, MULPDU_MIN};
 use std::ops::Range;
@@ -108,7 +107,7 @@ impl Outgoing {
 
         let ulpdu = ddp_len + payload as usize;
         self.header[0..2].copy_from_slice(&(ulpdu as u16).to_be_bytes());
-        if self.done || broken(Rule::LastOnEverySegment) {
+        if self.done {
             self.header[2] |= LAST;
         }
         Some(Fpdu {

@@ -194,7 +194,7 @@ impl<C: Chunk> Stream<C> {
     ///
     /// A [`Fault`] is returned once; whatever arrives after it, or after a Terminate, is ignored (DDP-54).
     pub fn receive<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Box<Fault>> {
-        if self.deaf && !broken(Rule::ReceiveAfterFault) {
+        if self.deaf {
             return Ok(None);
         }
         match self.take(chunk, sink) {
@@ -273,7 +273,7 @@ impl<C: Chunk> Stream<C> {
 
     /// Whether FPDUs may be sent: a Responder waits for the Initiator's first valid one (MPA-70).
     pub fn may_send(&self) -> bool {
-        self.rdmap.may_send() || broken(Rule::ResponderTalksFirst)
+        self.rdmap.may_send()
     }
 
     /// Starts a message of `len` octets (for [`Op::Read`]: octets wanted; looked at for Writes and Sends only, apart
@@ -428,8 +428,7 @@ impl Rdmap {
     /// Verifies the CRC. Unchecked when both ends declined CRCs (MPA-16, MPA-34).
     #[inline]
     fn check_crc(&self, received: [u8; 4], register: impl FnOnce() -> u32) -> Result<(), Fault> {
-        if self.crc && !broken(Rule::SkipCrc) && urnic_crc::finish(register()) != u32::from_le_bytes(received)
-        {
+        if self.crc && urnic_crc::finish(register()) != u32::from_le_bytes(received) {
             // A Responder that has validated no FPDU may send none, not even a Terminate (MPA-92).
             let terminate = self.may_send().then_some(Terminate::CRC);
             return Err(Fault { terminate, cause: Cause::Crc });

@@ -10,7 +10,6 @@ use crate::header::{
     ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, Control, IMMEDIATE_LEN, READ_REQUEST_LEN, ReadHeader,
     TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, VERSION, opcode, queue,
 };
-use crate::sabotage::{Rule, broken};
 use crate::terminate::TERMINATE_MAX;
 use crate::{AccessFault, AtomicFault, Cause, Delivery, Fault, Sink, TaggedOp, Terminate};
 use std::collections::VecDeque;
@@ -208,12 +207,11 @@ impl Inbound {
         // STag and TO of an empty segment mean nothing (DDP-32).
         if len > 0 {
             let target =
-                h.to.checked_add(len.into()).ok_or(AccessFault::Wrap).and_then(|_| {
-                    sink.tagged(op, h.stag, h.to, if broken(Rule::SkipBounds) { 1 } else { len })
-                });
+                h.to.checked_add(len.into())
+                    .ok_or(AccessFault::Wrap)
+                    .and_then(|_| sink.tagged(op, h.stag, h.to, len));
             match target {
                 Ok(target) => place(sink, target, TAGGED_LEN),
-                Err(_) if broken(Rule::IgnoreTaggedFault) => {}
                 Err(fault) => {
                     let cause = Cause::Tagged { op, fault, stag: h.stag, to: h.to, len };
                     return Err(s.fault(Terminate::tagged(fault), cause));
@@ -224,7 +222,7 @@ impl Inbound {
             self.write.segment(h, len, control.last);
         } else if let Some(read) = outbound.requests.front_mut() {
             read.placed = read.placed.saturating_add(len);
-            if control.last || broken(Rule::ReadDoneEarly) {
+            if control.last {
                 let done = Delivery::ReadDone { msn: read.msn, len: read.len };
                 outbound.requests.pop_front();
                 sink.deliver(done);
@@ -241,9 +239,7 @@ impl Inbound {
         sink: &mut S,
         place: impl FnOnce(&mut S, S::Target, usize),
     ) -> Result<(), Fault> {
-        if !broken(Rule::IgnoreMsn) {
-            in_turn(s, h, self.send_msn)?;
-        }
+        in_turn(s, h, self.send_msn)?;
         let message = match self.message {
             Some(message) if message.opcode != control.opcode => return Err(s.opcode(control.opcode)),
             Some(message) => message,
@@ -258,7 +254,7 @@ impl Inbound {
         let capacity = message.capacity;
         // A step back is no error. A gap is one, although the octets in it may come later: if they did not, they would be
         // reported as received, and the buffer may hold what another peer sent (DDP-65).
-        if h.mo > message.placed && !broken(Rule::AcceptGaps) || h.mo > capacity {
+        if h.mo > message.placed || h.mo > capacity {
             let cause = if h.mo > capacity {
                 Cause::MessageOffset { mo: h.mo, capacity }
             } else {
@@ -295,13 +291,11 @@ impl Inbound {
             self.message = None;
             self.write.followed();
             self.send_msn = self.send_msn.wrapping_add(1);
-        } else {
-            self.message = Some(Message { placed, ..message });
-        }
-        if if broken(Rule::DeliverEarly) { h.mo == 0 } else { control.last } {
             let solicited = matches!(message.opcode, opcode::SEND_SE | opcode::SEND_SE_INVALIDATE);
             // All octets up to there have been placed (DDP-40, DDP-65).
             sink.deliver(Delivery::Received { len: placed, solicited, invalidated });
+        } else {
+            self.message = Some(Message { placed, ..message });
         }
         Ok(())
     }
@@ -390,7 +384,7 @@ impl Inbound {
     /// Whether there is room for a Read or Atomic Request, and it is the next (RDMAP-70, RDMAPX-15).
     fn request(&self, s: &Segment<'_>, h: Untagged) -> Result<(), Fault> {
         in_turn(s, h, self.request_msn)?;
-        if self.pending.len() >= self.ird.into() && !broken(Rule::IgnoreIrd) {
+        if self.pending.len() >= self.ird.into() {
             return Err(s.untagged(0x02, Cause::ReadLimit { ird: self.ird }));
         }
         Ok(())
@@ -412,7 +406,7 @@ impl Inbound {
         in_turn(s, h, self.atomic_msn)?;
         let mismatch = Cause::AtomicResponseMismatch;
         let result = AtomicResult::parse(s.only::<ATOMIC_RESPONSE_LEN>(control, h, mismatch)?);
-        if result.id != request.msn && !broken(Rule::AcceptAnyAtomicResponse) {
+        if result.id != request.msn {
             return Err(s.fault(Terminate::new(0, 2, 0xFF), mismatch));
         }
         sink.atomic_result(request.sink_stag, request.sink_to, result.original).map_err(|fault| Fault {
@@ -457,9 +451,6 @@ fn match_read(
     let Some(read) = outbound.requests.front().filter(|r| !r.atomic) else {
         return Err(s.fault(Terminate::new(0, 2, 0x06), Cause::UnexpectedReadResponse));
     };
-    if broken(Rule::AcceptAnyReadResponse) {
-        return Ok(());
-    }
     let mismatch = |fault| Err(s.fault(Terminate::tagged(fault), Cause::ReadResponseMismatch));
     if len > 0 && h.stag != read.sink_stag {
         return mismatch(AccessFault::InvalidStag);

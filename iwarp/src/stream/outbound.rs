@@ -3,7 +3,6 @@
 use super::Op;
 use crate::atomic::{AtomicHeader, AtomicResult};
 use crate::header::{Control, ReadHeader, TAGGED_LEN, UNTAGGED_LEN, opcode, queue};
-use crate::sabotage::{Rule, broken};
 use crate::terminate::TERMINATE_MAX;
 use crate::{BeginError, Outgoing};
 use std::collections::VecDeque;
@@ -107,8 +106,8 @@ impl Outbound {
         sink_to: u64,
         len: u32,
     ) -> Result<[u8; UNTAGGED_LEN], BeginError> {
-        let over = self.requests.len() >= self.ord.into(); // MPAE-10, RDMAP-69
-        if over && !broken(Rule::IgnoreOrd) {
+        // MPAE-10, RDMAP-69
+        if self.requests.len() >= self.ord.into() {
             return Err(if self.ord == 0 { BeginError::NoReads } else { BeginError::OrdReached });
         }
         let (msn, atomic) = (self.request_msn, opcode == opcode::ATOMIC_REQUEST);

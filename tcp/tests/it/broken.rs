@@ -26,7 +26,7 @@ impl Rule {
     pub const ALL: [Rule; 5] =
         [Rule::Checksum, Rule::OverlapOnce, Rule::RetransmitRange, Rule::InOrder, Rule::AckReceived];
 
-    /// Whether the network has done to a stack what the rule is for. A stack that breaks it would do no harm before.
+    /// Returns whether the network has given the stack an occasion to break the rule. Nothing is broken before.
     pub fn has_cause(self, seen: &Counters) -> bool {
         match self {
             Rule::OverlapOnce => seen.duplicate + seen.unacceptable > 0,
@@ -44,7 +44,7 @@ impl Rule {
     }
 }
 
-/// A stack's application, or its way out, between which and the stack `rule` is broken.
+/// An application, or a way out, between which and its stack `rule` is broken.
 pub struct Unruly<'a, T> {
     pub inner: &'a mut T,
     pub rule: Option<Rule>,
@@ -100,7 +100,7 @@ impl Transmit<Record> for Unruly<'_, Out> {
             Some(Rule::RetransmitRange) if e.retransmit && !e.payload.is_empty() => {
                 let octets = e.payload.iter().flat_map(|p| &p.payload[p.range.clone()]);
                 let mut octets: Vec<u8> = octets.copied().collect();
-                // Whole words change places, so the checksum is right.
+                // Whole words change places, so the checksum stays right.
                 let even = octets.len() & !1;
                 octets[..even].rotate_left(even.min(2));
                 let range = 0..octets.len();

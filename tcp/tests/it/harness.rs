@@ -220,7 +220,7 @@ pub struct Host {
     pub out: Out,
     /// Frames that arrived and are handed over in the next pass.
     pub inbox: VecDeque<Vec<u8>>,
-    /// A rule that it breaks.
+    /// The rule that it breaks.
     pub broken: Option<Rule>,
 }
 

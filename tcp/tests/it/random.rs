@@ -118,7 +118,7 @@ pub fn one(seed: u64) {
     one_with(seed, None);
 }
 
-/// The same; both stacks break `rule`.
+/// Runs that connection between stacks that break `rule`.
 pub fn one_with(seed: u64, rule: Option<Rule>) {
     let mut rng = Rng::with_seed(seed);
     let mut w = world(&mut rng);

@@ -8,7 +8,7 @@ fn fails(test: impl Fn()) -> bool {
     catch_unwind(AssertUnwindSafe(test)).is_err()
 }
 
-/// The first of 500 seeds that shows that `rule` is broken.
+/// Returns the first of 500 seeds that shows that `rule` is broken.
 fn caught(rule: Option<Rule>) -> Option<u64> {
     (0..500).find(|&seed| fails(|| random::one_with(seed, rule)))
 }

@@ -20,6 +20,16 @@ thread_local! {
 
 /// Device number `index` of a simulation, with its settings as far as they are not about TCP.
 pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
+    device_over(options, index, clock, |end| end)
+}
+
+/// Makes that device on what `wrap` makes of its end of the medium.
+pub fn device_over<T: Transport + 'static>(
+    options: &Options,
+    index: usize,
+    clock: &SimClock,
+    wrap: impl FnOnce(Memory) -> T,
+) -> urnic::Result<Device> {
     if index == 0 {
         MEDIUM.take();
     }
@@ -34,7 +44,7 @@ pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Resul
     config.mpa.rtr = options.rtr;
     (config.mpa.ird, config.mpa.ord) = (128, 128);
     let end = MEDIUM.with_borrow(|medium| medium.end(vec![Address { ip, prefix_len: options.prefix }]));
-    Device::over(end, clock.clone(), &config)
+    Device::over(wrap(end), clock.clone(), &config)
 }
 
 /// Octets that may be under way on a stream, one way.

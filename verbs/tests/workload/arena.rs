@@ -42,12 +42,17 @@ impl Arena {
     /// Registers `len` octets behind a guard of `guard` octets.
     pub fn region(&mut self, pd: &Pd, len: usize, guard: usize, access: Access) -> Region {
         let at = self.next + guard;
-        assert!(at + len <= self.shadow.len(), "the arena is too small");
         self.next = at + len;
+        self.register(pd, at, len, access)
+    }
+
+    /// Registers `len` octets at `at`, even if they are registered already.
+    pub fn register(&self, pd: &Pd, at: usize, len: usize, access: Access) -> Region {
+        assert!(at + len <= self.shadow.len(), "the arena is too small");
         // SAFETY: within the allocation, which lives longer than the region: the world drops its ends first.
         // Nobody holds a reference to it.
         let mr = unsafe { pd.reg_mr(self.base.add(at), len, access) }.unwrap();
-        Region { mr: Some(mr), at, len, used: 0 }
+        Region::new(mr, at, len)
     }
 
     /// Writes as the application.
@@ -98,6 +103,10 @@ pub struct Region {
 }
 
 impl Region {
+    pub fn new(mr: Mr, at: usize, len: usize) -> Region {
+        Region { mr: Some(mr), at, len, used: 0 }
+    }
+
     pub fn key(&self) -> u32 {
         self.mr.as_ref().map_or(0, Mr::rkey)
     }

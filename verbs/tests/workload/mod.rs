@@ -7,12 +7,14 @@
 #![allow(dead_code)]
 
 mod arena;
+mod broken;
 mod end;
 mod extensions;
 mod parameters;
 mod traffic;
 
 use arena::Arena;
+pub use broken::Rule;
 use end::{End, Fate};
 pub use parameters::{Ending, Parameters, Poison};
 
@@ -89,6 +91,8 @@ struct World {
     cqs: [Vec<Cq>; 2],
     _listeners: Vec<Listener>,
     seen: Seen,
+    /// Completions that were reported too early.
+    early: Vec<Wc>,
     /// The last look at the completion queues found nothing.
     quiet: bool,
     /// What the links have exchanged so far.
@@ -200,6 +204,7 @@ impl World {
             cqs,
             _listeners: Vec::new(),
             seen: Seen::default(),
+            early: Vec::new(),
             quiet: false,
             swapped: 0,
         })
@@ -259,8 +264,13 @@ impl World {
                 let n = self.cqs[side][i].poll(&mut batch[..most]);
                 self.quiet &= n == 0;
                 for wc in &batch[..n] {
-                    self.completion(side, wc)?;
+                    for wc in self.seen(side, *wc) {
+                        self.completion(side, &wc)?;
+                    }
                 }
+            }
+            for wc in self.report_early(side) {
+                self.completion(side, &wc)?;
             }
         }
         for pair in 0..self.ends.len() {

@@ -1,5 +1,6 @@
 //! What a seed stands for.
 
+use super::Rule;
 use fastrand::Rng;
 use std::fmt;
 use urnic::simulation::{Congestion, Impairment, MpaChange, Options, RtrChoice, TcpConfig};
@@ -87,6 +88,8 @@ pub struct Parameters {
     pub queue: u32,
     /// One for each connection.
     pub endings: Vec<Ending>,
+    /// The rule that the RNICs seem to break.
+    pub broken: Option<Rule>,
 }
 
 impl Parameters {
@@ -156,7 +159,16 @@ impl Parameters {
             signal_all: rng.u8(..4) == 0,
             queue: pick(&mut rng, &[2, 8, 32]),
             endings,
+            broken: None,
         }
+    }
+
+    /// Returns the same with RNICs that seem to break `rule`.
+    pub fn breaking(rule: Rule, seed: u64) -> Parameters {
+        let mut p = Parameters::random(seed);
+        p.broken = Some(rule);
+        rule.configure(&mut p);
+        p
     }
 }
 

@@ -54,7 +54,10 @@ impl World {
             if pieces.is_empty() {
                 return Ok(());
             }
-            let sges: Vec<Sge> = pieces.iter().map(|p| sge(arena, p, end.inbox.key())).collect();
+            let mut sges: Vec<Sge> = pieces.iter().map(|p| sge(arena, p, end.inbox.key())).collect();
+            if let Some(rule) = p.broken {
+                rule.post_receive(&mut sges);
+            }
             let wr_id = RECEIVE | end.receive_id;
             end.qp.post_recv(&RecvWr { wr_id, sges: &sges }).map_err(|e| format!("post_recv: {e}"))?;
             end.receive_id += 1;
@@ -155,10 +158,15 @@ impl World {
         }
         let seq = end.seq;
         end.seq += 1;
-        let wr = SendWr { wr_id: seq, op: draft.op, sges: &draft.sges, flags: draft.flags };
+        let (mut op, mut flags) = (draft.op, draft.flags);
+        if let Some(rule) = self.p.broken {
+            rule.post(&mut op, &mut draft.sges, &mut flags);
+        }
+        let wr = SendWr { wr_id: seq, op, sges: &draft.sges, flags };
         end.qp.post_send(&wr).map_err(|e| format!("pair {pair} side {side}: post_send: {e}"))?;
         self.seen.octets += draft.data.len() as u64;
-        if draft.flags.contains(SendFlags::INLINE) {
+        let early = self.p.broken.is_some_and(|rule| rule.completes_at_once(&self.p));
+        if draft.flags.contains(SendFlags::INLINE) || early {
             // Inline data was copied: its place is the application's again.
             for piece in std::mem::take(&mut draft.from) {
                 scribble(&mut self.arenas[side], piece);
@@ -513,6 +521,8 @@ impl World {
             Poison::SendTooLong | Poison::LocalKey => (dst.at, dst.key()),
         };
         let addr = address(at);
+        let (addr, key) = self.let_pass(pair, 1 - side, poison, at, len).unwrap_or((addr, key));
+        let peer = &self.ends[pair][1 - side];
         if poison == Poison::SendTooLong {
             let Some(receive) = peer.receives.get(peer.due.len()) else { return Ok(()) };
             let (most, pieces) = (receive.capacity, receive.pieces.clone());

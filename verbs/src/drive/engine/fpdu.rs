@@ -6,7 +6,6 @@ use crate::drive::transport::{Draft, Transport};
 use crate::shared::memory::{Access, MrFault, MrTable};
 use crate::shared::qp::QpShared;
 use crate::shared::queue::{SendView, WrNumber};
-use crate::shared::sabotage::{Rule, broken};
 use urnic_iwarp::Fpdu;
 
 /// Accumulates an FPDU. Octets that do not fit are a bug of the caller and end up nowhere.
@@ -77,8 +76,7 @@ impl Composer<'_> {
             Origin::None => {}
             Origin::Response(request) => {
                 if len > 0 {
-                    let start = if broken(Rule::ReadSource) { 0 } else { fpdu.payload.start };
-                    let to = request.src_to.wrapping_add(u64::from(start));
+                    let to = request.src_to.wrapping_add(u64::from(fpdu.payload.start));
                     let span = table.resolve(request.src_stag, qp.scopes, Access::REMOTE_READ, to, len)?;
                     // SAFETY: just resolved; regions leave the table only under the engine lock, which we hold.
                     unsafe { writer.memory(span.ptr, len as usize) };
@@ -183,7 +181,7 @@ impl Composer<'_> {
         let mut at = range.start;
         while at < range.end {
             let sge = view.sges.get(usize::from(cursor.element)).ok_or(MrFault::Bounds)?;
-            let skip = if broken(Rule::Gather) { 0 } else { at.saturating_sub(cursor.base) };
+            let skip = at.saturating_sub(cursor.base);
             if skip >= sge.len {
                 cursor.base = cursor.base.wrapping_add(sge.len);
                 cursor.element += 1;

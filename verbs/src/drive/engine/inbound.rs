@@ -3,13 +3,12 @@
 use super::Core;
 use super::endpoint::{Endpoint, Phase};
 use super::names::{EndpointIndex, QpIndex};
-use super::qp::{QpCore, ReceiveSide, Received, receive_scopes};
+use super::qp::{QpCore, ReceiveSide, receive_scopes};
 use super::teardown::Why;
 use crate::drive::transport::{Data, Events};
 use crate::shared::events::AsyncEvent;
 use crate::shared::memory::{Access, MrFault, MrTable};
 use crate::shared::qp::QpShared;
-use crate::shared::sabotage::{Rule, broken};
 use crate::shared::wc::{Wc, WcFlags, WcOpcode};
 use std::net::SocketAddr;
 use urnic_iwarp::{
@@ -42,10 +41,10 @@ enum Target {
 }
 
 impl QpSink<'_> {
-    /// Completes the receive in hand with what `wc` makes of the octets that it holds.
-    fn received(&mut self, wc: impl FnOnce(u32) -> Wc) {
-        let Some(Received { wr_id, length }) = self.rx.complete(&self.shared.recv) else { return };
-        let wc = Wc { wr_id, qpn: self.shared.qpn, ..wc(length) };
+    /// Completes the receive in hand.
+    fn received(&mut self, wc: Wc) {
+        let Some(wr_id) = self.rx.complete(&self.shared.recv) else { return };
+        let wc = Wc { wr_id, qpn: self.shared.qpn, ..wc };
         self.overflow |= self.shared.recv_cq.push(wc).is_err();
     }
 
@@ -64,7 +63,7 @@ impl QpSink<'_> {
             let end = base + u64::from(sge.len);
             let want = u64::from(offset) + u64::from(at);
             if at < len && want < end {
-                let skip = if broken(Rule::Scatter) { 0 } else { want - base };
+                let skip = want - base;
                 let n = (end - want).min(u64::from(len - at)) as u32;
                 let span = self.table.resolve(
                     sge.lkey,
@@ -92,7 +91,7 @@ impl Sink for QpSink<'_> {
             TaggedOp::ReadResponse => Access::LOCAL_WRITE,
         };
         match self.table.resolve(stag, self.shared.scopes, need, to, len) {
-            Ok(span) => Ok(Target::Memory(span.ptr.wrapping_add(usize::from(broken(Rule::Place))))),
+            Ok(span) => Ok(Target::Memory(span.ptr)),
             Err(fault) => Err(super::access_fault(fault)),
         }
     }
@@ -162,12 +161,12 @@ impl Sink for QpSink<'_> {
                 if invalidated.is_some() {
                     flags |= WcFlags::WITH_INV;
                 }
-                if solicited && !broken(Rule::Solicited) {
+                if solicited {
                     flags |= WcFlags::SOLICITED;
                 }
-                self.received(|length| Wc {
+                self.received(Wc {
                     opcode: WcOpcode::Recv,
-                    byte_len: if broken(Rule::ReceivedLength) { length } else { len },
+                    byte_len: len,
                     flags,
                     invalidated_rkey: invalidated.unwrap_or(0),
                     ..Wc::default()
@@ -175,10 +174,10 @@ impl Sink for QpSink<'_> {
             }
             Delivery::Immediate { data, solicited, written } => {
                 let mut flags = WcFlags::WITH_IMM;
-                if solicited && !broken(Rule::Solicited) {
+                if solicited {
                     flags |= WcFlags::SOLICITED;
                 }
-                self.received(|_| Wc {
+                self.received(Wc {
                     opcode: WcOpcode::RecvRdmaWithImm,
                     byte_len: written,
                     flags,

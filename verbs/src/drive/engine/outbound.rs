@@ -12,7 +12,6 @@ use super::{Clock, Engine, access_fault};
 use crate::drive::transport::{Data, Draft, Transport};
 use crate::shared::memory::{Bind, MrFault, MrTable};
 use crate::shared::queue::Stored;
-use crate::shared::sabotage::{Rule, broken};
 use crate::shared::wc::WcStatus;
 use crate::shared::wr::{Atomic, SendFlags, SendOp, Sge};
 use arrayvec::ArrayVec;
@@ -119,7 +118,7 @@ impl<D: Data> QpCore<D> {
             return Next::Nothing;
         }
         let flags = view.entry.flags;
-        if flags.contains(SendFlags::FENCE) && !broken(Rule::Fence) && stream.reads_outstanding() > 0 {
+        if flags.contains(SendFlags::FENCE) && stream.reads_outstanding() > 0 {
             return Next::Nothing; // a read fence waits for all earlier Reads and Atomics
         }
         let solicited = flags.contains(SendFlags::SOLICITED);

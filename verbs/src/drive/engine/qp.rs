@@ -6,7 +6,6 @@ use crate::drive::transport::Data;
 use crate::shared::events::AsyncEvent;
 use crate::shared::qp::{QpShared, QpState, Receives};
 use crate::shared::queue::{RecvView, WrNumber};
-use crate::shared::sabotage::{Rule, broken};
 use crate::shared::scope::Scopes;
 use crate::shared::srq::HeldRecv;
 use crate::shared::wc::{Wc, WcOpcode, WcStatus};
@@ -46,13 +45,6 @@ pub(super) struct Begun {
     /// Its number among those of its stream that were incomplete.
     pub(super) number: u32,
     pub(super) since: Time,
-}
-
-/// A receive that is complete.
-pub(super) struct Received {
-    pub(super) wr_id: u64,
-    /// Octets that it holds.
-    pub(super) length: u32,
 }
 
 /// How far the send queue has been worked off.
@@ -170,19 +162,17 @@ impl ReceiveSide {
         if self.next == self.done { None } else { self.held.as_deref().map(HeldRecv::view) }
     }
 
-    /// Completes that one.
+    /// Completes that one; returns its id.
     #[inline]
-    pub(super) fn complete(&mut self, receives: &Receives) -> Option<Received> {
+    pub(super) fn complete(&mut self, receives: &Receives) -> Option<u64> {
         let done = match receives {
             Receives::Own(queue) => {
                 let view = queue.peek(self.done)?;
-                let done = Received { wr_id: view.wr_id, length: view.length };
+                let done = view.wr_id;
                 queue.release(self.done);
                 done
             }
-            Receives::Shared(_) => {
-                self.in_hand().map(|view| Received { wr_id: view.wr_id, length: view.length })?
-            }
+            Receives::Shared(_) => self.in_hand().map(|view| view.wr_id)?,
         };
         self.done = self.done.next();
         Some(done)
@@ -275,11 +265,7 @@ impl<D: Data> QpCore<D> {
     pub(super) fn complete_sends(&mut self) {
         // The message under way, if it is a work request's, is the last one begun.
         let handed = match &self.tx.message {
-            Some(Message { origin: Origin::WorkRequest { number, .. }, .. })
-                if !broken(Rule::CopiedBeforeCompletion) =>
-            {
-                *number
-            }
+            Some(Message { origin: Origin::WorkRequest { number, .. }, .. }) => *number,
             _ => self.tx.next,
         };
         while self.tx.done != handed {
@@ -288,7 +274,7 @@ impl<D: Data> QpCore<D> {
                 break;
             }
             let entry = view.entry;
-            if view.is_answered() && !broken(Rule::ReadAnswered) {
+            if view.is_answered() {
                 if self.tx.reads_answered == 0 {
                     break;
                 }
@@ -296,13 +282,10 @@ impl<D: Data> QpCore<D> {
             }
             let opcode = view.completes_as();
             let signalled = self.shared.signal_all || entry.flags.contains(SendFlags::SIGNALED);
-            if signalled || broken(Rule::Signalled) {
+            if signalled {
                 let mut wc = self.send_wc(entry.wr_id, opcode, WcStatus::Success);
                 wc.byte_len = entry.length;
                 self.publish_send(wc);
-                if broken(Rule::ReportOnce) {
-                    self.publish_send(wc);
-                }
             }
             self.shared.send.release(self.tx.done);
             self.tx.done = self.tx.done.next();
@@ -359,12 +342,10 @@ impl<D: Data> QpCore<D> {
         }
         self.tx.next = self.tx.done;
         let mut status = if self.rx.next == self.rx.done { WcStatus::Flushed } else { open_receive };
-        while let Some(Received { wr_id, .. }) = self.rx.complete(&self.shared.recv) {
+        while let Some(wr_id) = self.rx.complete(&self.shared.recv) {
             let wc = Wc { wr_id, status, opcode: WcOpcode::Recv, qpn: self.shared.qpn, ..Wc::default() };
             // An overflowing queue loses flushes only: its queue pairs are in error already.
-            if !broken(Rule::FlushReceives) {
-                let _ = self.shared.recv_cq.push(wc);
-            }
+            let _ = self.shared.recv_cq.push(wc);
             status = WcStatus::Flushed;
         }
         self.rx.next = self.rx.done;

@@ -10,7 +10,6 @@ use crate::shared::cm::{CmEvent, ConnectFailure, DisconnectReason};
 use crate::shared::error::Error;
 use crate::shared::events::{AsyncEvent, FaultCause, QpFault};
 use crate::shared::qp::{QpState, TerminateInfo};
-use crate::shared::sabotage::{Rule, broken};
 use crate::shared::wc::WcStatus;
 use urnic_iwarp::{Cause, TaggedOp, Terminate};
 use urnic_tcp::CloseReason;
@@ -83,7 +82,6 @@ impl<D: Data> Core<D> {
             (_, Some(_)) => DisconnectReason::TerminateSent,
             (_, None) => DisconnectReason::Aborted,
         };
-        let terminate = terminate.filter(|_| !broken(Rule::Terminate));
         let silent = terminate.is_none();
         core.tx.terminate = terminate;
         let Some(index) = core.endpoint else { return };

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use super::stag::{INDEX_BITS, StagMap};
 use super::{Access, MwKind};
 use crate::shared::error::{Error, Result};
-use crate::shared::sabotage::{Rule, broken};
 use crate::shared::scope::{Scope, Scopes};
 
 pub(crate) use manage::Bind;
@@ -210,10 +209,10 @@ impl MrTable {
             Some(slot) if slot.key == key && slot.state == State::Valid => slot,
             _ => return Err(MrFault::InvalidStag),
         };
-        if !by.include(slot.scope) && !broken(Rule::ProtectionDomain) {
+        if !by.include(slot.scope) {
             return Err(MrFault::NotAssociated);
         }
-        if !slot.access.contains(need) && !broken(Rule::Rights) {
+        if !slot.access.contains(need) {
             return Err(MrFault::NoRight);
         }
         if addr.checked_add(len.into()).is_none() {
@@ -221,10 +220,6 @@ impl MrTable {
         }
         match addr.checked_sub(slot.virt) {
             Some(offset) if offset <= slot.len && u64::from(len) <= slot.len - offset => {
-                Ok(Span { ptr: slot.base.wrapping_add(offset as usize), len })
-            }
-            _ if broken(Rule::Bounds) => {
-                let offset = addr.wrapping_sub(slot.virt);
                 Ok(Span { ptr: slot.base.wrapping_add(offset as usize), len })
             }
             _ => Err(MrFault::Bounds),

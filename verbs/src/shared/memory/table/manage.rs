@@ -3,7 +3,6 @@
 use super::{Home, Kind, MrFault, MrTable, NOBODY, Slot, State};
 use crate::shared::error::{Error, Result};
 use crate::shared::memory::{Access, MwKind};
-use crate::shared::sabotage::{Rule, broken};
 use crate::shared::scope::{Scope, Scopes};
 
 /// What a window is to be bound to.
@@ -82,9 +81,7 @@ impl MrTable {
             Kind::Region { windows: 0, .. } if own && slot.access.intersects(Access::REMOTE) => {}
             _ => return Err(MrFault::NoRight),
         }
-        if !broken(Rule::Invalidate) {
-            self.invalidate_slot(index);
-        }
+        self.invalidate_slot(index);
         Ok(())
     }
 
