@@ -240,9 +240,10 @@ pub struct PairArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Measurement")]
 pub struct LinkArgs {
-    /// Kind of link: virtio_user (with vhost) or memif between two processes, ring within one
+    /// Kind of link: virtio_user (with vhost) or memif between two processes, ring within one; kernel: the kernel's sockets
+    /// over the loopback
     #[arg(long, value_name = "KIND", default_value = "virtio_user",
-        value_parser = words::<Link>(&["virtio_user", "memif", "ring"]))]
+        value_parser = words::<Link>(&["virtio_user", "memif", "ring", "kernel"]))]
     pub port: Link,
 }
 

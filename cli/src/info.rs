@@ -30,7 +30,7 @@ struct Info {
     memory_mb: u32,
     hugepages: HugepageInfo,
     /// The configured port.
-    port: Option<String>,
+    port: String,
     mtu: u16,
     fault: Option<String>,
     offloads: Option<Offloads>,
@@ -96,7 +96,7 @@ pub fn run(args: &InfoArgs) -> Result<(), Failure> {
     let settings = Settings::of_node(&args.node);
     let config = settings.load()?;
     let device = match (&config.port.spec, config.ip.is_configured()) {
-        (Some(_), true) => Some(Device::open(&config)?.attributes()?),
+        (Some(_), true) | (None, false) => Some(Device::open(&config)?.attributes()?),
         _ => None,
     };
     let info = Info::new(&config, device.as_ref(), RunInfo::of(&args.node));
@@ -132,7 +132,11 @@ impl Info {
                 total: pages.total,
                 free: pages.free,
             },
-            port: config.port.spec.as_ref().map(ToString::to_string),
+            port: config
+                .port
+                .spec
+                .as_ref()
+                .map_or_else(|| config.port.kernel.to_string(), ToString::to_string),
             mtu: config.port.mtu,
             fault: config.port.fault.clone(),
             offloads: config.port.spec.as_ref().map(|spec| Offloads::of(spec, device)),
@@ -157,8 +161,13 @@ impl Info {
         line("memory", format!("{} MiB", self.memory_mb));
         let HugepageInfo { setting, page_bytes, total, free } = &self.hugepages;
         line("hugepages", format!("{setting}; {free} of {total} free, {} KiB each", page_bytes >> 10));
-        line("port", self.port.clone().unwrap_or_else(|| "none; use --port KIND:ARG".to_owned()));
-        line("MTU", self.mtu.to_string());
+        line("port", self.port.clone());
+        if self.offloads.is_none() {
+            line("transport", "TCP of the kernel; whoever reaches these addresses may connect".to_owned());
+            line("faster", "a port of DPDK's: --port KIND:ARG --ip ADDR/LEN, see docs/urnic.md".to_owned());
+        } else {
+            line("MTU", self.mtu.to_string());
+        }
         if let Some(fault) = &self.fault {
             line("faults", fault.clone());
         }
@@ -171,9 +180,9 @@ impl Info {
         }
         match &self.device {
             Some(device) => device.text(&mut text),
-            None => {
-                text.push_str("no device: it takes a port and an address (--port KIND:ARG --ip ADDR/LEN)")
-            }
+            None => text.push_str(
+                "no device: a port takes an address, and the kernel's sockets none (--ip ADDR/LEN)",
+            ),
         }
         self.run.text(&mut text);
         text

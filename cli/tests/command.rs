@@ -95,7 +95,6 @@ fn bad_settings() {
         &["environment variable URNIC_MTU: port.mtu", "576 to 9000"],
     );
     refuses(urnic(&["info"]).env("URNIC_MTUU", "1500"), &["URNIC_MTUU", "did you mean URNIC_MTU?"]);
-    refuses(&mut urnic(&["perf", "server"]), &["no port is configured", "--port KIND:ARG"]);
     refuses(
         &mut urnic(&["perf", "server", "--port", "ring:x"]),
         &["no IP address is configured", "--ip ADDR/LEN"],
@@ -144,16 +143,18 @@ fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Without a port there is no device, but all the rest.
+/// Without a port, the device is on the kernel's sockets and has the host's addresses.
 #[test]
 fn info_of_the_machine() {
     let info = json(&run(&["info", "--json", "--mtu", "9000"]));
     assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!((&info["mtu"], &info["memory_mb"]), (&9000.into(), &256.into()));
-    assert!(info["device"].is_null() && info["port"].is_null() && info["offloads"].is_null());
+    assert!(info["port"] == "kernel" && info["offloads"].is_null(), "{info}");
+    assert!(info["device"]["ip"].to_string().contains("127.0.0.1"), "{info}");
     assert!(info["dpdk"].as_str().is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit())), "{info}");
     let output = run(&["info"]);
-    assert!(text(&output.stdout).contains("no device: it takes a port and an address"));
+    assert!(text(&output.stdout).contains("TCP of the kernel; whoever reaches these addresses may connect"));
+    refuses(&mut urnic(&["perf", "server", "--port", "kernel:a/b"]), &["port.port", "neither an address"]);
 }
 
 /// With one, the device, in the same process over a ring.

@@ -114,9 +114,10 @@ fn what_is_missing_is_said() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output).contains("no-such-program: there is no such program"), "{}", text(&output));
 
-    let output = Command::new(urnic()).args(["run", "--", "true"]).output().expect("urnic runs");
+    let output =
+        Command::new(urnic()).args(["run", "--port", "ring:x", "--", "true"]).output().expect("urnic runs");
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-    assert!(text(&output).contains("no port is configured"), "{}", text(&output));
+    assert!(text(&output).contains("no IP address is configured"), "{}", text(&output));
 
     let mut run = Command::new(urnic());
     run.args(["run", "--ip", "10.4.0.1/24", "--port", "vhost:/no/such/folder/link", "--", "true"]);

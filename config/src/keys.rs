@@ -1,7 +1,7 @@
 //! The keys: name, variable of the environment, what is expected, and where the value goes.
 
 use crate::value::{Value, Wrong};
-use crate::{Cidr, Config, IRD_ORD_MAX, MTU_MAX, MTU_MIN};
+use crate::{Cidr, Config, IRD_ORD_MAX, KernelAddresses, MTU_MAX, MTU_MIN};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -83,9 +83,17 @@ pub(crate) static KEYS: [Key; 34] = [
         section: "port",
         name: "port",
         env: "URNIC_PORT",
-        write: "write KIND:ARG[,key=value...], where the kinds are virtio_user:PATH, vhost:PATH, memif:PATH, \
-                ring:NAME, af_packet:INTERFACE, af_xdp:INTERFACE, tap:NAME, pci:ADDRESS and vdev:DEVICE",
-        set: |c, v| put(&mut c.port.spec, v.parsed("a port").map(Some)),
+        write: "write kernel, kernel:ADDRESS or kernel:INTERFACE for the host's own addresses, or KIND:ARG[,key=value...], \
+                where the kinds are virtio_user:PATH, vhost:PATH, memif:PATH, ring:NAME, af_packet:INTERFACE, \
+                af_xdp:INTERFACE, tap:NAME, pci:ADDRESS and vdev:DEVICE",
+        set: |c, v| {
+            let text = v.string("a port")?;
+            (c.port.spec, c.port.kernel) = match KernelAddresses::parse(&text) {
+                Some(addresses) => (None, addresses?),
+                None => (Some(text.parse()?), KernelAddresses::All),
+            };
+            Ok(())
+        },
     },
     Key {
         section: "port",

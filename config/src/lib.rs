@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod kernel;
 mod keys;
 mod load;
 mod net;
@@ -18,6 +19,7 @@ mod units;
 mod value;
 
 pub use error::{ConfigError, Origin};
+pub use kernel::KernelAddresses;
 pub use keys::variable;
 pub use load::{Setting, Sources};
 pub use net::{Cidr, Mac, MacSource, Route};
@@ -56,8 +58,10 @@ pub const MTU_MAX: u16 = 9000;
 /// Section `[port]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortConfig {
-    /// What to open; needed before a device can be opened.
+    /// The port of DPDK's to open; `None`: the device is on the kernel's sockets.
     pub spec: Option<PortSpec>,
+    /// Of which addresses it is then.
+    pub kernel: KernelAddresses,
     /// Largest IP packet, in bytes, from [`MTU_MIN`] to [`MTU_MAX`].
     pub mtu: u16,
     /// Where the Ethernet address comes from.
@@ -70,7 +74,14 @@ pub struct PortConfig {
 
 impl Default for PortConfig {
     fn default() -> Self {
-        PortConfig { spec: None, mtu: 1500, mac: MacSource::Derived, fault: None, capture: None }
+        PortConfig {
+            spec: None,
+            kernel: KernelAddresses::All,
+            mtu: 1500,
+            mac: MacSource::Derived,
+            fault: None,
+            capture: None,
+        }
     }
 }
 

@@ -150,6 +150,11 @@ impl ConnId {
     pub const fn index(self) -> u32 {
         self.index
     }
+
+    /// What tells it from others that were there.
+    pub const fn generation(self) -> u32 {
+        self.generation
+    }
 }
 
 impl fmt::Debug for ConnId {
@@ -179,6 +184,11 @@ impl BindId {
     /// Where it is.
     pub const fn index(self) -> u32 {
         self.index
+    }
+
+    /// What tells it from others that were there.
+    pub const fn generation(self) -> u32 {
+        self.generation
     }
 }
 

@@ -89,7 +89,7 @@ pub use buffers::{
     BindId, Buffers, CloseReason, ConnId, Emit, Frame, Handler, MAX_PIECES, Payload, Piece, Transmit,
 };
 pub use config::{Address, ConfigError, Ecn, Keepalive, Patience, Route, StackConfig, TcpConfig};
-pub use congestion::Congestion;
+pub use congestion::{Congestion, Rate};
 pub use connection::{ConnInfo, RecoveryState, State};
 pub use counters::Counters;
 pub use listen::{BindError, Bound, ListenError};

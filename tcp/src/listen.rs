@@ -74,12 +74,21 @@ pub enum BindError {
     /// The port is reserved already, or connections use it.
     #[error("port {0} is in use")]
     InUse(u16),
+    /// The port is one that this process may not have.
+    #[error("port {0} is for processes with the capability CAP_NET_BIND_SERVICE")]
+    Forbidden(u16),
     /// No port was named and none is free.
     #[error("no port is free")]
     Exhausted,
 }
 
-/// There is no such reservation, or it listens already.
+/// Why a reserved address cannot be listened on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("nothing is reserved there, or it listens already")]
-pub struct ListenError;
+pub enum ListenError {
+    /// Nothing is reserved, or it listens already.
+    #[error("nothing is reserved there, or it listens already")]
+    NotReserved,
+    /// Someone else listens there, whom the reservation does not keep out.
+    #[error("port {0} is in use")]
+    InUse(u16),
+}

@@ -82,14 +82,14 @@ pub fn run_floor(
     bar: bool,
 ) -> Result<PerfReport, PerfError> {
     if let Some((end, dir)) = process::own_end() {
-        let port = link.server_port(&dir.join("link.sock"));
+        let port = raw_port(link, &dir.join("link.sock"));
         process::leave(end, &dir, port.and_then(|port| run_end(end, config, &port, options, bar)));
     }
     options.check()?;
     if link != Link::Ring {
         return pair::in_two_processes();
     }
-    let port = link.server_port(Path::new("floor"))?;
+    let port = raw_port(link, Path::new("floor"))?;
     thread::scope(|scope| {
         let server = scope.spawn(|| run_end(End::Server, config, &port, options, false));
         let report = run_end(End::Client, config, &port, options, bar);
@@ -97,6 +97,13 @@ pub fn run_floor(
             Ok(Err(why)) if report.is_ok() => Err(why),
             _ => report,
         }
+    })
+}
+
+/// The server's port of a link of frames.
+fn raw_port(link: Link, path: &Path) -> Result<PortSpec, PerfError> {
+    link.server_port(path)?.ok_or_else(|| {
+        PerfError::Usage("the kernel's sockets carry no frames of ours: a floor is that of a port".to_owned())
     })
 }
 

@@ -30,6 +30,8 @@ pub enum Link {
     Memif,
     /// A pair of rings, two devices in one process.
     Ring,
+    /// The kernel's sockets, over the loopback, two processes.
+    Kernel,
 }
 
 impl fmt::Display for Link {
@@ -38,6 +40,7 @@ impl fmt::Display for Link {
             Self::Virtio => "virtio_user",
             Self::Memif => "memif",
             Self::Ring => "ring",
+            Self::Kernel => "kernel",
         })
     }
 }
@@ -50,22 +53,24 @@ impl FromStr for Link {
             "virtio_user" | "vhost" => Ok(Self::Virtio),
             "memif" => Ok(Self::Memif),
             "ring" => Ok(Self::Ring),
-            _ => Err(UnknownWord::new(word, "virtio_user, vhost, memif, ring")),
+            "kernel" => Ok(Self::Kernel),
+            _ => Err(UnknownWord::new(word, "virtio_user, vhost, memif, ring, kernel")),
         }
     }
 }
 
 impl Link {
-    /// The server's port of a link named by `path`; the client's is its peer. Who sends by `virtio_user` leaves the copying of
+    /// The server's port of a link named by `path`; the client's is its peer. The kernel's sockets have none. Who sends by `virtio_user` leaves the copying of
     /// frames to the receiver's `vhost`, which is faster than the other way round.
-    pub(super) fn server_port(self, path: &Path) -> Result<PortSpec, PerfError> {
+    pub(super) fn server_port(self, path: &Path) -> Result<Option<PortSpec>, PerfError> {
         let name = path.display();
         let spec = match self {
             Self::Virtio => format!("vhost:{name}"),
             Self::Memif => format!("memif:{name},role=server"),
             Self::Ring => format!("ring:{name}"),
+            Self::Kernel => return Ok(None),
         };
-        spec.parse().map_err(PerfError::Usage)
+        spec.parse().map(Some).map_err(PerfError::Usage)
     }
 }
 
@@ -94,14 +99,22 @@ impl End {
     }
 
     /// The settings of this end.
-    fn config(self, whole: &Config, port: PortSpec, options: &PerfOptions) -> Result<Config, PerfError> {
+    fn config(
+        self,
+        whole: &Config,
+        port: Option<PortSpec>,
+        options: &PerfOptions,
+    ) -> Result<Config, PerfError> {
         let mut config = whole.clone();
-        config.port.spec = Some(if self == Self::Server { port } else { port.peer() });
+        config.port.spec = port.map(|port| if self == Self::Server { port } else { port.peer() });
         if self == Self::Server {
             // One file; the client's end sees the same frames.
             config.port.capture = None;
         }
-        config.ip.addresses = vec![Cidr { address: self.ip().into(), prefix: 24 }];
+        config.ip.addresses.clear();
+        if config.port.spec.is_some() {
+            config.ip.addresses.push(Cidr { address: self.ip().into(), prefix: 24 });
+        }
         config.engine.cores = self.core(whole).into_iter().collect();
         if config.memory.mb.is_none() {
             let messages = plan(options, config.engine.progress)?.region_len() >> 20;
@@ -114,7 +127,7 @@ impl End {
     fn run(
         self,
         whole: &Config,
-        port: PortSpec,
+        port: Option<PortSpec>,
         options: &PerfOptions,
         bar: bool,
     ) -> Result<PerfReport, PerfError> {
@@ -125,7 +138,8 @@ impl End {
             Self::Server => run_server(&config, DEFAULT_PORT, core),
             Self::Client => {
                 let options = PerfOptions { core, ..options.clone() };
-                run_client(&config, SocketAddr::new(SERVER_IP.into(), DEFAULT_PORT), &options, bar)
+                let server = if config.port.spec.is_some() { SERVER_IP } else { Ipv4Addr::LOCALHOST };
+                run_client(&config, SocketAddr::new(server.into(), DEFAULT_PORT), &options, bar)
             }
         }
     }
@@ -134,7 +148,7 @@ impl End {
 /// Measures between two ends on this machine, each pinned to a core of its own if there are two. `bar`: show progress,
 /// if stderr is a terminal.
 ///
-/// Over `virtio` and `memif` this program is started twice more, with the arguments that it has itself. In those
+/// Over all but `ring` this program is started twice more, with the arguments that it has itself. In those
 /// processes the call that corresponds to this one measures and does not return.
 ///
 /// # Errors
@@ -152,7 +166,7 @@ pub fn run_pair(
     plan(options, config.engine.progress)?;
     let report = match link {
         Link::Ring => in_one_process(config, options, bar)?,
-        Link::Virtio | Link::Memif => in_two_processes()?,
+        Link::Virtio | Link::Memif | Link::Kernel => in_two_processes()?,
     };
     // The link has the name of one of its ends.
     Ok(PerfReport { port: link.to_string(), ..report })

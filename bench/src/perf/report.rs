@@ -103,7 +103,7 @@ impl PerfReport {
             crc: Some(config.mpa.crc),
             qps: Some(session.lanes.into()),
             progress: Some(config.engine.progress.to_string()),
-            port: config.port.spec.as_ref().map_or("", PortSpec::kind).to_owned(),
+            port: config.port.spec.as_ref().map_or("kernel", PortSpec::kind).to_owned(),
             iters: 0,
             verified: session.verify,
             rtt_us: None,

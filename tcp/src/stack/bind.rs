@@ -63,7 +63,8 @@ impl<B: Buffers> Stack<B> {
     /// # Errors
     /// There is no such reservation, or it listens already.
     pub fn listen(&mut self, id: BindId, backlog: usize) -> Result<(), ListenError> {
-        let binding = self.binding_mut(id).filter(|b| b.listener.is_none()).ok_or(ListenError)?;
+        let binding =
+            self.binding_mut(id).filter(|b| b.listener.is_none()).ok_or(ListenError::NotReserved)?;
         binding.listener = Some(Listener { backlog: backlog.max(1), half_open: 0 });
         let port = binding.port;
         self.listening.entry(port).or_default().push(id);

@@ -69,6 +69,20 @@ impl<B: Buffers> Stack<B> {
         Ok(id)
     }
 
+    /// Returns the address of ours that packets to `to` come from; `None` if there is no way to it.
+    pub fn source_for(&self, now: Time, to: IpAddr) -> Option<IpAddr> {
+        let to = to.to_canonical();
+        match to {
+            IpAddr::V4(ip) if ip == self.net.ip => Some(to),
+            IpAddr::V4(_) => self.net.next_hop(to, now).map(|_| self.net.ip.into()),
+            IpAddr::V6(ip) if self.net.inet6.is_own(ip) => Some(to),
+            IpAddr::V6(ip) => {
+                self.net.next_hop(to, now)?;
+                self.net.inet6.source_for(ip).map(IpAddr::V6)
+            }
+        }
+    }
+
     /// Gives a connection time limits of its own, or with `None` those of the configuration.
     pub fn set_patience(&mut self, conn: ConnId, patience: Option<Patience>) {
         if let Some(c) = self.get_mut(conn) {

@@ -202,6 +202,7 @@ pub fn errno_of(error: &Error) -> Errno {
         Error::WindowsBound(_) => libc::EBUSY,
         Error::PortInUse(_) => libc::EADDRINUSE,
         Error::NotOurAddress(_) => libc::EADDRNOTAVAIL,
+        Error::PortForbidden(_) => libc::EACCES,
         Error::NoRoute(_) => libc::ENETUNREACH,
         Error::Forked | Error::Open(_) => libc::ENODEV,
         Error::Interrupted => libc::EDEADLK,

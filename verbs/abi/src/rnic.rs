@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tracing_subscriber::EnvFilter;
 use urnic::{Device, DeviceAttr};
-use urnic_config::{Cidr, Config, Mac, Progress, RtrChoice, Sources};
+use urnic_config::{Config, Progress, RtrChoice, Sources};
 
 use crate::call::{Errno, complain, errno_of, none_in_child};
 
@@ -32,17 +32,7 @@ impl Rnic {
 
     /// The address of ours that packets to `to` come from; none if there is no way to it.
     pub fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
-        let own = self.now().ok()?.addresses;
-        let of_family = |a: &&Cidr| a.address.is_ipv4() == to.is_ipv4();
-        let near = own.iter().find(|a| a.address == to).or_else(|| own.iter().find(|a| a.contains(to)));
-        let ip = &self.config.ip;
-        let routed = ip.gateways.iter().any(|router| router.is_ipv4() == to.is_ipv4())
-            || ip
-                .routes
-                .iter()
-                .any(|route| Cidr { address: route.network, prefix: route.prefix }.contains(to));
-        let far = || own.iter().find(of_family).filter(|_| routed);
-        near.or_else(far).map(|a| a.address)
+        self.device.source_for(to).ok()?
     }
 }
 
@@ -62,8 +52,11 @@ pub fn config() -> Option<&'static Config> {
 
 fn load() -> Result<Config, String> {
     let mut config = Config::load(&Sources::process()).map_err(|e| e.to_string())?;
-    if config.port.spec.is_none() || !config.ip.is_configured() {
-        return Err("no device: set URNIC_PORT and URNIC_IP, or start the program by `urnic run`".to_owned());
+    if config.port.spec.is_some() && !config.ip.is_configured() {
+        return Err(
+            "no device: set URNIC_IP to the address of the port, or start the program by `urnic run`"
+                .to_owned(),
+        );
     }
     // Programs sleep on descriptors, so somebody else has to drive the engine.
     if config.engine.progress == Progress::Inline {
@@ -126,11 +119,8 @@ fn log() {
     let _ = if timed { log.try_init() } else { log.without_time().try_init() };
 }
 
-/// The EUI-64 of the Ethernet address, as RNICs make their node's GUID, in memory order. Known before the device is open:
-/// where the address is the interface's own, one derived from the IP address serves.
+/// The EUI-64 of the Ethernet address, as RNICs make their node's GUID, in memory order.
 pub fn guid(config: &Config) -> [u8; 8] {
-    let derived =
-        || config.ip.addresses.first().map_or([2, 0, 0, 0, 0, 0], |a| Mac::for_address(a.address).0);
-    let [a, b, c, d, e, f] = config.mac().map_or_else(derived, |mac| mac.0);
+    let [a, b, c, d, e, f] = Device::mac_of(config);
     [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }

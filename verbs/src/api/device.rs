@@ -133,6 +133,12 @@ pub struct Device {
 }
 
 impl Device {
+    /// Returns the Ethernet address by which a device as `config` describes it is known before it is open; of a port with
+    /// an address of its own, one that serves as well.
+    pub fn mac_of(config: &Config) -> [u8; 6] {
+        crate::drive::open::mac_of(config)
+    }
+
     /// Opens a device: starts EAL if it does not run yet, opens the port, and starts the engine's thread if
     /// `progress` asks for one.
     ///
@@ -294,6 +300,14 @@ impl Device {
         let clock = init.timestamps.then(|| device.clock.clone());
         let shared = CqShared::new(cqn, init.depth, channel, device.events.clone(), clock);
         Ok(Cq { shared, device: device.clone() })
+    }
+
+    /// Returns the address of the device's that a connection to `to` comes from; `None` if there is no way to it.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], [`Error::Interrupted`].
+    pub fn source_for(&self, to: IpAddr) -> Result<Option<IpAddr>> {
+        self.shared.shard.control(|engine| Ok(engine.source_for(to)))
     }
 
     /// The device's clock in nanoseconds, from an arbitrary origin: that of time stamps

@@ -371,6 +371,10 @@ impl EngineOps for FakeEngine {
         Vec::new()
     }
 
+    fn source_for(&mut self, to: IpAddr) -> Option<IpAddr> {
+        Some(to)
+    }
+
     fn attributes(&self) -> EngineAttr {
         EngineAttr {
             mac: [2, 0, 0, 0, 0, 1],

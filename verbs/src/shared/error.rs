@@ -67,6 +67,12 @@ pub enum Error {
     /// Another reservation, a listener or connections have the port.
     #[error("port {0} is in use")]
     PortInUse(u16),
+    /// The kernel keeps the port for privileged processes.
+    #[error(
+        "port {0} is below those that any process may have: take a higher one, or give the program the capability \
+         CAP_NET_BIND_SERVICE"
+    )]
+    PortForbidden(u16),
     /// No way to the address.
     #[error(
         "no route to {0}: it is not in our network, and no gateway leads to it; check the prefix length of ip, or set \

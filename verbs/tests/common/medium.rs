@@ -322,7 +322,11 @@ impl Transport for Memory {
 
     fn listen(&mut self, at: BindId, _backlog: usize) -> Result<(), ListenError> {
         self.with(|end| {
-            let reserved = end.bound.get_mut(&at).filter(|reserved| !reserved.listens).ok_or(ListenError)?;
+            let reserved = end
+                .bound
+                .get_mut(&at)
+                .filter(|reserved| !reserved.listens)
+                .ok_or(ListenError::NotReserved)?;
             reserved.listens = true;
             Ok(())
         })

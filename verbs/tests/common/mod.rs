@@ -6,6 +6,7 @@ pub mod frames;
 pub mod medium;
 pub mod pages;
 pub mod raw;
+pub mod sockets;
 pub mod strangers;
 
 use std::net::SocketAddr;
@@ -168,9 +169,13 @@ pub fn options() -> Options {
     Options { carrier: carrier(), network: "delay=5us".parse().unwrap(), ..Options::default() }
 }
 
-/// What carries streams in these tests: `tests/over_memory.rs` is made of tests that have files of their own, too.
+/// What carries streams in these tests: `tests/over_memory.rs` and `tests/over_kernel.rs` are made of tests that have files of their own, too.
 fn carrier() -> Option<Carrier> {
-    (env!("CARGO_CRATE_NAME") == "over_memory").then_some(medium::device)
+    match env!("CARGO_CRATE_NAME") {
+        "over_memory" => Some(medium::device),
+        "over_kernel" => Some(sockets::device),
+        _ => None,
+    }
 }
 
 /// The same, with the configuration's idea of when a peer is dead.

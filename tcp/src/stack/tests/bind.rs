@@ -71,11 +71,11 @@ fn what_is_only_reserved_refuses() {
     let bound = p.b.stack.bind((ANY6, PORT).into(), false).unwrap();
     assert_eq!(reach(&mut p, (B, PORT).into()), Err(CloseReason::Refused));
     p.b.stack.listen(bound.id, 1).unwrap();
-    assert_eq!(p.b.stack.listen(bound.id, 1), Err(ListenError));
+    assert_eq!(p.b.stack.listen(bound.id, 1), Err(ListenError::NotReserved));
     assert_eq!(reach(&mut p, (B, PORT).into()), Ok(bound.id));
     p.b.stack.unbind(bound.id);
     p.b.stack.unbind(bound.id);
-    assert_eq!(p.b.stack.listen(bound.id, 1), Err(ListenError));
+    assert_eq!(p.b.stack.listen(bound.id, 1), Err(ListenError::NotReserved));
 }
 
 /// A stale name does nothing to what has its place.

@@ -23,7 +23,7 @@ use urnic_iwarp::startup::{
     StartupError,
 };
 use urnic_iwarp::{Role, Rtr, Stream, Terminate};
-use urnic_tcp::{BindId, ConnId, ConnectError};
+use urnic_tcp::{BindId, ConnId, ConnectError, ListenError};
 
 /// A listening port.
 pub(super) struct Listener {
@@ -376,7 +376,10 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         events: Arc<EventQueue>,
     ) -> Result<(), Error> {
         let backlog = backlog.clamp(1, 65_536) as usize;
-        self.transport.listen(at, backlog).map_err(|_| Error::Invalid("an address that listens already"))?;
+        self.transport.listen(at, backlog).map_err(|e| match e {
+            ListenError::NotReserved => Error::Invalid("an address that listens already"),
+            ListenError::InUse(port) => Error::PortInUse(port),
+        })?;
         self.core.listeners.insert(at, Listener { events, backlog: Waiting::of_listener(backlog) });
         Ok(())
     }

@@ -50,7 +50,7 @@ use qp::{QpCore, ReadLimits};
 use rooms::Rooms;
 use senders::Shares;
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -530,6 +530,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         self.transport.bind(address, v6only).map_err(|e| match e {
             BindError::NotOurs(ip) => Error::NotOurAddress(ip),
             BindError::InUse(port) => Error::PortInUse(port),
+            BindError::Forbidden(port) => Error::PortForbidden(port),
             BindError::Exhausted => Error::Exhausted("TCP ports"),
         })
     }
@@ -631,6 +632,11 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
             tcp: facts.tcp,
         };
         self.transport.connections().into_iter().map(attributes).collect()
+    }
+
+    fn source_for(&mut self, to: IpAddr) -> Option<IpAddr> {
+        let now = self.now();
+        self.transport.source_for(now, to)
     }
 
     fn attributes(&self) -> EngineAttr {

@@ -18,11 +18,11 @@ use urnic_sim::Impairment;
 use urnic_tcp::{Address, Congestion, Ecn, Keepalive, Route, StackConfig, TcpConfig};
 
 /// An engine as `config` describes it, and where its registered memory comes from.
-pub(crate) fn open(
+pub(super) fn open(
     config: &Config,
+    spec: &PortSpec,
     doorbells: Arc<Doorbells>,
 ) -> Result<(Box<dyn EngineOps>, Arc<dyn Allocate>)> {
-    let spec = config.port.spec.as_ref().ok_or(Error::Invalid("no port: set [port] port, or --port"))?;
     if !config.ip.is_configured() {
         return Err(Error::Invalid("no IP address: set [ip] ip, or --ip"));
     }

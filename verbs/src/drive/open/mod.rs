@@ -2,22 +2,54 @@
 
 #[cfg(feature = "dpdk")]
 mod dpdk;
+mod kernel;
 
+use crate::drive::shard::EngineOps;
+use crate::drive::transport::over_kernel::host;
+use crate::shared::doorbell::Doorbells;
 use crate::shared::error::{Error, Result};
-use urnic_config::{Choice, CrcKernel};
+use crate::shared::memory::Allocate;
+use std::sync::Arc;
+#[cfg(not(feature = "dpdk"))]
+use urnic_config::PortSpec;
+use urnic_config::{Choice, Config, CrcKernel, Mac};
+
+/// An engine as `config` describes it, and where its registered memory comes from.
+pub(crate) fn open(
+    config: &Config,
+    doorbells: Arc<Doorbells>,
+) -> Result<(Box<dyn EngineOps>, Arc<dyn Allocate>)> {
+    match &config.port.spec {
+        Some(spec) => open_port(config, spec, doorbells),
+        None => kernel::open(config, doorbells),
+    }
+}
 
 #[cfg(feature = "dpdk")]
-pub(crate) use dpdk::open;
+use dpdk::open as open_port;
 
 /// Says that there is nothing to open.
 #[cfg(not(feature = "dpdk"))]
-pub(crate) fn open(
-    _config: &urnic_config::Config,
-    _doorbells: std::sync::Arc<crate::shared::doorbell::Doorbells>,
-) -> Result<(Box<dyn crate::drive::shard::EngineOps>, std::sync::Arc<dyn crate::shared::memory::Allocate>)> {
+fn open_port(
+    _config: &Config,
+    _spec: &PortSpec,
+    _doorbells: Arc<Doorbells>,
+) -> Result<(Box<dyn EngineOps>, Arc<dyn Allocate>)> {
     Err(Error::Open(
-        "this urnic was built without DPDK and has no ports: build it with the feature dpdk".to_owned(),
+        "this urnic was built without DPDK and has no ports: build it with the feature dpdk, or leave the port out to \
+         use the kernel's sockets"
+            .to_owned(),
     ))
+}
+
+/// The Ethernet address of a device that need not be open.
+pub(crate) fn mac_of(config: &Config) -> [u8; 6] {
+    let derived =
+        || config.ip.addresses.first().map_or([2, 0, 0, 0, 0, 0], |a| Mac::for_address(a.address).0);
+    match &config.port.spec {
+        None => host::mac(),
+        Some(_) => config.mac().map_or_else(derived, |mac| mac.0),
+    }
 }
 
 /// Which CRC kernel the process uses from now on.

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,8 @@ pub(super) const SHORTEST_NAP: Duration = Duration::from_micros(50);
 pub(super) const LONGEST_NAP: Duration = Duration::from_micros(1500);
 /// A nap while the port tells of frames: the delay if it does not, as when a peer has just come back.
 const ARMED_NAP: Duration = Duration::from_millis(if cfg!(test) { 3_600_000 } else { 10 });
+/// A nap while the transport is sure to tell: how soon it is noticed that the program's threads have all ended.
+const CERTAIN_NAP: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 1 });
 /// A nap while somebody polls: how soon it is noticed that he stopped.
 const WATCHING_NAP: Duration = LONGEST_NAP;
 /// How long the thread keeps passing after the last work before it naps.
@@ -29,6 +31,16 @@ const SPIN: Duration = Duration::from_micros(50);
 
 /// Engines' threads that run, in the whole process.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// Ends all naps when the process is about to end.
+static GOODBYE: OnceLock<EventFd> = OnceLock::new();
+
+/// Wakes the threads whose transports are sure to tell: the process is about to end. May be called in a signal handler.
+pub(super) fn wake_all() {
+    if let Some(goodbye) = GOODBYE.get() {
+        goodbye.signal();
+    }
+}
 
 /// Whether some engine has a thread.
 pub(super) fn has_threads() -> bool {
@@ -62,6 +74,10 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn new(progress: Progress) -> Result<Self> {
+        if GOODBYE.get().is_none() {
+            // Of two at once, one is dropped.
+            let _ = GOODBYE.set(EventFd::new()?);
+        }
         Ok(Self {
             progress,
             wakes: AtomicU32::new(0),
@@ -168,16 +184,17 @@ impl Driver {
         // A caller that wakes the thread counts first, and one that rings enters its number first; either looks then whether
         // the thread sleeps.
         if self.wakes.load(Ordering::SeqCst) == seen && doorbells.is_empty() {
+            // Once it rings, it does for good: naps are short then.
+            let goodbye = GOODBYE.get().filter(|_| !linger::has_begun()).unwrap_or(&self.bell).as_fd();
             let ends =
                 |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            let mut ends = [ends(self.bell.as_fd()), ends(event.as_fd())];
-            let time = time.min(ARMED_NAP);
+            let mut ends = [ends(self.bell.as_fd()), ends(event.as_fd()), ends(goodbye)];
             let limit = libc::timespec {
                 tv_sec: time.as_secs() as libc::time_t,
                 tv_nsec: time.subsec_nanos().into(),
             };
             // SAFETY: descriptors that are open, and a time, that live through the call.
-            unsafe { libc::ppoll(ends.as_mut_ptr(), 2, &raw const limit, std::ptr::null()) };
+            unsafe { libc::ppoll(ends.as_mut_ptr(), ends.len() as _, &raw const limit, std::ptr::null()) };
         }
         self.sleeping.store(sleep::NO, Ordering::SeqCst);
         self.bell.take();
@@ -242,7 +259,10 @@ fn adaptive(shard: &Shard) {
         }
         let until = |most: Duration| deadline.map_or(most, |d| d.min(most));
         match event {
-            Some(event) => driver.nap_armed(seen, &*event, until(ARMED_NAP), &shard.doorbells),
+            Some(event) => {
+                let most = if event.is_certain() && !linger::has_begun() { CERTAIN_NAP } else { ARMED_NAP };
+                driver.nap_armed(seen, &*event, until(most), &shard.doorbells);
+            }
             None => driver.nap(seen, sleep::IDLE, until(nap), &shard.doorbells),
         }
         nap = (nap * 2).min(LONGEST_NAP);

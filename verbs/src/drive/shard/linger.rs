@@ -107,6 +107,7 @@ fn goodbye(may_start_thread: bool) {
     if WISH.compare_exchange(wish::NONE, wish::WANTED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         EXITING.store(this_thread(), Ordering::SeqCst);
         quiet::hush();
+        driver::wake_all();
         // Not this one: it has lost its thread-local variables by now, and logging uses some.
         if !fulfilled && thread::Builder::new().spawn(grant).is_err() {
             grant();
@@ -143,6 +144,11 @@ fn say(words: &str) {
 /// Whether the holder of an engine will not let go of it: the process ends, and the exiting thread has it.
 pub(super) fn is_stuck(owner: usize) -> bool {
     owner != 0 && owner == EXITING.load(Ordering::SeqCst)
+}
+
+/// Whether the end of the process has begun.
+pub(super) fn has_begun() -> bool {
+    WISH.load(Ordering::SeqCst) != wish::NONE
 }
 
 /// Whether an engine's thread must [`grant`].

@@ -133,6 +133,8 @@ pub(crate) trait EngineOps: Send {
     /// Completes what is written besides frames: the process is about to end.
     fn finish(&mut self) {}
 
+    /// The address of ours that a connection to `to` comes from, if there is a way to it.
+    fn source_for(&mut self, to: IpAddr) -> Option<IpAddr>;
     /// Facts to show.
     fn attributes(&self) -> EngineAttr;
     /// The TCP connections that there are.

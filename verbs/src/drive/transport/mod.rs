@@ -86,7 +86,7 @@
 //!     }
 //!
 //!     fn listen(&mut self, at: BindId, _backlog: usize) -> Result<(), ListenError> {
-//!         let address = self.bound.get(at.index() as usize).ok_or(ListenError)?;
+//!         let address = self.bound.get(at.index() as usize).ok_or(ListenError::NotReserved)?;
 //!         self.listener = Some((at, address.port()));
 //!         Ok(())
 //!     }
@@ -243,15 +243,18 @@
 //! # }
 //! ```
 
+pub(crate) mod over_kernel;
 pub(crate) mod over_port;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use self::over_kernel::OverKernel;
 pub use super::clock::{Clock, Watch};
 pub use super::draft::Draft;
 pub use super::wakeup::Wakeup;
+use urnic_config::Cidr;
 pub use urnic_iwarp::Chunk;
 pub use urnic_tcp::{
     Address, BindError, BindId, Bound, CloseReason, ConnId, ConnInfo, ConnectError, ListenError, Patience,
@@ -472,6 +475,14 @@ pub trait Transport: Send {
     fn finish(&mut self) {}
 
     // ---- facts ----
+
+    /// Returns the address of ours that a connection to `to` comes from; `None` if there is no way to it. By default that
+    /// of [`facts`](Self::facts) whose network has it.
+    fn source_for(&self, _now: Time, to: IpAddr) -> Option<IpAddr> {
+        let own = self.facts().addresses;
+        let has = |own: &Address| Cidr { address: own.ip, prefix: own.prefix_len }.contains(to);
+        own.iter().find(|own| own.ip == to).or_else(|| own.iter().find(|own| has(own))).map(|own| own.ip)
+    }
 
     /// Facts to show.
     fn facts(&self) -> Facts {

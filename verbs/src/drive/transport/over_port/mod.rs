@@ -4,7 +4,7 @@
 mod claim;
 mod link;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -289,6 +289,10 @@ impl<P: Port> Transport for OverPort<P> {
 
     fn finish(&mut self) {
         self.port.finish();
+    }
+
+    fn source_for(&self, now: Time, to: IpAddr) -> Option<IpAddr> {
+        self.stack.source_for(now, to)
     }
 
     fn facts(&self) -> Facts {

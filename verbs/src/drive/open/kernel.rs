@@ -1,0 +1,60 @@
+//! From a configuration to an engine on the kernel's sockets.
+
+use super::{choose_kernel, secret};
+use crate::drive::clock::Watch;
+use crate::drive::engine::{Engine, MpaConfig};
+use crate::drive::shard::{EngineAttr, EngineOps};
+use crate::drive::transport::over_kernel::{OverKernel, host};
+use crate::shared::doorbell::Doorbells;
+use crate::shared::error::{Error, Result};
+use crate::shared::memory::{Allocate, PageAllocator};
+use std::sync::Arc;
+use urnic_config::{Cidr, Config, KernelAddresses};
+use urnic_tcp::{Address, Keepalive, Patience};
+
+/// An engine as `config` describes it, and where its registered memory comes from.
+pub(super) fn open(
+    config: &Config,
+    doorbells: Arc<Doorbells>,
+) -> Result<(Box<dyn EngineOps>, Arc<dyn Allocate>)> {
+    if config.ip.is_configured() {
+        return Err(Error::Invalid(
+            "an IP address without a port: the kernel's sockets have the host's own addresses; set [port] port, or \
+             leave [ip] out",
+        ));
+    }
+    if config.port.fault.is_some() || config.port.capture.is_some() {
+        return Err(Error::Invalid(
+            "a fault, or a capture, without a port: the kernel's sockets have neither",
+        ));
+    }
+    choose_kernel(config.engine.crc_kernel)?;
+    let t = &config.tcp;
+    let keepalive = t.keepalive_idle.map(|idle| Keepalive {
+        idle,
+        interval: t.keepalive_interval,
+        count: t.keepalive_count,
+    });
+    let patience = Patience { keepalive, user_timeout: t.user_timeout };
+    let transport = OverKernel::new(config.port.kernel.clone(), patience)?;
+    let mpa = MpaConfig::of(config);
+    let attributes = attributes(&config.port.kernel, &mpa);
+    let engine = Engine::new(transport, Watch::new(), secret()?, mpa, doorbells, attributes)?;
+    Ok((Box::new(engine), Arc::new(PageAllocator)))
+}
+
+fn attributes(addresses: &KernelAddresses, mpa: &MpaConfig) -> EngineAttr {
+    let found = host::addresses(addresses);
+    EngineAttr {
+        mac: host::mac(),
+        addresses: found.iter().map(|a: &Address| Cidr { address: a.ip, prefix: a.prefix_len }).collect(),
+        mtu: found.first().map_or(0, |main| host::mtu(main.ip)),
+        port: addresses.to_string(),
+        link_up: true,
+        capabilities: None,
+        gso_max: 0,
+        ird: mpa.ird,
+        ord: mpa.ord,
+        counters: Vec::new(),
+    }
+}

@@ -1,0 +1,100 @@
+//! The host's addresses.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use nix::ifaddrs::InterfaceAddress;
+use nix::net::if_::InterfaceFlags;
+use urnic_config::KernelAddresses;
+use urnic_tcp::Address;
+
+/// The addresses of interfaces that are up, of those that are wanted: first those of networks, IPv4 before IPv6, then those
+/// of a link alone, and the loopback's last; in each of these groups in the kernel's order.
+pub(crate) fn addresses(wanted: &KernelAddresses) -> Vec<Address> {
+    let mut found: Vec<Address> =
+        interfaces().filter(|interface| is_wanted(interface, wanted)).filter_map(|i| address(&i)).collect();
+    // All of 127.0.0.0/8 is the host's, though one address of it is shown.
+    if let (KernelAddresses::One(ip @ IpAddr::V4(v4)), true) = (wanted, found.is_empty())
+        && v4.is_loopback()
+    {
+        found.push(Address { ip: *ip, prefix_len: 8 });
+    }
+    found.sort_by_key(|address| rank(address.ip));
+    found.dedup();
+    found
+}
+
+/// The MTU of the interface that has an address; zero where none has it.
+pub(crate) fn mtu(ip: IpAddr) -> u16 {
+    let name = interfaces().find(|i| address(i).is_some_and(|a| a.ip == ip)).map(|i| i.interface_name);
+    let Some(name) = name else { return 0 };
+    let mtu = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
+    let mtu = mtu.and_then(|text| text.trim().parse::<u32>().ok()).unwrap_or(0);
+    u16::try_from(mtu).unwrap_or(u16::MAX)
+}
+
+fn interfaces() -> impl Iterator<Item = InterfaceAddress> {
+    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    all.filter(|interface| interface.flags.contains(InterfaceFlags::IFF_UP))
+}
+
+fn is_wanted(interface: &InterfaceAddress, wanted: &KernelAddresses) -> bool {
+    match wanted {
+        KernelAddresses::All => true,
+        KernelAddresses::One(ip) => address(interface).is_some_and(|a| a.ip == *ip),
+        KernelAddresses::Interface(name) => interface.interface_name == *name,
+    }
+}
+
+fn address(interface: &InterfaceAddress) -> Option<Address> {
+    let ip = socket_address(interface.address.as_ref()?)?.ip();
+    let prefix_len = match socket_address(interface.netmask.as_ref()?)?.ip() {
+        IpAddr::V4(mask) => mask.to_bits().count_ones(),
+        IpAddr::V6(mask) => mask.to_bits().count_ones(),
+    };
+    Some(Address { ip, prefix_len: prefix_len as u8 })
+}
+
+fn socket_address(storage: &nix::sys::socket::SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = storage.as_sockaddr_in().map(|a| SocketAddr::from((a.ip(), a.port())));
+    v4.or_else(|| storage.as_sockaddr_in6().map(|a| SocketAddr::from((a.ip(), a.port()))))
+}
+
+fn rank(ip: IpAddr) -> u8 {
+    match ip {
+        ip if ip.is_loopback() => 3,
+        IpAddr::V4(ip) if ip.is_link_local() => 2,
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => 2,
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(_) => 1,
+    }
+}
+
+/// The address that the host's routes choose for packets to `to`. Nothing is sent.
+pub(super) fn source_for(home: Option<IpAddr>, to: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let from = match home {
+        Some(home) if home.is_ipv4() != to.is_ipv4() => return None,
+        Some(home) => home,
+        None => any,
+    };
+    let socket = UdpSocket::bind((from, 0)).ok()?;
+    // Which port does not matter to a route.
+    socket.connect((to, 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// An Ethernet address to name the host by: that of an interface, or else one made of what the host calls itself.
+pub(crate) fn mac() -> [u8; 6] {
+    let link = |i: &InterfaceAddress| i.address.as_ref()?.as_link_addr()?.addr();
+    let real = interfaces().filter_map(|i| link(&i)).find(|mac| *mac != [0; 6]);
+    real.unwrap_or_else(|| {
+        let id = ["/etc/machine-id", "/proc/sys/kernel/random/boot_id"];
+        let id = id.iter().find_map(|path| std::fs::read(path).ok()).unwrap_or_default();
+        // FNV-1a.
+        let hash = id.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, octet| {
+            (hash ^ u64::from(*octet)).wrapping_mul(0x100_0000_01b3)
+        });
+        let [_, _, _, a, b, c, d, e] = hash.to_be_bytes();
+        [2, a, b, c, d, e]
+    })
+}

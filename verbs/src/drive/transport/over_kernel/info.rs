@@ -1,0 +1,153 @@
+//! TCP's figures, as the kernel has them.
+
+use std::time::Duration;
+
+use urnic_tcp::{ConnInfo, Rate, RecoveryState, State};
+
+/// `struct tcp_info` of linux/tcp.h, as of Linux 5.4. An older kernel leaves the end of it zero.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TcpInfo {
+    pub(super) state: u8,
+    ca_state: u8,
+    retransmits: u8,
+    pub(super) probes: u8,
+    backoff: u8,
+    options: u8,
+    /// Four bits each: that of what is sent, then that of what is received.
+    wscale: u8,
+    /// Bit 0: the delivery rate was limited by the program.
+    limits: u8,
+    rto: u32,
+    ato: u32,
+    pub(super) snd_mss: u32,
+    rcv_mss: u32,
+    pub(super) unacked: u32,
+    sacked: u32,
+    lost: u32,
+    retrans: u32,
+    fackets: u32,
+    last_data_sent: u32,
+    last_ack_sent: u32,
+    last_data_recv: u32,
+    /// Milliseconds since the last ACK came.
+    pub(super) last_ack_recv: u32,
+    pmtu: u32,
+    rcv_ssthresh: u32,
+    rtt: u32,
+    rttvar: u32,
+    snd_ssthresh: u32,
+    snd_cwnd: u32,
+    advmss: u32,
+    reordering: u32,
+    rcv_rtt: u32,
+    rcv_space: u32,
+    total_retrans: u32,
+    pacing_rate: u64,
+    max_pacing_rate: u64,
+    pub(super) bytes_acked: u64,
+    bytes_received: u64,
+    segs_out: u32,
+    segs_in: u32,
+    notsent_bytes: u32,
+    min_rtt: u32,
+    data_segs_in: u32,
+    data_segs_out: u32,
+    delivery_rate: u64,
+    busy_time: u64,
+    rwnd_limited: u64,
+    sndbuf_limited: u64,
+    delivered: u32,
+    delivered_ce: u32,
+    bytes_sent: u64,
+    bytes_retrans: u64,
+    dsack_dups: u32,
+    reord_seen: u32,
+    rcv_ooopack: u32,
+    /// The peer's window, scaled; zero before Linux 5.4, too.
+    pub(super) snd_wnd: u32,
+}
+
+/// States of the kernel (net/tcp_states.h).
+mod state {
+    pub(super) const ESTABLISHED: u8 = 1;
+    pub(super) const SYN_SENT: u8 = 2;
+    pub(super) const SYN_RECV: u8 = 3;
+    pub(super) const FIN_WAIT1: u8 = 4;
+    pub(super) const FIN_WAIT2: u8 = 5;
+    pub(super) const TIME_WAIT: u8 = 6;
+    pub(super) const CLOSE: u8 = 7;
+    pub(super) const CLOSE_WAIT: u8 = 8;
+    pub(super) const CLOSING: u8 = 11;
+}
+
+/// Options that were negotiated (linux/tcp.h).
+mod option {
+    pub(super) const TIMESTAMPS: u8 = 1;
+    pub(super) const SACK: u8 = 2;
+    pub(super) const ECN: u8 = 8;
+}
+
+/// A round-trip time that was never measured.
+const NO_MIN_RTT: u32 = u32::MAX;
+/// A rate that is not limited.
+const NO_PACING: u64 = u64::MAX;
+
+impl TcpInfo {
+    /// Whether the peer has acknowledged our FIN, and with it all data.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.state, state::FIN_WAIT2 | state::TIME_WAIT | state::CLOSE)
+    }
+
+    /// The figures as those of our own TCP.
+    pub(super) fn convert(&self) -> ConnInfo {
+        let micros = |n: u32| Duration::from_micros(n.into());
+        let octets = |segments: u32| segments.saturating_mul(self.snd_mss);
+        let min_rtt = if self.min_rtt == NO_MIN_RTT { 0 } else { self.min_rtt };
+        ConnInfo {
+            state: match self.state {
+                state::SYN_SENT => State::SynSent,
+                state::SYN_RECV => State::SynReceived,
+                state::ESTABLISHED => State::Established,
+                state::FIN_WAIT1 => State::FinWait1,
+                state::FIN_WAIT2 => State::FinWait2,
+                state::CLOSE_WAIT => State::CloseWait,
+                state::CLOSING => State::Closing,
+                _ => State::LastAck,
+            },
+            recovery: match self.ca_state {
+                0 => RecoveryState::Open,
+                1 => RecoveryState::Disorder,
+                4 => RecoveryState::Loss,
+                _ => RecoveryState::Recovery,
+            },
+            srtt: (self.rtt > 0).then(|| micros(self.rtt)),
+            rttvar: micros(self.rttvar),
+            min_rtt: micros(min_rtt),
+            rto: micros(self.rto),
+            retries: self.retransmits,
+            probes: self.probes,
+            snd_mss: u16::try_from(self.snd_mss).unwrap_or(u16::MAX),
+            cwnd: octets(self.snd_cwnd),
+            ssthresh: octets(self.snd_ssthresh),
+            snd_wnd: self.snd_wnd,
+            rcv_wnd: self.rcv_space,
+            parked: 0,
+            wscale: (self.wscale & 0xf, self.wscale >> 4),
+            in_flight: octets(self.unacked),
+            sacked: octets(self.sacked),
+            lost: octets(self.lost),
+            not_sent: self.notsent_bytes,
+            delivered: self.bytes_acked,
+            received: self.bytes_received,
+            retransmits: self.total_retrans.into(),
+            reordering: self.reord_seen > 0,
+            pacing_rate: (self.pacing_rate != NO_PACING).then_some(self.pacing_rate),
+            delivery_rate: (self.delivery_rate > 0)
+                .then_some(Rate { octets: self.delivery_rate, app_limited: self.limits & 1 != 0 }),
+            sack: self.options & option::SACK != 0,
+            timestamps: self.options & option::TIMESTAMPS != 0,
+            ecn: self.options & option::ECN != 0,
+        }
+    }
+}

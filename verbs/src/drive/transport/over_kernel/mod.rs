@@ -1,0 +1,596 @@
+//! TCP of the kernel's: sockets, of which none ever waits.
+//!
+//! What was queued is handed to the kernel in one call for a turn of a queue pair; what has arrived is read into one large
+//! buffer and placed from there. The connections that were heard of last are read without asking whether there is
+//! something, so that a poller hears at once; all others tell of themselves by epoll.
+
+mod descriptors;
+pub(crate) mod host;
+mod info;
+mod poll;
+mod record;
+mod socket;
+mod stream;
+mod turns;
+mod watch;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use urnic_config::KernelAddresses;
+use urnic_tcp::slab::{Slab, SlabId};
+use urnic_tcp::{
+    BindError, BindId, Bound, CloseReason, ConnId, ConnectError, ListenError, Patience, Scope, Time,
+};
+
+use super::{Events, Facts, StreamFacts, Transport, Wakeup};
+use crate::shared::error::{Error, Result};
+use poll::Poll;
+use record::{Pieces, Record, Spare};
+use socket::Socket;
+use stream::{Received, Stream};
+use watch::WATCH;
+
+/// Octets that are read at once.
+const READ: usize = 256 << 10;
+/// Connections that are read without asking.
+const HOT: usize = 2;
+/// Passes for which the others are asked about once, while there are such.
+const LOOK_EVERY: u32 = 16;
+/// Connections and listeners that have their turn in one pass, and reads of one of them.
+const TURNS: usize = 32;
+const READS: usize = 4;
+/// Connections that are taken from a listener in one turn.
+const ACCEPTS: usize = 16;
+/// How long a listener rests when there is no descriptor for what comes in.
+const REST: Duration = Duration::from_millis(100);
+/// Payload of at least so many octets is read from where it is by the kernel, instead of being copied first.
+const LENDS_FROM: usize = 16 << 10;
+
+/// Streams over sockets of the kernel's.
+pub struct OverKernel {
+    poll: Poll,
+    streams: Slab<Stream>,
+    places: Slab<Place>,
+    /// Those that have something to do.
+    ready: VecDeque<Token>,
+    /// Those that were heard of last, the last first.
+    hot: ArrayVec<ConnId, HOT>,
+    /// What the engine hears in the next pass.
+    news: VecDeque<(ConnId, u64, CloseReason)>,
+    /// Those of which the kernel has taken octets since the engine heard of that.
+    taken: Vec<ConnId>,
+    /// Those with something outstanding, and when to look at them.
+    watched: Vec<ConnId>,
+    watch_at: Time,
+    /// Listeners without a descriptor for what comes in, and when to try again.
+    resting: Vec<BindId>,
+    wake_at: Time,
+    buffer: Arc<[u8]>,
+    pieces: Pieces,
+    spare: Spare,
+    passes: u32,
+    sent: u64,
+    patience: Patience,
+    addresses: KernelAddresses,
+    /// The address that "any" stands for; `None`: all of the host's.
+    home: Option<IpAddr>,
+    counters: Counters,
+}
+
+/// A reserved address.
+struct Place {
+    socket: Socket,
+    /// As asked for.
+    address: SocketAddr,
+    /// What "any" stands for is in its place.
+    real: SocketAddr,
+    v6only: bool,
+    listens: bool,
+    /// It is in the list of those that are ready.
+    listed: bool,
+}
+
+#[derive(Default)]
+struct Counters {
+    reads: u64,
+    writes: u64,
+    octets_in: u64,
+    octets_out: u64,
+    accepted: u64,
+    connected: u64,
+}
+
+/// What an event of the kernel's is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token {
+    Stream(ConnId),
+    Place(BindId),
+}
+
+impl Token {
+    /// The bit of an index that tells a place from a connection.
+    const PLACE: u64 = 1 << 31;
+
+    fn pack(self) -> u64 {
+        match self {
+            Token::Stream(conn) => conn_slot(conn).to_bits(),
+            Token::Place(bound) => bind_slot(bound).to_bits() | Self::PLACE,
+        }
+    }
+
+    fn unpack(bits: u64) -> Self {
+        let id: SlabId = SlabId::from_bits(bits & !Self::PLACE);
+        match bits & Self::PLACE {
+            0 => Token::Stream(ConnId::new(id.index, id.generation)),
+            _ => Token::Place(BindId::new(id.index, id.generation)),
+        }
+    }
+}
+
+fn conn_slot(conn: ConnId) -> SlabId {
+    SlabId { index: conn.index(), generation: conn.generation() }
+}
+
+fn bind_slot(bound: BindId) -> SlabId {
+    SlabId { index: bound.index(), generation: bound.generation() }
+}
+
+impl OverKernel {
+    /// Streams of the host's addresses, or of some of them. `patience` is that of connections without one of their own.
+    ///
+    /// # Errors
+    /// [`Error::Open`]: the host has no such address. [`Error::Os`]: no descriptor is left.
+    pub fn new(addresses: KernelAddresses, patience: Patience) -> Result<Self> {
+        let home = match addresses {
+            KernelAddresses::All => None,
+            _ => {
+                let there = host::addresses(&addresses).first().map(|address| address.ip);
+                Some(there.ok_or_else(|| Error::Open(format!("{addresses}: the host has no such address")))?)
+            }
+        };
+        Ok(Self {
+            addresses,
+            poll: Poll::new().map_err(|source| Error::Os { what: "epoll", source })?,
+            streams: Slab::new(),
+            places: Slab::new(),
+            ready: VecDeque::new(),
+            hot: ArrayVec::new(),
+            news: VecDeque::new(),
+            taken: Vec::new(),
+            watched: Vec::new(),
+            watch_at: Time::MAX,
+            resting: Vec::new(),
+            wake_at: Time::MAX,
+            buffer: vec![0; READ].into(),
+            pieces: Pieces::default(),
+            spare: Spare::default(),
+            passes: 0,
+            sent: 0,
+            patience,
+            home,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Reads so many octets at once instead of 256 KiB: fewer leave more turns to other connections.
+    #[must_use]
+    pub fn reading(mut self, octets: usize) -> Self {
+        self.buffer = vec![0; octets.max(1)].into();
+        self
+    }
+
+    fn stream(&self, conn: ConnId) -> Option<&Stream> {
+        self.streams.get(self.streams.find(conn_slot(conn))?)
+    }
+
+    #[inline]
+    fn stream_mut(&mut self, conn: ConnId) -> Option<&mut Stream> {
+        self.streams.get_mut(self.streams.find(conn_slot(conn))?)
+    }
+
+    fn place_mut(&mut self, bound: BindId) -> Option<&mut Place> {
+        self.places.get_mut(self.places.find(bind_slot(bound))?)
+    }
+
+    /// Adds a connection, which the kernel tells of from now on.
+    fn add(&mut self, socket: Socket, peer: SocketAddr) -> io::Result<ConnId> {
+        let id = self.streams.insert(Stream::new(ConnId::new(0, 0), socket, peer));
+        let conn = ConnId::new(id.index, id.generation);
+        let Some(stream) = self.streams.get_mut(id.index) else { return Err(io::ErrorKind::Other.into()) };
+        stream.conn = conn;
+        if let Err(error) = self.poll.add(stream.socket.as_fd(), Token::Stream(conn).pack()) {
+            self.streams.remove(id.index);
+            return Err(error);
+        }
+        Ok(conn)
+    }
+
+    /// Lets a connection have a turn.
+    fn list(&mut self, conn: ConnId) {
+        if let Some(stream) = self.stream_mut(conn)
+            && !std::mem::replace(&mut stream.listed, true)
+        {
+            self.ready.push_back(Token::Stream(conn));
+        }
+    }
+
+    /// Takes a connection out, whose socket is closed thereby; the engine hears of it in the next pass.
+    fn end(&mut self, conn: ConnId, why: CloseReason) {
+        if let Some(stream) = self.remove(conn) {
+            self.news.push_back((conn, stream.tag, why));
+        }
+    }
+
+    fn remove(&mut self, conn: ConnId) -> Option<Stream> {
+        let mut stream = self.streams.remove(self.streams.find(conn_slot(conn))?)?;
+        stream.queue.clear(&mut self.spare);
+        Some(stream)
+    }
+
+    /// Hands what a connection has queued to the kernel.
+    #[inline]
+    fn put_out(&mut self, now: Time, conn: ConnId) {
+        let Some(index) = self.streams.find(conn_slot(conn)) else { return };
+        let Some(stream) = self.streams.get_mut(index) else { return };
+        let before = stream.untold;
+        let sent = stream.output(&mut self.pieces, &mut self.spare);
+        let (untold, failed) = (stream.untold, stream.failure.is_some());
+        if sent > 0 {
+            self.counters.writes += 1;
+            self.counters.octets_out += sent as u64;
+            self.sent += 1;
+            if !std::mem::replace(&mut stream.watched, true) {
+                stream.progress = (0, now);
+                self.watched.push(conn);
+                self.watch_at = self.watch_at.min(now + WATCH);
+            }
+        }
+        if before == 0 && untold > 0 {
+            self.taken.push(conn);
+        }
+        if failed {
+            self.list(conn);
+        }
+    }
+
+    /// Tells the engine what happened in calls that had no way to tell it.
+    fn tell(&mut self, events: &mut impl Events<Received>) {
+        while let Some(conn) = self.taken.pop() {
+            if let Some(stream) = self.stream_mut(conn) {
+                let (tag, octets) = (stream.tag, std::mem::take(&mut stream.untold));
+                events.acked(conn, tag, octets);
+            }
+        }
+        while let Some((conn, tag, why)) = self.news.pop_front() {
+            events.closed(conn, tag, why);
+        }
+    }
+
+    /// Whether a reservation, or a connection from one, has a port of some address in `scope`. The kernel would let two
+    /// sockets have it that do not listen.
+    fn has(&self, scope: Scope, port: u16) -> bool {
+        let overlaps = |place: &Place| {
+            place.address.port() == port && Scope::of(place.address.ip(), place.v6only).overlaps(scope)
+        };
+        self.places.iter().any(|(_, place)| overlaps(place))
+            || self
+                .streams
+                .iter()
+                .any(|(_, stream)| stream.from.is_some_and(|a| a.port() == port && scope.covers(a.ip())))
+    }
+
+    /// The address that a connection to `to` comes from, as the kernel wants it.
+    fn from(&mut self, bound: BindId, to: SocketAddr) -> Result<(SocketAddr, bool), ConnectError> {
+        let place = self.place_mut(bound).ok_or(ConnectError::NoPort)?;
+        let (ip, port, v6only) = (place.real.ip().to_canonical(), place.real.port(), place.v6only);
+        match (ip, to) {
+            (IpAddr::V6(ip), SocketAddr::V4(_)) if ip.is_unspecified() && !v6only => {
+                Ok(((Ipv4Addr::UNSPECIFIED, port).into(), false))
+            }
+            (ip, to) if ip.is_ipv4() == to.is_ipv4() => Ok((SocketAddr::new(ip, port), v6only)),
+            _ => Err(ConnectError::Family(to.ip())),
+        }
+    }
+}
+
+impl Transport for OverKernel {
+    type Data = Received;
+    type Draft = Record;
+
+    fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError> {
+        let scope = Scope::of(address.ip(), v6only);
+        if address.port() > 0 && self.has(scope, address.port()) {
+            return Err(BindError::InUse(address.port()));
+        }
+        let mut wanted = address;
+        if let Some(home) = self.home {
+            if !scope.covers(home) {
+                return Err(BindError::NotOurs(address.ip()));
+            }
+            wanted.set_ip(home);
+        }
+        let socket = Socket::bind(wanted, v6only).or_else(|error| match error.raw_os_error() {
+            // A host without IPv6: "all" is all of IPv4.
+            Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL) if scope == Scope::All && self.home.is_none() => {
+                Socket::bind((Ipv4Addr::UNSPECIFIED, wanted.port()).into(), false)
+            }
+            _ => Err(error),
+        });
+        let socket = socket.inspect_err(|error| tracing::debug!("binding to {wanted}: {error}"));
+        let socket = socket.map_err(|error| match error.raw_os_error() {
+            Some(libc::EADDRINUSE) if address.port() > 0 => BindError::InUse(address.port()),
+            Some(libc::EACCES | libc::EPERM) => BindError::Forbidden(address.port()),
+            Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT) => BindError::NotOurs(address.ip()),
+            _ => BindError::Exhausted,
+        })?;
+        let port = socket.local().map_or(address.port(), |local| local.port());
+        let address = SocketAddr::new(address.ip(), port);
+        wanted.set_port(port);
+        let place = Place { socket, address, real: wanted, v6only, listens: false, listed: false };
+        let id = self.places.insert(place);
+        Ok(Bound { id: BindId::new(id.index, id.generation), address })
+    }
+
+    fn unbind(&mut self, bound: BindId) {
+        if let Some(index) = self.places.find(bind_slot(bound)) {
+            self.places.remove(index);
+        }
+    }
+
+    fn listen(&mut self, at: BindId, backlog: usize) -> Result<(), ListenError> {
+        let index = self.places.find(bind_slot(at)).ok_or(ListenError::NotReserved)?;
+        let place =
+            self.places.get_mut(index).filter(|place| !place.listens).ok_or(ListenError::NotReserved)?;
+        let token = Token::Place(at).pack();
+        let listening =
+            place.socket.listen(backlog).and_then(|()| self.poll.add(place.socket.as_fd(), token));
+        listening.map_err(|error| {
+            tracing::debug!("listening at {}: {error}", place.real);
+            ListenError::InUse(place.address.port())
+        })?;
+        place.listens = true;
+        Ok(())
+    }
+
+    fn connect(
+        &mut self,
+        now: Time,
+        from: Option<BindId>,
+        to: SocketAddr,
+        tag: u64,
+    ) -> Result<ConnId, ConnectError> {
+        if to.port() == 0 || to.ip().is_unspecified() {
+            return Err(ConnectError::Address(to));
+        }
+        let from = match from {
+            Some(bound) => Some(self.from(bound, to)?),
+            None => {
+                self.home.filter(|home| home.is_ipv4() == to.is_ipv4()).map(|home| ((home, 0).into(), false))
+            }
+        };
+        let failed = |error: io::Error| match error.raw_os_error() {
+            Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL) => match from {
+                Some((from, _)) if from.port() > 0 => ConnectError::InUse(from.port()),
+                _ => ConnectError::NoPort,
+            },
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::ENOSPC) => {
+                ConnectError::TooMany
+            }
+            Some(libc::EINVAL) => ConnectError::Address(to),
+            _ => ConnectError::Unreachable(to.ip()),
+        };
+        let socket = Socket::connect(from, to).map_err(failed)?;
+        let conn = self.add(socket, to).map_err(failed)?;
+        let patience = self.patience;
+        if let Some(stream) = self.stream_mut(conn) {
+            (stream.tag, stream.connecting) = (tag, true);
+            stream.from = from.filter(|(from, _)| from.port() > 0).and_then(|_| stream.socket.local());
+            stream.progress = (0, now);
+            let _ = stream.socket.set_keepalive(patience.keepalive);
+        }
+        Ok(conn)
+    }
+
+    fn set_patience(&mut self, conn: ConnId, patience: Option<Patience>) {
+        let configured = self.patience;
+        if let Some(stream) = self.stream_mut(conn) {
+            stream.patience = patience;
+            let _ = stream.socket.set_keepalive(patience.unwrap_or(configured).keepalive);
+        }
+    }
+
+    fn close(&mut self, now: Time, conn: ConnId) {
+        let Some(stream) = self.stream_mut(conn) else { return };
+        stream.closing = true;
+        if stream.connecting {
+            return self.end(conn, CloseReason::Aborted);
+        }
+        self.put_out(now, conn);
+        if self.stream(conn).is_some_and(|stream| stream.shut && stream.heard_end) {
+            self.end(conn, CloseReason::Graceful);
+        }
+    }
+
+    fn abort(&mut self, _now: Time, conn: ConnId) {
+        if let Some(stream) = self.remove(conn) {
+            self.news.push_back((conn, stream.tag, CloseReason::Aborted));
+            stream.socket.reset();
+        }
+    }
+
+    fn has_ended(&self, conn: ConnId) -> bool {
+        let info = |stream: &Stream| stream.shut && stream.socket.info().is_none_or(|info| info.has_ended());
+        self.stream(conn).is_none_or(info)
+    }
+
+    #[inline]
+    fn receive(&mut self, now: Time, events: &mut impl Events<Received>) -> bool {
+        self.passes = self.passes.wrapping_add(1);
+        let mut any = false;
+        for i in 0..self.hot.len() {
+            let Some(conn) = self.hot.get(i).copied() else { break };
+            match self.stream(conn) {
+                None => {
+                    self.hot.remove(i);
+                    break;
+                }
+                Some(stream) if stream.listed || stream.stopped || stream.heard_end || stream.connecting => {}
+                Some(_) => any |= self.read(conn, events),
+            }
+        }
+        if self.hot.is_empty() || self.passes.is_multiple_of(LOOK_EVERY) {
+            self.look();
+        }
+        for _ in 0..self.ready.len().min(TURNS) {
+            any |= match self.ready.pop_front() {
+                Some(Token::Stream(conn)) => self.serve(now, conn, events),
+                Some(Token::Place(bound)) => self.admit(now, bound, events),
+                None => break,
+            };
+        }
+        any
+    }
+
+    #[inline]
+    fn advance(&mut self, now: Time, events: &mut impl Events<Received>) {
+        if now >= self.watch_at || now >= self.wake_at {
+            self.tend(now);
+        }
+        self.tell(events);
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        if !(self.ready.is_empty() && self.news.is_empty() && self.taken.is_empty()) {
+            return Some(Time::ZERO);
+        }
+        Some(self.watch_at.min(self.wake_at)).filter(|at| *at < Time::MAX)
+    }
+
+    /// The next pass asks about all, so that nothing is left untold when the engine sleeps.
+    fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
+        self.passes = LOOK_EVERY - 1;
+        Some(self.poll.wakeup())
+    }
+
+    fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    fn resume(&mut self, _now: Time, conn: ConnId, events: &mut impl Events<Received>) {
+        let Some(stream) = self.stream_mut(conn) else { return };
+        let tag = stream.tag;
+        if let Some(waiting) = stream.waiting.take() {
+            // It is in memory of its own already.
+            if let Some(rest) = events.data(conn, tag, waiting) {
+                if let Some(stream) = self.stream_mut(conn) {
+                    stream.waiting = Some(rest);
+                }
+                return;
+            }
+        }
+        if let Some(stream) = self.stream_mut(conn)
+            && std::mem::replace(&mut stream.stopped, false)
+        {
+            stream.readable = true;
+            self.list(conn);
+        }
+    }
+
+    #[inline]
+    fn draft(&mut self) -> Option<Record> {
+        Some(self.spare.take())
+    }
+
+    #[inline]
+    fn segment(&self, conn: ConnId) -> usize {
+        self.stream(conn).map_or(0, Stream::mss)
+    }
+
+    #[inline]
+    fn record_max(&self, _conn: ConnId) -> usize {
+        record::CAPACITY
+    }
+
+    #[inline]
+    fn room(&self, conn: ConnId) -> usize {
+        self.stream(conn).map_or(0, Stream::room)
+    }
+
+    #[inline]
+    fn send(&mut self, conn: ConnId, record: Record, _sum: Option<u16>, _unit: u16) {
+        if let Some(stream) =
+            self.stream_mut(conn).filter(|stream| !stream.closing && stream.failure.is_none())
+        {
+            stream.queue.push(record);
+        }
+    }
+
+    #[inline]
+    fn output(&mut self, now: Time, conn: ConnId) {
+        self.put_out(now, conn);
+    }
+
+    /// What the kernel has taken counts as acknowledged as soon as the engine has heard of it: nothing of ours is read
+    /// any more.
+    #[inline]
+    fn unacked(&self, conn: ConnId) -> u64 {
+        self.stream(conn).map_or(0, |stream| stream.queue.octets() as u64 + stream.untold)
+    }
+
+    #[inline]
+    fn lends_from(&self) -> usize {
+        LENDS_FROM
+    }
+
+    #[inline]
+    unsafe fn lend(&mut self, record: &mut Record, at: *const u8, len: usize, _ours: bool) -> bool {
+        record.lend(at, len);
+        true
+    }
+
+    fn take_back(&mut self, _now: Time, conn: ConnId, range: &Range<usize>) {
+        if let Some(stream) = self.stream_mut(conn) {
+            stream.queue.take_back(range);
+        }
+    }
+
+    fn is_missed(&self) -> bool {
+        true
+    }
+
+    fn source_for(&self, _now: Time, to: IpAddr) -> Option<IpAddr> {
+        host::source_for(self.home, to)
+    }
+
+    fn facts(&self) -> Facts {
+        let c = &self.counters;
+        Facts {
+            link_up: true,
+            addresses: host::addresses(&self.addresses),
+            counters: vec![
+                ("reads", c.reads),
+                ("writes", c.writes),
+                ("octets_in", c.octets_in),
+                ("octets_out", c.octets_out),
+                ("accepted", c.accepted),
+                ("connected", c.connected),
+            ],
+            ..Facts::default()
+        }
+    }
+
+    fn connections(&self) -> Vec<StreamFacts> {
+        let facts = |(_, stream): (u32, &Stream)| {
+            let (local, info) = (stream.socket.local()?, stream.socket.info()?);
+            Some(StreamFacts { conn: stream.conn, local, peer: stream.peer, tcp: info.convert() })
+        };
+        self.streams.iter().filter_map(facts).collect()
+    }
+}

@@ -1,0 +1,91 @@
+//! What the kernel tells of the sockets: edges of readiness.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::drive::wakeup::Wakeup;
+
+/// Events that are taken at once.
+const BATCH: usize = 64;
+
+/// An epoll instance whose sockets each tell once of what is new.
+#[derive(Clone)]
+pub(super) struct Poll(Arc<Epoll>);
+
+struct Epoll(OwnedFd);
+
+/// What is new of a socket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ready {
+    /// The number it was added with.
+    pub(super) token: u64,
+    /// There is something to read, or an end.
+    pub(super) readable: bool,
+    /// There is room to write, or an error.
+    pub(super) writable: bool,
+    /// The peer has ended its half, or all is over.
+    pub(super) ended: bool,
+}
+
+impl Poll {
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: no pointers are passed.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else owns it.
+        Ok(Self(Arc::new(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))))
+    }
+
+    /// Lets a socket tell, by `token`. It is forgotten when it is closed.
+    pub(super) fn add(&self, socket: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
+        let mut event = libc::epoll_event { events: events as u32, u64: token };
+        // SAFETY: both descriptors are open; the event is copied.
+        let status = unsafe {
+            libc::epoll_ctl(self.0.0.as_raw_fd(), libc::EPOLL_CTL_ADD, socket.as_raw_fd(), &raw mut event)
+        };
+        if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Calls `f` with what is new, of a bounded number of sockets. False: nothing is.
+    pub(super) fn look(&self, mut f: impl FnMut(Ready)) -> bool {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
+        // SAFETY: room for the number of events that we say; it does not wait.
+        let n =
+            unsafe { libc::epoll_wait(self.0.0.as_raw_fd(), events.as_mut_ptr(), BATCH as libc::c_int, 0) };
+        for event in events.iter().take(usize::try_from(n).unwrap_or(0)) {
+            let has = |bits: libc::c_int| event.events & bits as u32 != 0;
+            let over = has(libc::EPOLLERR | libc::EPOLLHUP);
+            f(Ready {
+                token: event.u64,
+                readable: over || has(libc::EPOLLIN | libc::EPOLLRDHUP),
+                writable: over || has(libc::EPOLLOUT),
+                ended: over || has(libc::EPOLLRDHUP),
+            });
+        }
+        n > 0
+    }
+
+    /// What ends a nap.
+    pub(super) fn wakeup(&self) -> Arc<dyn Wakeup> {
+        self.0.clone()
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Wakeup for Epoll {
+    /// The engine takes the events itself, in its next pass.
+    fn clear(&self) {}
+
+    fn is_certain(&self) -> bool {
+        true
+    }
+}

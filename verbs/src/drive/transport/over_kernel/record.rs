@@ -1,0 +1,231 @@
+//! What waits to be handed to the kernel: octets of ours, and memory of the program's between them.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::socket::Socket;
+use crate::drive::draft::Draft;
+
+/// Octets of ours that a record takes, at most.
+pub(super) const CAPACITY: usize = 64 << 10;
+/// Pieces that the kernel takes at once, at most (`UIO_MAXIOV` is 1,024).
+const PIECES: usize = 256;
+/// Records that are kept for use again.
+const SPARE: usize = 64;
+
+/// A record under construction, or one that waits.
+pub struct Record {
+    octets: Box<[u8]>,
+    used: usize,
+    /// Memory of the program's, in order.
+    lent: Vec<Lent>,
+    lent_octets: usize,
+}
+
+/// A piece of the program's memory in a record.
+struct Lent {
+    /// How many octets of ours come before it.
+    behind: usize,
+    /// Its address.
+    at: usize,
+    len: usize,
+}
+
+impl Record {
+    fn new() -> Self {
+        Self { octets: vec![0; CAPACITY].into(), used: 0, lent: Vec::new(), lent_octets: 0 }
+    }
+
+    /// Appends memory without copying it.
+    pub(super) fn lend(&mut self, at: *const u8, len: usize) {
+        self.lent.push(Lent { behind: self.used, at: at.addr(), len });
+        self.lent_octets += len;
+    }
+
+    /// Calls `f` with the pieces of it in order, as address and length.
+    fn pieces(&self, mut f: impl FnMut(*const u8, usize)) {
+        let mut from = 0;
+        for lent in &self.lent {
+            if lent.behind > from {
+                f(self.octets[from..lent.behind].as_ptr(), lent.behind - from);
+            }
+            f(std::ptr::with_exposed_provenance(lent.at), lent.len);
+            from = lent.behind;
+        }
+        if self.used > from {
+            f(self.octets[from..self.used].as_ptr(), self.used - from);
+        }
+    }
+
+    /// Copies what it has of the program's memory within `range` (addresses).
+    fn take_back(&mut self, range: &Range<usize>) {
+        let concerned = |lent: &Lent| lent.at < range.end && range.start < lent.at + lent.len;
+        if !self.lent.iter().any(concerned) {
+            return;
+        }
+        let mut octets = Vec::with_capacity(self.len());
+        self.pieces(|at, len| {
+            let start = octets.len();
+            octets.resize(start + len, 0);
+            // SAFETY: room for `len` octets; they are readable, as whoever lent them has promised.
+            unsafe { std::ptr::copy_nonoverlapping(at, octets[start..].as_mut_ptr(), len) };
+        });
+        (self.used, self.lent_octets) = (octets.len(), 0);
+        self.octets = octets.into();
+        self.lent.clear();
+    }
+}
+
+impl Draft for Record {
+    #[inline]
+    fn len(&self) -> usize {
+        self.used + self.lent_octets
+    }
+
+    #[inline]
+    fn append(&mut self, n: usize) -> Option<&mut [u8]> {
+        let at = self.used;
+        let room = self.octets.get_mut(at..at + n)?;
+        self.used += n;
+        Some(room)
+    }
+
+    fn truncate(&mut self, len: usize) {
+        while self.len() > len {
+            match self.lent.last() {
+                Some(last) if last.behind == self.used => {
+                    self.lent_octets -= last.len;
+                    self.lent.pop();
+                }
+                last => {
+                    let behind = last.map_or(0, |last| last.behind);
+                    self.used = behind.max(self.used - (self.len() - len));
+                }
+            }
+        }
+    }
+}
+
+/// Records for use again, so that sending allocates nothing.
+#[derive(Default)]
+pub(super) struct Spare(Vec<Record>);
+
+impl Spare {
+    pub(super) fn take(&mut self) -> Record {
+        self.0.pop().unwrap_or_else(Record::new)
+    }
+
+    fn give(&mut self, mut record: Record) {
+        if self.0.len() < SPARE && record.octets.len() == CAPACITY {
+            (record.used, record.lent_octets) = (0, 0);
+            record.lent.clear();
+            self.0.push(record);
+        }
+    }
+}
+
+/// The records of a connection that the kernel has not taken whole.
+#[derive(Default)]
+pub(super) struct Queue {
+    records: VecDeque<Record>,
+    octets: usize,
+    /// Octets of the first record that the kernel has.
+    gone: usize,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, record: Record) {
+        self.octets += record.len();
+        self.records.push_back(record);
+    }
+
+    /// Octets that wait.
+    #[inline]
+    pub(super) fn octets(&self) -> usize {
+        self.octets
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.octets == 0
+    }
+
+    /// Hands what waits to the kernel, as far as that takes it. Returns how many octets it took; an error counts only what
+    /// was taken before it.
+    pub(super) fn send(
+        &mut self,
+        socket: &Socket,
+        pieces: &mut Pieces,
+        spare: &mut Spare,
+    ) -> (usize, Option<std::io::Error>) {
+        let mut sent = 0;
+        while self.octets > 0 {
+            let offered = pieces.gather(&self.records, self.gone);
+            // SAFETY: octets of ours, and memory that is readable as whoever lent it has promised.
+            let taken = match unsafe { socket.send(&pieces.0) } {
+                Ok(taken) => taken,
+                Err(error) => return (sent, Some(error)),
+            };
+            sent += taken;
+            self.took(taken, spare);
+            if taken < offered {
+                break;
+            }
+        }
+        (sent, None)
+    }
+
+    /// The kernel has taken `n` octets.
+    fn took(&mut self, n: usize, spare: &mut Spare) {
+        self.octets -= n;
+        self.gone += n;
+        while let Some(first) = self.records.front()
+            && self.gone >= first.len()
+        {
+            self.gone -= first.len();
+            if let Some(record) = self.records.pop_front() {
+                spare.give(record);
+            }
+        }
+    }
+
+    /// Copies what waits of memory within `range` (addresses).
+    pub(super) fn take_back(&mut self, range: &Range<usize>) {
+        self.records.iter_mut().for_each(|record| record.take_back(range));
+    }
+
+    /// Drops what waits.
+    pub(super) fn clear(&mut self, spare: &mut Spare) {
+        self.records.drain(..).for_each(|record| spare.give(record));
+        (self.octets, self.gone) = (0, 0);
+    }
+}
+
+/// A list of pieces of memory for the kernel, kept so that no call allocates one.
+#[derive(Default)]
+pub(super) struct Pieces(Vec<libc::iovec>);
+
+// SAFETY: the addresses in it are used only in the call that has put them there.
+unsafe impl Send for Pieces {}
+
+impl Pieces {
+    /// Lists what there is in `records`, without the first `skip` octets. Returns how many octets that is.
+    fn gather(&mut self, records: &VecDeque<Record>, mut skip: usize) -> usize {
+        self.0.clear();
+        let mut all = 0;
+        for record in records {
+            record.pieces(|at, len| {
+                let skipped = skip.min(len);
+                skip -= skipped;
+                if len > skipped && self.0.len() < PIECES {
+                    let iov_base = at.wrapping_add(skipped).cast_mut().cast();
+                    self.0.push(libc::iovec { iov_base, iov_len: len - skipped });
+                    all += len - skipped;
+                }
+            });
+            if self.0.len() >= PIECES {
+                break;
+            }
+        }
+        all
+    }
+}

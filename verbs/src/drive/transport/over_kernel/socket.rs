@@ -1,0 +1,211 @@
+//! One TCP socket of the kernel's. None of its calls waits.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Type};
+use urnic_tcp::Keepalive;
+
+use super::descriptors::Descriptor;
+use super::info::TcpInfo;
+
+/// Octets that the kernel keeps unsent, at most: what is posted later than them need not wait behind more.
+const NOT_SENT_MAX: u32 = 256 << 10;
+
+/// A socket; dropping it closes it.
+pub(super) struct Socket {
+    fd: Descriptor,
+}
+
+/// What a read has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    /// Octets, at least one.
+    Octets(usize),
+    /// Nothing is there now.
+    Nothing,
+    /// The peer has sent all that it will.
+    End,
+}
+
+impl Socket {
+    fn new(address: SocketAddr) -> io::Result<Self> {
+        let domain = Domain::for_address(address);
+        let socket = socket2::Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+        Ok(Self { fd: Descriptor::new(OwnedFd::from(socket)) })
+    }
+
+    fn options(&self) -> SockRef<'_> {
+        SockRef::from(self)
+    }
+
+    /// Reserves a local address. Whether another process listens there shows when this one wants to.
+    pub(super) fn bind(address: SocketAddr, v6only: bool) -> io::Result<Self> {
+        let socket = Self::new(address)?;
+        let options = socket.options();
+        options.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            options.set_only_v6(v6only)?;
+        }
+        options.bind(&address.into())?;
+        Ok(socket)
+    }
+
+    /// Lets connections come in, of which `backlog` may wait.
+    pub(super) fn listen(&self, backlog: usize) -> io::Result<()> {
+        self.options().listen(i32::try_from(backlog).unwrap_or(i32::MAX))
+    }
+
+    /// Starts to connect; the socket becomes writable when that is decided.
+    pub(super) fn connect(from: Option<(SocketAddr, bool)>, to: SocketAddr) -> io::Result<Self> {
+        let socket = match from {
+            Some((address, v6only)) => Self::bind(address, v6only)?,
+            None => Self::new(to)?,
+        };
+        socket.tune()?;
+        match socket.options().connect(&to.into()) {
+            Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => Err(e),
+            _ => Ok(socket),
+        }
+    }
+
+    /// Takes a connection that has come in, if there is one.
+    pub(super) fn accept(&self) -> io::Result<Option<(Self, SocketAddr)>> {
+        match self.options().accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
+            Ok((socket, peer)) => {
+                let socket = Self { fd: Descriptor::new(OwnedFd::from(socket)) };
+                socket.tune()?;
+                let peer = peer.as_socket().ok_or(ErrorKind::Unsupported)?;
+                Ok(Some((socket, canonical(peer))))
+            }
+            // The last one: a connection has gone before it was taken.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED)) => {
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Small messages leave at once, and what is queued is not far ahead of the wire.
+    fn tune(&self) -> io::Result<()> {
+        let options = self.options();
+        options.set_tcp_nodelay(true)?;
+        // Linux 4.x and later; an older one just queues more.
+        let _ = options.set_tcp_notsent_lowat(NOT_SENT_MAX);
+        Ok(())
+    }
+
+    /// Sets when a silent peer counts as dead; `None`: never. The kernel counts in seconds.
+    pub(super) fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
+        let options = self.options();
+        let Some(Keepalive { idle, interval, count }) = keepalive else {
+            return options.set_keepalive(false);
+        };
+        let seconds =
+            |time: Duration| Duration::from_secs(time.as_millis().div_ceil(1000).clamp(1, 32_767) as u64);
+        let times = socket2::TcpKeepalive::new().with_time(seconds(idle)).with_interval(seconds(interval));
+        options.set_tcp_keepalive(&times.with_retries(u32::from(count.clamp(1, 127))))
+    }
+
+    /// Why the socket failed, if it did.
+    pub(super) fn error(&self) -> Option<io::Error> {
+        self.options().take_error().unwrap_or_else(Some)
+    }
+
+    pub(super) fn local(&self) -> Option<SocketAddr> {
+        self.options().local_addr().ok()?.as_socket().map(canonical)
+    }
+
+    /// Reads what has arrived.
+    pub(super) fn receive(&self, into: &mut [u8]) -> io::Result<Read> {
+        // `recv` and not `read`: should the program have closed our descriptor, a file that has its number now stays whole.
+        // SAFETY: the buffer is writable and as long as we say.
+        let n = unsafe { libc::recv(self.raw(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };
+        match usize::try_from(n) {
+            Ok(0) => Ok(Read::End),
+            Ok(n) => Ok(Read::Octets(n)),
+            Err(_) => match io::Error::last_os_error() {
+                e if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(Read::Nothing),
+                e => Err(e),
+            },
+        }
+    }
+
+    /// Sends as much of `pieces` as the kernel takes; zero: nothing now.
+    ///
+    /// # Safety
+    /// The pieces are readable. They may change meanwhile.
+    pub(super) unsafe fn send(&self, pieces: &[libc::iovec]) -> io::Result<usize> {
+        // SAFETY: a message without addresses and control data.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = pieces.as_ptr().cast_mut();
+        message.msg_iovlen = pieces.len() as _;
+        // SAFETY: the list lives through the call, which does not write to it; the pieces are the caller's promise.
+        let n =
+            unsafe { libc::sendmsg(self.raw(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        match usize::try_from(n) {
+            Ok(n) => Ok(n),
+            Err(_) => match io::Error::last_os_error() {
+                e if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS)) => Ok(0),
+                e => Err(e),
+            },
+        }
+    }
+
+    /// Ends our half behind what was sent.
+    pub(super) fn shut_down(&self) {
+        let _ = self.options().shutdown(std::net::Shutdown::Write);
+    }
+
+    /// Closes at once; the peer sees a reset.
+    pub(super) fn reset(self) {
+        let _ = self.options().set_linger(Some(Duration::ZERO));
+    }
+
+    /// What TCP says of the connection.
+    pub(super) fn info(&self) -> Option<TcpInfo> {
+        let mut info = TcpInfo::default();
+        let mut len = size_of::<TcpInfo>() as libc::socklen_t;
+        // SAFETY: room of the length that we say; an older kernel fills less of it.
+        let status = unsafe {
+            libc::getsockopt(
+                self.raw(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                (&raw mut info).cast(),
+                &raw mut len,
+            )
+        };
+        (status == 0).then_some(info)
+    }
+
+    /// Octets that the peer has not acknowledged.
+    pub(super) fn outstanding(&self) -> usize {
+        let mut octets: libc::c_int = 0;
+        // SAFETY: SIOCOUTQ (TIOCOUTQ) writes one number.
+        let status = unsafe { libc::ioctl(self.raw(), libc::TIOCOUTQ, &raw mut octets) };
+        if status == 0 { usize::try_from(octets).unwrap_or(0) } else { 0 }
+    }
+
+    fn raw(&self) -> libc::c_int {
+        self.fd.as_fd().as_raw_fd()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A peer of a socket for both families, as the rest knows it.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {
+            SocketAddr::new(address.ip().to_canonical(), v6.port())
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,230 @@
+//! Turns: what the kernel has told of is taken in.
+
+use std::io;
+use std::sync::Arc;
+
+use urnic_tcp::{BindId, CloseReason, ConnId, Time};
+
+use super::poll::Ready;
+use super::socket::Read;
+use super::stream::{Received, reason};
+use super::{ACCEPTS, OverKernel, READS, REST, Token, bind_slot, conn_slot};
+use crate::drive::transport::Events;
+
+impl OverKernel {
+    /// Asks the kernel who has something to do.
+    pub(super) fn look(&mut self) {
+        let (streams, places, ready) = (&mut self.streams, &mut self.places, &mut self.ready);
+        self.poll.look(|Ready { token, readable, writable, ended }| {
+            let token = Token::unpack(token);
+            let listed = match token {
+                Token::Stream(conn) => {
+                    let Some(index) = streams.find(conn_slot(conn)) else { return };
+                    let Some(stream) = streams.get_mut(index) else { return };
+                    stream.readable |= readable;
+                    stream.ends |= ended;
+                    let matters = readable || writable && (stream.blocked || stream.connecting);
+                    if writable {
+                        stream.blocked = false;
+                    }
+                    if !matters {
+                        return;
+                    }
+                    &mut stream.listed
+                }
+                Token::Place(bound) => {
+                    let Some(index) = places.find(bind_slot(bound)) else { return };
+                    let Some(place) = places.get_mut(index).filter(|place| place.listens) else { return };
+                    &mut place.listed
+                }
+            };
+            if !std::mem::replace(listed, true) {
+                ready.push_back(token);
+            }
+        });
+    }
+
+    /// A connection's turn. True if something came of it.
+    pub(super) fn serve(&mut self, now: Time, conn: ConnId, events: &mut impl Events<Received>) -> bool {
+        let Some(stream) = self.stream_mut(conn) else { return false };
+        stream.listed = false;
+        if stream.connecting {
+            return self.arrived(conn, events);
+        }
+        let waits = !stream.queue.is_empty();
+        if waits && !stream.blocked {
+            self.put_out(now, conn);
+            if let Some(stream) = self.stream_mut(conn) {
+                let (tag, octets) = (stream.tag, std::mem::take(&mut stream.untold));
+                // Also if the kernel has taken nothing of it: there may be room.
+                events.acked(conn, tag, octets);
+            }
+        }
+        let read = self.stream(conn).is_some_and(|stream| stream.readable && !stream.stopped);
+        waits | (read && self.read(conn, events))
+    }
+
+    /// The kernel has decided about a connection that was asked for.
+    fn arrived(&mut self, conn: ConnId, events: &mut impl Events<Received>) -> bool {
+        let Some(stream) = self.stream_mut(conn) else { return false };
+        if let Some(error) = stream.socket.error() {
+            let why = reason(&error);
+            if let Some(stream) = self.remove(conn) {
+                events.closed(conn, stream.tag, why);
+            }
+            return true;
+        }
+        stream.connecting = false;
+        stream.blocked = false;
+        stream.measure();
+        let tag = stream.tag;
+        self.counters.connected += 1;
+        self.warm(conn);
+        events.connected(conn, tag);
+        true
+    }
+
+    /// A connection was heard of last.
+    #[inline]
+    pub(super) fn warm(&mut self, conn: ConnId) {
+        if self.hot.first() == Some(&conn) {
+            return;
+        }
+        self.hot.retain(|other| *other != conn);
+        if self.hot.is_full() {
+            self.hot.pop();
+        }
+        self.hot.insert(0, conn);
+    }
+
+    /// Reads what has arrived and gives it to the engine. True: something had.
+    #[inline]
+    pub(super) fn read(&mut self, conn: ConnId, events: &mut impl Events<Received>) -> bool {
+        let mut any = false;
+        for _ in 0..READS {
+            // What was read before may be held; then that buffer is gone.
+            if Arc::get_mut(&mut self.buffer).is_none() {
+                self.buffer = vec![0; self.buffer.len()].into();
+            }
+            let Some(index) = self.streams.find(conn_slot(conn)) else { return any };
+            let (Some(stream), Some(buffer)) = (self.streams.get_mut(index), Arc::get_mut(&mut self.buffer))
+            else {
+                return any;
+            };
+            let outcome = stream.socket.receive(buffer);
+            match outcome {
+                Ok(Read::Octets(n)) => {
+                    any = true;
+                    stream.readable = stream.ends || n == buffer.len();
+                    let tag = stream.tag;
+                    self.counters.reads += 1;
+                    self.counters.octets_in += n as u64;
+                    self.warm(conn);
+                    if let Some(rest) = events.data(conn, tag, Received::new(&self.buffer, n)) {
+                        let rest = rest.copied();
+                        if let Some(stream) = self.stream_mut(conn) {
+                            (stream.stopped, stream.waiting) = (true, Some(rest));
+                        }
+                        return true;
+                    }
+                    if !self.stream(conn).is_some_and(|stream| stream.readable) {
+                        return true;
+                    }
+                }
+                Ok(Read::Nothing) => {
+                    stream.readable = false;
+                    if let Some(why) = stream.failure {
+                        self.lost(conn, why, events);
+                    }
+                    return any;
+                }
+                Ok(Read::End) => {
+                    self.heard_end(conn, events);
+                    return true;
+                }
+                Err(error) => {
+                    let why = self.stream(conn).and_then(|stream| stream.failure);
+                    self.lost(conn, why.unwrap_or_else(|| reason(&error)), events);
+                    return true;
+                }
+            }
+        }
+        // Others first; there is more.
+        self.list(conn);
+        any
+    }
+
+    /// A connection is gone, and all that had arrived was read.
+    #[cold]
+    fn lost(&mut self, conn: ConnId, why: CloseReason, events: &mut impl Events<Received>) {
+        if let Some(stream) = self.remove(conn) {
+            events.closed(conn, stream.tag, why);
+        }
+    }
+
+    /// The peer has ended its half.
+    #[cold]
+    fn heard_end(&mut self, conn: ConnId, events: &mut impl Events<Received>) {
+        let Some(stream) = self.stream_mut(conn) else { return };
+        stream.readable = false;
+        if let Some(why) = stream.failure {
+            return self.lost(conn, why, events);
+        }
+        let (tag, shut) = (stream.tag, stream.shut);
+        if !std::mem::replace(&mut stream.heard_end, true) {
+            events.finished(conn, tag);
+        }
+        if shut {
+            self.lost(conn, CloseReason::Graceful, events);
+        }
+    }
+
+    /// A listener's turn: takes what has come in.
+    pub(super) fn admit(&mut self, now: Time, bound: BindId, events: &mut impl Events<Received>) -> bool {
+        let Some(place) = self.place_mut(bound) else { return false };
+        place.listed = false;
+        for _ in 0..ACCEPTS {
+            let Some(place) = self.place_mut(bound) else { return true };
+            let accepted = match place.socket.accept() {
+                Ok(Some((socket, peer))) => self.add(socket, peer).map(|conn| (conn, peer)),
+                Ok(None) => return true,
+                Err(error) => Err(error),
+            };
+            match accepted {
+                Ok((conn, peer)) => {
+                    self.counters.accepted += 1;
+                    let tag = events.incoming(bound, conn, peer);
+                    let patience = self.patience;
+                    if let Some(stream) = self.stream_mut(conn) {
+                        stream.tag = tag;
+                        stream.measure();
+                        let _ = stream.socket.set_keepalive(patience.keepalive);
+                    }
+                }
+                Err(error) => {
+                    self.rest(now, bound, &error);
+                    return true;
+                }
+            }
+        }
+        if let Some(place) = self.place_mut(bound)
+            && !std::mem::replace(&mut place.listed, true)
+        {
+            self.ready.push_back(Token::Place(bound));
+        }
+        true
+    }
+
+    /// What comes in at a listener cannot be taken now.
+    #[cold]
+    fn rest(&mut self, now: Time, bound: BindId, error: &io::Error) {
+        tracing::warn!(
+            "a connection cannot be accepted: {error}; the limit of descriptors (ulimit -n) may be too low for so many"
+        );
+        if let Some(place) = self.place_mut(bound) {
+            place.listed = true;
+            self.resting.push(bound);
+            self.wake_at = self.wake_at.min(now + REST);
+        }
+    }
+}

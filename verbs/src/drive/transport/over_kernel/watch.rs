@@ -1,0 +1,58 @@
+//! What is looked after now and then: listeners that rest, and peers that may be dead.
+
+use std::time::Duration;
+
+use urnic_tcp::{CloseReason, ConnId, Time};
+
+use super::{OverKernel, Token};
+
+/// How often the kernel is asked what the peers have acknowledged, while something is outstanding.
+pub(super) const WATCH: Duration = Duration::from_millis(250);
+/// Probes of a shut window without an answer after which the peer may be dead.
+const PROBES: u8 = 2;
+
+impl OverKernel {
+    /// Looks after what is due: listeners that rest, peers that may be dead.
+    #[cold]
+    pub(super) fn tend(&mut self, now: Time) {
+        if now >= self.wake_at {
+            self.wake_at = Time::MAX;
+            self.ready.extend(self.resting.drain(..).map(Token::Place));
+        }
+        if now < self.watch_at {
+            return;
+        }
+        let mut watched = std::mem::take(&mut self.watched);
+        watched.retain(|conn| self.is_outstanding(now, *conn));
+        self.watched.append(&mut watched);
+        self.watch_at = if self.watched.is_empty() { Time::MAX } else { now + WATCH };
+    }
+
+    /// Looks at a connection with something outstanding. False: all is acknowledged, or it is gone.
+    fn is_outstanding(&mut self, now: Time, conn: ConnId) -> bool {
+        let limit = self.patience.user_timeout;
+        let Some(stream) = self.stream_mut(conn) else { return false };
+        if stream.connecting {
+            return true;
+        }
+        if stream.socket.outstanding() == 0 {
+            stream.watched = false;
+            return false;
+        }
+        let Some(info) = stream.socket.info() else { return true };
+        stream.measure();
+        if info.bytes_acked != stream.progress.0 {
+            stream.progress = (info.bytes_acked, now);
+            return true;
+        }
+        let limit = stream.patience.map_or(limit, |own| own.user_timeout);
+        // A living peer with a shut window acknowledges nothing either, but answers probes.
+        let heard = Duration::from_millis(info.last_ack_recv.into());
+        let asks = info.unacked > 0 || info.probes >= PROBES;
+        if limit.is_some_and(|limit| asks && now.since(stream.progress.1) >= limit && heard >= limit) {
+            self.end(conn, CloseReason::TimedOut);
+            return false;
+        }
+        true
+    }
+}

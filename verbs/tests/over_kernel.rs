@@ -1,0 +1,20 @@
+//! The tests of the engine that are not about frames, over sockets of the kernel instead of our TCP: they hold for the engine with
+//! whatever carries its streams. (`common` picks the carrier by this file's name.)
+
+// Each of these files is a test of its own and brings what it shares with others.
+#![allow(clippy::duplicate_mod)]
+
+#[path = "async_events.rs"]
+mod async_events;
+#[path = "errors.rs"]
+mod errors;
+#[path = "extensions.rs"]
+mod extensions;
+#[path = "memory.rs"]
+mod memory;
+#[path = "srq.rs"]
+mod srq;
+#[path = "states.rs"]
+mod states;
+#[path = "two_ends.rs"]
+mod two_ends;
