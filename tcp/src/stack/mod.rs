@@ -116,6 +116,9 @@ pub enum ConnectError {
     /// All local ports are taken.
     #[error("no free local port")]
     NoPort,
+    /// The process has as many descriptors as it may, of which a connection over the kernel's sockets takes one.
+    #[error("no file descriptor is left")]
+    NoDescriptor,
     /// As many connections as are allowed, or as many neighbours.
     #[error("too many connections")]
     TooMany,

@@ -432,6 +432,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 ConnectError::Address(_) => Error::Invalid("the address is not that of a host's port"),
                 ConnectError::Family(_) => Error::Invalid("the peer's address and ours are of two families"),
                 ConnectError::InUse(port) => Error::PortInUse(port),
+                ConnectError::NoDescriptor => {
+                    Error::Exhausted("file descriptors; raise their limit (ulimit -n)")
+                }
                 ConnectError::NoPort | ConnectError::TooMany => Error::Exhausted("connections or ports"),
             });
         }

@@ -1,8 +1,10 @@
-//! Descriptors of sockets: where they lie, and what becomes of them in a forked child.
+//! Descriptors of sockets: where they lie, how many there may be, and what becomes of them in a forked child.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Programs wait for descriptors below this by `select`, and take the lowest that is free for granted now and then.
 const LOWEST: libc::c_int = 1024;
@@ -12,17 +14,36 @@ const NOTED: usize = 1 << 20;
 /// Those that are open: a bit for each.
 static OPEN: [AtomicU64; NOTED / 64] = [const { AtomicU64::new(0) }; NOTED / 64];
 
+/// The limit that the program was started with, while it is raised; zero before that.
+static GIVEN: AtomicU64 = AtomicU64::new(0);
+
+/// Lets this process have as many descriptors as it may, and its forked children as many as it was given: they may wait by
+/// `select`. Returns the limit.
+pub(super) fn raise_limit() -> Option<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    if soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() {
+        GIVEN.store(soft, Ordering::Relaxed);
+        watch_forks();
+        return Some(hard);
+    }
+    Some(soft)
+}
+
+fn watch_forks() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        // SAFETY: the function is there as long as the program, takes nothing, and does what a forked child may.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
 /// A descriptor that a forked child closes, so that the peer sees the end of the connection when the parent ends it.
 pub(super) struct Descriptor(OwnedFd);
 
 impl Descriptor {
     /// Moves a descriptor out of the program's way, if there is room there, and notes it.
     pub(super) fn new(fd: OwnedFd) -> Self {
-        static HOOK: Once = Once::new();
-        HOOK.call_once(|| {
-            // SAFETY: the function is there as long as the program, takes nothing and closes descriptors.
-            unsafe { libc::pthread_atfork(None, None, Some(close_in_child)) };
-        });
+        watch_forks();
         // SAFETY: no pointers; a new descriptor is ours.
         let high = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, LOWEST) };
         let fd = if high >= 0 {
@@ -62,7 +83,18 @@ fn mark(fd: libc::c_int, open: bool) {
 }
 
 /// Only what may be called between `fork` and `exec` of a program with threads.
-extern "C" fn close_in_child() {
+extern "C" fn in_child() {
+    let given = GIVEN.load(Ordering::Relaxed);
+    if given > 0 {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a structure of our own, that lives through both calls.
+        unsafe {
+            if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+                limit.rlim_cur = given.min(limit.rlim_max);
+                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+            }
+        }
+    }
     for (i, word) in OPEN.iter().enumerate() {
         let mut bits = word.swap(0, Ordering::Relaxed);
         while bits != 0 {

@@ -155,6 +155,9 @@ impl OverKernel {
                 Some(there.ok_or_else(|| Error::Open(format!("{addresses}: the host has no such address")))?)
             }
         };
+        if let Some(limit) = descriptors::raise_limit() {
+            tracing::debug!("connections take a descriptor each, of which this process may have {limit}");
+        }
         Ok(Self {
             addresses,
             poll: Poll::new().map_err(|source| Error::Os { what: "epoll", source })?,
@@ -380,9 +383,8 @@ impl Transport for OverKernel {
                 Some((from, _)) if from.port() > 0 => ConnectError::InUse(from.port()),
                 _ => ConnectError::NoPort,
             },
-            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::ENOSPC) => {
-                ConnectError::TooMany
-            }
+            Some(libc::EMFILE | libc::ENFILE) => ConnectError::NoDescriptor,
+            Some(libc::ENOBUFS | libc::ENOMEM | libc::ENOSPC) => ConnectError::TooMany,
             Some(libc::EINVAL) => ConnectError::Address(to),
             _ => ConnectError::Unreachable(to.ip()),
         };
