@@ -235,8 +235,8 @@ fn mistakes_in_files() {
         ),
         (
             "# x\n[port]\nport = \"pcie:0000:00:04.0\"\n",
-            "urnic.toml:3: port.port: there is no kind of port \"pcie\"; write KIND:ARG[,key=value...], where the kinds \
-             are virtio_user:PATH, vhost:PATH, memif:PATH, ring:NAME, af_packet:INTERFACE, af_xdp:INTERFACE, tap:NAME, \
+            "urnic.toml:3: port.port: there is no kind of port \"pcie\"; write kernel, kernel:ADDRESS or kernel:INTERFACE \
+             for the host's own addresses, or KIND:ARG[,key=value...], where the kinds are virtio_user:PATH, vhost:PATH, memif:PATH, ring:NAME, af_packet:INTERFACE, af_xdp:INTERFACE, tap:NAME, \
              pci:ADDRESS and vdev:DEVICE",
         ),
         (
