@@ -10,7 +10,7 @@ use urnic::simulation::Impairment;
 use urnic_bench::perf::{Link, Mode, Op, Wait};
 use urnic_config::PortSpec;
 
-/// A userspace RDMA NIC: iWARP over DPDK.
+/// A userspace RDMA NIC: iWARP over the kernel's TCP, or over DPDK
 #[derive(Debug, Parser)]
 #[command(
     name = "urnic",
@@ -35,8 +35,18 @@ pub enum Command {
     Rping(RpingArgs),
     /// Run a program for libibverbs and librdmacm, unmodified, on a urnic device
     Run(RunArgs),
+    /// Write the manual pages and the completions of shells into a folder
+    #[command(hide = true)]
+    Papers(PapersArgs),
     /// Join two ports, and drop, duplicate, reorder, delay, corrupt, mark or slow down what crosses
     Relay(Box<RelayArgs>),
+}
+
+#[derive(Args, Debug)]
+pub struct PapersArgs {
+    /// The folder, which gets man1, bash, zsh and fish
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
 }
 
 /// Options of everything that runs an engine.
@@ -81,7 +91,7 @@ pub struct NodeArgs {
     /// Router to other networks; may be repeated, once for IPv4 and once for IPv6
     #[arg(long, value_name = "ADDR")]
     pub gateway: Vec<String>,
-    /// Port to use: virtio_user:PATH, vhost:PATH, memif:PATH[,role=server], ring:NAME, af_packet:INTERFACE,
+    /// Port to use: kernel (default), kernel:ADDRESS or kernel:INTERFACE; or one of DPDK's: virtio_user:PATH, vhost:PATH, memif:PATH[,role=server], ring:NAME, af_packet:INTERFACE,
     /// af_xdp:INTERFACE, tap:NAME, pci:ADDRESS or vdev:DEVICE
     #[arg(long, value_name = "KIND:ARG")]
     pub port: Option<String>,
@@ -228,23 +238,15 @@ pub struct AmountArgs {
 pub struct PairArgs {
     #[command(flatten)]
     pub measure: MeasureArgs,
-    #[command(flatten)]
-    pub link: LinkArgs,
+    /// Kind of link: the kernel's sockets over the loopback; virtio_user (with vhost) or memif between two processes, ring
+    /// within one
+    #[arg(long, value_name = "KIND", default_value = "kernel", help_heading = "Measurement",
+        value_parser = words::<Link>(&["kernel", "virtio_user", "memif", "ring"]))]
+    pub port: Link,
     #[command(flatten)]
     pub engine: EngineArgs,
     #[command(flatten)]
     pub output: OutputArgs,
-}
-
-/// The link that a pair uses.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Measurement")]
-pub struct LinkArgs {
-    /// Kind of link: virtio_user (with vhost) or memif between two processes, ring within one; kernel: the kernel's sockets
-    /// over the loopback
-    #[arg(long, value_name = "KIND", default_value = "virtio_user",
-        value_parser = words::<Link>(&["virtio_user", "memif", "ring", "kernel"]))]
-    pub port: Link,
 }
 
 #[derive(Args, Debug)]
@@ -299,8 +301,10 @@ pub struct FloorArgs {
     pub size: Option<usize>,
     #[command(flatten)]
     pub amount: AmountArgs,
-    #[command(flatten)]
-    pub link: LinkArgs,
+    /// Kind of link: virtio_user (with vhost) or memif between two processes, ring within one
+    #[arg(long, value_name = "KIND", default_value = "virtio_user", help_heading = "Measurement",
+        value_parser = words::<Link>(&["virtio_user", "memif", "ring"]))]
+    pub port: Link,
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE", help_heading = "Settings")]
     pub config: Option<PathBuf>,

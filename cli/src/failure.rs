@@ -17,11 +17,13 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What is asked for needs ports.
+    /// What is asked for needs ports, and the build that has them is not there.
     #[cfg(not(feature = "dpdk"))]
     pub fn without_dpdk() -> Self {
         Failure::Failed(
-            "this urnic was built without DPDK and has no ports: build it with the feature dpdk".to_owned(),
+            "this needs the build of urnic with DPDK, which is not installed beside this one, the one without: build it with \
+             the feature dpdk, or use the kernel's sockets (--port kernel)"
+                .to_owned(),
         )
     }
 

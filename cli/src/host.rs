@@ -5,18 +5,30 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use crate::failure::Failure;
 
 /// An IP address, if need be by name and with a TCP port behind a colon; an IPv6 address with a port is written in
-/// brackets. The interface of a link-local address (`fe80::1%eth0`) means nothing: a node has one link.
+/// brackets. The interface of a link-local address (`fe80::1%eth0`) matters over the kernel's sockets. One that the host does
+/// not have means nothing: a port of its own has one link, which the host may not know.
 pub fn resolve(host: &str, default_port: u16) -> Result<SocketAddr, Failure> {
     let without_interface;
+    let mut link = 0;
     let host = match host.split_once('%') {
         Some((address, rest)) if address.contains(':') => {
-            without_interface = format!("{address}{}", rest.find(']').map_or("", |end| &rest[end..]));
+            let (interface, behind) = rest.split_at(rest.find(']').unwrap_or(rest.len()));
+            link = interface.parse().or_else(|_| nix::net::if_::if_nametoindex(interface)).unwrap_or(0);
+            without_interface = format!("{address}{behind}");
             &without_interface
         }
         _ => host,
     };
+    let on_its_link = |mut found: SocketAddr| {
+        if let SocketAddr::V6(v6) = &mut found
+            && v6.ip().is_unicast_link_local()
+        {
+            v6.set_scope_id(link);
+        }
+        found
+    };
     if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(address, default_port));
+        return Ok(on_its_link(SocketAddr::new(address, default_port)));
     }
     let wrong = |why: String| {
         Failure::Usage(format!(
@@ -28,7 +40,11 @@ pub fn resolve(host: &str, default_port: u16) -> Result<SocketAddr, Failure> {
         false => (host, default_port).to_socket_addrs(),
     };
     let found = found.map_err(|error| wrong(format!("cannot find the server {host:?}: {error}")))?;
-    found.into_iter().next().ok_or_else(|| wrong(format!("the server {host:?} has no address")))
+    found
+        .into_iter()
+        .next()
+        .map(on_its_link)
+        .ok_or_else(|| wrong(format!("the server {host:?} has no address")))
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ struct Info {
     version: &'static str,
     /// Null: this command was built without it.
     dpdk: Option<&'static str>,
+    /// Why there can be no ports; null: there can.
+    ports: Option<String>,
     /// Cores that this process may run on.
     cores: Vec<usize>,
     /// Cores that engine threads are pinned to; none: any.
@@ -115,12 +117,22 @@ fn dpdk() -> Option<&'static str> {
     version
 }
 
+/// Why there can be no ports.
+fn no_ports() -> Option<String> {
+    #[cfg(feature = "dpdk")]
+    let why = None;
+    #[cfg(not(feature = "dpdk"))]
+    let why = crate::builds::find().err().map(|failure| failure.to_string());
+    why
+}
+
 impl Info {
     fn new(config: &Config, device: Option<&DeviceAttr>, run: RunInfo) -> Self {
         let pages = hugepage_status();
         Self {
             version: env!("CARGO_PKG_VERSION"),
             dpdk: dpdk(),
+            ports: no_ports(),
             cores: allowed_cores(),
             engine_cores: config.engine.cores.clone(),
             progress: config.engine.progress.word(),
@@ -146,7 +158,11 @@ impl Info {
     }
 
     fn text(&self) -> String {
-        let dpdk = self.dpdk.map_or("without DPDK".to_owned(), |version| format!("DPDK {version}"));
+        let dpdk = match (self.dpdk, &self.ports) {
+            (Some(version), _) => format!("DPDK {version}"),
+            (None, None) => "with DPDK for ports".to_owned(),
+            (None, Some(_)) => "without DPDK".to_owned(),
+        };
         let mut text = format!("urnic {}, {dpdk}\n", self.version);
         let list = |cores: &[usize]| cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         // Writing to a string cannot fail.
@@ -165,6 +181,9 @@ impl Info {
         if self.offloads.is_none() {
             line("transport", "TCP of the kernel; whoever reaches these addresses may connect".to_owned());
             line("faster", "a port of DPDK's: --port KIND:ARG --ip ADDR/LEN, see docs/urnic.md".to_owned());
+            if let Some(why) = &self.ports {
+                line("missing", why.clone());
+            }
         } else {
             line("MTU", self.mtu.to_string());
         }

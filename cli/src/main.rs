@@ -4,11 +4,15 @@
 //! 2, bad usage or configuration.
 
 mod args;
+#[cfg(not(feature = "dpdk"))]
+mod builds;
 mod connections;
 mod failure;
 mod host;
 mod info;
+mod papers;
 mod perf;
+mod places;
 #[cfg(feature = "dpdk")]
 mod relay;
 mod rping;
@@ -27,11 +31,16 @@ fn main() -> ExitCode {
     // Prints help and exits with 0, or says what is wrong with the arguments and exits with 2.
     let cli = Cli::parse();
     log(matches!(&cli.command, Command::Rping(args) if args.debug));
+    #[cfg(not(feature = "dpdk"))]
+    if let Err(failure) = builds::hand_over(&cli.command) {
+        return report(&failure);
+    }
     let done = match &cli.command {
         Command::Info(args) => info::run(args),
         Command::Perf(args) => perf::run(args),
         Command::Rping(args) => rping::run(args),
         Command::Run(args) => run::run(args),
+        Command::Papers(args) => papers::run(args),
         #[cfg(feature = "dpdk")]
         Command::Relay(args) => relay::run(args),
         #[cfg(not(feature = "dpdk"))]
@@ -39,11 +48,13 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("urnic: {failure}");
-            failure.exit_code()
-        }
+        Err(failure) => report(&failure),
     }
+}
+
+fn report(failure: &failure::Failure) -> ExitCode {
+    eprintln!("urnic: {failure}");
+    failure.exit_code()
 }
 
 /// Logs on stderr what `URNIC_LOG` asks for. What DPDK warns of happens whenever a link goes down; where it makes

@@ -30,7 +30,7 @@ pub fn run(args: &PerfArgs) -> Result<(), Failure> {
 fn pair(args: &PairArgs) -> Result<(), Failure> {
     let config = Settings::of_engine(&args.engine).and_no_crc(args.output.no_crc).load()?;
     let options = options(&args.measure);
-    show(run_pair(&config, args.link.port, &options, !args.output.form.json), &args.output.form)
+    show(run_pair(&config, args.port, &options, !args.output.form.json), &args.output.form)
 }
 
 fn server(args: &ServerArgs) -> Result<(), Failure> {
@@ -52,7 +52,7 @@ fn floor(args: &FloorArgs) -> Result<(), Failure> {
     let size = args.size.unwrap_or(if args.mode == Mode::Bw { 1514 } else { 64 });
     let mut options = FloorOptions::new(args.mode, size);
     options.amount = amount(&args.amount, options.amount);
-    show(run_floor(&config, args.link.port, &options, !args.form.json), &args.form)
+    show(run_floor(&config, args.port, &options, !args.form.json), &args.form)
 }
 
 #[cfg(not(feature = "dpdk"))]

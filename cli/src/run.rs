@@ -10,11 +10,19 @@ use std::process::Command;
 
 use crate::args::{RunArgs, Way};
 use crate::failure::Failure;
+#[cfg(not(feature = "dpdk"))]
+use crate::places::DPDK;
+use crate::places::places;
 use crate::settings::Settings;
 
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let settings = Settings::of_node(&args.node).into_environment()?;
-    let libraries = Libraries::find()?.environment(args.libraries, args.rsockets)?;
+    let libraries = Libraries::find()?;
+    #[cfg(not(feature = "dpdk"))]
+    if Settings::of_node(&args.node).load_node()?.port.spec.is_some() {
+        libraries.serve_ports()?;
+    }
+    let libraries = libraries.environment(args.libraries, args.rsockets)?;
     let (program, arguments) = args.program.split_first().expect("the command line has a program");
     if privileged(program) {
         eprintln!(
@@ -47,12 +55,12 @@ impl Libraries {
     pub fn find() -> Result<Self, Failure> {
         let own =
             env::current_exe().map_err(|e| Failure::Failed(format!("cannot find this command: {e}")))?;
-        let beside = own.parent().map(PathBuf::from).unwrap_or_default();
-        let folders = [beside.clone(), beside.join("../lib/urnic"), beside.join("../lib")];
+        let folders = places(&own);
+        let beside = &folders[0];
         let missing = |folder: &Path| Self::FILES.iter().find(|file| !folder.join(file).is_file()).copied();
         let folder = folders.iter().find(|folder| missing(folder).is_none()).ok_or_else(|| {
             let some = folders.iter().find(|folder| folder.join(Self::FILES[0]).is_file());
-            let folder = some.unwrap_or(&beside);
+            let folder = some.unwrap_or(beside);
             Failure::Failed(format!(
                 "there is no {} in {}: build the libraries by `cargo build --release -p urnic-abi -p urnic-shim`, or \
                  install them there, in ../lib/urnic or ../lib",
@@ -70,6 +78,17 @@ impl Libraries {
             )));
         }
         Ok(Self { shim: folder.join(Self::FILES[0]), drop_in: folder.join("drop-in") })
+    }
+
+    /// Checks that the build with DPDK, which the preloaded library takes for ports, can be loaded if it is there. Where it is
+    /// not, the only build there is may have ports, and says itself if it has none.
+    #[cfg(not(feature = "dpdk"))]
+    fn serve_ports(&self) -> Result<(), Failure> {
+        let folder = self.drop_in.with_file_name(DPDK);
+        match folder.join(Self::FILES[1]).is_file() {
+            true => crate::builds::loadable(&folder.join("urnic")),
+            false => Ok(()),
+        }
     }
 
     /// The variables of the dynamic linker, with what they hold already behind ours.

@@ -12,7 +12,19 @@ use stock::{Node, alone, pair, perftest, text, urnic};
 const LIBRARIES: [(&str, &str); 2] = [("libibverbs.so.1", "IBVERBS_"), ("librdmacm.so.1", "RDMACM_")];
 
 /// What stands before the C library's functions besides, for whoever asks for them.
-const INTERPOSED: [&str; 6] = ["getifaddrs", "freeifaddrs", "getaddrinfo", "_exit", "_Exit", "daemon"];
+const INTERPOSED: [&str; 11] = [
+    "getifaddrs",
+    "freeifaddrs",
+    "getaddrinfo",
+    "ioctl",
+    "if_nametoindex",
+    "if_indextoname",
+    "if_nameindex",
+    "if_freenameindex",
+    "_exit",
+    "_Exit",
+    "daemon",
+];
 
 fn drop_in(library: &str) -> PathBuf {
     urnic().parent().expect("a folder").join("drop-in").join(library)

@@ -117,6 +117,41 @@ fn needs_root_perf_over_af_packet() {
     measure("af_packet", 9000);
 }
 
+/// Every operation between the kernel's sockets, with no settings, and a port, in both roles.
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_perf_between_the_kernel_and_af_packet() {
+    let _alone = alone();
+    let veth = Veth::new(1500);
+    // The kernel has the server's address at one end; the port takes the client's at the other.
+    veth.a.ip(&["addr", "add", &format!("{SERVER}/24"), "dev", "va"]);
+    let port = format!("--port af_packet:vb --ip {CLIENT}/24 --mtu 1500");
+    for (op, mode, size, iters) in [
+        ("write", "lat", 8, 500),
+        ("write", "bw", 65536, 200),
+        ("read", "lat", 8, 500),
+        ("read", "bw", 65536, 200),
+        ("send", "lat", 20_000, 200),
+        ("send", "bw", 65536, 200),
+        ("atomic", "lat", 8, 500),
+    ] {
+        let what = format!("--op {op} --mode {mode} --size {size} --iters {iters} --verify --json");
+        for (at_server, at_client, target, ends) in
+            [("", port.as_str(), SERVER, (&veth.a, &veth.b)), (port.as_str(), "", CLIENT, (&veth.b, &veth.a))]
+        {
+            let server = Running::start(urnic(ends.0, &format!("perf server --json {at_server}")));
+            let client = Running::start(urnic(ends.1, &format!("perf client {target} {what} {at_client}")));
+            let client = client.output();
+            let (said, result) =
+                (String::from_utf8_lossy(&client.stderr), String::from_utf8_lossy(&client.stdout));
+            assert!(client.status.success(), "{op} {mode} to {target}: {said}");
+            assert!(result.contains("\"verified\":true"), "{op} {mode} to {target}: {result}");
+            let server = server.output();
+            assert!(server.status.success(), "{target}: {}", String::from_utf8_lossy(&server.stderr));
+        }
+    }
+}
+
 /// By addresses of the link alone: given ones, and those that the Ethernet addresses make, with and without the interface.
 #[test]
 #[ignore = "needs root, for network namespaces"]

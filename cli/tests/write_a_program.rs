@@ -2,8 +2,9 @@
 
 mod stock;
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use stock::{Node, alone, pair, urnic};
 
@@ -14,16 +15,16 @@ fn root() -> &'static Path {
 }
 
 /// The Rust program; like every program, it takes the settings that `urnic run` leaves in the environment.
-fn rust() -> PathBuf {
+fn rust(example: &str) -> PathBuf {
     let profile = urnic().parent().expect("a folder");
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--package", "urnic", "--example", "greet", "--target-dir"]);
+    build.args(["build", "--quiet", "--package", "urnic", "--example", example, "--target-dir"]);
     build.arg(profile.parent().expect("the target folder"));
     if profile.ends_with("release") {
         build.arg("--release");
     }
     assert!(build.status().expect("cargo runs").success());
-    profile.join("examples/greet")
+    profile.join("examples").join(example)
 }
 
 fn c(folder: &Path) -> PathBuf {
@@ -56,8 +57,33 @@ fn greets(server: &Path, client: &Path) {
 
 #[test]
 fn in_rust() {
-    let program = rust();
+    let program = rust("greet");
     greets(&program, &program);
+}
+
+/// Lines of text first, then RDMA on the same connection; over the kernel's sockets, as that is what sockets convert to.
+#[test]
+fn by_text_and_then_by_rdma() {
+    let upgrade = || {
+        let mut program = Command::new(rust("upgrade"));
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_"))
+        {
+            program.env_remove(name);
+        }
+        program
+    };
+    let mut server = upgrade();
+    server.args(["serve", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut server = server.spawn().expect("the example runs");
+    let mut said = BufReader::new(server.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a line");
+    let at = line.trim().strip_prefix("listening at ").expect("where it listens");
+    let client = upgrade().args(["say", at, WORDS]).output().expect("the example runs");
+    let server = server.wait_with_output().expect("an end");
+    let text = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!((text(&client).as_str(), text(&server)), ("said\n", format!("{WORDS}\n")), "{client:?}");
+    assert!(client.status.success() && server.status.success());
 }
 
 #[test]
@@ -72,7 +98,7 @@ fn needs_rdma_headers_in_c() {
 #[ignore = "needs the packages libibverbs-dev and librdmacm-dev"]
 fn needs_rdma_headers_in_both() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (c, rust) = (c(folder.path()), rust());
+    let (c, rust) = (c(folder.path()), rust("greet"));
     greets(&c, &rust);
     greets(&rust, &c);
 }

@@ -78,7 +78,7 @@ fn gateways(list: Vec<IpAddr>) -> Result<Vec<IpAddr>, Wrong> {
 }
 
 /// All keys.
-pub(crate) static KEYS: [Key; 34] = [
+pub(crate) static KEYS: [Key; 35] = [
     Key {
         section: "port",
         name: "port",
@@ -334,5 +334,12 @@ pub(crate) static KEYS: [Key; 34] = [
         env: "URNIC_MEMORY_HUGEPAGES",
         write: "write \"auto\", \"off\" or \"required\"",
         set: |c, v| put(&mut c.memory.hugepages, v.choice()),
+    },
+    Key {
+        section: "memory",
+        name: "lend",
+        env: "URNIC_MEMORY_LEND",
+        write: "write \"auto\" or \"off\"",
+        set: |c, v| put(&mut c.memory.lend, v.choice()),
     },
 ];

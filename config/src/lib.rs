@@ -272,6 +272,19 @@ pub struct MemoryConfig {
     pub mb: Option<u32>,
     /// Whether to use hugepages.
     pub hugepages: Hugepages,
+    /// Whether payload may be sent from where it lies.
+    pub lend: Lend,
+}
+
+/// Sending of payload without a copy, where the transport can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lend {
+    /// What is long enough to be worth it. A program that changes a buffer before its request is complete breaks the CRC of
+    /// what is on its way, and with it its connection.
+    #[default]
+    Auto,
+    /// Nothing: all is copied, and a buffer that changes is sent as it was at some moment.
+    Off,
 }
 
 /// Use of hugepages.
@@ -341,5 +354,6 @@ choices! {
     Congestion { Reno = "reno", Cubic = "cubic", Dctcp = "dctcp" }
     Ecn { Off = "off", Accept = "accept", Offer = "offer" }
     Hugepages { Auto = "auto", Off = "off", Required = "required" }
+    Lend { Auto = "auto", Off = "off" }
     MemifRole { Server = "server", Client = "client" }
 }

@@ -157,6 +157,18 @@ impl ConnId {
     }
 }
 
+impl From<SlabId> for ConnId {
+    fn from(SlabId { index, generation }: SlabId) -> Self {
+        ConnId { index, generation }
+    }
+}
+
+impl From<ConnId> for SlabId {
+    fn from(ConnId { index, generation }: ConnId) -> Self {
+        SlabId { index, generation }
+    }
+}
+
 impl fmt::Debug for ConnId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "conn {}.{}", self.index, self.generation)
@@ -176,11 +188,6 @@ impl BindId {
         BindId { index, generation }
     }
 
-    /// Names its entry in the stack's table.
-    pub(crate) fn place(self) -> SlabId {
-        SlabId { index: self.index, generation: self.generation }
-    }
-
     /// Where it is.
     pub const fn index(self) -> u32 {
         self.index
@@ -189,6 +196,18 @@ impl BindId {
     /// What tells it from others that were there.
     pub const fn generation(self) -> u32 {
         self.generation
+    }
+}
+
+impl From<SlabId> for BindId {
+    fn from(SlabId { index, generation }: SlabId) -> Self {
+        BindId { index, generation }
+    }
+}
+
+impl From<BindId> for SlabId {
+    fn from(BindId { index, generation }: BindId) -> Self {
+        SlabId { index, generation }
     }
 }
 

@@ -80,6 +80,12 @@ pub enum BindError {
     /// No port was named and none is free.
     #[error("no port is free")]
     Exhausted,
+    /// The process, or the system, has no descriptor left for it.
+    #[error("no file descriptor is left")]
+    NoDescriptor,
+    /// The system has no memory left for it.
+    #[error("no memory is left")]
+    NoMemory,
 }
 
 /// Why a reserved address cannot be listened on.
@@ -91,4 +97,7 @@ pub enum ListenError {
     /// Someone else listens there, whom the reservation does not keep out.
     #[error("port {0} is in use")]
     InUse(u16),
+    /// The system has no memory left for it.
+    #[error("no memory is left")]
+    NoMemory,
 }

@@ -97,6 +97,7 @@ pub use shared::cm::{
     CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventSink, MAX_PRIVATE_DATA, Terms,
 };
 pub use shared::connection::ConnectionAttr;
+pub use shared::convert::{ConvertError, NotConvertible};
 pub use shared::error::{Error, PostError, PostListError, Result};
 pub use shared::events::{AsyncEvent, AsyncSink, FaultCause, QpFault};
 pub use shared::memory::{Access, MwKind};
@@ -109,7 +110,7 @@ pub use shared::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 pub use urnic_config as config;
 pub use urnic_config::{Cidr, Config, Progress, RtrChoice};
 pub use urnic_dataplane::{Capabilities, ExternalMemory, RxChecksum, TxChecksum, is_control_thread};
-pub use urnic_iwarp::Rtr;
+pub use urnic_iwarp::{Role, Rtr};
 pub use urnic_tcp::congestion::Rate as TcpRate;
 pub use urnic_tcp::{
     ConnInfo as TcpInfo, Keepalive, Patience, RecoveryState as TcpRecovery, State as TcpState,

@@ -136,3 +136,31 @@ fn connections_follow_each_other_from_one_port() {
         simulation.run(limit, || false);
     }
 }
+
+/// A port has no loopback of its own: such addresses are any of the device's, and lead to itself.
+#[test]
+fn loopback_addresses_lead_to_the_device_itself() {
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let device = simulation.device(0);
+    let (mut server, mut client) = (End::new(&device), End::new(&device));
+    let own = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
+    assert_eq!(device.source_for(own).unwrap(), Some(Simulation::address(0).into()));
+    let listener = server.events.listen_at(device.bind(own, false).unwrap(), 4).unwrap();
+    assert_eq!(listener.address(), own, "as asked for");
+    let bound = device.bind((Ipv4Addr::LOCALHOST, 0), false).unwrap();
+    let connection = client.events.connect_from(&bound, &client.qp, own, &ConnParam::default());
+    client.connection = Some(connection.unwrap());
+    let CmEvent::ConnectRequest(request) = server.event(&mut simulation) else { panic!("no request") };
+    assert_eq!(request.peer(), (Simulation::address(0), bound.address().port()).into());
+    assert_eq!(request.local().unwrap(), address(0));
+    server.connection = Some(request.accept(&server.qp, &ConnParam::default()).unwrap());
+    for end in [&server, &client] {
+        let CmEvent::Established { peer, .. } = end.event(&mut simulation) else { panic!("refused") };
+        assert_eq!(peer.ip(), std::net::IpAddr::from(Simulation::address(0)));
+    }
+    works(&mut simulation, &server, &client);
+    // Peers reach it, too.
+    let mut other = End::new(&simulation.device(1));
+    other.connection = Some(other.events.connect(&other.qp, address(0), &ConnParam::default()).unwrap());
+    assert!(matches!(server.event(&mut simulation), CmEvent::ConnectRequest(_)));
+}

@@ -304,7 +304,12 @@ fn a_port_is_listened_on_once() {
     let end = End::new(&simulation.device(0));
     let listener = end.events.listen(PORT, 1).unwrap();
     let again = end.events.listen(PORT, 1).err().map(|e| e.to_string());
-    assert_eq!(again.as_deref(), Some("port 7000 is in use"));
+    assert_eq!(
+        again.as_deref(),
+        Some(
+            "port 7000 is in use; on iWARP, RDMA and TCP share ports: a program that serves both by one address needs two"
+        )
+    );
     drop(listener);
     end.events.listen(PORT, 1).unwrap();
 }
@@ -477,4 +482,32 @@ fn a_silent_responder_is_nudged() {
         let second = &raw.borrow().heard(conn)[first..][..write];
         assert_eq!(second[..8], [0, 14, 0xC1, 0x40, 0, 0, 0, 1], "a tagged, last segment of an RDMA Write");
     }
+}
+
+/// Programs are given room for inline bytes that most of them never use: it takes memory from the first inline request on.
+#[test]
+fn inline_bytes_that_nobody_uses_take_no_memory() {
+    const REQUESTS: u32 = 64;
+    const INLINE: u32 = 4096;
+    let simulation = Simulation::new(&options()).unwrap();
+    let end = End::new(&simulation.device(0));
+    let before = allocated::live();
+    let init = QpInit {
+        send_cq: &end.cq,
+        recv_cq: &end.cq,
+        max_send_wr: REQUESTS,
+        max_recv_wr: 1,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline: INLINE,
+        signal_all: false,
+    };
+    let qp = end.pd.create_qp(&init).unwrap();
+    let wr = SendWr { wr_id: 1, op: SendOp::Send, sges: &[], flags: SendFlags::empty() };
+    qp.post_send(&wr).unwrap();
+    let unused = allocated::live() - before;
+    assert!(unused < 32 << 10, "{unused} octets");
+    qp.post_send_inline(&wr, &[7; INLINE as usize]).unwrap();
+    let used = allocated::live() - before;
+    assert!(used >= unused + (REQUESTS * INLINE) as isize, "{used} octets");
 }

@@ -2,9 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use urnic::*;
+use urnic_config::Lend;
 
 /// Nothing takes that long but a stopped machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -113,6 +116,31 @@ fn a_device_needs_no_settings() {
     assert!(connections[0].tcp.delivered > 1_000_000 && connections[0].peer.port() == listener.port());
 }
 
+/// Linux 6.2 and later tell of the window that the peer was told of.
+fn tells_windows() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(6), Some(2))
+}
+
+#[test]
+fn each_end_shows_the_window_that_the_other_sees() {
+    let (server, client) = (Node::new(), Node::new());
+    let listener = server.events.listen(0, 4).unwrap();
+    connect(&server, &client, (LOOPBACK, listener.port()).into());
+    works(&server, &client);
+    let start = Instant::now();
+    loop {
+        let [here, there] = [&client, &server].map(|node| node.device.connections().unwrap()[0].tcp);
+        assert!(here.rcv_wnd > 0 && there.rcv_wnd > 0);
+        if !tells_windows() || here.rcv_wnd == there.snd_wnd && there.rcv_wnd == here.snd_wnd {
+            break;
+        }
+        // The last ACK may be delayed.
+        assert!(start.elapsed() < PATIENCE, "{here:?} {there:?}");
+    }
+}
+
 #[test]
 fn each_way_of_driving_works() {
     for progress in [Progress::Inline, Progress::Adaptive, Progress::Dedicated] {
@@ -143,6 +171,47 @@ fn each_way_of_driving_works() {
 }
 
 /// RFC 3493 §5.3: a listener on any address has both families.
+/// Tells a thread to stop, whichever way the test goes on.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A buffer that changes while it is sent is sent as it was at some moment, and the connection stays, if all is copied.
+#[test]
+fn a_buffer_may_change_under_a_write_if_all_is_copied() {
+    const LEN: usize = 4 << 20;
+    let mut config = Config::default();
+    config.memory.lend = Lend::Off;
+    let (server, client) = (Node::of(&config), Node::of(&config));
+    let listener = server.events.listen(0, 4).unwrap();
+    connect(&server, &client, (LOOPBACK, listener.port()).into());
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let [here, there] = [&client, &server].map(|node| node.pd.alloc_mr(LEN, access).unwrap());
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0_u64.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                here.write_at((n * 4099) % (LEN as u64 - 64), &[n as u8; 64]).unwrap();
+            }
+        });
+        let _stop = Stop(&stop);
+        for _ in 0..50 {
+            let sges = [Sge::of(&here, 0, LEN as u32)];
+            let op = SendOp::Write { addr: there.addr(), rkey: there.rkey() };
+            client.qp.post_send(&SendWr { wr_id: 1, op, sges: &sges, flags: SendFlags::empty() }).unwrap();
+            client.completion();
+        }
+    });
+    works(&server, &client);
+}
+
 #[test]
 fn both_families_reach_a_listener() {
     let has_ipv6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
@@ -227,6 +296,103 @@ fn a_device_that_goes_says_its_last_words() {
     assert!(matches!(event, CmEvent::Disconnected { reason: DisconnectReason::Peer, .. }), "{event:?}");
 }
 
+/// Runs a test of this file in a process of its own, by `command` if it is not empty; `mark` is set in its environment.
+fn in_a_process_of_its_own(command: &[&str], test: &str, mark: &str) {
+    let exe = std::env::current_exe().unwrap();
+    let mut words = command.iter().map(std::ffi::OsStr::new).chain([exe.as_os_str()]);
+    let mut child = std::process::Command::new(words.next().unwrap());
+    child.args(words).args(["--exact", test, "--nocapture", "--include-ignored"]).env(mark, "1");
+    let output = child.output().unwrap();
+    let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+    assert!(output.status.success(), "{}", said.concat());
+}
+
+fn ip(arguments: &str) {
+    let status = std::process::Command::new("ip").args(arguments.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {arguments}");
+}
+
+/// Set in the process that has an interface of its own.
+const LINK: &str = "URNIC_TEST_LINK";
+
+/// Where a device is kept to an address of a network it has no loopback: that is any, and leads to itself, as on a port.
+#[test]
+#[ignore = "needs root, for a network namespace"]
+fn needs_root_a_device_with_one_address_is_its_own_loopback() {
+    let test = "needs_root_a_device_with_one_address_is_its_own_loopback";
+    if std::env::var_os(LINK).is_none() {
+        return in_a_process_of_its_own(&["unshare", "--net"], test, LINK);
+    }
+    ip("link set lo up");
+    ip("address add 10.9.0.1/24 dev lo");
+    let home: IpAddr = [10, 9, 0, 1].into();
+    let mut config = Config::default();
+    config.port.kernel = urnic_config::KernelAddresses::One(home);
+    for loopback in [LOOPBACK, [127, 3, 2, 1].into(), Ipv6Addr::LOCALHOST.into()] {
+        let (server, client) = (Node::of(&config), Node::of(&config));
+        let at = |port| SocketAddr::from((loopback, port));
+        let bound = server.device.bind(at(0), false).unwrap();
+        let to = bound.address();
+        assert!(to.ip() == loopback && to.port() > 0, "{to}");
+        for taken in [to, (home, to.port()).into(), (Ipv4Addr::UNSPECIFIED, to.port()).into()] {
+            let refused = server.device.bind(taken, false).err();
+            assert!(matches!(refused, Some(Error::PortInUse(_))), "{taken}: {refused:?}");
+        }
+        let _listener = server.events.listen_at(bound, 4).unwrap();
+        assert_eq!(client.device.source_for(to).unwrap(), Some(home));
+        let from = client.device.bind(at(0), false).unwrap();
+        client.events.connect_from(&from, &client.qp, to, &ConnParam::default()).unwrap();
+        let CmEvent::ConnectRequest(request) = server.event() else { panic!("no request") };
+        assert_eq!(request.local().unwrap(), (home, to.port()).into());
+        assert_eq!(request.peer(), (home, from.address().port()).into());
+        request.accept(&server.qp, &ConnParam::default()).unwrap();
+        for node in [&server, &client] {
+            assert!(matches!(node.event(), CmEvent::Established { .. }));
+        }
+        works(&server, &client);
+    }
+}
+
+/// RFC 4007 §6: an address of a link alone means something only with its link, both ways, reserved or not.
+#[test]
+#[ignore = "needs root, for a network namespace"]
+fn needs_root_addresses_of_a_link_alone() {
+    if std::env::var_os(LINK).is_none() {
+        return in_a_process_of_its_own(&["unshare", "--net"], "needs_root_addresses_of_a_link_alone", LINK);
+    }
+    ip("link set lo up");
+    ip("link add urnic0 type veth peer name urnic1");
+    for name in ["urnic0", "urnic1"] {
+        ip(&format!("link set {name} up"));
+        ip(&format!("address add fe80::7/64 dev {name} nodad"));
+    }
+    let scope = nix::net::if_::if_nametoindex("urnic1").unwrap();
+    let own: Ipv6Addr = "fe80::7".parse().unwrap();
+    let at = |port| SocketAddr::from(std::net::SocketAddrV6::new(own, port, 0, scope));
+    for reserved in [false, true] {
+        let (server, client) = (Node::new(), Node::new());
+        let to = server.device.bind(at(0), true).unwrap();
+        let port = to.address().port();
+        let _listener = server.events.listen_at(to, 4).unwrap();
+        assert_eq!(client.device.source_for(at(port)).unwrap(), Some(own.into()));
+        let from = reserved.then(|| client.device.bind(at(0), true).unwrap());
+        match &from {
+            Some(from) => {
+                client.events.connect_from(from, &client.qp, at(port), &ConnParam::default()).unwrap()
+            }
+            None => client.events.connect(&client.qp, at(port), &ConnParam::default()).unwrap(),
+        };
+        let CmEvent::ConnectRequest(request) = server.event() else { panic!("no request") };
+        assert_eq!(request.local().unwrap(), at(port));
+        assert_eq!(request.peer(), at(request.peer().port()));
+        request.accept(&server.qp, &ConnParam::default()).unwrap();
+        for node in [&server, &client] {
+            assert!(matches!(node.event(), CmEvent::Established { .. }));
+        }
+        works(&server, &client);
+    }
+}
+
 /// Set in the process that has few descriptors.
 const FEW: &str = "URNIC_TEST_FEW_DESCRIPTORS";
 
@@ -237,10 +403,7 @@ fn without_descriptors_what_is_there_goes_on() {
     if std::env::var_os(FEW).is_some() {
         return with_few_descriptors();
     }
-    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "without_descriptors_what_is_there_goes_on", "--nocapture"]).env(FEW, "1");
-    let output = child.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    in_a_process_of_its_own(&[], "without_descriptors_what_is_there_goes_on", FEW);
 }
 
 fn with_few_descriptors() {

@@ -12,6 +12,8 @@ mod errors;
 mod extensions;
 #[path = "memory.rs"]
 mod memory;
+#[path = "read_lists.rs"]
+mod read_lists;
 #[path = "srq.rs"]
 mod srq;
 #[path = "states.rs"]

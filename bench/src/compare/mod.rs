@@ -266,7 +266,7 @@ impl Bench<'_> {
 
     fn pair(&self, step: &Step) -> Words<Sample> {
         let line = match step.tool {
-            Tool::Pair(op) => format!("perf pair {}", self.perf_options(Some(op), step)),
+            Tool::Pair(op) => format!("perf pair --port virtio_user {}", self.perf_options(Some(op), step)),
             _ => format!("perf floor {}", self.perf_options(None, step)),
         };
         let cores = format!("--cores {},{}", self.cores[0], self.cores[1]);

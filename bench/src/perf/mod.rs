@@ -23,6 +23,7 @@ pub(crate) mod process;
 pub mod report;
 mod server;
 pub mod sleeping;
+pub mod sockets;
 mod stream;
 mod wire;
 

@@ -62,7 +62,7 @@ pub struct PerfReport {
     pub mode: String,
     /// Bytes of a message; of a floor: of a frame without FCS.
     pub size: u64,
-    /// MTU of the IP layer, bytes; null for a floor.
+    /// MTU of the IP layer, bytes; null for a floor, and over the kernel's sockets.
     pub mtu: Option<u64>,
     /// Whether FPDUs carry a CRC; null for a floor.
     pub crc: Option<bool>,
@@ -99,7 +99,8 @@ impl PerfReport {
             op: session.op.to_string(),
             mode: session.mode.to_string(),
             size: session.size,
-            mtu: Some(config.port.mtu.into()),
+            // The kernel finds out what each path carries.
+            mtu: config.port.spec.as_ref().map(|_| config.port.mtu.into()),
             crc: Some(config.mpa.crc),
             qps: Some(session.lanes.into()),
             progress: Some(config.engine.progress.to_string()),

@@ -11,7 +11,7 @@ use std::{
 use nix::unistd::pause;
 use serde::{Deserialize, Serialize};
 use urnic::{
-    Access, CmEvent, Cq, Device, Mr, Qp, QpInit, SendFlags, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus,
+    Access, CmEvent, Cq, Device, Mr, Pd, Qp, QpInit, SendFlags, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus,
 };
 use urnic_config::{Cidr, Config, PortSpec};
 
@@ -93,20 +93,26 @@ fn end_config(whole: &Config, dir: &Path, end: End) -> Result<Config, PerfError>
 }
 
 /// What both ends make.
-struct Made {
-    cq: Cq,
-    qp: Qp,
-    memory: Mr,
+pub(super) struct Made {
+    pub(super) pd: Pd,
+    pub(super) cq: Cq,
+    pub(super) qp: Qp,
+    pub(super) memory: Mr,
 }
 
-fn make(device: &Device) -> Result<Made, PerfError> {
+pub(super) fn make(device: &Device) -> Result<Made, PerfError> {
     let pd = device.alloc_pd();
     let cq = device.create_cq(64, None).doing("creating a completion queue")?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let memory = pd.alloc_mr(4096, access).doing("allocating memory")?;
+    let qp = make_qp(&pd, &cq)?;
+    Ok(Made { pd, cq, qp, memory })
+}
+
+pub(super) fn make_qp(pd: &Pd, cq: &Cq) -> Result<Qp, PerfError> {
     let init = QpInit {
-        send_cq: &cq,
-        recv_cq: &cq,
+        send_cq: cq,
+        recv_cq: cq,
         max_send_wr: 16,
         max_recv_wr: 16,
         max_send_sge: 1,
@@ -114,8 +120,7 @@ fn make(device: &Device) -> Result<Made, PerfError> {
         max_inline: 0,
         signal_all: false,
     };
-    let qp = pd.create_qp(&init).doing("creating a queue pair")?;
-    Ok(Made { cq, qp, memory })
+    pd.create_qp(&init).doing("creating a queue pair")
 }
 
 /// The target: connects, and sleeps until it is killed.
@@ -164,13 +169,19 @@ fn measure(config: &Config, dir: &Path) -> Result<SleepReport, PerfError> {
             event => return Err(PerfError::Connect { server, reason: format!("{event:?}") }),
         }
     };
+    let (read_us, write_us) = operate(&made, target)?;
+    Ok(SleepReport { read_us, write_us, idle_cpu_percent: watch(dir)? })
+}
+
+/// Times Reads, and Writes that are read back, after silences of random length.
+pub(super) fn operate(made: &Made, target: Target) -> Result<(Latency, Latency), PerfError> {
     let mut moods = Moods(0x5eed);
     let mut reads = histogram();
     for _ in 0..OPERATIONS {
         moods.silence();
         let posted = Instant::now();
-        post(&made, target, Operation::Read)?;
-        await_read(&made)?;
+        post(made, target, Operation::Read)?;
+        await_read(made)?;
         reads.saturating_record(posted.elapsed().as_nanos() as u64);
     }
     let mut writes = histogram();
@@ -179,9 +190,9 @@ fn measure(config: &Config, dir: &Path) -> Result<SleepReport, PerfError> {
         let bytes = number.to_be_bytes();
         made.memory.write_at(SOURCE, &bytes).doing("writing")?;
         let posted = Instant::now();
-        post(&made, target, Operation::Write)?;
-        post(&made, target, Operation::Read)?;
-        await_read(&made)?;
+        post(made, target, Operation::Write)?;
+        post(made, target, Operation::Read)?;
+        await_read(made)?;
         writes.saturating_record(posted.elapsed().as_nanos() as u64);
         let mut found = [0; LEN as usize];
         made.memory.read_at(SINK, &mut found).doing("reading")?;
@@ -191,11 +202,7 @@ fn measure(config: &Config, dir: &Path) -> Result<SleepReport, PerfError> {
         }
     }
     let nothing = || PerfError::Stalled { what: "operations", seconds: 0 };
-    Ok(SleepReport {
-        read_us: Latency::of(&reads).ok_or_else(nothing)?,
-        write_us: Latency::of(&writes).ok_or_else(nothing)?,
-        idle_cpu_percent: watch(dir)?,
-    })
+    Ok((Latency::of(&reads).ok_or_else(nothing)?, Latency::of(&writes).ok_or_else(nothing)?))
 }
 
 /// Places in our region.

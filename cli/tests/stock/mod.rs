@@ -4,7 +4,7 @@
 
 pub mod holdings;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -208,6 +208,9 @@ pub struct Node {
     pub log: Option<&'static str>,
     /// How much longer than [`PATIENCE`] programs may take.
     pub lasts: Duration,
+    /// Copies of `urnic` and its libraries, to be run from there as `nobody`: without capabilities, and with nothing in the
+    /// environment but a path and what to log.
+    pub nobodys: Option<PathBuf>,
 }
 
 impl Node {
@@ -225,6 +228,9 @@ impl Node {
                 command
             }
         };
+        if let Some(folder) = &self.nobodys {
+            return self.run_as_nobody(folder, patience, program, logs);
+        }
         command.args(["--signal=KILL", &patience.as_secs().to_string()]).arg(urnic());
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_"))
         {
@@ -238,8 +244,51 @@ impl Node {
         let (options, program) = program.split_once(" -- ").unwrap_or(("", program));
         command.args(["run", "--ip", &address, "--port", &self.port]).args(options.split_whitespace());
         command.arg("--").args(program.split_whitespace());
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        Running(Some(child.expect("urnic runs")))
+        spawn(command)
+    }
+
+    /// As an ordinary user with no settings at all.
+    fn run_as_nobody(&self, folder: &Path, patience: Duration, program: &str, logs: bool) -> Running {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", self.namespace.as_deref().expect("a namespace")]);
+        command.args(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]);
+        command.args(["env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin"]);
+        if let Some(log) = self.log.or(logs.then_some("urnic_verbs=debug")) {
+            command.arg(format!("URNIC_LOG={log}"));
+        }
+        command.args(["timeout", "--signal=KILL", &patience.as_secs().to_string()]);
+        command.arg(folder.join("urnic")).args(["run", "--"]).args(program.split_whitespace());
+        spawn(command)
+    }
+
+    /// Starts a program that listens for the kernel's TCP at this port before it listens for RDMA; answers when it does.
+    pub fn serve_tcp(&self, program: &str, port: u16) -> Server {
+        let mut running = self.run_for(2 * (PATIENCE + self.lasts), program, true);
+        let mut errors = running.0.as_mut().and_then(|child| child.stderr.take()).expect("piped");
+        let errors = thread::spawn(move || {
+            let mut said = Vec::new();
+            let _ = errors.read_to_end(&mut said);
+            String::from_utf8_lossy(&said).into_owned()
+        });
+        // In /proc/net/tcp: the local address, any peer, state 10.
+        let listening = format!(":{port:04X} ");
+        let start = Instant::now();
+        let listens = || {
+            let Some(program) = running.program() else { return false };
+            ["tcp", "tcp6"].iter().any(|table| {
+                let table =
+                    std::fs::read_to_string(format!("/proc/{program}/net/{table}")).unwrap_or_default();
+                table.lines().any(|line| line.contains(&listening) && line.contains(":0000 0A "))
+            })
+        };
+        while !listens() {
+            if start.elapsed() > PATIENCE || running.program().is_none() {
+                panic!("{program} does not listen at {port}: {}", Server { running, errors }.stop());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Server { running, errors }
     }
 
     /// Starts a program; answers when it listens. It may take twice as long as others, so that of a client that hangs it is
@@ -282,6 +331,11 @@ impl Node {
         assert!(output.status.success(), "{program}: {printed}");
         printed
     }
+}
+
+fn spawn(mut command: Command) -> Running {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    Running(Some(child.expect("urnic runs")))
 }
 
 pub fn text(output: &Output) -> String {
@@ -343,7 +397,7 @@ pub fn came_too_early(client: &str, server: &str) -> bool {
     };
     let Some(asked) = second(client, "connecting to ") else { return false };
     // `serve` has taken the server's first such line.
-    let mut listens = server.lines().filter(|line| line.contains("listening on port "));
+    let mut listens = server.lines().filter(|line| line.contains("listening at "));
     let listened = listens.next().and_then(|line| line.split_whitespace().next());
     client.contains("Event: RDMA_CM_EVENT_REJECTED") && listened.is_none_or(|listened| *asked < *listened)
 }

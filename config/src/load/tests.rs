@@ -1,5 +1,7 @@
 use super::*;
-use crate::{Choice, Congestion, CrcKernel, Ecn, Hugepages, MacSource, PortSpec, Progress, Route, RtrChoice};
+use crate::{
+    Choice, Congestion, CrcKernel, Ecn, Hugepages, Lend, MacSource, PortSpec, Progress, Route, RtrChoice,
+};
 use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -127,6 +129,7 @@ fn every_key_reaches_its_field() {
         [memory]
         mb = 512
         hugepages = "off"
+        lend = "off"
     "#;
     let c = parse(text).unwrap();
     assert_eq!(c.port.spec, Some("memif:/p/m.sock,role=server".parse::<PortSpec>().unwrap()));
@@ -145,7 +148,7 @@ fn every_key_reaches_its_field() {
     assert_eq!((c.mpa.rev, c.mpa.crc, c.mpa.ird, c.mpa.ord), (1, false, 0, 7));
     assert_eq!((c.mpa.markers, c.mpa.rtr), (true, RtrChoice::Read));
     assert_eq!(c.mpa.startup_timeout, Duration::from_secs(2));
-    assert_eq!((c.memory.mb, c.memory.hugepages), (Some(512), Hugepages::Off));
+    assert_eq!((c.memory.mb, c.memory.hugepages, c.memory.lend), (Some(512), Hugepages::Off, Lend::Off));
 }
 
 /// File over defaults, environment over file, options over environment.

@@ -1,6 +1,7 @@
 //! Local addresses that are reserved: for listeners, and for connections that must come from them.
 
 use super::*;
+use crate::ipv6::is_link_local;
 use crate::listen::{BindError, Bound, ListenError, Listener};
 use crate::ports::Scope;
 use crate::seq::Seq;
@@ -15,12 +16,17 @@ pub(super) struct LocalEnd {
 
 impl<B: Buffers> Stack<B> {
     /// Reserves a port of a local address: of all addresses of its family if it is unspecified, and for `::` of both
-    /// families unless `v6only` (RFC 3493 §5.3). Port zero asks for any free one.
+    /// families unless `v6only` (RFC 3493 §5.3). A loopback address stands for all of the family that it leads to
+    /// ([`destination`](Self::destination)). Port zero asks for any free one.
     ///
     /// # Errors
     /// The address is not ours; the port is taken, or none is free.
     pub fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError> {
-        let scope = Scope::of(address.ip(), v6only);
+        let scope = match self.home(address.ip()) {
+            Some(IpAddr::V4(_)) => Scope::V4,
+            Some(IpAddr::V6(_)) => Scope::V6,
+            None => Scope::of(address.ip(), v6only),
+        };
         if let Scope::One(ip) = scope
             && !self.is_ours(ip)
         {
@@ -30,8 +36,8 @@ impl<B: Buffers> Stack<B> {
             PortError::InUse => BindError::InUse(address.port()),
             PortError::Exhausted => BindError::Exhausted,
         })?;
-        let SlabId { index, generation } = self.bindings.insert(Binding { scope, port, listener: None });
-        Ok(Bound { id: BindId { index, generation }, address: SocketAddr::new(address.ip(), port) })
+        let id = self.bindings.insert(Binding { scope, port, listener: None });
+        Ok(Bound { id: id.into(), address: SocketAddr::new(address.ip(), port) })
     }
 
     /// Gives a reservation back, and accepts no more on it. Half-open connections of its listener are dropped; open
@@ -129,11 +135,32 @@ impl<B: Buffers> Stack<B> {
     }
 
     fn binding(&self, id: BindId) -> Option<&Binding> {
-        self.bindings.get(self.bindings.find(id.place())?)
+        self.bindings.get(self.bindings.find(id.into())?)
     }
 
     fn binding_mut(&mut self, id: BindId) -> Option<&mut Binding> {
-        self.bindings.get_mut(self.bindings.find(id.place())?)
+        self.bindings.get_mut(self.bindings.find(id.into())?)
+    }
+
+    /// Returns where a connection to `to` goes: a loopback address leads to ourselves. Ports have no loopback of their own.
+    pub fn destination(&self, to: SocketAddr) -> SocketAddr {
+        self.home(to.ip()).map_or(to, |home| SocketAddr::new(home, to.port()))
+    }
+
+    /// The address of ours that a loopback address leads to: the first of its family, those of a link last, or of the other
+    /// family where there is none. `None` for any other address.
+    fn home(&self, ip: IpAddr) -> Option<IpAddr> {
+        let ip = ip.to_canonical();
+        if !ip.is_loopback() {
+            return None;
+        }
+        let own = self.addresses();
+        let rank = |own: &IpAddr| match own {
+            _ if own.is_ipv4() != ip.is_ipv4() => 2,
+            IpAddr::V6(own) if is_link_local(*own) => 1,
+            _ => 0,
+        };
+        own.iter().map(|own| own.ip).min_by_key(rank)
     }
 
     /// Whether the address is ours, or about to be.

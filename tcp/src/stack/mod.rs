@@ -347,12 +347,12 @@ impl<B: Buffers> Stack<B> {
     /// Adds a connection under its addresses.
     fn adopt(&mut self, c: Connection<B>) -> ConnId {
         let key = c.key;
-        let SlabId { index, generation } = self.connections.insert(c);
-        if let Some(c) = self.connections.get_mut(index) {
-            c.generation = generation;
+        let id = self.connections.insert(c);
+        if let Some(c) = self.connections.get_mut(id.index) {
+            c.generation = id.generation;
         }
-        self.enter(key, Place::Connection(index));
-        ConnId { index, generation }
+        self.enter(key, Place::Connection(id.index));
+        id.into()
     }
 
     /// Ends a connection without a handler at hand.

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-use urnic::{Error, PostError};
+use urnic::{Error, NotConvertible, PostError};
 
 /// A number of `errno.h`.
 pub type Errno = c_int;
@@ -206,6 +206,14 @@ pub fn errno_of(error: &Error) -> Errno {
         Error::NoRoute(_) => libc::ENETUNREACH,
         Error::Forked | Error::Open(_) => libc::ENODEV,
         Error::Interrupted => libc::EDEADLK,
+        Error::NoConversion => libc::EOPNOTSUPP,
+        Error::NotConvertible(why) => match why {
+            NotConvertible::NoSocket => libc::ENOTSOCK,
+            NotConvertible::NotTcp => libc::EPROTONOSUPPORT,
+            NotConvertible::NotConnected => libc::ENOTCONN,
+            NotConvertible::ShutDown => libc::EPIPE,
+            _ => libc::EINVAL,
+        },
         Error::Os { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         _ => libc::EINVAL,
     }

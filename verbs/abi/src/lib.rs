@@ -26,8 +26,10 @@
 mod call;
 mod cm;
 mod ffi;
+mod gids;
 mod ibv;
 mod inbox;
 mod ledger;
 mod live;
+mod log;
 mod rnic;

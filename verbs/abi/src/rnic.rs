@@ -1,15 +1,17 @@
 //! The process's one device: configured by the environment (`URNIC_*`, which `urnic run` sets), opened on first use, and
 //! kept until the process ends.
 
+use std::ffi::c_int;
 use std::io::IsTerminal;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tracing_subscriber::EnvFilter;
 use urnic::{Device, DeviceAttr};
 use urnic_config::{Config, Progress, RtrChoice, Sources};
 
-use crate::call::{Errno, complain, errno_of, none_in_child};
+use crate::call::{Errno, complain, errno_of, guarded_anywhere, none_in_child};
+use crate::gids::Gids;
 
 /// The device as C sees it.
 pub const NAME: &str = "urnic0";
@@ -22,6 +24,7 @@ pub struct Rnic {
     /// As it was when the device was opened; the link may have changed since.
     pub attributes: DeviceAttr,
     pub config: &'static Config,
+    gids: Gids,
 }
 
 impl Rnic {
@@ -30,9 +33,27 @@ impl Rnic {
         self.device.attributes().map_err(|e| errno_of(&e))
     }
 
+    /// The table of GIDs at this moment: the address at each place, if there is one.
+    pub fn gids(&self) -> Result<Vec<Option<IpAddr>>, Errno> {
+        Ok(self.gids.now(self.now()?.addresses.iter().map(|own| own.address)))
+    }
+
     /// The address of ours that packets to `to` come from; none if there is no way to it.
-    pub fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
+    pub fn source_for(&self, to: SocketAddr) -> Option<IpAddr> {
         self.device.source_for(to).ok()?
+    }
+
+    /// Whether an address stands for any, as for the kernel's connection manager (`cma_any_addr`): an unspecified one, and one
+    /// of the loopback where the device has none.
+    pub fn is_any(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        ip.is_unspecified() || ip.is_loopback() && self.leads_elsewhere((ip, 0).into()).is_some()
+    }
+
+    /// The address of ours that a loopback address leads to, if that is not one of the loopback.
+    pub fn leads_elsewhere(&self, to: SocketAddr) -> Option<IpAddr> {
+        let own = if to.ip().to_canonical().is_loopback() { self.source_for(to) } else { None };
+        own.filter(|own| !own.is_loopback())
     }
 }
 
@@ -69,6 +90,11 @@ fn load() -> Result<Config, String> {
     Ok(config)
 }
 
+/// For calls that need no device yet, only the prospect of one: programs make channels and identifiers, and fork then.
+pub fn prospect() -> Result<(), Errno> {
+    config().map(|_| ()).ok_or(libc::ENODEV)
+}
+
 /// The device, opened if it is not yet.
 pub fn rnic() -> Result<&'static Rnic, Errno> {
     static OPEN: Mutex<Option<&'static Rnic>> = Mutex::new(None);
@@ -91,7 +117,7 @@ pub fn rnic() -> Result<&'static Rnic, Errno> {
 fn start(config: &'static Config) -> urnic::Result<Rnic> {
     let device = Device::open(config)?;
     let attributes = device.attributes()?;
-    Ok(Rnic { device, attributes, config })
+    Ok(Rnic { device, attributes, config, gids: Gids::default() })
 }
 
 /// What `liburnic.so` calls when the program is about to end without running exit handlers, as kernels close connections
@@ -105,6 +131,39 @@ extern "C" fn urnic_before_exit() {
 #[unsafe(no_mangle)]
 extern "C" fn urnic_control_thread() -> bool {
     urnic::is_control_thread()
+}
+
+/// Whether the settings ask for a port, and this library is the build without ports: `liburnic.so` then looks for the other.
+/// False for broken settings, of which opening the device complains.
+#[unsafe(no_mangle)]
+extern "C" fn urnic_needs_dpdk() -> bool {
+    cfg!(not(feature = "dpdk"))
+        && Config::load(&Sources::process()).is_ok_and(|config| config.port.spec.is_some())
+}
+
+/// Asked by `liburnic.so` for its interface: the Ethernet address and the MTU of a device with a port, which need not be open.
+///
+/// # Safety
+/// The caller's places for the answers.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn urnic_link(mac: *mut [u8; 6], mtu: *mut c_int) {
+    let _ = guarded_anywhere(|| {
+        let config = config().ok_or(libc::ENODEV)?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            mac.write(Device::mac_of(config));
+            mtu.write(config.port.mtu.into());
+        }
+        Ok(())
+    });
+}
+
+/// The number of the interface that an address of the device's is on: of the kernel's, or else of that which `liburnic.so`
+/// shows to programs, whose number it is there. Programs ask for the interface of a number, and zero is none.
+pub fn interface(config: &Config, address: IpAddr) -> u32 {
+    const OURS: u32 = 0x7572_6e00;
+    let none = if config.port.spec.is_some() { OURS } else { 0 };
+    Device::interface_of(config, address).unwrap_or(none)
 }
 
 /// Logs on stderr what `URNIC_LOG` asks for; with the time then, so that the logs of two ends can be put beside each other.

@@ -2,18 +2,24 @@
 
 mod ways;
 
-use ways::{Watched, Way, succeeds};
+use ways::{On, Watched, Way, succeeds, succeeds_on};
+
+/// On a port and on the kernel's sockets, where other parts know of a connection's end.
+fn everywhere(what: &str) {
+    succeeds("events", &[what], Way::DropIn, Watched::Asan);
+    succeeds_on(On::Kernel, "events", &[what], Way::DropIn, Watched::Asan);
+}
 
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_timewait_exit_comes_a_second_later() {
-    succeeds("events", &["timewait"], Way::DropIn, Watched::Asan);
+    everywhere("timewait");
 }
 
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_timewait_exit_follows_its_identifier() {
-    succeeds("events", &["migrate"], Way::DropIn, Watched::Asan);
+    everywhere("migrate");
 }
 
 #[test]
@@ -28,17 +34,17 @@ fn needs_verbs_h_no_event_comes_for_an_identifier_that_is_gone() {
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_no_event_goes_with_a_queue_pair() {
-    succeeds("events", &["queue-pair-first"], Way::DropIn, Watched::Asan);
+    everywhere("queue-pair-first");
 }
 
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_an_identifier_may_go_before_its_queue_pair() {
-    succeeds("events", &["identifier-first"], Way::DropIn, Watched::Asan);
+    everywhere("identifier-first");
 }
 
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_synchronous_identifiers_wait_once() {
-    succeeds("events", &["synchronous"], Way::DropIn, Watched::Asan);
+    everywhere("synchronous");
 }

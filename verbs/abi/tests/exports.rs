@@ -7,10 +7,23 @@ use std::process::Command;
 
 /// What the shim has besides: to show the device's address to programs, to end connections when they end, to leave sockets
 /// of DPDK's alone, and to find functions for the drop-in libraries.
-const INTERPOSED: [&str; 8] =
-    ["getifaddrs", "freeifaddrs", "getaddrinfo", "_exit", "_Exit", "daemon", "socket", "urnic_find"];
+const INTERPOSED: [&str; 13] = [
+    "getifaddrs",
+    "freeifaddrs",
+    "getaddrinfo",
+    "ioctl",
+    "if_nametoindex",
+    "if_indextoname",
+    "if_nameindex",
+    "if_freenameindex",
+    "_exit",
+    "_Exit",
+    "daemon",
+    "socket",
+    "urnic_find",
+];
 /// What the engine has for the shim.
-const INTERNAL: [&str; 2] = ["urnic_before_exit", "urnic_control_thread"];
+const INTERNAL: [&str; 4] = ["urnic_before_exit", "urnic_control_thread", "urnic_link", "urnic_needs_dpdk"];
 
 /// The folder that cargo puts libraries into.
 fn built(package: &str, library: &str) -> PathBuf {

@@ -2,7 +2,7 @@
 
 mod ways;
 
-use ways::{WAYS, Watched, succeeds};
+use ways::{On, WAYS, Watched, Way, succeeds, succeeds_on};
 
 /// Names and interfaces are found through whatever stands before the C library, each of ours shown once; then a connection.
 #[test]
@@ -22,4 +22,20 @@ fn needs_verbs_h_each_way_of_loading_works_with_address_sanitizer() {
             succeeds("loading", &[], way, watched);
         }
     }
+}
+
+/// What `getifaddrs` shows is there for programs that ask in other ways, and is the interface of the device's GIDs.
+#[test]
+#[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
+fn needs_verbs_h_the_interface_is_there_however_programs_ask() {
+    let port = On::Port("10.4.9.1/20");
+    let has = ["10.4.9.1", "255.255.240.0", "10.4.15.255", "1500"];
+    for way in WAYS {
+        for watched in [Watched::No, Watched::Asan, Watched::AsanBehind] {
+            succeeds_on(port, "netdevice", &has, way, watched);
+        }
+    }
+    succeeds_on(On::Port("fd04:9::1/64"), "netdevice", &["-"], Way::DropIn, Watched::Asan);
+    succeeds_on(On::Kernel, "netdevice", &["none"], Way::Preload, Watched::No);
+    succeeds_on(On::Kernel, "netdevice", &["none"], Way::DropIn, Watched::Asan);
 }

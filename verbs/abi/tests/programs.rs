@@ -9,6 +9,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// How long a program may take, in seconds. A bound, not a measurement: the machine may be busy.
 const PATIENCE: u32 = 300;
 
+/// Programs on the kernel's sockets. The others have a port of DPDK's, at whose other end is nobody.
+const ON_KERNEL: [&str; 1] = ["convert"];
+
 /// What DPDK keeps until the process ends.
 const KEPT: &str = "leak:urnic_dataplane\nleak:librte_\n";
 
@@ -79,6 +82,7 @@ fn run_for(name: &str, arguments: &[&str], watched: Watched, patience: u32, log:
     if watched == Watched::Asan {
         compile.args(["-fsanitize=address", "-fno-omit-frame-pointer"]);
     }
+    compile.arg("-I").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"));
     compile.arg(sources.join(name).with_extension("c")).arg("-L").arg(libraries());
     compile.args(["-l:liburnic.so", "-lpthread", "-ldl"]);
     compile.arg(format!("-Wl,-rpath,{}", libraries().display()));
@@ -99,8 +103,11 @@ fn run_for(name: &str, arguments: &[&str], watched: Watched, patience: u32, log:
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_")) {
         command.env_remove(name);
     }
-    command.env("URNIC_MEMORY_HUGEPAGES", "off").env("URNIC_IP", "10.4.9.1/24");
-    command.env("URNIC_PORT", format!("vhost:{}/nobody.sock", folder.path().display()));
+    command.env("URNIC_MEMORY_HUGEPAGES", "off");
+    if !ON_KERNEL.contains(&name) {
+        command.env("URNIC_IP", "10.4.9.1/24");
+        command.env("URNIC_PORT", format!("vhost:{}/nobody.sock", folder.path().display()));
+    }
     // Leaks are told apart by whole stacks.
     command.env("ASAN_OPTIONS", "fast_unwind_on_malloc=0");
     command.env("LSAN_OPTIONS", format!("suppressions={}:print_suppressions=0", kept.display()));
@@ -149,6 +156,21 @@ fn needs_verbs_h_a_process_talks_to_itself() {
     succeeds("hairpin", &[], Watched::Asan);
 }
 
+/// One Read into up to 32 elements, by `ibv_post_send` and `ibv_wr_set_sge_list`.
+#[test]
+#[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
+fn needs_verbs_h_reads_into_lists() {
+    succeeds("reads", &[], Watched::Asan);
+}
+
+/// The functions of `include/urnic.h`.
+#[test]
+#[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
+fn needs_verbs_h_sockets_become_connections() {
+    let printed = succeeds("convert", &[], Watched::Asan);
+    assert!(printed.contains("it listens: convert a socket that it has accepted"), "{printed}");
+}
+
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_threads_are_cancelled() {
@@ -173,7 +195,13 @@ fn needs_verbs_h_forked_children() {
 #[test]
 #[ignore = "needs valgrind, and the headers of rdma-core"]
 fn needs_memcheck_no_program_touches_what_it_must_not() {
-    for (name, arguments) in [("hairpin", &[] as &[&str]), ("calls", &["1"]), ("survive", &["cancel"])] {
+    for (name, arguments) in [
+        ("hairpin", &[] as &[&str]),
+        ("reads", &[]),
+        ("calls", &["1"]),
+        ("convert", &[]),
+        ("survive", &["cancel"]),
+    ] {
         succeeds(name, arguments, Watched::Memcheck);
     }
 }

@@ -1,9 +1,10 @@
 //! Connections: listening, connecting, and the events that tell of both.
 use std::net::{Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use urnic_iwarp::Role;
 use urnic_tcp::{BindId, Patience};
 
 use super::device::DeviceShared;
@@ -13,6 +14,7 @@ use crate::shared::cm::{
     Answers, CmEvent, ConnParam, ConnRequest, EventQueue, EventSink, RequestId, check_patience,
     check_private_data,
 };
+use crate::shared::convert::{ConvertError, Handover};
 use crate::shared::error::{Error, Result};
 
 const FOREIGN: Error = Error::Invalid("the queue pair belongs to another device");
@@ -84,10 +86,100 @@ impl EventChannel {
         self.start(qp, Way { from: Some(bound.id), to: to.into() }, param)
     }
 
+    /// Makes a connected TCP socket the connection of an idle queue pair, after the program has spoken a protocol of its own
+    /// on it: what IT-API calls socket conversion, and RFC 5044 §7.1 the start of MPA by private agreement. Only a device on
+    /// the kernel's sockets can do that.
+    ///
+    /// The two programs agree on where their own octets end, and on which side is the MPA [`Role::Initiator`], whatever side
+    /// has connected: that one sends the MPA Request, and with it the private data of `param`, the other one the Reply, with
+    /// that of its own. Both get [`CmEvent::Established`], with what the peer said, or [`CmEvent::ConnectError`]; an initiator
+    /// also [`CmEvent::Rejected`]. `param.timeout` limits the whole start-up.
+    ///
+    /// `already_read` is what the program has read off the socket behind its own protocol, as the peer's first octets may
+    /// come together with the last ones of the program's: a responder's buffer may have the Request, or a part of it.
+    /// What the program has written and the kernel has not sent goes before the Request.
+    ///
+    /// The socket is the device's from then on, and is closed with the connection, also when the start-up fails or is
+    /// rejected. It may be blocking or not, and have any options: those that would be in the way (`SO_LINGER`,
+    /// `SO_RCVLOWAT`, `TCP_CORK`, `TCP_USER_TIMEOUT`) are reset, the sizes of its buffers stay. Take it out of sets of
+    /// descriptors (epoll) before, and read and write no duplicates of it: octets that they take are lost.
+    ///
+    /// ```
+    /// use std::io::{BufRead, BufReader, Write};
+    /// use std::net::{TcpListener, TcpStream};
+    /// use std::time::Duration;
+    /// use urnic::{CmEvent, Config, ConnParam, Device, QpInit, Role};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let device = Device::open(&Config::default())?;
+    /// let (pd, cq) = (device.alloc_pd(), device.create_cq(16, None)?);
+    /// let init = QpInit {
+    ///     send_cq: &cq,
+    ///     recv_cq: &cq,
+    ///     max_send_wr: 4,
+    ///     max_recv_wr: 4,
+    ///     max_send_sge: 1,
+    ///     max_recv_sge: 1,
+    ///     max_inline: 0,
+    ///     signal_all: true,
+    /// };
+    /// let (asks, answers) = (pd.create_qp(&init)?, pd.create_qp(&init)?);
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let mut client = TcpStream::connect(listener.local_addr()?)?;
+    /// let mut server = BufReader::new(listener.accept()?.0);
+    ///
+    /// // The program's own protocol. The side that speaks last goes second: the Request is what comes next.
+    /// client.write_all(b"let us go on by RDMA\n")?;
+    /// let events = device.create_event_channel()?;
+    /// events.convert(&asks, client, Role::Initiator, &[], &ConnParam::default())?;
+    /// server.read_line(&mut String::new())?;
+    /// // The buffered reader may have read on.
+    /// let already_read = server.buffer().to_vec();
+    /// events.convert(&answers, server.into_inner(), Role::Responder, &already_read, &ConnParam::default())?;
+    /// for _ in [&asks, &answers] {
+    ///     let event = events.wait(Duration::from_secs(10)).ok_or("nothing happens")?;
+    ///     assert!(matches!(event, CmEvent::Established { .. }));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The socket is given back as it was with [`Error::NotConvertible`], with [`Error::NoConversion`] if the device is not on
+    /// the kernel's sockets, with [`Error::NotOurAddress`] if it keeps to another address than the socket's, and with
+    /// the errors of [`connect`](Self::connect).
+    pub fn convert(
+        &self,
+        qp: &Qp,
+        socket: impl Into<OwnedFd>,
+        role: Role,
+        already_read: &[u8],
+        param: &ConnParam,
+    ) -> Result<Connection, ConvertError> {
+        let mut socket = Some(socket.into());
+        let begun = self.hand_over(qp, Handover { socket: &mut socket, already_read, role }, param);
+        match (begun, socket) {
+            (Err(error), Some(socket)) => Err(ConvertError::new(error, socket)),
+            _ => Ok(Connection { qpn: qp.qpn(), device: self.device.clone() }),
+        }
+    }
+
+    fn hand_over(&self, qp: &Qp, handover: Handover<'_>, param: &ConnParam) -> Result<()> {
+        param.check()?;
+        if !Arc::ptr_eq(&qp.pd().shared.device, &self.device) {
+            return Err(FOREIGN);
+        }
+        let events = self.queue.clone();
+        self.device.shard.control(|engine| engine.convert(qp.qpn(), handover, param, events))
+    }
+
     fn start(&self, qp: &Qp, way: Way, param: &ConnParam) -> Result<Connection> {
         param.check()?;
         if !Arc::ptr_eq(&qp.pd().shared.device, &self.device) {
             return Err(FOREIGN);
+        }
+        if let Some(neighbours) = &self.device.neighbours {
+            neighbours.warn(way.to.ip());
         }
         let (qpn, events) = (qp.qpn(), self.queue.clone());
         self.device.shard.control(|engine| engine.connect(qpn, way, param, events))?;
@@ -197,6 +289,14 @@ impl ConnRequest {
         Ok(Connection { qpn: qp.qpn(), device: device.clone() })
     }
 
+    /// Returns the address and port of ours that it has come to.
+    ///
+    /// # Errors
+    /// [`Error::RequestGone`] if the peer gave up.
+    pub fn local(&self) -> Result<SocketAddr> {
+        self.answers.as_ref().ok_or(Error::RequestGone)?.local(self.id)
+    }
+
     /// Refuses, with a message for the peer's application.
     ///
     /// # Errors
@@ -214,6 +314,10 @@ impl Answers for DeviceShared {
             engine.pass();
             engine.accept(request, qpn, param)
         })
+    }
+
+    fn local(&self, request: RequestId) -> Result<SocketAddr> {
+        self.shard.control(|engine| engine.local(request))
     }
 
     fn reject(&self, request: RequestId, private_data: &[u8]) -> Result<()> {

@@ -13,6 +13,7 @@ use crate::api::cm::{Bound, EventChannel};
 use crate::api::cq::{Cq, CqInit};
 use crate::api::events::AsyncEvents;
 use crate::api::inspect::Inspector;
+use crate::api::neighbours::Neighbours;
 use crate::api::pd::{Pd, PdShared};
 use crate::drive::clock::Clock;
 use crate::drive::engine::{Engine, MpaConfig};
@@ -49,6 +50,18 @@ pub(crate) struct DeviceShared {
     lingers: bool,
     /// Tells other processes.
     inspector: Option<Inspector>,
+    /// Addresses that look as if the host had them, and cannot be reached from here.
+    pub(crate) neighbours: Option<Neighbours>,
+}
+
+/// What a device is a part of.
+pub(crate) enum World<'a> {
+    /// A simulation: time may stand still, and nobody else knows of it.
+    Simulation,
+    /// The host, whose addresses it has.
+    Host,
+    /// A network, by a port with addresses that the host's kernel does not have.
+    Network(&'a [Cidr]),
 }
 
 impl DeviceShared {
@@ -97,6 +110,8 @@ pub struct DeviceAttr {
     pub max_qp_wr: u32,
     /// Scatter-gather elements of a work request.
     pub max_sge: u8,
+    /// Scatter-gather elements of a Read, which is one on the wire whatever their number.
+    pub max_sge_rd: u8,
     /// Inline bytes of a work request.
     pub max_inline: u32,
     /// Completion queues.
@@ -139,6 +154,12 @@ impl Device {
         crate::drive::open::mac_of(config)
     }
 
+    /// Returns the number (`if_nametoindex`) of the host's interface that an address of a device as `config` describes it is
+    /// on; `None` where there is none, as on a NIC that the kernel does not drive.
+    pub fn interface_of(config: &Config, address: IpAddr) -> Option<u32> {
+        crate::drive::open::interface_of(config, address)
+    }
+
     /// Opens a device: starts EAL if it does not run yet, opens the port, and starts the engine's thread if
     /// `progress` asks for one.
     ///
@@ -155,7 +176,11 @@ impl Device {
         let core = config.engine.cores.first().copied();
         let shard = Shard::new(engine, doorbells, config.engine.progress, core)?;
         linger_at_exit(&shard);
-        Ok(Self::new(shard, ties, memory, true))
+        let world = match config.port.spec {
+            None => World::Host,
+            Some(_) => World::Network(&config.ip.addresses),
+        };
+        Ok(Self::new(shard, ties, memory, &world))
     }
 
     /// A device whose connections are carried by `transport`. Of `config` the sections `engine`, `mpa` and `ip` count; the last
@@ -193,12 +218,18 @@ impl Device {
         core: Option<usize>,
     ) -> Result<Self> {
         let ties = engine.ties();
-        Ok(Self::new(Shard::new(engine, doorbells, progress, core)?, ties, memory, false))
+        Ok(Self::new(Shard::new(engine, doorbells, progress, core)?, ties, memory, &World::Simulation))
     }
 
-    pub(crate) fn new(shard: Arc<Shard>, ties: Ties, memory: Arc<dyn Allocate>, lingers: bool) -> Self {
+    pub(crate) fn new(shard: Arc<Shard>, ties: Ties, memory: Arc<dyn Allocate>, world: &World<'_>) -> Self {
+        let inspector = match world {
+            World::Simulation => None,
+            World::Host => Inspector::start(&shard, &[]),
+            World::Network(own) => Inspector::start(&shard, own),
+        };
         let shared = DeviceShared {
-            inspector: if lingers { Inspector::start(&shard) } else { None },
+            inspector,
+            neighbours: matches!(world, World::Host).then(Neighbours::default),
             shard,
             events: ties.events,
             clock: ties.clock,
@@ -207,7 +238,7 @@ impl Device {
             cqns: Arc::new(Numbers::new(MAX_CQS)),
             srqns: Arc::new(Numbers::new(MAX_SRQS)),
             scopes: AtomicU32::new(0),
-            lingers,
+            lingers: !matches!(world, World::Simulation),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -232,6 +263,7 @@ impl Device {
             max_qp: MAX_QPS,
             max_qp_wr: MAX_WR,
             max_sge: MAX_SGE,
+            max_sge_rd: MAX_SGE,
             max_inline: MAX_INLINE,
             max_cq: MAX_CQS,
             max_cqe: MAX_CQE,
@@ -302,11 +334,12 @@ impl Device {
         Ok(Cq { shared, device: device.clone() })
     }
 
-    /// Returns the address of the device's that a connection to `to` comes from; `None` if there is no way to it.
+    /// Returns the address of the device's that a connection to `to`, of which the port does not matter, comes from; `None`
+    /// if there is no way to it.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::Interrupted`].
-    pub fn source_for(&self, to: IpAddr) -> Result<Option<IpAddr>> {
+    pub fn source_for(&self, to: SocketAddr) -> Result<Option<IpAddr>> {
         self.shared.shard.control(|engine| Ok(engine.source_for(to)))
     }
 

@@ -12,7 +12,7 @@ use urnic_iwarp::Role;
 use urnic_iwarp::startup::{Negotiated, PeerParams};
 use urnic_tcp::{BindId, Bound};
 
-use crate::api::device::Device;
+use crate::api::device::{Device, World};
 use crate::drive::shard::{Deed, EngineAttr, EngineOps, Shard, Ties, Way};
 use crate::drive::wakeup::Wakeup;
 use crate::shared::cm::{
@@ -82,7 +82,7 @@ pub(crate) fn device(progress: Progress) -> (Device, Arc<Knobs>) {
     let engine = FakeEngine::new(knobs.clone(), doorbells.clone());
     let ties = engine.ties();
     let shard = Shard::new(Box::new(engine), doorbells, progress, None).unwrap();
-    (Device::new(shard, ties, Arc::new(PageAllocator), true), knobs)
+    (Device::new(shard, ties, Arc::new(PageAllocator), &World::Host), knobs)
 }
 
 impl FakeEngine {
@@ -325,6 +325,10 @@ impl EngineOps for FakeEngine {
         Ok(())
     }
 
+    fn local(&mut self, request: RequestId) -> Result<SocketAddr> {
+        self.requests.get(&request).map(|_| (Ipv4Addr::LOCALHOST, 1).into()).ok_or(Error::RequestGone)
+    }
+
     fn reject(&mut self, request: RequestId, private_data: &[u8]) -> Result<()> {
         let (qpn, _) = self.requests.remove(&request).ok_or(Error::RequestGone)?;
         self.knobs.rejected.fetch_add(1, Ordering::SeqCst);
@@ -371,8 +375,8 @@ impl EngineOps for FakeEngine {
         Vec::new()
     }
 
-    fn source_for(&mut self, to: IpAddr) -> Option<IpAddr> {
-        Some(to)
+    fn source_for(&mut self, to: SocketAddr) -> Option<IpAddr> {
+        Some(to.ip())
     }
 
     fn attributes(&self) -> EngineAttr {

@@ -1,7 +1,8 @@
 //! Tells other processes about the connections of this one's devices: `urnic info --connections`.
 //!
 //! Each device has a Unix socket with the abstract name `urnic/PID/N`, which leaves no file behind and is seen in its
-//! network namespace. Who connects as the same user, or as root, gets lines of text, and the socket is closed: `counter
+//! network namespace. Behind it, each after a `/`, come the addresses of a port as it was configured, for those who look
+//! whose an address is (`neighbours`). Who connects as the same user, or as root, gets lines of text, and the socket is closed: `counter
 //! NAME VALUE` for each of [`DeviceAttr::counters`](crate::DeviceAttr::counters), then `connection NAME=VALUE ...` for each
 //! connection. The thread that answers sleeps otherwise, and asks the engine as any other verb does.
 
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
+use urnic_config::Cidr;
+
 use crate::drive::shard::{Shard, with_signals_blocked};
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::quiet::forked;
@@ -23,6 +26,10 @@ use crate::shared::quiet::forked;
 #[cfg(test)]
 mod tests;
 
+/// What all names begin with.
+pub(super) const PREFIX: &str = "urnic/";
+/// Octets of an abstract name (`sun_path` of unix(7), less the zero before it).
+const LONGEST_NAME: usize = 107;
 /// How long somebody who asks may take to read.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -35,10 +42,17 @@ pub(crate) struct Inspector {
 
 impl Inspector {
     /// Starts to answer; a device is none the worse without it.
-    pub(crate) fn start(shard: &Arc<Shard>) -> Option<Self> {
+    /// `own` are the addresses that the kernel of the host does not have.
+    pub(crate) fn start(shard: &Arc<Shard>, own: &[Cidr]) -> Option<Self> {
         static DEVICES: AtomicU32 = AtomicU32::new(0);
         let n = DEVICES.fetch_add(1, Ordering::Relaxed);
-        let name = UnixAddr::from_abstract_name(format!("urnic/{}/{n}", std::process::id())).ok()?;
+        let mut name = format!("{PREFIX}{}/{n}", std::process::id());
+        for own in own.iter().map(|own| own.address.to_string()) {
+            if name.len() + 1 + own.len() <= LONGEST_NAME {
+                name.extend(["/", &own]);
+            }
+        }
+        let name = UnixAddr::from_abstract_name(name).ok()?;
         let listener = UnixListener::bind_addr(&name).ok()?;
         let stopping = Arc::new(AtomicBool::new(false));
         let (end, shard) = (stopping.clone(), Arc::downgrade(shard));

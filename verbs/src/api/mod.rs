@@ -10,6 +10,7 @@ pub(crate) mod fake;
 pub(crate) mod inspect;
 pub(crate) mod mr;
 pub(crate) mod mw;
+mod neighbours;
 pub(crate) mod pd;
 pub(crate) mod qp;
 pub mod simulation;

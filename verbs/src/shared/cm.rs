@@ -102,7 +102,7 @@ pub enum ConnectFailure {
     #[error("the peer closed the connection during the MPA start-up")]
     Reset,
     /// The peer does not speak MPA, or not a version of it that we do.
-    #[error("the peer is no iWARP node: its answer is no MPA start-up frame for our request")]
+    #[error("the peer is no iWARP node: what it sent is no MPA start-up frame for this end")]
     NotIwarp,
     /// The peer's terms cannot be met.
     #[error("the peer's IRD, ORD or RTR terms cannot be met")]
@@ -158,7 +158,8 @@ pub enum CmEvent {
         qpn: u32,
         /// The other end.
         peer: SocketAddr,
-        /// What the peer said, at the side that asked for the connection.
+        /// What the peer said, at the side that asked for the connection, and at both sides of one that was a socket
+        /// ([`EventChannel::convert`](crate::EventChannel::convert)).
         private_data: Vec<u8>,
         /// Reads of the peer that may be outstanding here.
         ird: u16,
@@ -273,6 +274,8 @@ impl EventQueue {
 pub(crate) trait Answers: Send + Sync {
     /// Accepts with an idle queue pair.
     fn accept(&self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<()>;
+    /// Which address and port of ours it has come to.
+    fn local(&self, request: RequestId) -> Result<SocketAddr>;
     /// Refuses.
     fn reject(&self, request: RequestId, private_data: &[u8]) -> Result<()>;
 }

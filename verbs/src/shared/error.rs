@@ -2,6 +2,13 @@
 
 use std::io;
 
+use super::convert::NotConvertible;
+
+/// What a process has too few of, for [`Error::Exhausted`].
+pub(crate) const DESCRIPTORS: &str = "file descriptors; raise their limit (ulimit -n)";
+/// What the system has too little of, likewise.
+pub(crate) const KERNEL_MEMORY: &str = "memory of the kernel's for sockets";
+
 /// What a control verb can answer.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -65,7 +72,9 @@ pub enum Error {
     #[error("{0} is not an address of this device")]
     NotOurAddress(std::net::IpAddr),
     /// Another reservation, a listener or connections have the port.
-    #[error("port {0} is in use")]
+    #[error(
+        "port {0} is in use; on iWARP, RDMA and TCP share ports: a program that serves both by one address needs two"
+    )]
     PortInUse(u16),
     /// The kernel keeps the port for privileged processes.
     #[error(
@@ -79,6 +88,15 @@ pub enum Error {
          gateway or routes"
     )]
     NoRoute(std::net::IpAddr),
+    /// The socket cannot become a connection of the device.
+    #[error("the socket cannot be converted: {0}")]
+    NotConvertible(NotConvertible),
+    /// The device does not take the program's sockets over.
+    #[error(
+        "this device has a TCP of its own and cannot take a socket of the kernel's over: open one on the kernel's sockets \
+         (--port kernel, the default)"
+    )]
+    NoConversion,
     /// The device was opened by the parent process and cannot be used after fork.
     #[error("the device belongs to the parent process; open it anew after exec")]
     Forked,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::error::Result;
@@ -41,6 +42,8 @@ pub enum FaultCause {
 pub struct QpFault {
     /// The queue pair. It is in the terminate or the error state.
     pub qpn: u32,
+    /// The other end of its connection, if it had one.
+    pub peer: Option<SocketAddr>,
     /// Why.
     pub cause: FaultCause,
     /// The same in words, with addresses and lengths where there are some.
@@ -51,7 +54,8 @@ pub struct QpFault {
 
 impl fmt::Display for QpFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "queue pair {}: {}", self.qpn, self.detail)?;
+        let peer = self.peer.map_or(String::new(), |peer| format!(", connected with {peer}"));
+        write!(f, "queue pair {}{peer}: {}", self.qpn, self.detail)?;
         self.terminate.map_or(Ok(()), |terminate| write!(f, "; {terminate}"))
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod channel;
 pub(crate) mod clock;
 pub(crate) mod cm;
 pub(crate) mod connection;
+pub(crate) mod convert;
 pub(crate) mod cq;
 pub(crate) mod doorbell;
 pub(crate) mod error;

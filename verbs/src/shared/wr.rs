@@ -223,7 +223,7 @@ pub struct SendWr<'a> {
     pub wr_id: u64,
     /// What to do.
     pub op: SendOp,
-    /// The local memory: source of a Send or Write, sink of a Read (at most one element) or Atomic (one element of 8 bytes);
+    /// The local memory: source of a Send or Write, sink of a Read, or of an Atomic (one element of 8 bytes);
     /// none for requests about memory.
     pub sges: &'a [Sge],
     /// How.

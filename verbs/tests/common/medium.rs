@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urnic::config::Config;
@@ -294,7 +294,12 @@ impl Transport for Memory {
     type Draft = Vec<u8>;
 
     fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError> {
-        let scope = Scope::of(address.ip(), v6only);
+        let any = match address.ip() {
+            ip if !ip.is_loopback() => ip,
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let scope = Scope::of(any, v6only);
         self.with(|end| {
             if let Scope::One(ip) = scope
                 && !end.addresses.iter().any(|own| own.ip == ip)
@@ -393,6 +398,10 @@ impl Transport for Memory {
 
     fn has_ended(&self, conn: ConnId) -> bool {
         self.of(conn, |half| half.closed && half.unacked == 0)
+    }
+
+    fn local(&self, conn: ConnId) -> Option<SocketAddr> {
+        self.of(conn, |half| Some(half.local))
     }
 
     fn receive(&mut self, now: Time, events: &mut impl Events<Octets>) -> bool {

@@ -1,8 +1,8 @@
 //! Kernel sockets under the engines of a simulation: the octets take real ways, at which the virtual clock looks every few
 //! microseconds of its own.
 
-use std::cell::Cell;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,11 +32,17 @@ const SHIFT: u16 = 20_000;
 struct Net([u8; 2]);
 
 impl Net {
-    /// One that no other test of this process has, and hardly one of another.
-    fn new() -> Self {
+    /// One that no other test has, of this process or another, for as long as the socket is open.
+    fn new() -> (Self, UdpSocket) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        Self([1 + (number >> 8) as u8 % 250, number as u8])
+        let first = std::process::id().wrapping_mul(97);
+        let taken = (0..1000).find_map(|_| {
+            let number = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+            let net = [1 + (number >> 8) as u8 % 250, number as u8];
+            let mark = UdpSocket::bind((Ipv4Addr::new(127, net[0], net[1], 254), SHIFT)).ok()?;
+            Some((Self(net), mark))
+        });
+        taken.expect("a network that nobody has taken")
     }
 
     /// The loopback's address that stands for one of a device.
@@ -68,7 +74,7 @@ impl Net {
 
 thread_local! {
     /// That of the simulation that this thread makes.
-    static NET: Cell<Net> = Cell::new(Net::new());
+    static NET: RefCell<(Net, UdpSocket)> = RefCell::new(Net::new());
 }
 
 /// Device number `index` of a simulation, with its settings as far as they are not about TCP.
@@ -86,7 +92,7 @@ pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Resul
     config.mpa.markers = options.markers;
     config.mpa.rtr = options.rtr;
     (config.mpa.ird, config.mpa.ord) = (128, 128);
-    let net = NET.get();
+    let net = NET.with_borrow(|(net, _)| *net);
     let home = net.real((ip, 0).into()).ip();
     let patience = Patience { keepalive: None, user_timeout: None };
     let inner = OverKernel::new(KernelAddresses::One(home), patience)?.reading(READ);
@@ -200,6 +206,10 @@ impl Transport for Sockets {
 
     fn has_ended(&self, conn: ConnId) -> bool {
         self.inner.has_ended(conn)
+    }
+
+    fn local(&self, conn: ConnId) -> Option<SocketAddr> {
+        Some(self.net.shown(self.inner.local(conn)?))
     }
 
     fn receive(&mut self, now: Time, events: &mut impl Events<Self::Data>) -> bool {

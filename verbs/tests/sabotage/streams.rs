@@ -213,6 +213,10 @@ impl Transport for Unruly {
         self.memory.has_ended(conn)
     }
 
+    fn local(&self, conn: ConnId) -> Option<SocketAddr> {
+        self.memory.local(conn)
+    }
+
     fn next_deadline(&self) -> Option<Time> {
         self.memory.next_deadline()
     }

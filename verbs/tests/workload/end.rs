@@ -107,7 +107,7 @@ pub struct End {
     /// Places at the peer that this end wrote, with what.
     pub written: Vec<(Piece, Vec<u8>)>,
     /// The last Read's sink and what it must have brought.
-    pub last_read: Option<(Piece, Vec<u8>)>,
+    pub last_read: Option<(Vec<Piece>, Vec<u8>)>,
     pub seq: u64,
     pub receive_id: u64,
     pub ops_left: usize,

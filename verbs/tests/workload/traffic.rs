@@ -302,17 +302,24 @@ impl World {
     }
 
     fn read(&mut self, pair: usize, side: usize, from: Piece, mut rkey: u32, data: Vec<u8>) -> Checked<bool> {
-        let gap = self.rng.usize(..5);
-        let Some(place) = self.ends[pair][side].sink.take(gap, from.len) else { return Ok(false) };
+        let (end, rng) = (&mut self.ends[pair][side], &mut self.rng);
+        let (mut places, mut left) = (Vec::new(), from.len);
+        for rest in (0..rng.usize(1..=usize::from(MAX_SGE))).rev() {
+            let part = if rest == 0 { left } else { rng.usize(..=left) };
+            let Some(place) = end.sink.take(rng.usize(..5), part) else { return Ok(false) };
+            places.push(place);
+            left -= part;
+        }
+        rng.shuffle(&mut places);
         let mut addr = self.arenas[1 - side].address(from.at);
-        let mut sges = vec![sge(&self.arenas[side], &place, self.ends[pair][side].sink.key())];
+        let mut sges: Vec<Sge> = places.iter().map(|p| sge(&self.arenas[side], p, end.sink.key())).collect();
         if from.len == 0 {
             (addr, rkey) = (self.rng.u64(..), self.rng.u32(..)); // not looked at (RFC 5040 §5.2)
             if self.rng.bool() {
                 sges.clear();
             }
         }
-        let effect = self.effect(side, vec![place], data.clone());
+        let effect = self.effect(side, places.clone(), data.clone());
         let draft = Draft {
             op: SendOp::Read { addr, rkey },
             sges,
@@ -323,7 +330,7 @@ impl World {
         };
         self.push(pair, side, draft, Some(effect))?;
         if from.len > 0 {
-            self.ends[pair][side].last_read = Some((place, data));
+            self.ends[pair][side].last_read = Some((places, data));
         }
         Ok(true)
     }
@@ -331,9 +338,10 @@ impl World {
     /// Writes what the last Read brings, behind a fence.
     fn post_forward(&mut self, pair: usize, side: usize) -> Checked<bool> {
         let Some((from, data)) = self.ends[pair][side].last_read.take() else { return Ok(false) };
-        let Some(place) = self.ends[pair][1 - side].dst.take(0, from.len) else { return Ok(false) };
+        let Some(place) = self.ends[pair][1 - side].dst.take(0, data.len()) else { return Ok(false) };
         let (addr, rkey) = self.target(pair, side, place);
-        let sges = vec![sge(&self.arenas[side], &from, self.ends[pair][side].sink.key())];
+        let key = self.ends[pair][side].sink.key();
+        let sges = from.iter().map(|p| sge(&self.arenas[side], p, key)).collect();
         let draft = Draft {
             op: SendOp::Write { addr, rkey },
             sges,

@@ -133,3 +133,49 @@ fn connections_follow_each_other_from_one_port() {
     p.a.stack.unbind(bound.id);
     assert!(p.a.stack.bind((ANY, 1023).into(), false).is_ok(), "TIME-WAIT does not keep a reserved port");
 }
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LOOPBACK6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+/// As in Linux's connection manager, `cma_any_addr`: a port has no loopback of its own.
+#[test]
+fn a_loopback_address_stands_for_all_of_its_family() {
+    let mut p = both_families();
+    let v4 = listen(&mut p, LOOPBACK, false);
+    for taken in [ANY, B.into(), Ipv4Addr::new(127, 3, 2, 1).into()] {
+        assert_eq!(p.b.stack.bind((taken, PORT).into(), false), Err(BindError::InUse(PORT)), "{taken}");
+    }
+    let v6only = listen(&mut p, LOOPBACK6, false);
+    assert_eq!(reach(&mut p, (B, PORT).into()), Ok(v4));
+    assert_eq!(reach(&mut p, (v6(B), PORT).into()), Ok(v6only));
+}
+
+/// What B hears when it connects to `to`: the addresses of the two ends.
+fn reach_itself(p: &mut Pair, to: IpAddr) -> (IpAddr, IpAddr) {
+    p.b.seen.events.clear();
+    let to = p.b.stack.destination((to, PORT).into());
+    p.b.stack.connect(p.now, to, 1, &mut p.b.out).unwrap();
+    p.settle();
+    let s = p.b.accepted().expect("it reaches itself");
+    (p.b.stack.local_addr(s).unwrap().ip(), p.b.stack.peer_addr(s).unwrap().ip())
+}
+
+#[test]
+fn loopback_addresses_lead_to_ourselves() {
+    let mut p = both_families();
+    listen(&mut p, ANY6, false);
+    for to in [LOOPBACK, Ipv4Addr::new(127, 255, 255, 254).into(), "::ffff:127.0.0.1".parse().unwrap()] {
+        assert_eq!(reach_itself(&mut p, to), (B.into(), B.into()), "{to}");
+    }
+    assert_eq!(reach_itself(&mut p, LOOPBACK6), (v6(B).into(), v6(B).into()));
+    let other = SocketAddr::from((A, PORT));
+    assert_eq!(p.b.stack.destination(other), other);
+}
+
+#[test]
+fn without_addresses_of_its_family_a_loopback_address_leads_to_the_other() {
+    let mut p = Pair::new(|_| {});
+    let v4 = listen(&mut p, LOOPBACK6, true);
+    assert_eq!(reach(&mut p, (B, PORT).into()), Ok(v4));
+    assert_eq!(reach_itself(&mut p, LOOPBACK6), (B.into(), B.into()));
+}

@@ -26,7 +26,19 @@ const LIBRARIES: [(&str, Option<&str>); 2] =
     [("libibverbs.so.1", None), ("librdmacm.so.1", Some("libibverbs.so.1"))];
 
 /// Functions of the C library that `liburnic.so` stands before, to show the device's address and to end connections.
-const INTERPOSED: [&str; 6] = ["getifaddrs", "freeifaddrs", "getaddrinfo", "_exit", "_Exit", "daemon"];
+const INTERPOSED: [&str; 11] = [
+    "getifaddrs",
+    "freeifaddrs",
+    "getaddrinfo",
+    "ioctl",
+    "if_nametoindex",
+    "if_indextoname",
+    "if_nameindex",
+    "if_freenameindex",
+    "_exit",
+    "_Exit",
+    "daemon",
+];
 
 /// Makes the libraries, in the folder of this profile: `out` is PROFILE/build/PACKAGE/out.
 pub fn make(out: &Path) {

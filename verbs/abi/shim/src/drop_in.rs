@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::{engine, interfaces, leave};
+use crate::{engine, interfaces, leave, netdevice};
 
 /// Where distributions put librdmacm.
 const FOLDERS: [&str; 5] =
@@ -20,6 +20,11 @@ unsafe extern "C" fn urnic_find(name: *const c_char) -> *const c_void {
         b"getifaddrs" => interfaces::drop_in::getifaddrs as *const c_void,
         b"freeifaddrs" => interfaces::drop_in::freeifaddrs as *const c_void,
         b"getaddrinfo" => interfaces::drop_in::getaddrinfo as *const c_void,
+        b"ioctl" => netdevice::drop_in::ioctl as *const c_void,
+        b"if_nametoindex" => netdevice::drop_in::if_nametoindex as *const c_void,
+        b"if_indextoname" => netdevice::drop_in::if_indextoname as *const c_void,
+        b"if_nameindex" => netdevice::drop_in::if_nameindex as *const c_void,
+        b"if_freenameindex" => netdevice::drop_in::if_freenameindex as *const c_void,
         b"_exit" | b"_Exit" => leave::our_exit as *const c_void,
         b"daemon" => leave::our_daemon as *const c_void,
         _ if engine::forwards(name) => engine::function(name),
@@ -43,10 +48,10 @@ fn rdmacm() -> Option<*mut c_void> {
         let found = FOLDERS.iter().map(|folder| Path::new(folder).join("librdmacm.so.1"));
         let mut opened = found.filter(|path| path.exists()).filter_map(|path| open(&path, libc::RTLD_LOCAL));
         opened.next().unwrap_or_else(|| {
-            eprintln!(
-                "urnic: rsockets are functions of librdmacm.so.1, which is not found in {}",
+            engine::complain(&format!(
+                "rsockets are functions of librdmacm.so.1, which is not found in {}",
                 FOLDERS.join(", ")
-            );
+            ));
             0
         })
     });

@@ -1,6 +1,6 @@
 //! From a symbol to the function behind it.
 
-use std::ffi::{CStr, CString, OsStr, c_void};
+use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -82,19 +82,11 @@ pub fn function(name: &CStr) -> *mut c_void {
     function
 }
 
-/// The library behind the symbols, which lies beside this one.
+/// The library behind the symbols.
 fn library() -> *mut c_void {
     static HANDLE: OnceLock<usize> = OnceLock::new();
     *HANDLE.get_or_init(|| {
-        let path = beside().unwrap_or_default().join("liburnic_verbs.so");
-        let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { give_up("its path contains a zero") };
-        // SAFETY: a string that ends; the library's constructors are DPDK's, which only register drivers.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if handle.is_null() {
-            // SAFETY: after a failure, a string that ends.
-            let why = unsafe { CStr::from_ptr(libc::dlerror()) };
-            give_up(&format!("cannot load the library: {}", why.to_string_lossy()));
-        }
+        let handle = choose(&beside().unwrap_or_default()).unwrap_or_else(|why| give_up(&why));
         for (slot, name) in [(&BEFORE_EXIT, c"urnic_before_exit"), (&CONTROL_THREAD, c"urnic_control_thread")]
         {
             // SAFETY: a library that stays loaded, and a string that ends.
@@ -102,6 +94,62 @@ fn library() -> *mut c_void {
         }
         handle as usize
     }) as *mut c_void
+}
+
+/// The library's file.
+const LIBRARY: &str = "liburnic_verbs.so";
+/// The folder of the build with DPDK, where the one beside this library is without.
+const DPDK: &str = "dpdk";
+
+/// Loads the library that lies beside this one, or, if the settings ask for a port and that one has none, the build with
+/// DPDK in the folder below. The first knows the settings, loads everywhere, and starts nothing before it opens a device.
+///
+/// Where the second does not load, the first stays: it fails when the program opens a device, as any call may.
+fn choose(beside: &Path) -> Result<*mut c_void, String> {
+    let library = load(&beside.join(LIBRARY)).map_err(|why| format!("cannot load the library: {why}"))?;
+    // SAFETY: a library that stays loaded, and a string that ends.
+    let needs_dpdk = unsafe { libc::dlsym(library, c"urnic_needs_dpdk".as_ptr()) };
+    // SAFETY: the function of that name, which takes nothing.
+    let needs_dpdk = !needs_dpdk.is_null()
+        && unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> bool>(needs_dpdk)() };
+    let other = beside.join(DPDK).join(LIBRARY);
+    if !needs_dpdk || !other.exists() {
+        return Ok(library);
+    }
+    Ok(load(&other).unwrap_or_else(|why| {
+        complain(&format!(
+            "the settings ask for a port, and the build with DPDK cannot be loaded: {why}. Install DPDK's libraries (Debian, \
+             Ubuntu: apt install librte-meta-all), or leave the port out to use the kernel's sockets"
+        ));
+        library
+    }))
+}
+
+/// Loads a library, or returns the dynamic linker's reason.
+fn load(path: &Path) -> Result<*mut c_void, String> {
+    let name =
+        CString::new(path.as_os_str().as_bytes()).map_err(|_| "its path contains a zero".to_owned())?;
+    // SAFETY: a string that ends; the library's constructors are DPDK's, which only register drivers.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        // SAFETY: after a failure, a string that ends.
+        let why = unsafe { CStr::from_ptr(libc::dlerror()) };
+        return Err(why.to_string_lossy().into_owned());
+    }
+    Ok(handle)
+}
+
+/// The device's Ethernet address and MTU, as the settings have them: the library is loaded, and no device opened.
+pub fn link() -> ([u8; 6], c_int) {
+    let (mut mac, mut mtu) = ([0; 6], 0);
+    // SAFETY: a library that stays loaded, and a string that ends.
+    let function = unsafe { libc::dlsym(library(), c"urnic_link".as_ptr()) };
+    if !function.is_null() {
+        // SAFETY: the function of that name.
+        let ask: extern "C" fn(&mut [u8; 6], &mut c_int) = unsafe { std::mem::transmute(function) };
+        ask(&mut mac, &mut mtu);
+    }
+    (mac, mtu)
 }
 
 /// Functions of the library behind, null until that is loaded.
@@ -148,6 +196,13 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
 
 /// The program asked for what cannot be had: to go on would run another library's code on our objects.
 pub fn give_up(why: &str) -> ! {
-    eprintln!("urnic: {why}");
+    complain(why);
     std::process::exit(1);
+}
+
+/// Says on standard error what is wrong. Nobody may be there to read it, which is no reason to panic.
+pub fn complain(what: &str) {
+    let line = format!("urnic: {what}\n");
+    // SAFETY: so many readable bytes.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }

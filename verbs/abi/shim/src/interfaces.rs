@@ -2,12 +2,14 @@
 //! addresses of interfaces, and the kernel does not know ours.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The name of the interface that stands for the device.
-const NAME: &CStr = c"urnic0";
+pub const NAME: &CStr = c"urnic0";
+/// Its state, as `IFF_` flags.
+pub const FLAGS: c_int = libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_BROADCAST | libc::IFF_MULTICAST;
 
 /// An entry that is put before those of the kernel.
 #[repr(C)]
@@ -19,7 +21,7 @@ struct Entry {
 }
 
 /// The device's addresses, as `urnic run` sets them.
-fn addresses() -> Vec<(IpAddr, u8)> {
+pub fn addresses() -> Vec<(IpAddr, u8)> {
     let text = std::env::var("URNIC_IP").unwrap_or_default();
     let one = |text: &str| {
         let (ip, prefix) = text.split_once('/')?;
@@ -69,7 +71,7 @@ pub fn next(name: &CStr, cache: &Cache) -> *mut c_void {
 }
 
 /// The C library's own definition of a function.
-fn of_libc(name: &CStr) -> *mut c_void {
+pub fn of_libc(name: &CStr) -> *mut c_void {
     // SAFETY: strings that end. The C library is loaded in any case.
     unsafe {
         let libc = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
@@ -78,7 +80,7 @@ fn of_libc(name: &CStr) -> *mut c_void {
 }
 
 /// What `find` finds, looked for once.
-fn cached(cache: &Cache, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
+pub fn cached(cache: &Cache, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
     let known = cache.load(Ordering::Acquire);
     if !known.is_null() {
         return known;
@@ -89,10 +91,10 @@ fn cached(cache: &Cache, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
 }
 
 /// A place for a function that was found.
-type Cache = AtomicPtr<c_void>;
+pub type Cache = AtomicPtr<c_void>;
 
 /// Nothing was looked for yet.
-const fn unknown() -> Cache {
+pub const fn unknown() -> Cache {
     AtomicPtr::new(ptr::null_mut())
 }
 
@@ -127,11 +129,16 @@ unsafe fn getifaddrs_by(real: *mut c_void, list: *mut *mut libc::ifaddrs) -> c_i
     }
 }
 
+/// The mask of an IPv4 network.
+pub fn mask4(prefix: u8) -> Ipv4Addr {
+    u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0).into()
+}
+
 fn entry(ip: IpAddr, prefix: u8, next: *mut libc::ifaddrs) -> Box<Entry> {
     let (mask, broadcast) = match ip {
         IpAddr::V4(ip) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
-            (IpAddr::V4(mask.into()), Some(IpAddr::V4((u32::from(ip) | !mask).into())))
+            let mask = mask4(prefix);
+            (IpAddr::V4(mask), Some(IpAddr::V4(ip | !mask)))
         }
         IpAddr::V6(_) => {
             let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
@@ -149,8 +156,7 @@ fn entry(ip: IpAddr, prefix: u8, next: *mut libc::ifaddrs) -> Box<Entry> {
     });
     entry.base.ifa_next = next;
     entry.base.ifa_name = NAME.as_ptr().cast_mut();
-    entry.base.ifa_flags =
-        (libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_BROADCAST | libc::IFF_MULTICAST) as u32;
+    entry.base.ifa_flags = FLAGS as u32;
     entry.base.ifa_addr = (&raw mut entry.address).cast();
     entry.base.ifa_netmask = (&raw mut entry.mask).cast();
     if broadcast.is_some() {

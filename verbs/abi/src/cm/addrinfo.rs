@@ -7,7 +7,11 @@ use crate::ffi::*;
 use crate::live::{self, Kind};
 use crate::rnic::config;
 
-/// The family that the device's addresses are of.
+/// The name has no address of the family; glibc's number.
+const EAI_ADDRFAMILY: c_int = -9;
+
+/// The family that names are looked up in first: that of the port's addresses. On the kernel's sockets it is IPv4, as a name
+/// of the host's own has addresses of both, and servers listen at those of IPv4 unless told otherwise.
 fn family() -> c_int {
     let own = config().map_or(&[][..], |config| &config.ip.addresses);
     let (v4, v6) = (own.iter().any(|a| a.address.is_ipv4()), own.iter().any(|a| a.address.is_ipv6()));
@@ -110,10 +114,16 @@ unsafe extern "C" fn rdma_getaddrinfo(
             unsafe { res.write(echo(hints.ok_or(libc::EINVAL)?)?) };
             return Ok(0);
         }
-        let wishes = wishes(hints);
+        let mut wishes = wishes(hints);
         let mut found: *mut libc::addrinfo = std::ptr::null_mut();
         // SAFETY: the program's strings.
-        let answer = unsafe { libc::getaddrinfo(node, service, &wishes, &mut found) };
+        let mut answer = unsafe { libc::getaddrinfo(node, service, &wishes, &mut found) };
+        let of_another = [libc::EAI_NONAME, libc::EAI_NODATA, EAI_ADDRFAMILY].contains(&answer);
+        if of_another && hints.is_none_or(|h| h.ai_flags & RAI_FAMILY == 0) {
+            wishes.ai_family = libc::AF_UNSPEC;
+            // SAFETY: as above.
+            answer = unsafe { libc::getaddrinfo(node, service, &wishes, &mut found) };
+        }
         if answer != 0 {
             set_errno(match answer {
                 libc::EAI_SYSTEM => last_errno(),

@@ -11,7 +11,7 @@ use crate::call::{Errno, fails, number, pointer, quiet, zero};
 use crate::ffi::*;
 use crate::inbox::{Inbox, read_count};
 use crate::live::{self, Kind};
-use crate::rnic::rnic;
+use crate::rnic::prospect;
 
 /// What `rdma_event_channel` points to.
 #[repr(C)]
@@ -33,10 +33,12 @@ pub fn inbox(channel: *mut rdma_event_channel) -> Result<Arc<Inbox<Pending>>, Er
     hub().channel(channel as usize).ok_or(libc::EBADF)
 }
 
+/// Its descriptor can be waited on from now on. The device is opened by the first identifier that is bound or resolved: what
+/// a program makes before it forks is good in the child.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     pointer(|| {
-        rnic()?;
+        prospect()?;
         Ok(Channel::create()?.cast())
     })
 }
@@ -160,21 +162,21 @@ unsafe fn child(
     mut request: urnic::ConnRequest,
     wishes: (u8, u8),
 ) -> Result<*mut Id, Errno> {
-    let rnic = rnic()?;
     connector()?.adopt(&mut request);
     // SAFETY: the caller's promise.
     let from = unsafe { &*listener };
     let channel = if from.is_sync() { std::ptr::null_mut() } else { from.base.channel };
     let id = Id::create(channel, from.base.context, from.base.ps)?;
-    let port = from.state().address.map_or(0, |address| address.port());
     // SAFETY: just made, and nobody else knows it.
     unsafe {
         Id::settle(id)?;
         let route = &mut (*id).base.route;
-        let peer = request.peer();
-        let own = rnic.source_for(peer.ip()).unwrap_or(rnic.attributes.ip);
-        place(&mut route.dst_addr, &sockaddr(peer));
-        place(&mut route.src_addr, &sockaddr((own, port).into()));
+        place(&mut route.dst_addr, &sockaddr(request.peer()));
+        // The program hears of its end if it is gone.
+        let own = request.local().ok().or_else(|| from.state().address);
+        if let Some(own) = own {
+            place(&mut route.src_addr, &sockaddr(own));
+        }
         let mut state = (*id).state();
         state.wishes = wishes;
         state.request = Some(request);

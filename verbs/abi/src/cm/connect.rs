@@ -13,6 +13,7 @@ use crate::call::{Errno, deref, errno_of, number, zero};
 use crate::ffi::*;
 use crate::ibv::qp::{Pair, by_number, pair};
 use crate::live::{self, Kind};
+use crate::log;
 use crate::rnic::rnic;
 
 /// Requests that may wait if the program does not say how many, as with the kernel.
@@ -43,7 +44,8 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
         let number = hub().listener(this.as_ptr());
         let sink = device.create_event_sink(Box::new(move |event| dispatch_to(number, event)));
         let sink = sink.map_err(|e| errno_of(&e))?;
-        let listener = sink.listen_at(bound, backlog).map_err(|e| errno_of(&e))?;
+        let listener = sink.listen_at(bound, backlog).inspect_err(log::no_address);
+        let listener = listener.map_err(|e| errno_of(&e))?;
         this.state().listener = Some((listener, sink));
         tracing::debug!("listening at {address}");
         Ok(())
@@ -54,7 +56,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
 ///
 /// # Safety
 /// The queue pair is not destroyed meanwhile.
-unsafe fn queue_pair<'a>(id: &Id, param: Option<&rdma_conn_param>) -> Result<&'a Pair, Errno> {
+pub unsafe fn queue_pair<'a>(id: &Id, param: Option<&rdma_conn_param>) -> Result<&'a Pair, Errno> {
     let qp = match (id.base.qp.is_null(), param) {
         (false, _) => id.base.qp,
         (true, Some(param)) => by_number(param.qp_num).ok_or(libc::EINVAL)?,
@@ -77,18 +79,28 @@ unsafe fn bytes<'a>(data: *const c_void, len: u8) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(data.cast(), len.into()) }
 }
 
+/// What a program asks for of a connection.
+///
+/// # Safety
+/// The private data is there.
+pub unsafe fn terms(id: &Id, param: Option<&rdma_conn_param>) -> ConnParam {
+    let mut terms = ConnParam { timeout: PATIENCE, ..ConnParam::default() };
+    terms.private_data.clone_from(&id.state().connect_data);
+    if let Some(param) = param {
+        // SAFETY: the caller's promise.
+        terms.private_data.extend_from_slice(unsafe { bytes(param.private_data, param.private_data_len) });
+        (terms.ird, terms.ord) = (param.responder_resources.into(), param.initiator_depth.into());
+    }
+    terms
+}
+
 fn connect(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
     // SAFETY: null, or an identifier and the program's parameters.
     let (this, param) = unsafe { (id_of(id)?, param.as_ref()) };
     // SAFETY: the program does not destroy the queue pair meanwhile.
     let pair = unsafe { queue_pair(this, param) }?;
-    let mut terms = ConnParam { timeout: PATIENCE, ..ConnParam::default() };
-    terms.private_data.clone_from(&this.state().connect_data);
-    if let Some(param) = param {
-        // SAFETY: the program's data.
-        terms.private_data.extend_from_slice(unsafe { bytes(param.private_data, param.private_data_len) });
-        (terms.ird, terms.ord) = (param.responder_resources.into(), param.initiator_depth.into());
-    }
+    // SAFETY: the program's data.
+    let terms = unsafe { terms(this, param) };
     // SAFETY: the identifier's own storage.
     let to = unsafe { address((&raw const this.base.route.dst_addr).cast()) }.map_err(|_| libc::EINVAL)?;
     hub().tie(pair.qp.qpn(), this.as_ptr());

@@ -8,7 +8,7 @@ use super::qp::{create, rdma_destroy_qp, rdma_destroy_srq};
 use super::resolve::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
 use crate::call::{Errno, deref, last_errno, number, set_errno, zero};
 use crate::ffi::*;
-use crate::rnic::rnic;
+use crate::rnic::prospect;
 
 /// A synchronous identifier of the kind that an address's entry asks for.
 fn begin(res: *const rdma_addrinfo) -> Result<*mut Id, Errno> {
@@ -17,7 +17,7 @@ fn begin(res: *const rdma_addrinfo) -> Result<*mut Id, Errno> {
     if res.ai_port_space != RDMA_PS_TCP || res.ai_qp_type != IBV_QPT_RC {
         return Err(libc::EOPNOTSUPP);
     }
-    rnic()?;
+    prospect()?;
     let id = Id::create(std::ptr::null_mut(), std::ptr::null_mut(), res.ai_port_space)?;
     if !res.ai_connect.is_null() {
         // SAFETY: the entry's data.

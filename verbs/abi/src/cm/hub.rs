@@ -9,10 +9,12 @@ use std::time::Duration;
 use urnic::{Bound, CmEvent, ConnRequest, ConnectFailure, DisconnectReason, EventChannel};
 
 use super::id::Id;
+use super::resolve::address;
 use crate::call::{Errno, errno_of};
 use crate::ffi::*;
 use crate::ibv::qp::{self, Ends};
 use crate::inbox::Inbox;
+use crate::log;
 use crate::rnic::rnic;
 
 /// An event that the program has not fetched.
@@ -255,6 +257,8 @@ fn dispatch(event: CmEvent) {
             (qpn, What::plain(event, -errno))
         }
         CmEvent::Disconnected { qpn, reason } => {
+            let terminate = qp::with_pair(qpn, |pair| pair.qp.terminate()).flatten();
+            log::disconnected(qpn, peer_of(qpn), reason, terminate);
             let status = match reason {
                 DisconnectReason::LinkLost | DisconnectReason::TimedOut => -libc::ETIMEDOUT,
                 _ => 0,
@@ -267,6 +271,14 @@ fn dispatch(event: CmEvent) {
     if let Some(id) = hub.tied(qpn) {
         hub.tell(id, what);
     }
+}
+
+/// Whom a queue pair is connected to.
+fn peer_of(qpn: u32) -> Option<SocketAddr> {
+    let hub = hub();
+    let id = hub.tied(qpn)?;
+    // SAFETY: tied identifiers are registered, and leave under the lock.
+    unsafe { address((&raw const (*id).base.route.dst_addr).cast()) }.ok()
 }
 
 /// As the kernel tells of the failures of an iWARP connection.

@@ -14,7 +14,7 @@ use crate::ibv::context;
 use crate::inbox::Inbox;
 use crate::ledger::Ledger;
 use crate::live::{self, Kind};
-use crate::rnic::{PORT, rnic};
+use crate::rnic::{PORT, prospect, rnic};
 
 /// What `rdma_cm_id` points to.
 ///
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn rdma_create_id(
         if id.is_null() || ps != RDMA_PS_TCP {
             return Err(if ps == RDMA_PS_TCP { libc::EINVAL } else { libc::EOPNOTSUPP });
         }
-        rnic()?;
+        prospect()?;
         // SAFETY: the program's place for the answer.
         unsafe { id.write(Id::create(channel, context, ps)?.cast()) };
         Ok(())

@@ -3,6 +3,7 @@
 mod addrinfo;
 mod channel;
 mod connect;
+mod convert;
 mod endpoint;
 mod hub;
 mod id;

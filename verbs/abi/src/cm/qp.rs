@@ -9,6 +9,7 @@ use crate::ffi::*;
 use crate::ibv::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::ibv::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::ibv::qp::{ibv_create_qp, ibv_destroy_qp};
+use crate::ibv::qp_ex::{extend, is_extended};
 use crate::ibv::srq::{ibv_create_srq, ibv_destroy_srq};
 use crate::live::{self, Kind};
 
@@ -100,12 +101,14 @@ unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, init: *mut ibv_qp_in
         unsafe {
             let plain = init.cast::<ibv_qp_init_attr>();
             let init = deref(init)?;
-            if init.comp_mask & !IBV_QP_INIT_ATTR_PD != 0 {
-                return Err(libc::EOPNOTSUPP);
-            }
+            let extended = is_extended(init)?;
             let given = init.comp_mask & IBV_QP_INIT_ATTR_PD != 0;
             // The extended structure begins like the plain one.
-            create(id, if given { init.pd } else { std::ptr::null_mut() }, &mut *plain)
+            create(id, if given { init.pd } else { std::ptr::null_mut() }, &mut *plain)?;
+            if extended {
+                extend((*id).qp);
+            }
+            Ok(())
         }
     })
 }

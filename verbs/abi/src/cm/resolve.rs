@@ -1,13 +1,14 @@
 //! Addresses: which are ours, and which can be reached.
 
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
 use super::hub::hub;
 use super::id::{Id, complete, id_of};
 use crate::call::{Errno, errno_of, zero};
 use crate::ffi::*;
+use crate::log;
 use crate::rnic::rnic;
 
 /// An address as C writes it, in host form. An IPv6 address that stands for an IPv4 one is that.
@@ -25,8 +26,11 @@ pub unsafe fn address(addr: *const libc::sockaddr) -> Result<SocketAddr, Errno> 
             }
             libc::AF_INET6 => {
                 let sin6 = &*addr.cast::<libc::sockaddr_in6>();
-                let ip = Ipv6Addr::from(sin6.sin6_addr.s6_addr);
-                Ok(SocketAddr::new(ip.to_canonical(), u16::from_be(sin6.sin6_port)))
+                let (ip, port) = (Ipv6Addr::from(sin6.sin6_addr.s6_addr), u16::from_be(sin6.sin6_port));
+                Ok(match ip.to_canonical() {
+                    IpAddr::V4(ip) => (ip, port).into(),
+                    IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, sin6.sin6_scope_id).into(),
+                })
             }
             _ => Err(libc::EAFNOSUPPORT),
         }
@@ -37,6 +41,7 @@ pub unsafe fn address(addr: *const libc::sockaddr) -> Result<SocketAddr, Errno> 
 pub fn sockaddr(addr: SocketAddr) -> libc::sockaddr_storage {
     // SAFETY: zeros are values of all members.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let scope = if let SocketAddr::V6(addr) = addr { addr.scope_id() } else { 0 };
     match addr.ip().to_canonical() {
         IpAddr::V4(ip) => {
             let sin = libc::sockaddr_in {
@@ -54,13 +59,24 @@ pub fn sockaddr(addr: SocketAddr) -> libc::sockaddr_storage {
                 sin6_port: addr.port().to_be(),
                 sin6_flowinfo: 0,
                 sin6_addr: libc::in6_addr { s6_addr: ip.octets() },
-                sin6_scope_id: 0,
+                sin6_scope_id: scope,
             };
             // SAFETY: as above.
             unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(sin6) };
         }
     }
     storage
+}
+
+/// Our address with the link of the peer's, if that is one of a link alone (RFC 4007 §6).
+fn on_the_link_of(peer: SocketAddr, own: SocketAddr) -> SocketAddr {
+    match (peer, own) {
+        (SocketAddr::V6(peer), SocketAddr::V6(mut own)) if own.ip().is_unicast_link_local() => {
+            own.set_scope_id(peer.scope_id());
+            own.into()
+        }
+        _ => own,
+    }
 }
 
 /// Puts an address into an identifier.
@@ -83,7 +99,10 @@ fn bind(id: *mut rdma_cm_id, to: SocketAddr) -> Result<(), Errno> {
     let shared = if reuse { hub().shared(to, v6only) } else { None };
     let bound = match shared {
         Some(bound) => bound,
-        None => Arc::new(rnic.device.bind(to, v6only).map_err(|e| errno_of(&e))?),
+        None => {
+            let bound = rnic.device.bind(to, v6only).inspect_err(log::no_address);
+            Arc::new(bound.map_err(|e| errno_of(&e))?)
+        }
     };
     if reuse {
         hub().share(v6only, &bound);
@@ -97,7 +116,7 @@ fn bind(id: *mut rdma_cm_id, to: SocketAddr) -> Result<(), Errno> {
     unsafe {
         place(&mut (*id).route.src_addr, &sockaddr(address));
         // Listeners on any address have no device.
-        if !to.ip().is_unspecified() {
+        if !rnic.is_any(to.ip()) {
             Id::settle(id.cast())?;
         }
     }
@@ -132,12 +151,16 @@ fn resolve(id: *mut rdma_cm_id, src: *const libc::sockaddr, dst: *const libc::so
         // SAFETY: the program's address.
         bind(id, unsafe { address(src) }?)?;
     }
-    let own = rnic.source_for(to.ip()).ok_or(libc::ENETUNREACH)?;
-    let port = this.state().address.map_or(0, |address| address.port());
+    let to = rnic.leads_elsewhere(to).map_or(to, |own| SocketAddr::new(own, to.port()));
+    let routed = rnic.source_for(to).ok_or(libc::ENETUNREACH)?;
+    let bound = this.state().address;
+    let own = bound.map(|bound| bound.ip()).filter(|own| !rnic.is_any(*own)).unwrap_or(routed);
+    let port = bound.map_or(0, |address| address.port());
+    let own = on_the_link_of(to, (own, port).into());
     // SAFETY: an identifier that nobody else uses during this call, as the program promises.
     unsafe {
         Id::settle(id.cast())?;
-        place(&mut (*id).route.src_addr, &sockaddr((own, port).into()));
+        place(&mut (*id).route.src_addr, &sockaddr(own));
         place(&mut (*id).route.dst_addr, &sockaddr(to));
     }
     this.tell(RDMA_CM_EVENT_ADDR_RESOLVED);
@@ -210,3 +233,6 @@ unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: null or an identifier.
     unsafe { id_of(id) }.map_or(0, |id| port_of(&id.base.route.dst_addr))
 }
+
+#[cfg(test)]
+mod tests;

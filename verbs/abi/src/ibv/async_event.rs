@@ -9,10 +9,16 @@ use super::{channel, qp, srq};
 use crate::call::{fails, number, quiet};
 use crate::ffi::*;
 use crate::inbox::read_count;
+use crate::log;
 use crate::rnic::PORT;
 
 /// Takes an event from the engine.
 pub fn dispatch(event: AsyncEvent) {
+    if let AsyncEvent::QpFatal(fault) | AsyncEvent::QpRequestError(fault) | AsyncEvent::QpAccessError(fault) =
+        &event
+    {
+        log::failed(fault);
+    }
     match event {
         AsyncEvent::QpFatal(fault) => of_qp(fault.qpn, IBV_EVENT_QP_FATAL),
         AsyncEvent::QpRequestError(fault) => of_qp(fault.qpn, IBV_EVENT_QP_REQ_ERR),

@@ -12,7 +12,7 @@ pub mod names;
 pub mod pd;
 mod post;
 pub mod qp;
-mod qp_ex;
+pub mod qp_ex;
 mod query;
 pub mod srq;
 mod unsupported;

@@ -21,6 +21,16 @@ use crate::rnic::PORT;
 
 /// Inline bytes that every queue pair takes.
 const LEAST_INLINE: u32 = 64;
+/// Those of a short send queue, and most of a long one's, taken together: memory that is there from the first inline request on.
+const SHORT_INLINE: u32 = 512;
+const ALL_INLINE: u32 = 64 << 10;
+
+/// The inline bytes that a queue pair takes without having been asked for them. Some programs post a few bytes inline without
+/// asking for room. libfabric makes a queue pair of one request, asks for two bytes, and takes what it gets as the largest
+/// message that can be injected.
+fn unasked_inline(max_send_wr: u32) -> u32 {
+    (ALL_INLINE / max_send_wr.max(1)).clamp(LEAST_INLINE, SHORT_INLINE)
+}
 
 /// What whoever makes connections does when a queue pair of one ends.
 pub struct Ends {
@@ -121,8 +131,7 @@ pub fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut Pair,
         max_recv_wr: init.cap.max_recv_wr,
         max_send_sge: sges(init.cap.max_send_sge)?,
         max_recv_sge: sges(init.cap.max_recv_sge)?,
-        // Some programs post a few bytes inline without asking for room.
-        max_inline: init.cap.max_inline_data.max(LEAST_INLINE),
+        max_inline: init.cap.max_inline_data.max(unasked_inline(init.cap.max_send_wr)),
         signal_all: init.sq_sig_all != 0,
     };
     // SAFETY: null or a shared queue.

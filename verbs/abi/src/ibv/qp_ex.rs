@@ -25,9 +25,9 @@ struct Request {
     inline: Option<Vec<u8>>,
 }
 
-/// What this device's queue pairs can be asked for: all but Send with immediate data, segmentation offload and atomic
-/// writes.
-const OPS: u64 = 0x3ff & !(1 << 3);
+/// What this device's queue pairs can be asked for: all but segmentation offload, flushes and atomic writes. Programs ask for
+/// Send with immediate data by habit; iWARP has none, so that it is refused when it is posted.
+const OPS: u64 = 0x3ff;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
@@ -39,11 +39,30 @@ unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     }
 }
 
+/// Whether the queue pair that is asked for has the extended interface.
+pub fn is_extended(init: &ibv_qp_init_attr_ex) -> Result<bool, Errno> {
+    const KNOWN: u32 = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let flagged = init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0;
+    let extended = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+    if init.comp_mask & !KNOWN != 0 || flagged || extended && init.send_ops_flags & !OPS != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    Ok(extended)
+}
+
+/// Gives a queue pair the extended interface.
+///
+/// # Safety
+/// A queue pair of ours that nobody uses yet.
+pub unsafe fn extend(qp: *mut ibv_qp) {
+    // SAFETY: the caller's promise.
+    fill(unsafe { &mut (*qp.cast::<Pair>()).base });
+}
+
 pub unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    const KNOWN: u32 = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     pointer(|| {
         let plain = init.cast::<ibv_qp_init_attr>();
         // SAFETY: null or the program's.
@@ -51,21 +70,14 @@ pub unsafe extern "C" fn create_qp_ex(
         if context.is_null() || init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
             return Err(libc::EINVAL);
         }
-        let flagged = init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0;
-        if init.comp_mask & !KNOWN != 0 || flagged {
-            return Err(libc::EOPNOTSUPP);
-        }
-        let extended = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-        if extended && init.send_ops_flags & !OPS != 0 {
-            return Err(libc::EOPNOTSUPP);
-        }
+        let extended = is_extended(init)?;
         // SAFETY: it begins like the plain one, of which only members are read and written.
-        let made = qp::create(init.pd, unsafe { &mut *plain })?;
+        let made = qp::create(init.pd, unsafe { &mut *plain })?.cast();
         if extended {
-            // SAFETY: just made, and nobody else uses it yet.
-            fill(unsafe { &mut (*made).base });
+            // SAFETY: just made.
+            unsafe { extend(made) };
         }
-        Ok(made.cast())
+        Ok(made)
     })
 }
 

@@ -8,6 +8,7 @@ use urnic_config::PortSpec;
 use super::context::{Context, context_of};
 use crate::call::{Errno, number, status};
 use crate::ffi::*;
+use crate::gids::gid;
 use crate::rnic::{self, PORT};
 
 /// "urn".
@@ -42,7 +43,7 @@ fn device_attr(context: &Context) -> Result<ibv_device_attr, Errno> {
             | IBV_DEVICE_MEM_WINDOW_TYPE_2B,
 
         max_sge: now.max_sge.into(),
-        max_sge_rd: 1,
+        max_sge_rd: now.max_sge_rd.into(),
         max_cq: limit(now.max_cq),
         max_cqe: limit(now.max_cqe),
         max_mr: limit(now.max_mr),
@@ -144,7 +145,7 @@ pub unsafe extern "C" fn query_port(
             state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
             max_mtu: 5,
             active_mtu: mtu,
-            gid_tbl_len: c_int::try_from(now.addresses.len()).unwrap_or(1),
+            gid_tbl_len: c_int::try_from(context.rnic.gids()?.len()).unwrap_or(c_int::MAX),
             max_msg_sz: u32::MAX,
             pkey_tbl_len: 1,
             active_width: 2, // 4x
@@ -180,15 +181,6 @@ pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut
     })
 }
 
-/// The table's entries: the addresses, those of IPv4 as IPv6 writes them.
-fn gids(context: &Context) -> Result<Vec<ibv_gid>, Errno> {
-    let of = |address: &urnic::Cidr| match address.address {
-        IpAddr::V4(ip) => ibv_gid { raw: ip.to_ipv6_mapped().octets() },
-        IpAddr::V6(ip) => ibv_gid { raw: ip.octets() },
-    };
-    Ok(context.rnic.now()?.addresses.iter().map(of).collect())
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_gid(
     context: *mut ibv_context,
@@ -203,23 +195,28 @@ unsafe extern "C" fn ibv_query_gid(
         if port != PORT || to.is_null() {
             return Err(libc::EINVAL);
         }
-        let gid = gids(context)?.into_iter().nth(index).ok_or(libc::EINVAL)?;
+        let place = context.rnic.gids()?.into_iter().nth(index).ok_or(libc::EINVAL)?;
+        // A place that is vacant has the GID of zeros, as with a kernel.
+        let gid = place.map_or(ibv_gid { raw: [0; 16] }, gid);
         // SAFETY: the program's place for the answer.
         unsafe { to.write(gid) };
         Ok(0)
     })
 }
 
+/// The entries of the table, without what is vacant.
 fn gid_entries(context: &Context) -> Result<Vec<ibv_gid_entry>, Errno> {
     // A type that means an IP address, as the kernel says of iWARP devices too.
-    let entry = |(i, gid)| ibv_gid_entry {
-        gid,
-        gid_index: i as u32,
-        port_num: PORT.into(),
-        gid_type: 0,
-        ndev_ifindex: 0,
+    let entry = |(i, place): (usize, Option<IpAddr>)| {
+        place.map(|address| ibv_gid_entry {
+            gid: gid(address),
+            gid_index: i as u32,
+            port_num: PORT.into(),
+            gid_type: 0,
+            ndev_ifindex: rnic::interface(context.rnic.config, address),
+        })
     };
-    Ok(gids(context)?.into_iter().enumerate().map(entry).collect())
+    Ok(context.rnic.gids()?.into_iter().enumerate().filter_map(entry).collect())
 }
 
 #[unsafe(no_mangle)]
@@ -237,7 +234,8 @@ unsafe extern "C" fn _ibv_query_gid_ex(
         if port != u32::from(PORT) || entry.is_null() || flags != 0 || size == 0 {
             return Err(libc::EINVAL);
         }
-        let answer = gid_entries(context)?.into_iter().nth(index as usize).ok_or(libc::ENODATA)?;
+        let answer =
+            gid_entries(context)?.into_iter().find(|entry| entry.gid_index == index).ok_or(libc::ENODATA)?;
         // SAFETY: the program says that it has `size` bytes for the answer.
         unsafe { copy_out((&raw const answer).cast(), size_of_val(&answer), entry.cast(), size) };
         Ok(())
@@ -283,7 +281,7 @@ unsafe extern "C" fn ibv_query_gid_type(
 ) -> c_int {
     number(|| {
         // SAFETY: null or an open context.
-        let gids = gids(unsafe { context_of(context) }?)?;
+        let gids = unsafe { context_of(context) }?.rnic.gids()?;
         if port != PORT || index as usize >= gids.len() || kind.is_null() {
             return Err(libc::EINVAL);
         }

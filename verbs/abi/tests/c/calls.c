@@ -3,6 +3,7 @@
  *
  *   calls THREADS */
 #include "harness.h"
+#include "urnic.h"
 
 /* What was called. */
 static const char *called[256];
@@ -384,6 +385,16 @@ static void queue_pairs(struct ibv_context *context, void *memory)
 	CHECK(qp->pd == pd && qp->send_cq == cq && qp->state == IBV_QPS_RESET && qp->qp_type == IBV_QPT_RC);
 	FAILS(ibv_destroy_cq(cq), EBUSY);
 	FAILS(ibv_dealloc_pd(pd), EBUSY);
+	/* Inline bytes that were not asked for: many where the queue is short, as libfabric looks for them. */
+	static const uint32_t inline_bytes[][3] = { { 1, 2, 512 }, { 1, 0, 512 }, { 128, 0, 512 }, { 256, 0, 256 }, { 4096, 8, 64 },
+		{ 4096, 600, 600 }, { 1, 4096, 4096 } };
+	for (size_t i = 0; i < sizeof inline_bytes / sizeof *inline_bytes; i++) {
+		struct ibv_qp_init_attr probe = qp_like(cq);
+		probe.cap.max_send_wr = inline_bytes[i][0];
+		probe.cap.max_inline_data = inline_bytes[i][1];
+		OK(ibv_destroy_qp(SOME(ibv_create_qp(pd, &probe))));
+		CHECK(probe.cap.max_inline_data == inline_bytes[i][2]);
+	}
 	NONE(ibv_create_qp(NULL, &init), EINVAL);
 	NONE(ibv_create_qp(pd, NULL), EINVAL);
 	struct ibv_qp_init_attr wrong = qp_like(NULL);
@@ -436,7 +447,7 @@ static void queue_pairs(struct ibv_context *context, void *memory)
 	send.opcode = IBV_WR_SEND_WITH_IMM;
 	FAILS(ibv_post_send(qp, &send, &bad), EOPNOTSUPP);
 	send.opcode = IBV_WR_RDMA_READ;
-	send.num_sge = 2;
+	send.num_sge = 3;
 	FAILS(ibv_post_send(qp, &send, &bad), EINVAL);
 	send.num_sge = -1;
 	FAILS(ibv_post_send(qp, &send, &bad), EINVAL);
@@ -516,7 +527,17 @@ static void queue_pairs(struct ibv_context *context, void *memory)
 	ibv_wr_start(qpx);
 	OK(ibv_wr_complete(qpx));
 	OK(ibv_destroy_qp(qp));
-	ex.send_ops_flags = IBV_QP_EX_WITH_SEND_WITH_IMM;
+	/* What programs ask for by habit, and what only those ask for that need it. */
+	ex.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE |
+		IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ;
+	qp = SOME(ibv_create_qp_ex(context, &ex));
+	qpx = SOME(ibv_qp_to_qp_ex(qp));
+	ibv_wr_start(qpx);
+	ibv_wr_send_imm(qpx, 0);
+	ibv_wr_set_sge(qpx, mr->lkey, (uintptr_t)memory, 8);
+	FAILS(ibv_wr_complete(qpx), EOPNOTSUPP);
+	OK(ibv_destroy_qp(qp));
+	ex.send_ops_flags = IBV_QP_EX_WITH_TSO;
 	NONE(ibv_create_qp_ex(context, &ex), EOPNOTSUPP);
 	ex.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD;
 	NONE(ibv_create_qp_ex(context, &ex), EOPNOTSUPP);
@@ -783,6 +804,14 @@ static void identifiers(void)
 	struct ibv_qp_init_attr_ex ex = { .qp_type = IBV_QPT_RC, .cap = init.cap };
 	OK(C(rdma_create_qp_ex)(id, &ex));
 	rdma_destroy_qp(id);
+	CHECK(!id->qp);
+	ex = (struct ibv_qp_init_attr_ex){ .qp_type = IBV_QPT_RC, .cap = init.cap, .comp_mask = IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM };
+	OK(rdma_create_qp_ex(id, &ex));
+	CHECK(ibv_qp_to_qp_ex(id->qp));
+	rdma_destroy_qp(id);
+	ex.send_ops_flags = IBV_QP_EX_WITH_TSO;
+	FAILS(rdma_create_qp_ex(id, &ex), EOPNOTSUPP);
 	ex.comp_mask = IBV_QP_INIT_ATTR_XRCD;
 	FAILS(rdma_create_qp_ex(id, &ex), EOPNOTSUPP);
 	FAILS(rdma_create_qp_ex(id, NULL), EINVAL);
@@ -863,6 +892,33 @@ static void endpoints(void)
 	FAILS(rdma_create_ep(&id, &active, NULL, &init), EINVAL);
 }
 
+/* A device on a port has no sockets to convert: `convert.c` does that on one that has. */
+static void conversions(void)
+{
+	struct sockaddr_in sin = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof sin;
+	int listener = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
+	OK(bind(listener, (struct sockaddr *)&sin, len));
+	OK(listen(listener, 1));
+	OK(getsockname(listener, (struct sockaddr *)&sin, &len));
+	OK(connect(fd, (struct sockaddr *)&sin, len));
+	struct rdma_event_channel *channel = SOME(rdma_create_event_channel());
+	struct rdma_cm_id *id;
+	struct ibv_qp_init_attr init = qp_like(NULL);
+	OK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	FAILS(C(urnic_convert)(id, fd, URNIC_INITIATOR, NULL, 0, NULL), EINVAL);
+	OK(C(urnic_resolve_socket)(id, fd));
+	OK(rdma_create_qp(id, NULL, &init));
+	FAILS(urnic_convert(id, fd, URNIC_INITIATOR, NULL, 0, NULL), EOPNOTSUPP);
+	FAILS(urnic_convert(id, fd, URNIC_RESPONDER, "MPA", 3, NULL), EOPNOTSUPP);
+	rdma_destroy_qp(id);
+	OK(rdma_destroy_id(id));
+	rdma_destroy_event_channel(channel);
+	IS(send(fd, "still ours", 10, 0), 10);
+	OK(close(fd));
+	OK(close(listener));
+}
+
 /* What only makes sense with a connection. */
 static void connections(void)
 {
@@ -917,6 +973,7 @@ static void *all(void *arg)
 	addresses();
 	identifiers();
 	endpoints();
+	conversions();
 	connections();
 	OK(ibv_close_device(context));
 	free(memory);

@@ -272,27 +272,56 @@ static int novelty(const int *order)
 	return new;
 }
 
+/* The next order in the dictionary of orders, and the first after the last. */
+static void next_order(int *order)
+{
+	int i = KINDS - 2, j = KINDS - 1;
+	while (i >= 0 && order[i] > order[i + 1])
+		i--;
+	while (i >= 0 && order[j] < order[i])
+		j--;
+	if (i >= 0) {
+		int swap = order[i];
+		order[i] = order[j];
+		order[j] = swap;
+	}
+	for (i++, j = KINDS - 1; i < j; i++, j--) {
+		int swap = order[i];
+		order[i] = order[j];
+		order[j] = swap;
+	}
+}
+
 /* As many orders as it takes to try each object with each possible rest of the others; or as many as are wanted. */
 static void orders(const char *seed, int wanted)
 {
 	int order[KINDS] = { PD, MR, MW, CHANNEL, CQ, SRQ, QP, ID, EVENTS };
-	int runs = 0, dull = 0;
+	int runs = 0, all = 1;
 	random_state = strtoull(seed, NULL, 0) * 2654435769u + 1;
 	listen_here();
-	while (wanted ? runs < wanted : dull < 20000) {
+	/* At random, those that try much, until such are rare. */
+	for (int dull = 0; wanted ? runs < wanted : dull < 300;) {
 		for (int i = KINDS - 1; i > 0; i--) {
 			int j = chance(i + 1), swap = order[i];
 			order[i] = order[j];
 			order[j] = swap;
 		}
-		/* First those that try much. */
-		if (!wanted && novelty(order) < (dull < 300 ? 4 : 1)) {
+		if (!wanted && novelty(order) < 4) {
 			dull++;
 			continue;
 		}
 		one_order(order);
 		runs++;
-		dull = dull < 300 ? 0 : 300;
+		dull = 0;
+	}
+	/* Then, of all that there are, those that try anything new. */
+	for (int i = 2; i <= KINDS; i++)
+		all *= i;
+	for (int i = 0; !wanted && i < all; i++, next_order(order)) {
+		if (!novelty(order))
+			continue;
+		one_order(order);
+		runs++;
 	}
 	int situations = 0;
 	for (unsigned left = 0; left < 1 << KINDS; left++)

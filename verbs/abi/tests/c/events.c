@@ -28,9 +28,39 @@ static void take_both(struct rdma_event_channel *channel, enum rdma_cm_event_typ
 	}
 }
 
+/* Whatever has ended the connection: one side, the other, an error of one, a Terminate of one. */
+static void timewait_of_every_end(void)
+{
+	for (int way = 0; way < 4; way++) {
+		struct link l;
+		struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
+		struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
+		link_up(&l);
+		wr.wr.rdma.remote_addr = (uintptr_t)l.memory[1];
+		wr.wr.rdma.rkey = ~l.mr[1]->rkey;
+		if (way == 0)
+			OK(rdma_disconnect(l.server));
+		else if (way == 1)
+			OK(ibv_modify_qp(l.client->qp, &error, IBV_QP_STATE));
+		else if (way == 2)
+			OK(ibv_modify_qp(l.server->qp, &error, IBV_QP_STATE));
+		else
+			OK(post(l.client, l.mr[0], 0, 8, &wr));
+		take_both(l.channel, RDMA_CM_EVENT_DISCONNECTED, l.client, l.server);
+		double told = now();
+		OK(rdma_disconnect(l.client));
+		OK(rdma_disconnect(l.server));
+		CHECK(!event_within(l.channel, 0.5));
+		take_both(l.channel, RDMA_CM_EVENT_TIMEWAIT_EXIT, l.client, l.server);
+		CHECK(now() - told >= 0.9);
+		link_free(&l);
+	}
+}
+
 /* A second or more behind the end of the connection, for both ends. */
 static void timewait(void)
 {
+	timewait_of_every_end();
 	struct link l;
 	link_up(&l);
 	OK(rdma_disconnect(l.client));

@@ -52,12 +52,12 @@ static inline void failed(const char *file, int line, const char *what, long ans
 		failed(__FILE__, __LINE__, #call, 0, errno); \
 	some_; })
 
-/* The device's address, as `urnic run` gives it, and a port of this thread's choice. */
+/* The device's address, as `urnic run` gives it, or the host's own where there is none; and a port of this thread's choice. */
 static inline struct sockaddr_in own_address(int port)
 {
 	struct sockaddr_in sin = { .sin_family = AF_INET, .sin_port = htons(port) };
 	char text[64];
-	snprintf(text, sizeof text, "%s", getenv("URNIC_IP"));
+	snprintf(text, sizeof text, "%s", getenv("URNIC_IP") ? getenv("URNIC_IP") : "127.0.0.1/8");
 	*strchr(text, '/') = 0;
 	CHECK(inet_pton(AF_INET, text, &sin.sin_addr) == 1);
 	return sin;
@@ -105,6 +105,11 @@ static inline struct ibv_qp_init_attr qp_like(struct ibv_cq *cq)
 		.cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 2, .max_recv_sge = 2, .max_inline_data = 64 } };
 }
 
+/* How an end of a link gets its queue pair, unless the program says otherwise. */
+#ifndef LINK_QP
+#define LINK_QP(id, init) OK(rdma_create_qp(id, NULL, init))
+#endif
+
 static inline void link_end(struct link *l, int end, struct rdma_cm_id *id)
 {
 	l->cq[end] = SOME(ibv_create_cq(id->verbs, 64, NULL, NULL, 0));
@@ -112,21 +117,15 @@ static inline void link_end(struct link *l, int end, struct rdma_cm_id *id)
 	l->mr[end] = SOME(ibv_reg_mr(id->pd, l->memory[end], SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 		IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND));
 	struct ibv_qp_init_attr init = qp_like(l->cq[end]);
-	OK(rdma_create_qp(id, NULL, &init));
+	LINK_QP(id, &init);
 }
 
-static inline void link_up(struct link *l)
+/* With a channel and a listening identifier that are there. */
+static inline void link_at(struct link *l, struct sockaddr *to)
 {
-	struct sockaddr_in any = own_address(0), to;
 	struct rdma_conn_param param = { .responder_resources = 4, .initiator_depth = 4, .private_data = "hello", .private_data_len = 5 };
-	l->channel = SOME(rdma_create_event_channel());
-	OK(rdma_create_id(l->channel, &l->listener, l, RDMA_PS_TCP));
-	OK(rdma_bind_addr(l->listener, (struct sockaddr *)&any));
-	OK(rdma_listen(l->listener, 4));
-	to = any;
-	to.sin_port = rdma_get_src_port(l->listener);
 	OK(rdma_create_id(l->channel, &l->client, l, RDMA_PS_TCP));
-	OK(rdma_resolve_addr(l->client, NULL, (struct sockaddr *)&to, 2000));
+	OK(rdma_resolve_addr(l->client, NULL, to, 2000));
 	take_event(l->channel, RDMA_CM_EVENT_ADDR_RESOLVED);
 	OK(rdma_resolve_route(l->client, 2000));
 	take_event(l->channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
@@ -143,7 +142,20 @@ static inline void link_up(struct link *l)
 	take_event(l->channel, RDMA_CM_EVENT_ESTABLISHED);
 }
 
-static inline void link_free(struct link *l)
+static inline void link_up(struct link *l)
+{
+	struct sockaddr_in any = own_address(0), to;
+	l->channel = SOME(rdma_create_event_channel());
+	OK(rdma_create_id(l->channel, &l->listener, l, RDMA_PS_TCP));
+	OK(rdma_bind_addr(l->listener, (struct sockaddr *)&any));
+	OK(rdma_listen(l->listener, 4));
+	to = any;
+	to.sin_port = rdma_get_src_port(l->listener);
+	link_at(l, (struct sockaddr *)&to);
+}
+
+/* All but what `link_at` has found there. */
+static inline void link_ends_free(struct link *l)
 {
 	struct rdma_cm_id *ids[2] = { l->client, l->server };
 	for (int end = 0; end < 2; end++) {
@@ -153,11 +165,16 @@ static inline void link_free(struct link *l)
 		OK(rdma_destroy_id(ids[end]));
 		free(l->memory[end]);
 	}
+}
+
+static inline void link_free(struct link *l)
+{
+	link_ends_free(l);
 	OK(rdma_destroy_id(l->listener));
 	rdma_destroy_event_channel(l->channel);
 }
 
-static inline void link_down(struct link *l)
+static inline void link_part(struct link *l)
 {
 	struct rdma_cm_event *event;
 	OK(rdma_disconnect(l->client));
@@ -168,7 +185,14 @@ static inline void link_down(struct link *l)
 		told += event->event == RDMA_CM_EVENT_DISCONNECTED;
 		OK(rdma_ack_cm_event(event));
 	}
-	link_free(l);
+	link_ends_free(l);
+}
+
+static inline void link_down(struct link *l)
+{
+	link_part(l);
+	OK(rdma_destroy_id(l->listener));
+	rdma_destroy_event_channel(l->channel);
 }
 
 /* Posts one request over some of the memory of an end. */

@@ -52,8 +52,25 @@ pub fn libraries() -> &'static Path {
     })
 }
 
+/// What a program's device is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// A port of DPDK's with these addresses, at whose other end is nobody.
+    Port(&'static str),
+    /// The kernel's sockets, with all of the host's addresses.
+    Kernel,
+}
+
+/// Where programs run that do not say.
+const PORT: On = On::Port("10.4.9.1/24");
+
 /// Compiles a program and runs it in one of the ways.
 pub fn run(name: &str, arguments: &[&str], way: Way, watched: Watched) -> Output {
+    run_on(PORT, name, arguments, way, watched)
+}
+
+/// The same on a device of the caller's choice.
+pub fn run_on(on: On, name: &str, arguments: &[&str], way: Way, watched: Watched) -> Output {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().expect("a folder");
@@ -91,8 +108,11 @@ pub fn run(name: &str, arguments: &[&str], way: Way, watched: Watched) -> Output
         command.env_remove(name);
     }
     command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD");
-    command.env("URNIC_MEMORY_HUGEPAGES", "off").env("URNIC_IP", "10.4.9.1/24");
-    command.env("URNIC_PORT", format!("vhost:{}/nobody.sock", folder.path().display()));
+    command.env("URNIC_MEMORY_HUGEPAGES", "off");
+    if let On::Port(addresses) = on {
+        command.env("URNIC_IP", addresses);
+        command.env("URNIC_PORT", format!("vhost:{}/nobody.sock", folder.path().display()));
+    }
     // Leaks are told apart by whole stacks. Signal stacks are taken away when a thread ends, on what is left of the stack of
     // one that is cancelled.
     let leaks = u8::from(watched != Watched::AsanNoLeaks);
@@ -115,11 +135,16 @@ pub fn text(output: &Output) -> String {
 
 /// Runs a program, which has to reach its end. Answers what it printed.
 pub fn succeeds(name: &str, arguments: &[&str], way: Way, watched: Watched) -> String {
-    let output = run(name, arguments, way, watched);
+    succeeds_on(PORT, name, arguments, way, watched)
+}
+
+/// The same on a device of the caller's choice.
+pub fn succeeds_on(on: On, name: &str, arguments: &[&str], way: Way, watched: Watched) -> String {
+    let output = run_on(on, name, arguments, way, watched);
     let printed = text(&output);
     assert!(
         output.status.success() && printed.lines().any(|l| l == "done"),
-        "{name} {arguments:?} {way:?} {watched:?}: {}: {printed}",
+        "{name} {arguments:?} {way:?} {watched:?} {on:?}: {}: {printed}",
         output.status
     );
     printed

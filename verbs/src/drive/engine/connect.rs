@@ -10,7 +10,7 @@ use crate::drive::transport::{Data, Transport};
 use crate::shared::cm::{
     CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue, RequestId, Terms,
 };
-use crate::shared::error::Error;
+use crate::shared::error::{DESCRIPTORS, Error, KERNEL_MEMORY};
 use crate::shared::qp::QpState;
 use crate::shared::source::Source;
 use crate::shared::waiting::Waiting;
@@ -23,7 +23,7 @@ use urnic_iwarp::startup::{
     StartupError,
 };
 use urnic_iwarp::{Role, Rtr, Stream, Terminate};
-use urnic_tcp::{BindId, ConnId, ConnectError, ListenError};
+use urnic_tcp::{BindId, ConnId, ConnectError, ListenError, Time};
 
 /// A listening port.
 pub(super) struct Listener {
@@ -47,7 +47,7 @@ impl<D: Data> Core<D> {
     }
 
     /// What we bring to it as Responder.
-    fn reply_offer<'a>(&self, param: &'a ConnParam) -> Offer<'a> {
+    pub(super) fn reply_offer<'a>(&self, param: &'a ConnParam) -> Offer<'a> {
         Offer {
             crc: self.mpa.crc,
             markers: self.mpa.markers,
@@ -182,6 +182,16 @@ impl<D: Data> Core<D> {
                 }
                 None
             }
+            Phase::Expecting { qp, responder, .. } => {
+                let qp = *qp;
+                match responder.receive(octets) {
+                    Ok(Request::NeedMore) => {}
+                    Ok(Request::Arrived(peer, private_data)) => self.answer(index, &peer, private_data),
+                    // MPA-64: no Reply, just the end of the connection.
+                    Err(_) => self.connect_failed(index, qp, ConnectFailure::NotIwarp),
+                }
+                None
+            }
             // MPA-91: octets behind the Request and before our Reply.
             Phase::Pending { .. } => {
                 self.dismiss(index, Farewell::Fin);
@@ -218,7 +228,7 @@ impl<D: Data> Core<D> {
     }
 
     /// Enters RDMA mode.
-    fn open(
+    pub(super) fn open(
         &mut self,
         index: EndpointIndex,
         qp: QpIndex,
@@ -289,7 +299,7 @@ impl<D: Data> Core<D> {
         let (peer, events) = (endpoint.peer, Arc::clone(&endpoint.events));
         match std::mem::replace(&mut endpoint.phase, Phase::Closing) {
             Phase::Requesting { qp, request, .. }
-                if request.rev == 2 && request.rtr.is_none() && !request.heard =>
+                if request.rev == 2 && request.rtr.is_none() && !request.heard && !request.converted =>
             {
                 let mut request = request;
                 request.rev = 1;
@@ -323,11 +333,9 @@ impl<D: Data> Core<D> {
         self.end_startup(index, Farewell::Fin, Some(CmEvent::ConnectError { qpn: qpn.0, reason }));
     }
 
-    /// The application does not want the connection any more that it has asked for.
+    /// The application no longer wants the connection that it has asked for.
     pub(super) fn give_up_connecting(&mut self, index: EndpointIndex) {
-        if let Some(&(Phase::Connecting { qp, .. } | Phase::Requesting { qp, .. })) =
-            self.endpoints.get(index).map(|e| &e.phase)
-        {
+        if let Some((qp, _)) = self.endpoints.get(index).and_then(|e| e.phase.wanted()) {
             let qpn = self.release_qp(qp);
             let event = CmEvent::ConnectError { qpn: qpn.0, reason: ConnectFailure::Aborted };
             self.end_startup(index, Farewell::Reset, Some(event));
@@ -345,12 +353,10 @@ impl<D: Data> Core<D> {
         self.farewell(index, farewell);
     }
 
-    /// The start-up exchange of an active connection has taken too long.
+    /// The start-up exchange of a connection that the program wants has taken too long.
     pub(super) fn startup_timed_out(&mut self, index: EndpointIndex) {
-        if let Some(Phase::Connecting { qp, .. } | Phase::Requesting { qp, .. }) =
-            self.endpoints.get(index).map(|e| &e.phase)
-        {
-            let qpn = self.release_qp(*qp);
+        if let Some((qp, _)) = self.endpoints.get(index).and_then(|e| e.phase.wanted()) {
+            let qpn = self.release_qp(qp);
             let event = CmEvent::ConnectError { qpn: qpn.0, reason: ConnectFailure::TimedOut };
             self.end_startup(index, Farewell::Reset, Some(event));
         }
@@ -379,6 +385,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         self.transport.listen(at, backlog).map_err(|e| match e {
             ListenError::NotReserved => Error::Invalid("an address that listens already"),
             ListenError::InUse(port) => Error::PortInUse(port),
+            ListenError::NoMemory => Error::Exhausted(KERNEL_MEMORY),
         })?;
         self.core.listeners.insert(at, Listener { events, backlog: Waiting::of_listener(backlog) });
         Ok(())
@@ -404,26 +411,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     ) -> Result<(), Error> {
         let qp = self.core.idle_qp(qpn)?;
         let now = self.now();
-        let mpa = &self.core.mpa;
-        let request = Box::new(Attempt {
-            from: way.from,
-            private_data: param.private_data.clone(),
-            ird: param.ird.min(mpa.ird),
-            ord: param.ord.min(mpa.ord),
-            rtr: rtr_kinds(param.rtr.unwrap_or(mpa.rtr)),
-            rev: mpa.rev,
-            patience: param.patience,
-            deadline: now + param.timeout.min(Duration::from_secs(3600)),
-            second_try: false,
-            heard: false,
-        });
-        if request.rtr.is_some() && request.rev < 2 {
-            return Err(Error::Invalid("an RTR, which needs MPA revision 2"));
-        }
-        // Checked now, so that the caller hears of it at once.
-        Initiator::new(&self.core.request_offer(&request)).map_err(refused)?;
+        let request = Box::new(self.core.attempt(now, way.from, param)?);
         let deadline = request.deadline;
-        let to = way.to;
+        let to = self.transport.destination(way.to);
         let index = self.core.add_endpoint(None, to, events, Phase::Connecting { qp, request }).index;
         if let Err(error) = self.open_connection(index) {
             self.core.endpoints.remove(index);
@@ -432,9 +422,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 ConnectError::Address(_) => Error::Invalid("the address is not that of a host's port"),
                 ConnectError::Family(_) => Error::Invalid("the peer's address and ours are of two families"),
                 ConnectError::InUse(port) => Error::PortInUse(port),
-                ConnectError::NoDescriptor => {
-                    Error::Exhausted("file descriptors; raise their limit (ulimit -n)")
-                }
+                ConnectError::NoDescriptor => Error::Exhausted(DESCRIPTORS),
                 ConnectError::NoPort | ConnectError::TooMany => Error::Exhausted("connections or ports"),
             });
         }
@@ -506,7 +494,35 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 }
 
 impl<D: Data> Core<D> {
-    fn idle_qp(&self, qpn: Qpn) -> Result<QpIndex, Error> {
+    /// What the application asks for, checked now, so that it hears at once of what cannot be.
+    pub(super) fn attempt(
+        &self,
+        now: Time,
+        from: Option<BindId>,
+        param: &ConnParam,
+    ) -> Result<Attempt, Error> {
+        let mpa = &self.mpa;
+        let attempt = Attempt {
+            from,
+            private_data: param.private_data.clone(),
+            ird: param.ird.min(mpa.ird),
+            ord: param.ord.min(mpa.ord),
+            rtr: rtr_kinds(param.rtr.unwrap_or(mpa.rtr)),
+            rev: mpa.rev,
+            patience: param.patience,
+            deadline: now + startup_limit(param),
+            second_try: false,
+            heard: false,
+            converted: false,
+        };
+        if attempt.rtr.is_some() && attempt.rev < 2 {
+            return Err(Error::Invalid("an RTR, which needs MPA revision 2"));
+        }
+        Initiator::new(&self.request_offer(&attempt)).map_err(refused)?;
+        Ok(attempt)
+    }
+
+    pub(super) fn idle_qp(&self, qpn: Qpn) -> Result<QpIndex, Error> {
         let qp = self.known(qpn)?;
         match self.qps.get(qp) {
             Some(core) if core.endpoint.is_none() && core.state() == QpState::Idle => Ok(qp),
@@ -515,13 +531,18 @@ impl<D: Data> Core<D> {
         }
     }
 
-    fn pending(&self, request: RequestId) -> Result<EndpointIndex, Error> {
+    pub(super) fn pending(&self, request: RequestId) -> Result<EndpointIndex, Error> {
         let index = self.endpoints.find(names::requested(request)).ok_or(Error::RequestGone)?;
         match self.endpoints.get(index) {
             Some(e) if matches!(e.phase, Phase::Pending { .. }) => Ok(index),
             _ => Err(Error::RequestGone),
         }
     }
+}
+
+/// How long a start-up may take that the application has asked for.
+pub(super) fn startup_limit(param: &ConnParam) -> Duration {
+    param.timeout.min(Duration::from_secs(3600))
 }
 
 /// The RTR kinds to offer.

@@ -2,7 +2,7 @@
 
 use super::crowd::Seat;
 use super::names::QpIndex;
-use crate::shared::cm::{CmEvent, EventQueue};
+use crate::shared::cm::{CmEvent, ConnParam, EventQueue};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use urnic_iwarp::startup::{Initiator, Responder, RtrKinds};
@@ -74,6 +74,8 @@ pub(super) enum Phase {
     Requesting { qp: QpIndex, initiator: Box<Initiator>, request: Box<Attempt> },
     /// Passive side: the MPA Request is awaited.
     Awaiting { responder: Box<Responder> },
+    /// Passive side: the MPA Request is awaited on a socket that was converted, and answered at once.
+    Expecting { qp: QpIndex, responder: Box<Responder>, answer: Box<ConnParam> },
     /// Passive side: the application has the request and decides.
     Pending { responder: Box<Responder> },
     /// RDMA mode, with the queue pair at this index.
@@ -82,6 +84,19 @@ pub(super) enum Phase {
     Dismissed,
     /// Nothing more is to be said; what arrives is acknowledged and discarded until the connection closes.
     Closing,
+}
+
+impl Phase {
+    /// Returns the queue pair of a start-up that the program wants, and whether it is the second try.
+    pub(super) fn wanted(&self) -> Option<(QpIndex, bool)> {
+        match self {
+            Phase::Connecting { qp, request } | Phase::Requesting { qp, request, .. } => {
+                Some((*qp, request.second_try))
+            }
+            Phase::Expecting { qp, .. } => Some((*qp, false)),
+            _ => None,
+        }
+    }
 }
 
 /// What the application asked for in `connect`.
@@ -103,6 +118,8 @@ pub(super) struct Attempt {
     pub(super) second_try: bool,
     /// Octets of a Reply have come.
     pub(super) heard: bool,
+    /// The connection was a socket of the program's, for which there is no second one.
+    pub(super) converted: bool,
 }
 
 /// How we end a connection.

@@ -4,12 +4,16 @@ use super::Core;
 use super::endpoint::{Endpoint, Phase};
 use super::names::{EndpointIndex, QpIndex};
 use super::qp::{QpCore, ReceiveSide, receive_scopes};
+use super::read_list;
 use super::teardown::Why;
 use crate::drive::transport::{Data, Events};
 use crate::shared::events::AsyncEvent;
 use crate::shared::memory::{Access, MrFault, MrTable};
 use crate::shared::qp::QpShared;
+use crate::shared::queue::WrNumber;
+use crate::shared::scope::Scopes;
 use crate::shared::wc::{Wc, WcFlags, WcOpcode};
+use crate::shared::wr::Sge;
 use std::net::SocketAddr;
 use urnic_iwarp::{
     AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, ReadFault, RecvFault, Rest, Sink,
@@ -38,6 +42,35 @@ enum Target {
     Memory(*mut u8),
     /// The scatter list of the receive in hand, from this offset on.
     Scatter(u32),
+    /// The scatter list of this Read of ours, from this offset on.
+    Listed(WrNumber, u32),
+}
+
+/// Calls `f` with each piece (address, length, place in the range) of `[offset, offset + len)` of a scatter list.
+#[inline]
+fn pieces(
+    table: &MrTable,
+    sges: &[Sge],
+    scopes: Scopes,
+    offset: u32,
+    len: u32,
+    mut f: impl FnMut(*mut u8, u32, u32),
+) -> Result<(), MrFault> {
+    let (mut base, mut at) = (0u64, 0u32);
+    for sge in sges {
+        let end = base + u64::from(sge.len);
+        let want = u64::from(offset) + u64::from(at);
+        if at < len && want < end {
+            let skip = want - base;
+            let n = (end - want).min(u64::from(len - at)) as u32;
+            let span =
+                table.resolve(sge.lkey, scopes, Access::LOCAL_WRITE, sge.addr.wrapping_add(skip), n)?;
+            f(span.ptr, n, at);
+            at += n;
+        }
+        base = end;
+    }
+    if at == len { Ok(()) } else { Err(MrFault::Bounds) }
 }
 
 impl QpSink<'_> {
@@ -48,36 +81,32 @@ impl QpSink<'_> {
         self.overflow |= self.shared.recv_cq.push(wc).is_err();
     }
 
-    /// Calls `f` with each piece (address, length, place in the range) of `[offset, offset + len)` of the
-    /// scatter list of the receive in hand.
-    fn scatter(
+    /// Calls `f` with the [`pieces`] of the receive in hand.
+    fn scatter(&self, offset: u32, len: u32, f: impl FnMut(*mut u8, u32, u32)) -> Result<(), MrFault> {
+        let Some(view) = self.rx.oldest(&self.shared.recv) else { return Err(MrFault::InvalidStag) };
+        pieces(self.table, view.sges, receive_scopes(self.shared), offset, len, f)
+    }
+
+    /// The same for Read `number` of ours.
+    fn listed(
         &self,
+        number: WrNumber,
         offset: u32,
         len: u32,
-        mut f: impl FnMut(*mut u8, u32, u32) -> Result<(), MrFault>,
+        f: impl FnMut(*mut u8, u32, u32),
     ) -> Result<(), MrFault> {
-        let Some(view) = self.rx.oldest(&self.shared.recv) else { return Err(MrFault::InvalidStag) };
-        let scopes = receive_scopes(self.shared);
-        let (mut base, mut at) = (0u64, 0u32);
-        for sge in view.sges {
-            let end = base + u64::from(sge.len);
-            let want = u64::from(offset) + u64::from(at);
-            if at < len && want < end {
-                let skip = want - base;
-                let n = (end - want).min(u64::from(len - at)) as u32;
-                let span = self.table.resolve(
-                    sge.lkey,
-                    scopes,
-                    Access::LOCAL_WRITE,
-                    sge.addr.wrapping_add(skip),
-                    n,
-                )?;
-                f(span.ptr, n, at)?;
-                at += n;
-            }
-            base = end;
-        }
-        if at == len { Ok(()) } else { Err(MrFault::Bounds) }
+        let Some(view) = self.shared.send.peek(number) else { return Err(MrFault::InvalidStag) };
+        pieces(self.table, view.sges, self.shared.scopes, offset, len, f)
+    }
+
+    /// The place of `len` octets at the tagged offset `to` of the list of a Read. The stream has found that they are the
+    /// next octets of the oldest outstanding one (RDMAP-39).
+    #[inline(never)]
+    fn list_target(&self, to: u64, len: u32) -> Result<Target, MrFault> {
+        let (number, offset) = read_list::place(to);
+        let mut whole = None;
+        self.listed(number, offset, len, |ptr, n, _| whole = (n == len).then_some(ptr))?;
+        Ok(whole.map_or(Target::Listed(number, offset), Target::Memory))
     }
 }
 
@@ -92,6 +121,10 @@ impl Sink for QpSink<'_> {
         };
         match self.table.resolve(stag, self.shared.scopes, need, to, len) {
             Ok(span) => Ok(Target::Memory(span.ptr)),
+            // The STag of lists names no memory, so all other segments have been placed by now, or refused.
+            Err(MrFault::InvalidStag) if op == TaggedOp::ReadResponse && stag == self.table.list() => {
+                self.list_target(to, len).map_err(super::access_fault)
+            }
             Err(fault) => Err(super::access_fault(fault)),
         }
     }
@@ -104,7 +137,6 @@ impl Sink for QpSink<'_> {
         let mut whole = None;
         let checked = self.scatter(offset, len, |ptr, n, _| {
             whole = if n == len { Some(ptr) } else { None };
-            Ok(())
         });
         match (checked, whole) {
             (Err(_), _) => Err(RecvFault),
@@ -125,9 +157,15 @@ impl Sink for QpSink<'_> {
                 let placed = self.scatter(offset + at, src.len() as u32, |ptr, n, from| {
                     // SAFETY: as above; `scatter` has just resolved n octets at ptr, and from + n <= src.len().
                     unsafe { urnic_crc::place(ptr, src.as_ptr().add(from as usize), n as usize) };
-                    Ok(())
                 });
                 debug_assert!(placed.is_ok(), "untagged_target has checked this range");
+            }
+            Target::Listed(number, offset) => {
+                let placed = self.listed(number, offset + at, src.len() as u32, |ptr, n, from| {
+                    // SAFETY: as above; `listed` has just resolved n octets at ptr, and from + n <= src.len().
+                    unsafe { urnic_crc::place(ptr, src.as_ptr().add(from as usize), n as usize) };
+                });
+                debug_assert!(placed.is_ok(), "tagged has checked this range");
             }
         }
     }

@@ -8,6 +8,7 @@
 mod alarms;
 mod atomic;
 mod connect;
+mod convert;
 mod crowd;
 mod endpoint;
 mod fpdu;
@@ -19,6 +20,7 @@ mod names;
 mod outbound;
 mod peers;
 mod qp;
+mod read_list;
 mod rooms;
 mod senders;
 mod teardown;
@@ -32,8 +34,9 @@ use crate::drive::transport::{Data, StreamFacts, Transport};
 use crate::drive::wakeup::Wakeup;
 use crate::shared::cm::{ConnParam, EventQueue, RequestId};
 use crate::shared::connection::ConnectionAttr;
+use crate::shared::convert::Handover;
 use crate::shared::doorbell::Doorbells;
-use crate::shared::error::Error;
+use crate::shared::error::{DESCRIPTORS, Error, KERNEL_MEMORY};
 use crate::shared::events::AsyncQueue;
 use crate::shared::memory::{MrFault, MrTable};
 use crate::shared::qp::{QpConnection, QpShared, QpState};
@@ -494,6 +497,12 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         let Some(index) = self.core.index_of(Qpn(qpn)) else { return };
         let endpoint = self.core.qps.get(index).and_then(|qp| qp.endpoint);
         let requesting = endpoint.is_some_and(|endpoint| self.core.requesting(endpoint));
+        // Nothing was said to the peer.
+        let expecting = endpoint.filter(|endpoint| self.core.expecting(*endpoint));
+        if let Some(endpoint) = expecting {
+            self.core.give_up_connecting(endpoint);
+        }
+        let endpoint = endpoint.filter(|_| expecting.is_none());
         let Some(qp) = self.core.qps.get_mut(index) else { return };
         match endpoint {
             // The Request is out: whether the peer accepts decides what it is told (MPAE-31).
@@ -532,6 +541,8 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
             BindError::InUse(port) => Error::PortInUse(port),
             BindError::Forbidden(port) => Error::PortForbidden(port),
             BindError::Exhausted => Error::Exhausted("TCP ports"),
+            BindError::NoDescriptor => Error::Exhausted(DESCRIPTORS),
+            BindError::NoMemory => Error::Exhausted(KERNEL_MEMORY),
         })
     }
 
@@ -555,9 +566,25 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         self.start_connect(Qpn(qpn), way, param, events)
     }
 
+    fn convert(
+        &mut self,
+        qpn: u32,
+        handover: Handover<'_>,
+        param: &ConnParam,
+        events: Arc<EventQueue>,
+    ) -> Result<(), Error> {
+        self.start_conversion(Qpn(qpn), handover, param, events)
+    }
+
     fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<(), Error> {
         self.now();
         self.accept_request(request, Qpn(qpn), param)
+    }
+
+    fn local(&mut self, request: RequestId) -> Result<SocketAddr, Error> {
+        let endpoint = self.core.endpoints.get(self.core.pending(request)?);
+        let conn = endpoint.and_then(|endpoint| endpoint.conn);
+        conn.and_then(|conn| self.transport.local(conn)).ok_or(Error::RequestGone)
     }
 
     fn reject(&mut self, request: RequestId, private_data: &[u8]) -> Result<(), Error> {
@@ -634,9 +661,9 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         self.transport.connections().into_iter().map(attributes).collect()
     }
 
-    fn source_for(&mut self, to: IpAddr) -> Option<IpAddr> {
+    fn source_for(&mut self, to: SocketAddr) -> Option<IpAddr> {
         let now = self.now();
-        self.transport.source_for(now, to)
+        self.transport.source_for(now, self.transport.destination(to))
     }
 
     fn attributes(&self) -> EngineAttr {

@@ -7,6 +7,7 @@ use super::fpdu::Composer;
 use super::names::{EndpointIndex, QpIndex};
 use super::peers::NUDGE_AFTER;
 use super::qp::{Culprit, Cursor, Message, Origin, QpCore};
+use super::read_list;
 use super::teardown::Why;
 use super::{Clock, Engine, access_fault};
 use crate::drive::transport::{Data, Draft, Transport};
@@ -147,7 +148,10 @@ impl<D: Data> QpCore<D> {
         let request = view.op();
         let (op, origin, whole) = match request {
             SendOp::Read { addr, rkey } => {
-                let (sink_stag, sink_to) = (sink.lkey, sink.addr);
+                let sges = if view.sges.is_empty() { &[none] } else { view.sges };
+                let Ok((sink_stag, sink_to)) = read_list::sink(table, scopes, number, sges) else {
+                    return Next::Bad(WcStatus::LocalProtection);
+                };
                 let op = Op::Read { sink_stag, sink_to, src_stag: rkey, src_to: addr };
                 (op, Origin::None, true)
             }

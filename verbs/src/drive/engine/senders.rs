@@ -212,8 +212,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             Some(Phase::Awaiting { .. } | Phase::Pending { .. } | Phase::Dismissed | Phase::Closing) => {
                 core.dismiss(index, Farewell::Reset);
             }
-            // A Request of ours, whose time is limited anyway.
-            Some(Phase::Connecting { .. } | Phase::Requesting { .. }) | None => {}
+            // A start-up that the program wants, whose time is limited anyway.
+            Some(Phase::Connecting { .. } | Phase::Requesting { .. } | Phase::Expecting { .. }) | None => {}
         }
     }
 

@@ -11,6 +11,7 @@ use crate::shared::error::Error;
 use crate::shared::events::{AsyncEvent, FaultCause, QpFault};
 use crate::shared::qp::{QpState, TerminateInfo};
 use crate::shared::wc::WcStatus;
+use std::net::SocketAddr;
 use urnic_iwarp::{Cause, TaggedOp, Terminate};
 use urnic_tcp::CloseReason;
 
@@ -64,9 +65,10 @@ impl<D: Data> Core<D> {
             Why::Fault(Cause::CannotInvalidate(_)) => (None, WcStatus::Invalidation),
             _ => (None, WcStatus::Flushed),
         };
+        let peer = core.endpoint.and_then(|index| self.endpoints.get(index)).map(|endpoint| endpoint.peer);
         // A Responder that has heard nothing valid says nothing (MPA-70, MPA-92).
         let terminate = terminate.filter(|_| core.may_speak());
-        let event = fault(core.qpn(), &why, terminate.as_ref(), culprit.is_some(), open_receive);
+        let event = fault((core.qpn(), peer), &why, terminate.as_ref(), culprit.is_some(), open_receive);
         // First: who sees a flushed request may ask at once why.
         if let Some(t) = &terminate {
             core.shared.set_terminate(info(t, true));
@@ -99,6 +101,7 @@ impl<D: Data> Core<D> {
         let Some(core) = self.qps.get_mut(qp) else { return };
         core.complete_sends();
         let status = blame(&terminate);
+        let peer = core.endpoint.and_then(|index| self.endpoints.get(index)).map(|endpoint| endpoint.peer);
         let oldest = core.tx.done;
         let told = core.shared.send.peek(oldest).is_some();
         core.shared.set_terminate(info(&terminate, false));
@@ -106,6 +109,7 @@ impl<D: Data> Core<D> {
         if !told {
             core.shared.events.raise(AsyncEvent::QpFatal(QpFault {
                 qpn: core.shared.qpn,
+                peer,
                 cause: FaultCause::Terminated,
                 detail: FaultCause::Terminated.to_string(),
                 terminate: Some(info(&terminate, false)),
@@ -149,6 +153,7 @@ impl<D: Data> Core<D> {
                     self.connect_failed(index, qp, ConnectFailure::Reset);
                 }
             }
+            Some(&Phase::Expecting { qp, .. }) => self.connect_failed(index, qp, ConnectFailure::Reset),
             Some(Phase::Awaiting { .. } | Phase::Pending { .. }) => self.dismiss(index, Farewell::Fin),
             Some(Phase::Dismissed | Phase::Closing) => self.part(index, Farewell::Fin),
             Some(Phase::Connecting { .. }) | None => {}
@@ -157,6 +162,9 @@ impl<D: Data> Core<D> {
 
     /// The TCP connection is gone, in whatever way.
     pub(super) fn connection_gone(&mut self, index: EndpointIndex, reason: CloseReason) {
+        if let Some((qp, second)) = self.endpoints.get(index).and_then(|e| e.phase.wanted()) {
+            self.never_came_up(index, qp, second, reason);
+        }
         match self.endpoints.get(index).map(|e| &e.phase) {
             Some(&Phase::Open { qp }) => {
                 if let Some(core) = self.qps.get_mut(qp) {
@@ -177,28 +185,29 @@ impl<D: Data> Core<D> {
                     self.announce(index, reason);
                 }
             }
-            Some(Phase::Connecting { qp, request } | Phase::Requesting { qp, request, .. }) => {
-                let second = request.second_try;
-                let qpn = self.release_qp(*qp);
-                let reason = match reason {
-                    // What the first try met says more.
-                    CloseReason::Refused if second => ConnectFailure::Reset,
-                    CloseReason::Refused => ConnectFailure::Refused,
-                    CloseReason::TimedOut => ConnectFailure::TimedOut,
-                    // Aborted because the link is lost.
-                    CloseReason::Unreachable | CloseReason::Aborted => ConnectFailure::Unreachable,
-                    CloseReason::Graceful | CloseReason::Reset => ConnectFailure::Reset,
-                };
-                if let Some(endpoint) = self.endpoints.get(index) {
-                    endpoint.tell(CmEvent::ConnectError { qpn: qpn.0, reason });
-                }
-            }
-            Some(Phase::Awaiting { .. } | Phase::Pending { .. } | Phase::Dismissed | Phase::Closing) => {}
+            Some(_) => {}
             None => return,
         }
         self.leave_seat(index);
         self.lends_no_more(index);
         self.endpoints.remove(index);
+    }
+
+    /// The connection of a start-up that the application wants is gone.
+    fn never_came_up(&mut self, index: EndpointIndex, qp: QpIndex, second: bool, reason: CloseReason) {
+        let qpn = self.release_qp(qp);
+        let reason = match reason {
+            // What the first try met says more.
+            CloseReason::Refused if second => ConnectFailure::Reset,
+            CloseReason::Refused => ConnectFailure::Refused,
+            CloseReason::TimedOut => ConnectFailure::TimedOut,
+            // Aborted because the link is lost.
+            CloseReason::Unreachable | CloseReason::Aborted => ConnectFailure::Unreachable,
+            CloseReason::Graceful | CloseReason::Reset => ConnectFailure::Reset,
+        };
+        if let Some(endpoint) = self.endpoints.get(index) {
+            endpoint.tell(CmEvent::ConnectError { qpn: qpn.0, reason });
+        }
     }
 
     /// Tells the application once that a connection in RDMA mode is over.
@@ -288,7 +297,7 @@ impl<D: Data> Core<D> {
             Phase::Open { .. } if !std::mem::replace(&mut endpoint.announced, true) => {
                 Some(CmEvent::Disconnected { qpn: qpn.0, reason: DisconnectReason::Local })
             }
-            Phase::Connecting { .. } | Phase::Requesting { .. } => {
+            Phase::Connecting { .. } | Phase::Requesting { .. } | Phase::Expecting { .. } => {
                 Some(CmEvent::ConnectError { qpn: qpn.0, reason: ConnectFailure::Aborted })
             }
             _ => None,
@@ -311,7 +320,7 @@ impl<D: Data> Core<D> {
 /// The event of a failure, unless the application asked for that, or a completion tells of it: that of the request
 /// that is to blame, or that of the receive in hand, whose status is `open_receive`.
 fn fault(
-    qpn: Qpn,
+    (qpn, peer): (Qpn, Option<SocketAddr>),
     why: &Why,
     terminate: Option<&Terminate>,
     blames_request: bool,
@@ -329,7 +338,7 @@ fn fault(
         Why::Unacknowledged => (FaultCause::Unacknowledged, FaultCause::Unacknowledged.to_string()),
         Why::CompletionQueueFull => (FaultCause::CqOverflow, FaultCause::CqOverflow.to_string()),
     };
-    let fault = QpFault { qpn: qpn.0, cause, detail, terminate: terminate.map(|t| info(t, true)) };
+    let fault = QpFault { qpn: qpn.0, peer, cause, detail, terminate: terminate.map(|t| info(t, true)) };
     // What kind of error it is stands in the Terminate, whether or not that can be sent.
     Some(match terminate.map(|t| (t.layer, t.etype)) {
         _ if terminate == Some(&Terminate::STREAM_CATASTROPHIC) => AsyncEvent::QpFatal(fault),

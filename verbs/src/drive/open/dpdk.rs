@@ -12,7 +12,7 @@ use crate::shared::memory::Allocate;
 use nix::ifaddrs::InterfaceAddress;
 use std::net::IpAddr;
 use std::sync::Arc;
-use urnic_config::{Config, PortSpec};
+use urnic_config::{Config, Lend, PortSpec};
 use urnic_dataplane::{Arena, Capabilities, Capture, Eal, EalConfig, PortError, PortOptions, TxChecksum};
 use urnic_sim::Impairment;
 use urnic_tcp::{Address, Congestion, Ecn, Keepalive, Route, StackConfig, TcpConfig};
@@ -95,6 +95,8 @@ pub(super) fn open(
         }
         e => failed(&e),
     })?;
+    // Faults are injected into frames that are complete, and copies.
+    let lends = port.caps().lends.filter(|_| fault.is_none() && config.memory.lend == Lend::Auto);
     let mpa = MpaConfig::of(config);
     let attributes = EngineAttr {
         mac,
@@ -102,10 +104,9 @@ pub(super) fn open(
         mtu: config.port.mtu,
         port: spec.kind().to_owned(),
         link_up: false,
-        // Faults are injected into frames that are complete, and copies.
         capabilities: Some(match fault {
-            None => *port.caps(),
-            Some(_) => Capabilities { tx_checksum: TxChecksum::Software, lends: None, ..*port.caps() },
+            None => Capabilities { lends, ..*port.caps() },
+            Some(_) => Capabilities { tx_checksum: TxChecksum::Software, lends, ..*port.caps() },
         }),
         gso_max: 0,
         ird: mpa.ird,
@@ -116,7 +117,7 @@ pub(super) fn open(
     let capture = config.port.capture.as_ref();
     let capture = capture.map(|path| Capture::start(path, &spec.to_string(), clock)).transpose();
     let capture = capture.map_err(|e| failed(&e))?;
-    let port = DpdkPort::new(port, fault.as_ref(), capture);
+    let port = DpdkPort::new(port, fault.as_ref(), lends, capture);
     let seed = stack.seed;
     let mut transport = OverPort::new(port, stack, Clock::now(&clock))?;
     if !spec.is_memory_link() {

@@ -7,9 +7,9 @@ use crate::drive::shard::{EngineAttr, EngineOps};
 use crate::drive::transport::over_kernel::{OverKernel, host};
 use crate::shared::doorbell::Doorbells;
 use crate::shared::error::{Error, Result};
-use crate::shared::memory::{Allocate, PageAllocator};
+use crate::shared::memory::{Allocate, HugepageAllocator, PageAllocator};
 use std::sync::Arc;
-use urnic_config::{Cidr, Config, KernelAddresses};
+use urnic_config::{Cidr, Config, Hugepages, KernelAddresses, Lend};
 use urnic_tcp::{Address, Keepalive, Patience};
 
 /// An engine as `config` describes it, and where its registered memory comes from.
@@ -37,10 +37,18 @@ pub(super) fn open(
     });
     let patience = Patience { keepalive, user_timeout: t.user_timeout };
     let transport = OverKernel::new(config.port.kernel.clone(), patience)?;
+    let transport = match config.memory.lend {
+        Lend::Auto => transport,
+        Lend::Off => transport.copying(),
+    };
     let mpa = MpaConfig::of(config);
     let attributes = attributes(&config.port.kernel, &mpa);
     let engine = Engine::new(transport, Watch::new(), secret()?, mpa, doorbells, attributes)?;
-    Ok((Box::new(engine), Arc::new(PageAllocator)))
+    let memory: Arc<dyn Allocate> = match config.memory.hugepages {
+        Hugepages::Off => Arc::new(PageAllocator),
+        wanted => Arc::new(HugepageAllocator::new(wanted == Hugepages::Required)?),
+    };
+    Ok((Box::new(engine), memory))
 }
 
 fn attributes(addresses: &KernelAddresses, mpa: &MpaConfig) -> EngineAttr {

@@ -9,6 +9,7 @@ use crate::drive::transport::over_kernel::host;
 use crate::shared::doorbell::Doorbells;
 use crate::shared::error::{Error, Result};
 use crate::shared::memory::Allocate;
+use std::net::IpAddr;
 use std::sync::Arc;
 #[cfg(not(feature = "dpdk"))]
 use urnic_config::PortSpec;
@@ -36,8 +37,8 @@ fn open_port(
     _doorbells: Arc<Doorbells>,
 ) -> Result<(Box<dyn EngineOps>, Arc<dyn Allocate>)> {
     Err(Error::Open(
-        "this urnic was built without DPDK and has no ports: build it with the feature dpdk, or leave the port out to \
-         use the kernel's sockets"
+        "ports need the build of urnic with DPDK, and this is the one without: build it with the feature dpdk, or leave the \
+         port out to use the kernel's sockets"
             .to_owned(),
     ))
 }
@@ -50,6 +51,19 @@ pub(crate) fn mac_of(config: &Config) -> [u8; 6] {
         None => host::mac(),
         Some(_) => config.mac().map_or_else(derived, |mac| mac.0),
     }
+}
+
+/// The number of the host's interface that has an address of a device's.
+pub(crate) fn interface_of(config: &Config, address: IpAddr) -> Option<u32> {
+    match &config.port.spec {
+        None => host::interface(address),
+        Some(port) => nix::net::if_::if_nametoindex(port.interface()?).ok(),
+    }
+}
+
+/// Whether the host's kernel has an address.
+pub(crate) fn has_address(address: IpAddr) -> bool {
+    host::interface(address).is_some()
 }
 
 /// Which CRC kernel the process uses from now on.

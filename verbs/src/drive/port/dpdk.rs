@@ -186,10 +186,12 @@ pub(crate) struct DpdkPort {
 unsafe impl Send for DpdkPort {}
 
 impl DpdkPort {
-    /// Wraps an open port. `fault` impairs what it sends; `capture` records what crosses it.
+    /// Wraps an open port. `fault` impairs what it sends; of the memory in `lends` it sends without a copy; `capture` records
+    /// what crosses it.
     pub(crate) fn new(
         port: urnic_dataplane::Port,
         fault: Option<&Impairment>,
+        lends: Option<ExternalMemory>,
         capture: Option<Capture>,
     ) -> Self {
         let fault = fault.map(|i| Box::new(Fault { link: Link::new(i), now: Time::ZERO }));
@@ -198,7 +200,7 @@ impl DpdkPort {
             send_buffers: port.tx_capacity(),
             // Injected corruption is to be noticed, as on a real wire: so the checksums are real then.
             spares_checksum: port.caps().tx_checksum != TxChecksum::Software && fault.is_none(),
-            lends: port.caps().lends.filter(|_| fault.is_none()),
+            lends,
             port,
             queue: TxQueue::new(),
             hairpin: VecDeque::new(),

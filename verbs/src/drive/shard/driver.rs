@@ -56,6 +56,8 @@ mod sleep {
     pub(super) const IDLE: u8 = 2;
     /// Nothing happens, and the port tells of frames.
     pub(super) const ARMED: u8 = 3;
+    /// Nothing happens, and the transport is sure to tell of what arrives.
+    pub(super) const CERTAIN: u8 = 4;
 }
 
 /// Hand-over between callers and the thread.
@@ -131,6 +133,15 @@ impl Driver {
         }
     }
 
+    /// Something was sent, and what comes back wants somebody who receives it: wakes the thread, unless the transport does.
+    /// Whoever has sent is about to poll, as a rule, and two that want the engine wait for each other.
+    #[inline]
+    pub(super) fn expect(&self) {
+        if matches!(self.sleeping.load(Ordering::Relaxed), sleep::IDLE | sleep::ARMED) {
+            self.wake();
+        }
+    }
+
     /// The caller is about to sleep.
     pub(super) fn hand_over(&self) {
         if self.progress == Progress::Adaptive {
@@ -144,7 +155,7 @@ impl Driver {
         self.wakes.fetch_add(1, Ordering::SeqCst);
         match self.sleeping.swap(sleep::NO, Ordering::SeqCst) {
             sleep::NO => {}
-            sleep::ARMED => self.bell.signal(),
+            sleep::ARMED | sleep::CERTAIN => self.bell.signal(),
             // SAFETY: the word lives as long as `self`.
             _ => unsafe {
                 libc::syscall(
@@ -180,7 +191,8 @@ impl Driver {
 
     /// The same, and a frame that arrives ends it, too.
     fn nap_armed(&self, seen: u32, event: &dyn Wakeup, time: Duration, doorbells: &Doorbells) {
-        self.sleeping.store(sleep::ARMED, Ordering::SeqCst);
+        let why = if event.is_certain() { sleep::CERTAIN } else { sleep::ARMED };
+        self.sleeping.store(why, Ordering::SeqCst);
         // A caller that wakes the thread counts first, and one that rings enters its number first; either looks then whether
         // the thread sleeps.
         if self.wakes.load(Ordering::SeqCst) == seen && doorbells.is_empty() {

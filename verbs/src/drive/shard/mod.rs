@@ -156,8 +156,7 @@ impl Shard {
         }
         let kicked = self.try_lock().is_some_and(|mut engine| engine.kick(qpn));
         if kicked {
-            // What comes back wants somebody who receives it.
-            self.driver.nudge();
+            self.driver.expect();
         }
         kicked
     }

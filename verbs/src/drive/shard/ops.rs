@@ -13,7 +13,8 @@ use crate::drive::wakeup::Wakeup;
 use crate::shared::clock::DeviceClock;
 use crate::shared::cm::{ConnParam, EventQueue, RequestId};
 use crate::shared::connection::ConnectionAttr;
-use crate::shared::error::Result;
+use crate::shared::convert::Handover;
+use crate::shared::error::{Error, Result};
 use crate::shared::events::AsyncQueue;
 use crate::shared::memory::MrTable;
 use crate::shared::qp::{QpConnection, QpShared};
@@ -115,8 +116,20 @@ pub(crate) trait EngineOps: Send {
     fn listen(&mut self, at: BindId, backlog: u32, events: Arc<EventQueue>) -> Result<()>;
     /// Starts to connect an idle QP; the outcome is an event.
     fn connect(&mut self, qpn: u32, way: Way, param: &ConnParam, events: Arc<EventQueue>) -> Result<()>;
+    /// Makes a connected socket the connection of an idle QP; the outcome is an event.
+    fn convert(
+        &mut self,
+        _qpn: u32,
+        _handover: Handover<'_>,
+        _param: &ConnParam,
+        _events: Arc<EventQueue>,
+    ) -> Result<()> {
+        Err(Error::NoConversion)
+    }
     /// Accepts a request with an idle QP; an event follows when the connection stands.
     fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<()>;
+    /// Which address and port of ours a request has come to.
+    fn local(&mut self, request: RequestId) -> Result<SocketAddr>;
     /// Refuses a request.
     fn reject(&mut self, request: RequestId, private_data: &[u8]) -> Result<()>;
     /// Closes a connection gracefully; an event follows when it is closed.
@@ -134,7 +147,7 @@ pub(crate) trait EngineOps: Send {
     fn finish(&mut self) {}
 
     /// The address of ours that a connection to `to` comes from, if there is a way to it.
-    fn source_for(&mut self, to: IpAddr) -> Option<IpAddr>;
+    fn source_for(&mut self, to: SocketAddr) -> Option<IpAddr>;
     /// Facts to show.
     fn attributes(&self) -> EngineAttr;
     /// The TCP connections that there are.

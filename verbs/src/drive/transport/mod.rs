@@ -122,6 +122,11 @@
 //!         self.halves[conn.index() as usize ^ 1].ended
 //!     }
 //!
+//!     fn local(&self, conn: ConnId) -> Option<SocketAddr> {
+//!         let index = conn.index() as usize;
+//!         self.halves[index].to.or(self.halves[index ^ 1].to)
+//!     }
+//!
 //!     fn receive(&mut self, _: Time, events: &mut impl Events<Octets>) -> bool {
 //!         let Some(news) = self.news.pop_front() else { return false };
 //!         match news {
@@ -248,12 +253,15 @@ pub(crate) mod over_port;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 pub use self::over_kernel::OverKernel;
 pub use super::clock::{Clock, Watch};
 pub use super::draft::Draft;
 pub use super::wakeup::Wakeup;
+use crate::shared::convert::ConvertError;
+use crate::shared::error::Error;
 use urnic_config::Cidr;
 pub use urnic_iwarp::Chunk;
 pub use urnic_tcp::{
@@ -303,6 +311,22 @@ pub trait Transport: Send {
         to: SocketAddr,
         tag: u64,
     ) -> Result<ConnId, ConnectError>;
+
+    /// Takes a connected socket of the program's over. `already_read` is the beginning of what the peer says; it waits until
+    /// the engine calls [`resume`](Self::resume), as all that follows does. There is no [`Events::connected`].
+    ///
+    /// # Errors
+    /// The transport has no sockets ([`Error::NoConversion`](crate::Error::NoConversion)), or cannot take this one, which is
+    /// given back as it was.
+    fn adopt(
+        &mut self,
+        _now: Time,
+        socket: OwnedFd,
+        _already_read: &[u8],
+        _tag: u64,
+    ) -> Result<Adopted, ConvertError> {
+        Err(ConvertError::new(Error::NoConversion, socket))
+    }
 
     /// The program wants this connection that has come in: until now its peer may have sent little more than an MPA Request.
     fn welcome(&mut self, _now: Time, _conn: ConnId) {}
@@ -476,10 +500,27 @@ pub trait Transport: Send {
 
     // ---- facts ----
 
+    /// Returns our end of a connection; `None` if the connection is gone.
+    fn local(&self, conn: ConnId) -> Option<SocketAddr>;
+
+    /// Returns where a connection to `to` goes: a loopback address leads to ourselves, and [`bind`](Self::bind) takes it for
+    /// any of its family. By default the first of [`facts`](Self::facts) of its family, unless one of these is of the
+    /// loopback.
+    fn destination(&self, to: SocketAddr) -> SocketAddr {
+        let ip = to.ip().to_canonical();
+        if !ip.is_loopback() {
+            return to;
+        }
+        let own = self.facts().addresses;
+        let has_loopback = own.iter().any(|own| own.ip.is_loopback());
+        let home = own.iter().find(|own| !has_loopback && own.ip.is_ipv4() == ip.is_ipv4());
+        home.map_or(to, |home| SocketAddr::new(home.ip, to.port()))
+    }
+
     /// Returns the address of ours that a connection to `to` comes from; `None` if there is no way to it. By default that
     /// of [`facts`](Self::facts) whose network has it.
-    fn source_for(&self, _now: Time, to: IpAddr) -> Option<IpAddr> {
-        let own = self.facts().addresses;
+    fn source_for(&self, _now: Time, to: SocketAddr) -> Option<IpAddr> {
+        let (own, to) = (self.facts().addresses, to.ip());
         let has = |own: &Address| Cidr { address: own.ip, prefix: own.prefix_len }.contains(to);
         own.iter().find(|own| own.ip == to).or_else(|| own.iter().find(|own| has(own))).map(|own| own.ip)
     }
@@ -562,6 +603,15 @@ pub trait Events<D> {
 
     /// The link has come up, or gone down.
     fn link(&mut self, up: bool);
+}
+
+/// A connection that was a socket of the program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adopted {
+    /// Its name.
+    pub conn: ConnId,
+    /// The other end.
+    pub peer: SocketAddr,
 }
 
 /// Facts about a transport.

@@ -3,6 +3,7 @@
 
 mod allocate;
 pub(crate) mod copy;
+mod huge;
 mod regions;
 mod stag;
 mod table;
@@ -12,6 +13,7 @@ use bitflags::bitflags;
 use super::error::{Error, Result};
 
 pub(crate) use allocate::{Allocate, Block, PageAllocator, fault_in};
+pub(crate) use huge::HugepageAllocator;
 pub(crate) use regions::Regions;
 pub(crate) use table::{Bind, MAX_REGIONS, MrEntry, MrFault, MrTable};
 

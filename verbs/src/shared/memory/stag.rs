@@ -28,6 +28,11 @@ impl StagMap {
         x << 8 | u32::from(key)
     }
 
+    /// An STag that names no slot below `slots`; never 0.
+    pub(super) fn beyond(&self, slots: u32, random: &mut fastrand::Rng) -> u32 {
+        self.stag(random.u32(slots..=MASK), random.u8(1..))
+    }
+
     /// The slot that `stag` names, and the key.
     #[inline]
     pub(super) fn slot(&self, stag: u32) -> (u32, u8) {

@@ -15,7 +15,8 @@ pub(crate) use manage::Bind;
 pub(crate) const MAX_REGIONS: usize = 1 << 20;
 /// Slots that wait at least until one of them is used again, so that an STag of old stays invalid for long.
 const RESTING: usize = 1024;
-const _: () = assert!(MAX_REGIONS <= 1 << INDEX_BITS);
+// Some are left, of which one stands for lists: see `MrTable::list`.
+const _: () = assert!(MAX_REGIONS < 1 << INDEX_BITS);
 
 /// The scope of no queue pair at all.
 const NOBODY: Scope = Scope(u32::MAX);
@@ -114,6 +115,7 @@ pub(crate) struct MrTable {
     limited: u32,
     map: StagMap,
     random: fastrand::Rng,
+    list: u32,
 }
 
 // SAFETY: the base pointers are addresses of registered memory, which no thread owns.
@@ -124,7 +126,15 @@ impl MrTable {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let map = StagMap::new(&mut random);
-        Self { slots: Vec::new(), homes: Vec::new(), free: VecDeque::new(), limited: 0, map, random }
+        let list = map.beyond(MAX_REGIONS as u32, &mut random.clone());
+        Self { slots: Vec::new(), homes: Vec::new(), free: VecDeque::new(), limited: 0, map, random, list }
+    }
+
+    /// The STag that stands for the scatter list of a Read of ours. It is never one of a region or window, so whatever else
+    /// names it is refused as naming nothing.
+    #[inline]
+    pub(crate) fn list(&self) -> u32 {
+        self.list
     }
 
     /// Enters a region and answers its STag, which is never 0.

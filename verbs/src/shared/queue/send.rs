@@ -93,8 +93,8 @@ pub(crate) struct SendQueue {
     ring: Ring<SendEntry>,
     /// `max_sge` elements for each slot; they belong to whoever owns the slot.
     sges: Box<[UnsafeCell<Sge>]>,
-    /// `max_inline` bytes for each slot.
-    inline: Box<[UnsafeCell<u8>]>,
+    /// `max_inline` bytes for each slot; there from the first inline request on.
+    inline: OnceLock<Box<[UnsafeCell<u8>]>>,
     /// For each slot the operation that does not fit it; there from the first such request on.
     elsewhere: OnceLock<Box<[UnsafeCell<SendOp>]>>,
     max_sge: usize,
@@ -110,14 +110,13 @@ impl SendQueue {
     pub(crate) fn new(entries: u32, max_sge: u8, max_inline: u32) -> Self {
         let ring = Ring::new(entries);
         let capacity = ring.capacity() as usize;
-        let max_inline = max_inline as usize;
         Self {
             ring,
             sges: (0..capacity * usize::from(max_sge)).map(|_| UnsafeCell::new(Sge::default())).collect(),
-            inline: (0..capacity * max_inline).map(|_| UnsafeCell::new(0)).collect(),
+            inline: OnceLock::new(),
             elsewhere: OnceLock::new(),
             max_sge: max_sge.into(),
-            max_inline,
+            max_inline: max_inline as usize,
             tail: SpinLock::new(0),
         }
     }
@@ -182,8 +181,20 @@ impl SendQueue {
     }
 
     /// Start of the slot's inline bytes; valid for `max_inline`.
+    #[inline]
     fn inline_at(&self, slot: usize) -> *mut u8 {
-        self.inline.as_ptr().cast_mut().cast::<u8>().wrapping_add(slot * self.max_inline)
+        let bytes = self.inline.get_or_init(|| self.inline_bytes());
+        bytes.as_ptr().cast_mut().cast::<u8>().wrapping_add(slot * self.max_inline)
+    }
+
+    /// Programs are given more inline bytes than most of them use: a queue without inline requests has none.
+    #[cold]
+    fn inline_bytes(&self) -> Box<[UnsafeCell<u8>]> {
+        let len = self.ring.capacity() as usize * self.max_inline;
+        // Zeros come from the system as they are, so that slots never used take no memory.
+        let bytes = Box::into_raw(vec![0u8; len].into_boxed_slice());
+        // SAFETY: a cell has the layout of what is in it.
+        unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) }
     }
 }
 
@@ -234,8 +245,8 @@ impl SendPoster<'_> {
             return self.push_inline(wr, op, kind, payload);
         }
         let most = match kind {
-            Kind::Plain => queue.max_sge,
-            Kind::Read | Kind::Atomic => queue.max_sge.min(1),
+            Kind::Plain | Kind::Read => queue.max_sge,
+            Kind::Atomic => queue.max_sge.min(1),
             Kind::Local => 0,
         };
         if wr.sges.len() > most {

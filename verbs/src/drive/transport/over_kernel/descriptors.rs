@@ -1,5 +1,6 @@
 //! Descriptors of sockets: where they lie, how many there may be, and what becomes of them in a forked child.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,15 +44,17 @@ pub(super) struct Descriptor(OwnedFd);
 impl Descriptor {
     /// Moves a descriptor out of the program's way, if there is room there, and notes it.
     pub(super) fn new(fd: OwnedFd) -> Self {
+        let high = copy(fd.as_fd(), LOWEST).unwrap_or(fd);
+        Self::note(high)
+    }
+
+    /// Makes a descriptor of what another one is of, out of the program's way if there is room there, and notes it.
+    pub(super) fn duplicate(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        copy(fd, LOWEST).or_else(|_| copy(fd, 0)).map(Self::note)
+    }
+
+    fn note(fd: OwnedFd) -> Self {
         watch_forks();
-        // SAFETY: no pointers; a new descriptor is ours.
-        let high = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, LOWEST) };
-        let fd = if high >= 0 {
-            // SAFETY: just made, and nobody else has it.
-            unsafe { OwnedFd::from_raw_fd(high) }
-        } else {
-            fd
-        };
         mark(fd.as_raw_fd(), true);
         Self(fd)
     }
@@ -67,6 +70,17 @@ impl Drop for Descriptor {
     fn drop(&mut self) {
         mark(self.0.as_raw_fd(), false);
     }
+}
+
+/// A second descriptor, with a number of `lowest` or more, that `exec` closes.
+fn copy(fd: BorrowedFd<'_>, lowest: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; a new descriptor is ours.
+    let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) };
+    if copy < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 fn mark(fd: libc::c_int, open: bool) {

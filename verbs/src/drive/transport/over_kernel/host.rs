@@ -23,10 +23,19 @@ pub(crate) fn addresses(wanted: &KernelAddresses) -> Vec<Address> {
     found
 }
 
+/// The name of the interface that has an address.
+fn name(ip: IpAddr) -> Option<String> {
+    interfaces().find(|i| address(i).is_some_and(|a| a.ip == ip)).map(|i| i.interface_name)
+}
+
+/// The number of the interface that has an address.
+pub(crate) fn interface(ip: IpAddr) -> Option<u32> {
+    nix::net::if_::if_nametoindex(name(ip)?.as_str()).ok()
+}
+
 /// The MTU of the interface that has an address; zero where none has it.
 pub(crate) fn mtu(ip: IpAddr) -> u16 {
-    let name = interfaces().find(|i| address(i).is_some_and(|a| a.ip == ip)).map(|i| i.interface_name);
-    let Some(name) = name else { return 0 };
+    let Some(name) = name(ip) else { return 0 };
     let mtu = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
     let mtu = mtu.and_then(|text| text.trim().parse::<u32>().ok()).unwrap_or(0);
     u16::try_from(mtu).unwrap_or(u16::MAX)
@@ -70,7 +79,7 @@ fn rank(ip: IpAddr) -> u8 {
 }
 
 /// The address that the host's routes choose for packets to `to`. Nothing is sent.
-pub(super) fn source_for(home: Option<IpAddr>, to: IpAddr) -> Option<IpAddr> {
+pub(super) fn source_for(home: Option<IpAddr>, to: SocketAddr) -> Option<IpAddr> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let from = match home {
         Some(home) if home.is_ipv4() != to.is_ipv4() => return None,
@@ -78,9 +87,15 @@ pub(super) fn source_for(home: Option<IpAddr>, to: IpAddr) -> Option<IpAddr> {
         None => any,
     };
     let socket = UdpSocket::bind((from, 0)).ok()?;
-    // Which port does not matter to a route.
-    socket.connect((to, 9)).ok()?;
+    // Which port does not matter to a route, but there has to be one.
+    let to = if to.port() == 0 { with_port(to, 9) } else { to };
+    socket.connect(to).ok()?;
     Some(socket.local_addr().ok()?.ip())
+}
+
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
 }
 
 /// An Ethernet address to name the host by: that of an interface, or else one made of what the host calls itself.

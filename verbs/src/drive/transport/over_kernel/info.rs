@@ -1,10 +1,14 @@
 //! TCP's figures, as the kernel has them.
 
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use urnic_tcp::{ConnInfo, Rate, RecoveryState, State};
 
-/// `struct tcp_info` of linux/tcp.h, as of Linux 5.4. An older kernel leaves the end of it zero.
+use crate::shared::convert::NotConvertible;
+
+/// `struct tcp_info` of linux/tcp.h, as of Linux 6.2. An older kernel leaves the end of it zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TcpInfo {
@@ -66,6 +70,9 @@ pub(super) struct TcpInfo {
     rcv_ooopack: u32,
     /// The peer's window, scaled; zero before Linux 5.4, too.
     pub(super) snd_wnd: u32,
+    /// Our window as the peer knows it, scaled; before Linux 6.2 the room that the kernel means to offer.
+    rcv_wnd: u32,
+    rehash: u32,
 }
 
 /// States of the kernel (net/tcp_states.h).
@@ -78,6 +85,7 @@ mod state {
     pub(super) const TIME_WAIT: u8 = 6;
     pub(super) const CLOSE: u8 = 7;
     pub(super) const CLOSE_WAIT: u8 = 8;
+    pub(super) const LISTEN: u8 = 10;
     pub(super) const CLOSING: u8 = 11;
 }
 
@@ -94,9 +102,44 @@ const NO_MIN_RTT: u32 = u32::MAX;
 const NO_PACING: u64 = u64::MAX;
 
 impl TcpInfo {
+    /// What the kernel says of a TCP socket.
+    pub(super) fn of(socket: BorrowedFd<'_>) -> Option<Self> {
+        let mut info = Self::default();
+        let mut len = size_of::<Self>() as libc::socklen_t;
+        // SAFETY: room of the length that we say; an older kernel fills less of it.
+        let status = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                (&raw mut info).cast(),
+                &raw mut len,
+            )
+        };
+        if status != 0 {
+            return None;
+        }
+        // Linux 6.2 brought both members. Before, the window may seem to be there, as padding.
+        if (len as usize) < offset_of!(Self, rehash) + size_of::<u32>() {
+            info.rcv_wnd = info.rcv_space;
+        }
+        Some(info)
+    }
+
     /// Whether the peer has acknowledged our FIN, and with it all data.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self.state, state::FIN_WAIT2 | state::TIME_WAIT | state::CLOSE)
+    }
+
+    /// Why a connection in this state cannot be taken over. It can where the peer has ended its half already: the start-up
+    /// tells of that.
+    pub(super) fn unfit(&self) -> Option<NotConvertible> {
+        match self.state {
+            state::ESTABLISHED | state::SYN_RECV | state::CLOSE_WAIT => None,
+            state::SYN_SENT | state::CLOSE => Some(NotConvertible::NotConnected),
+            state::LISTEN => Some(NotConvertible::Listening),
+            _ => Some(NotConvertible::ShutDown),
+        }
     }
 
     /// The figures as those of our own TCP.
@@ -131,7 +174,7 @@ impl TcpInfo {
             cwnd: octets(self.snd_cwnd),
             ssthresh: octets(self.snd_ssthresh),
             snd_wnd: self.snd_wnd,
-            rcv_wnd: self.rcv_space,
+            rcv_wnd: self.rcv_wnd,
             parked: 0,
             wscale: (self.wscale & 0xf, self.wscale >> 4),
             in_flight: octets(self.unacked),

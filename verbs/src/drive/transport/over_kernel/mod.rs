@@ -4,6 +4,7 @@
 //! buffer and placed from there. The connections that were heard of last are read without asking whether there is
 //! something, so that a poller hears at once; all others tell of themselves by epoll.
 
+mod adopt;
 mod descriptors;
 pub(crate) mod host;
 mod info;
@@ -18,7 +19,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ use urnic_tcp::{
     BindError, BindId, Bound, CloseReason, ConnId, ConnectError, ListenError, Patience, Scope, Time,
 };
 
-use super::{Events, Facts, StreamFacts, Transport, Wakeup};
+use super::{Adopted, Events, Facts, StreamFacts, Transport, Wakeup};
+use crate::shared::convert::ConvertError;
 use crate::shared::error::{Error, Result};
 use poll::Poll;
 use record::{Pieces, Record, Spare};
@@ -73,6 +75,7 @@ pub struct OverKernel {
     resting: Vec<BindId>,
     wake_at: Time,
     buffer: Arc<[u8]>,
+    lends_from: usize,
     pieces: Pieces,
     spare: Spare,
     passes: u32,
@@ -95,6 +98,8 @@ struct Place {
     listens: bool,
     /// It is in the list of those that are ready.
     listed: bool,
+    /// A warning says that it cannot take what comes in.
+    complained: bool,
 }
 
 #[derive(Default)]
@@ -105,6 +110,7 @@ struct Counters {
     octets_out: u64,
     accepted: u64,
     connected: u64,
+    adopted: u64,
 }
 
 /// What an event of the kernel's is about.
@@ -120,26 +126,18 @@ impl Token {
 
     fn pack(self) -> u64 {
         match self {
-            Token::Stream(conn) => conn_slot(conn).to_bits(),
-            Token::Place(bound) => bind_slot(bound).to_bits() | Self::PLACE,
+            Token::Stream(conn) => SlabId::from(conn).to_bits(),
+            Token::Place(bound) => SlabId::from(bound).to_bits() | Self::PLACE,
         }
     }
 
     fn unpack(bits: u64) -> Self {
         let id: SlabId = SlabId::from_bits(bits & !Self::PLACE);
         match bits & Self::PLACE {
-            0 => Token::Stream(ConnId::new(id.index, id.generation)),
-            _ => Token::Place(BindId::new(id.index, id.generation)),
+            0 => Token::Stream(id.into()),
+            _ => Token::Place(id.into()),
         }
     }
-}
-
-fn conn_slot(conn: ConnId) -> SlabId {
-    SlabId { index: conn.index(), generation: conn.generation() }
-}
-
-fn bind_slot(bound: BindId) -> SlabId {
-    SlabId { index: bound.index(), generation: bound.generation() }
 }
 
 impl OverKernel {
@@ -172,6 +170,7 @@ impl OverKernel {
             resting: Vec::new(),
             wake_at: Time::MAX,
             buffer: vec![0; READ].into(),
+            lends_from: LENDS_FROM,
             pieces: Pieces::default(),
             spare: Spare::default(),
             passes: 0,
@@ -189,25 +188,31 @@ impl OverKernel {
         self
     }
 
+    /// Copies all payload, so that a program may change it at any time.
+    #[must_use]
+    pub fn copying(mut self) -> Self {
+        self.lends_from = usize::MAX;
+        self
+    }
+
     fn stream(&self, conn: ConnId) -> Option<&Stream> {
-        self.streams.get(self.streams.find(conn_slot(conn))?)
+        self.streams.get(self.streams.find(conn.into())?)
     }
 
     #[inline]
     fn stream_mut(&mut self, conn: ConnId) -> Option<&mut Stream> {
-        self.streams.get_mut(self.streams.find(conn_slot(conn))?)
+        self.streams.get_mut(self.streams.find(conn.into())?)
     }
 
     fn place_mut(&mut self, bound: BindId) -> Option<&mut Place> {
-        self.places.get_mut(self.places.find(bind_slot(bound))?)
+        self.places.get_mut(self.places.find(bound.into())?)
     }
 
     /// Adds a connection, which the kernel tells of from now on.
     fn add(&mut self, socket: Socket, peer: SocketAddr) -> io::Result<ConnId> {
-        let id = self.streams.insert(Stream::new(ConnId::new(0, 0), socket, peer));
-        let conn = ConnId::new(id.index, id.generation);
+        let id = self.streams.insert(Stream::new(socket, peer));
+        let conn = id.into();
         let Some(stream) = self.streams.get_mut(id.index) else { return Err(io::ErrorKind::Other.into()) };
-        stream.conn = conn;
         if let Err(error) = self.poll.add(stream.socket.as_fd(), Token::Stream(conn).pack()) {
             self.streams.remove(id.index);
             return Err(error);
@@ -231,8 +236,16 @@ impl OverKernel {
         }
     }
 
+    /// The same by a reset: the kernel keeps nothing of it.
+    fn give_up(&mut self, conn: ConnId, why: CloseReason) {
+        if let Some(stream) = self.remove(conn) {
+            self.news.push_back((conn, stream.tag, why));
+            stream.socket.reset();
+        }
+    }
+
     fn remove(&mut self, conn: ConnId) -> Option<Stream> {
-        let mut stream = self.streams.remove(self.streams.find(conn_slot(conn))?)?;
+        let mut stream = self.streams.remove(self.streams.find(conn.into())?)?;
         stream.queue.clear(&mut self.spare);
         Some(stream)
     }
@@ -240,7 +253,7 @@ impl OverKernel {
     /// Hands what a connection has queued to the kernel.
     #[inline]
     fn put_out(&mut self, now: Time, conn: ConnId) {
-        let Some(index) = self.streams.find(conn_slot(conn)) else { return };
+        let Some(index) = self.streams.find(conn.into()) else { return };
         let Some(stream) = self.streams.get_mut(index) else { return };
         let before = stream.untold;
         let sent = stream.output(&mut self.pieces, &mut self.spare);
@@ -280,7 +293,7 @@ impl OverKernel {
     /// sockets have it that do not listen.
     fn has(&self, scope: Scope, port: u16) -> bool {
         let overlaps = |place: &Place| {
-            place.address.port() == port && Scope::of(place.address.ip(), place.v6only).overlaps(scope)
+            place.real.port() == port && Scope::of(place.real.ip(), place.v6only).overlaps(scope)
         };
         self.places.iter().any(|(_, place)| overlaps(place))
             || self
@@ -290,14 +303,15 @@ impl OverKernel {
     }
 
     /// The address that a connection to `to` comes from, as the kernel wants it.
-    fn from(&mut self, bound: BindId, to: SocketAddr) -> Result<(SocketAddr, bool), ConnectError> {
+    fn source(&mut self, bound: BindId, to: SocketAddr) -> Result<(SocketAddr, bool), ConnectError> {
         let place = self.place_mut(bound).ok_or(ConnectError::NoPort)?;
-        let (ip, port, v6only) = (place.real.ip().to_canonical(), place.real.port(), place.v6only);
-        match (ip, to) {
+        let (real, v6only) = (place.real, place.v6only);
+        match (real.ip().to_canonical(), to) {
             (IpAddr::V6(ip), SocketAddr::V4(_)) if ip.is_unspecified() && !v6only => {
-                Ok(((Ipv4Addr::UNSPECIFIED, port).into(), false))
+                Ok(((Ipv4Addr::UNSPECIFIED, real.port()).into(), false))
             }
-            (ip, to) if ip.is_ipv4() == to.is_ipv4() => Ok((SocketAddr::new(ip, port), v6only)),
+            (IpAddr::V6(_), SocketAddr::V6(_)) => Ok((real, v6only)),
+            (IpAddr::V4(ip), SocketAddr::V4(_)) => Ok(((ip, real.port()).into(), v6only)),
             _ => Err(ConnectError::Family(to.ip())),
         }
     }
@@ -308,16 +322,16 @@ impl Transport for OverKernel {
     type Draft = Record;
 
     fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError> {
-        let scope = Scope::of(address.ip(), v6only);
-        if address.port() > 0 && self.has(scope, address.port()) {
-            return Err(BindError::InUse(address.port()));
-        }
-        let mut wanted = address;
+        let mut wanted = self.destination(address);
         if let Some(home) = self.home {
-            if !scope.covers(home) {
+            if !Scope::of(wanted.ip(), v6only).covers(home) {
                 return Err(BindError::NotOurs(address.ip()));
             }
             wanted.set_ip(home);
+        }
+        let scope = Scope::of(wanted.ip(), v6only);
+        if address.port() > 0 && self.has(scope, address.port()) {
+            return Err(BindError::InUse(address.port()));
         }
         let socket = Socket::bind(wanted, v6only).or_else(|error| match error.raw_os_error() {
             // A host without IPv6: "all" is all of IPv4.
@@ -331,24 +345,28 @@ impl Transport for OverKernel {
             Some(libc::EADDRINUSE) if address.port() > 0 => BindError::InUse(address.port()),
             Some(libc::EACCES | libc::EPERM) => BindError::Forbidden(address.port()),
             Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT) => BindError::NotOurs(address.ip()),
+            Some(libc::EMFILE | libc::ENFILE) => BindError::NoDescriptor,
+            Some(libc::ENOBUFS | libc::ENOMEM) => BindError::NoMemory,
             _ => BindError::Exhausted,
         })?;
         let port = socket.local().map_or(address.port(), |local| local.port());
-        let address = SocketAddr::new(address.ip(), port);
+        let mut address = address;
+        address.set_port(port);
         wanted.set_port(port);
-        let place = Place { socket, address, real: wanted, v6only, listens: false, listed: false };
+        let place =
+            Place { socket, address, real: wanted, v6only, listens: false, listed: false, complained: false };
         let id = self.places.insert(place);
-        Ok(Bound { id: BindId::new(id.index, id.generation), address })
+        Ok(Bound { id: id.into(), address })
     }
 
     fn unbind(&mut self, bound: BindId) {
-        if let Some(index) = self.places.find(bind_slot(bound)) {
+        if let Some(index) = self.places.find(bound.into()) {
             self.places.remove(index);
         }
     }
 
     fn listen(&mut self, at: BindId, backlog: usize) -> Result<(), ListenError> {
-        let index = self.places.find(bind_slot(at)).ok_or(ListenError::NotReserved)?;
+        let index = self.places.find(at.into()).ok_or(ListenError::NotReserved)?;
         let place =
             self.places.get_mut(index).filter(|place| !place.listens).ok_or(ListenError::NotReserved)?;
         let token = Token::Place(at).pack();
@@ -356,7 +374,10 @@ impl Transport for OverKernel {
             place.socket.listen(backlog).and_then(|()| self.poll.add(place.socket.as_fd(), token));
         listening.map_err(|error| {
             tracing::debug!("listening at {}: {error}", place.real);
-            ListenError::InUse(place.address.port())
+            match error.raw_os_error() {
+                Some(libc::ENOBUFS | libc::ENOMEM | libc::ENOSPC) => ListenError::NoMemory,
+                _ => ListenError::InUse(place.address.port()),
+            }
         })?;
         place.listens = true;
         Ok(())
@@ -373,7 +394,7 @@ impl Transport for OverKernel {
             return Err(ConnectError::Address(to));
         }
         let from = match from {
-            Some(bound) => Some(self.from(bound, to)?),
+            Some(bound) => Some(self.source(bound, to)?),
             None => {
                 self.home.filter(|home| home.is_ipv4() == to.is_ipv4()).map(|home| ((home, 0).into(), false))
             }
@@ -400,6 +421,16 @@ impl Transport for OverKernel {
         Ok(conn)
     }
 
+    fn adopt(
+        &mut self,
+        now: Time,
+        socket: OwnedFd,
+        already_read: &[u8],
+        tag: u64,
+    ) -> Result<Adopted, ConvertError> {
+        self.take_over(now, &socket, already_read, tag).map_err(|error| ConvertError::new(error, socket))
+    }
+
     fn set_patience(&mut self, conn: ConnId, patience: Option<Patience>) {
         let configured = self.patience;
         if let Some(stream) = self.stream_mut(conn) {
@@ -421,10 +452,7 @@ impl Transport for OverKernel {
     }
 
     fn abort(&mut self, _now: Time, conn: ConnId) {
-        if let Some(stream) = self.remove(conn) {
-            self.news.push_back((conn, stream.tag, CloseReason::Aborted));
-            stream.socket.reset();
-        }
+        self.give_up(conn, CloseReason::Aborted);
     }
 
     fn has_ended(&self, conn: ConnId) -> bool {
@@ -548,7 +576,7 @@ impl Transport for OverKernel {
 
     #[inline]
     fn lends_from(&self) -> usize {
-        LENDS_FROM
+        self.lends_from
     }
 
     #[inline]
@@ -567,7 +595,21 @@ impl Transport for OverKernel {
         true
     }
 
-    fn source_for(&self, _now: Time, to: IpAddr) -> Option<IpAddr> {
+    fn local(&self, conn: ConnId) -> Option<SocketAddr> {
+        self.stream(conn)?.socket.local()
+    }
+
+    /// The loopback is the host's, unless this device has one address of a network only.
+    fn destination(&self, to: SocketAddr) -> SocketAddr {
+        match self.home {
+            Some(home) if to.ip().to_canonical().is_loopback() && !home.is_loopback() => {
+                SocketAddr::new(home, to.port())
+            }
+            _ => to,
+        }
+    }
+
+    fn source_for(&self, _now: Time, to: SocketAddr) -> Option<IpAddr> {
         host::source_for(self.home, to)
     }
 
@@ -583,15 +625,21 @@ impl Transport for OverKernel {
                 ("octets_out", c.octets_out),
                 ("accepted", c.accepted),
                 ("connected", c.connected),
+                ("adopted", c.adopted),
             ],
             ..Facts::default()
         }
     }
 
     fn connections(&self) -> Vec<StreamFacts> {
-        let facts = |(_, stream): (u32, &Stream)| {
+        let facts = |(index, stream): (u32, &Stream)| {
             let (local, info) = (stream.socket.local()?, stream.socket.info()?);
-            Some(StreamFacts { conn: stream.conn, local, peer: stream.peer, tcp: info.convert() })
+            Some(StreamFacts {
+                conn: self.streams.id(index)?.into(),
+                local,
+                peer: stream.peer,
+                tcp: info.convert(),
+            })
         };
         self.streams.iter().filter_map(facts).collect()
     }

@@ -19,6 +19,16 @@ pub(super) struct Socket {
     fd: Descriptor,
 }
 
+/// What a listener had.
+pub(super) enum Accepted {
+    /// A connection, and its peer.
+    Connection(Socket, SocketAddr),
+    /// One that is gone already. There may be others behind it, of which the kernel does not tell again.
+    Gone,
+    /// None.
+    Nothing,
+}
+
 /// What a read has brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Read {
@@ -71,21 +81,55 @@ impl Socket {
         }
     }
 
-    /// Takes a connection that has come in, if there is one.
-    pub(super) fn accept(&self) -> io::Result<Option<(Self, SocketAddr)>> {
+    /// Takes a connection that has come in.
+    pub(super) fn accept(&self) -> io::Result<Accepted> {
         match self.options().accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
             Ok((socket, peer)) => {
                 let socket = Self { fd: Descriptor::new(OwnedFd::from(socket)) };
                 socket.tune()?;
                 let peer = peer.as_socket().ok_or(ErrorKind::Unsupported)?;
-                Ok(Some((socket, canonical(peer))))
+                Ok(Accepted::Connection(socket, canonical(peer)))
             }
-            // The last one: a connection has gone before it was taken.
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED)) => {
-                Ok(None)
-            }
-            Err(e) => Err(e),
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EAGAIN) => Ok(Accepted::Nothing),
+                // accept(2): what has happened to the connection already, on Linux.
+                Some(
+                    libc::EINTR
+                    | libc::ECONNABORTED
+                    | libc::ENETDOWN
+                    | libc::EPROTO
+                    | libc::ENOPROTOOPT
+                    | libc::EHOSTDOWN
+                    | libc::ENONET
+                    | libc::EHOSTUNREACH
+                    | libc::EOPNOTSUPP
+                    | libc::ENETUNREACH,
+                ) => Ok(Accepted::Gone),
+                _ => Err(e),
+            },
         }
+    }
+
+    /// Has a socket of somebody else's, too.
+    pub(super) fn duplicate(theirs: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self { fd: Descriptor::duplicate(theirs)? })
+    }
+
+    /// Undoes what the program may have set and what would stop, or end, a connection of ours: a `close` that waits, or
+    /// resets; small messages that wait for more; readiness only for many octets; a time-out that kills living peers
+    /// whose window is shut. Calls of ours never wait, whatever the program's do.
+    pub(super) fn make_ours(&self) {
+        let options = self.options();
+        let _ = options.set_linger(None);
+        let _ = options.set_tcp_cork(false);
+        let _ = options.set_tcp_user_timeout(None);
+        let one: libc::c_int = 1;
+        // SAFETY: one number, of the length that we say.
+        unsafe {
+            let len = size_of::<libc::c_int>() as libc::socklen_t;
+            libc::setsockopt(self.raw(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const one).cast(), len);
+        }
+        let _ = self.tune();
     }
 
     /// Small messages leave at once, and what is queued is not far ahead of the wire.
@@ -116,6 +160,10 @@ impl Socket {
 
     pub(super) fn local(&self) -> Option<SocketAddr> {
         self.options().local_addr().ok()?.as_socket().map(canonical)
+    }
+
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        self.options().peer_addr().ok()?.as_socket().map(canonical)
     }
 
     /// Reads what has arrived.
@@ -159,26 +207,20 @@ impl Socket {
         let _ = self.options().shutdown(std::net::Shutdown::Write);
     }
 
-    /// Closes at once; the peer sees a reset.
+    /// Closes at once; the peer sees a reset, though the program may have other descriptors of the socket.
     pub(super) fn reset(self) {
         let _ = self.options().set_linger(Some(Duration::ZERO));
+        // SAFETY: zeros are values of all members, and the family that asks for the end of a connection is one.
+        unsafe {
+            let nowhere: libc::sockaddr = std::mem::zeroed();
+            let len = size_of::<libc::sockaddr>() as libc::socklen_t;
+            libc::connect(self.raw(), &raw const nowhere, len);
+        }
     }
 
     /// What TCP says of the connection.
     pub(super) fn info(&self) -> Option<TcpInfo> {
-        let mut info = TcpInfo::default();
-        let mut len = size_of::<TcpInfo>() as libc::socklen_t;
-        // SAFETY: room of the length that we say; an older kernel fills less of it.
-        let status = unsafe {
-            libc::getsockopt(
-                self.raw(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                (&raw mut info).cast(),
-                &raw mut len,
-            )
-        };
-        (status == 0).then_some(info)
+        TcpInfo::of(self.as_fd())
     }
 
     /// Octets that the peer has not acknowledged.

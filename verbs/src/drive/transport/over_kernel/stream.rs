@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use urnic_iwarp::Chunk;
-use urnic_tcp::{CloseReason, ConnId, Patience, Time};
+use urnic_tcp::{CloseReason, Patience, Time};
 
 use super::record::{Pieces, Queue, Spare};
 use super::socket::Socket;
@@ -19,7 +19,6 @@ const DEFAULT_MSS: usize = 536;
 
 /// A connection.
 pub(super) struct Stream {
-    pub(super) conn: ConnId,
     pub(super) socket: Socket,
     pub(super) tag: u64,
     pub(super) peer: SocketAddr,
@@ -57,9 +56,8 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(conn: ConnId, socket: Socket, peer: SocketAddr) -> Self {
+    pub(super) fn new(socket: Socket, peer: SocketAddr) -> Self {
         Self {
-            conn,
             socket,
             tag: 0,
             peer,
@@ -146,6 +144,11 @@ pub struct Received {
 impl Received {
     pub(super) fn new(buffer: &Arc<[u8]>, len: usize) -> Self {
         Self { buffer: buffer.clone(), range: 0..len }
+    }
+
+    /// Octets that were read by somebody else.
+    pub(super) fn of(octets: &[u8]) -> Self {
+        Self { buffer: octets.into(), range: 0..octets.len() }
     }
 
     /// The same in memory of its own: the buffer is for what is read next.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use urnic_tcp::{BindId, CloseReason, ConnId, Time};
 
 use super::poll::Ready;
-use super::socket::Read;
+use super::socket::{Accepted, Read};
 use super::stream::{Received, reason};
-use super::{ACCEPTS, OverKernel, READS, REST, Token, bind_slot, conn_slot};
+use super::{ACCEPTS, OverKernel, READS, REST, Token};
 use crate::drive::transport::Events;
 
 impl OverKernel {
@@ -19,7 +19,7 @@ impl OverKernel {
             let token = Token::unpack(token);
             let listed = match token {
                 Token::Stream(conn) => {
-                    let Some(index) = streams.find(conn_slot(conn)) else { return };
+                    let Some(index) = streams.find(conn.into()) else { return };
                     let Some(stream) = streams.get_mut(index) else { return };
                     stream.readable |= readable;
                     stream.ends |= ended;
@@ -33,7 +33,7 @@ impl OverKernel {
                     &mut stream.listed
                 }
                 Token::Place(bound) => {
-                    let Some(index) = places.find(bind_slot(bound)) else { return };
+                    let Some(index) = places.find(bound.into()) else { return };
                     let Some(place) = places.get_mut(index).filter(|place| place.listens) else { return };
                     &mut place.listed
                 }
@@ -106,7 +106,7 @@ impl OverKernel {
             if Arc::get_mut(&mut self.buffer).is_none() {
                 self.buffer = vec![0; self.buffer.len()].into();
             }
-            let Some(index) = self.streams.find(conn_slot(conn)) else { return any };
+            let Some(index) = self.streams.find(conn.into()) else { return any };
             let (Some(stream), Some(buffer)) = (self.streams.get_mut(index), Arc::get_mut(&mut self.buffer))
             else {
                 return any;
@@ -186,8 +186,12 @@ impl OverKernel {
         for _ in 0..ACCEPTS {
             let Some(place) = self.place_mut(bound) else { return true };
             let accepted = match place.socket.accept() {
-                Ok(Some((socket, peer))) => self.add(socket, peer).map(|conn| (conn, peer)),
-                Ok(None) => return true,
+                Ok(Accepted::Connection(socket, peer)) => self.add(socket, peer).map(|conn| (conn, peer)),
+                Ok(Accepted::Gone) => continue,
+                Ok(Accepted::Nothing) => {
+                    place.complained = false;
+                    return true;
+                }
                 Err(error) => Err(error),
             };
             match accepted {
@@ -218,10 +222,27 @@ impl OverKernel {
     /// What comes in at a listener cannot be taken now.
     #[cold]
     fn rest(&mut self, now: Time, bound: BindId, error: &io::Error) {
-        tracing::warn!(
-            "a connection cannot be accepted: {error}; the limit of descriptors (ulimit -n) may be too low for so many"
-        );
         if let Some(place) = self.place_mut(bound) {
+            // Once until all that waits was taken: it may last for hours.
+            if !std::mem::replace(&mut place.complained, true) {
+                let remedy = match error.raw_os_error() {
+                    Some(libc::EMFILE) => {
+                        "; this process has no descriptor left for it: close connections, or raise the limit (ulimit -n)"
+                    }
+                    Some(libc::ENFILE) => {
+                        "; the system has no descriptor left for it: raise its limit (sysctl fs.file-max)"
+                    }
+                    Some(libc::ENOSPC) => {
+                        "; the user's sockets are too many to wait for: raise the limit (sysctl \
+                         fs.epoll.max_user_watches)"
+                    }
+                    _ => "",
+                };
+                tracing::warn!(
+                    "connections to {} cannot be accepted and wait: {error}{remedy}",
+                    place.address
+                );
+            }
             place.listed = true;
             self.resting.push(bound);
             self.wake_at = self.wake_at.min(now + REST);

@@ -50,7 +50,7 @@ impl OverKernel {
         let heard = Duration::from_millis(info.last_ack_recv.into());
         let asks = info.unacked > 0 || info.probes >= PROBES;
         if limit.is_some_and(|limit| asks && now.since(stream.progress.1) >= limit && heard >= limit) {
-            self.end(conn, CloseReason::TimedOut);
+            self.give_up(conn, CloseReason::TimedOut);
             return false;
         }
         true

@@ -291,8 +291,16 @@ impl<P: Port> Transport for OverPort<P> {
         self.port.finish();
     }
 
-    fn source_for(&self, now: Time, to: IpAddr) -> Option<IpAddr> {
-        self.stack.source_for(now, to)
+    fn local(&self, conn: ConnId) -> Option<SocketAddr> {
+        self.stack.local_addr(conn)
+    }
+
+    fn destination(&self, to: SocketAddr) -> SocketAddr {
+        self.stack.destination(to)
+    }
+
+    fn source_for(&self, now: Time, to: SocketAddr) -> Option<IpAddr> {
+        self.stack.source_for(now, to.ip())
     }
 
     fn facts(&self) -> Facts {

@@ -362,3 +362,28 @@ fn regions_run_out() {
     assert_ne!(insert(&mut table).unwrap(), first);
     assert!(insert(&mut table).is_err());
 }
+
+/// The STag of lists is the same for the life of a table, and never one that grants memory, however many there are.
+#[test]
+fn no_region_has_the_stag_of_lists() {
+    let mut seen = HashSet::new();
+    for seed in 0..50 {
+        let mut table = MrTable::new(seed);
+        let list = table.list();
+        assert!(list != 0 && seen.insert(list), "seed {seed}");
+        for _ in 0..2000 {
+            let stag = table.insert(entry(0x1000, 16, Access::REMOTE_READ)).unwrap();
+            assert_ne!(stag >> 8, list >> 8, "seed {seed}");
+        }
+        assert_eq!(table.list(), list);
+        for need in [Access::LOCAL_READ, Access::LOCAL_WRITE, Access::REMOTE_READ] {
+            assert_eq!(table.resolve(list, BY, need, 0x1000, 1), Err(MrFault::InvalidStag));
+        }
+        assert_eq!(table.invalidate(list, BY), Err(MrFault::InvalidStag));
+        assert_eq!(table.invalidate_local(list, BY), Err(MrFault::InvalidStag));
+        assert_eq!(table.register(list, 0x1000, 16, Access::REMOTE_READ, BY), Err(MrFault::InvalidStag));
+        assert!(table.remove(list).is_err());
+        let bind = Bind { rkey: list, lkey: list, addr: 0x1000, len: 1, access: Access::REMOTE_READ };
+        assert_eq!(table.bind(bind, BY), Err(MrFault::InvalidStag));
+    }
+}

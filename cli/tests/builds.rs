@@ -1,0 +1,102 @@
+//! The command without DPDK, and beside it a stand-in for the build with DPDK, which says how it was called.
+#![cfg(not(feature = "dpdk"))]
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// Prints its arguments, and ends with a code of its own.
+const OTHER: &str = "#include <stdio.h>\nint main(int n, char **words) {\n\
+    for (int i = 0; i < n; i++) printf(\"%s \", words[i]);\n\
+    return 42;\n}\n";
+const RING: [&str; 4] = ["--port", "ring:x", "--ip", "10.0.0.1/24"];
+
+fn compile(folder: &Path, file: &str, code: &str, options: &[&str]) {
+    let source = folder.join("source.c");
+    fs::write(&source, code).expect("a file");
+    fs::create_dir_all(folder.join(file).parent().expect("a folder")).expect("a folder");
+    let mut compile = Command::new("cc");
+    compile.current_dir(folder).args(["-Wl,--no-as-needed", "-o", file, "source.c"]).args(options);
+    let output = compile.output().expect("cc runs");
+    assert!(output.status.success(), "{file}: {}", text(&output));
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Runs the command of an installation, under a name of its own.
+fn urnic(root: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(root.join("bin/urnic"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_")) {
+        command.env_remove(name);
+    }
+    command.arg0("urnic").args(args).stdin(Stdio::null()).output().expect("urnic runs")
+}
+
+/// An installation without the build with DPDK; of the libraries, empty files.
+fn install() -> tempfile::TempDir {
+    let root = tempfile::tempdir().expect("a folder");
+    let bin = root.path().join("bin");
+    fs::create_dir(&bin).expect("a folder");
+    fs::copy(env!("CARGO_BIN_EXE_urnic"), bin.join("urnic")).expect("a copy");
+    for file in ["liburnic.so", "liburnic_verbs.so", "drop-in/libibverbs.so.1", "drop-in/librdmacm.so.1"] {
+        let file = root.path().join("lib/urnic").join(file);
+        fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+        fs::write(file, "").expect("a file");
+    }
+    root
+}
+
+#[track_caller]
+fn refuses(root: &Path, args: &[&str], parts: &[&str]) {
+    let output = urnic(root, args);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+    for part in parts {
+        assert!(said.contains(part), "{args:?}: {part:?} is not in {said:?}");
+    }
+}
+
+#[test]
+fn it_becomes_the_build_with_dpdk_for_ports_only() {
+    let root = install();
+    let root = root.path();
+    compile(root, "lib/urnic/dpdk/urnic", OTHER, &[]);
+    for args in [
+        &["perf", "pair", "--port", "memif", "--size", "8"][..],
+        &["perf", "floor"],
+        &["relay", "vhost:/tmp/a", "vhost:/tmp/b"],
+        &["info", RING[0], RING[1], RING[2], RING[3]],
+    ] {
+        let output = urnic(root, args);
+        assert_eq!(output.status.code(), Some(42), "{args:?}: {}", text(&output));
+        assert_eq!(text(&output).trim_end(), format!("urnic {}", args.join(" ")));
+    }
+    let own = urnic(root, &["info"]);
+    assert!(own.status.success() && text(&own).contains("with DPDK for ports"), "{}", text(&own));
+    // The settings are checked first.
+    assert_eq!(urnic(root, &["info", "--port", "ring:x", "--mtu", "1"]).status.code(), Some(2));
+}
+
+#[test]
+fn it_says_what_the_build_with_dpdk_lacks() {
+    let root = install();
+    let root = root.path();
+    let (pair, relay) = (["perf", "pair", "--port", "memif"], ["relay", "vhost:/tmp/a", "vhost:/tmp/b"]);
+    refuses(root, &pair, &["the build of urnic with DPDK", "not installed beside this one"]);
+    compile(root, "librte_none.so.23", "", &["-shared", "-Wl,-soname,librte_none.so.23"]);
+    compile(root, "lib/urnic/dpdk/urnic", OTHER, &["librte_none.so.23"]);
+    compile(root, "lib/urnic/dpdk/liburnic_verbs.so", "", &["-shared"]);
+    fs::remove_file(root.join("librte_none.so.23")).expect("it was there");
+    let parts = ["DPDK 22.11", "(librte_none.so.23)", "apt install librte-meta-all", "--port kernel"];
+    refuses(root, &pair, &parts);
+    refuses(root, &relay, &parts);
+    // Before the program starts, which would say so itself.
+    let run = [&["run"][..], &RING, &["--", "echo", "started"]].concat();
+    refuses(root, &run, &parts);
+    assert!(!text(&urnic(root, &run)).contains("started"));
+    let own = urnic(root, &["info"]);
+    assert!(own.status.success() && text(&own).contains("librte_none.so.23"), "{}", text(&own));
+}

@@ -1,0 +1,51 @@
+//! The table of GIDs. An address keeps its place for as long as the device has it, and finds it again when it comes back,
+//! unless another one was given it meanwhile: programs remember indices.
+
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+
+use crate::ffi::ibv_gid;
+
+/// Which address has which place.
+#[derive(Default)]
+pub struct Gids(Mutex<Vec<Place>>);
+
+#[derive(Clone, Copy)]
+struct Place {
+    address: IpAddr,
+    /// The device has the address now.
+    there: bool,
+}
+
+impl Gids {
+    /// Returns what is at each place, now that the device has these addresses; `None`: nothing at this moment.
+    pub fn now(&self, addresses: impl Iterator<Item = IpAddr>) -> Vec<Option<IpAddr>> {
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        places.iter_mut().for_each(|place| place.there = false);
+        let mut strangers = Vec::new();
+        for address in addresses {
+            match places.iter_mut().find(|place| place.address == address) {
+                Some(place) => place.there = true,
+                None => strangers.push(Place { address, there: true }),
+            }
+        }
+        let mut strangers = strangers.into_iter();
+        for vacant in places.iter_mut().filter(|place| !place.there) {
+            let Some(stranger) = strangers.next() else { break };
+            *vacant = stranger;
+        }
+        places.extend(strangers);
+        places.iter().map(|place| place.there.then_some(place.address)).collect()
+    }
+}
+
+/// An address as a GID: one of IPv4 as IPv6 writes it.
+pub fn gid(address: IpAddr) -> ibv_gid {
+    match address {
+        IpAddr::V4(ip) => ibv_gid { raw: ip.to_ipv6_mapped().octets() },
+        IpAddr::V6(ip) => ibv_gid { raw: ip.octets() },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! What C programs are told by a number alone, in words: why a connection has ended, why a port cannot be had, or a socket
+//! not converted.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use urnic::{DisconnectReason, Error, QpFault, TerminateInfo};
+
+/// Lines that may come at once, and how long one more takes.
+const AT_ONCE: u32 = 10;
+const ONE_MORE: Duration = Duration::from_secs(1);
+
+/// How many lines there may be now: a peer can make connections end as often as it likes.
+struct Allowance {
+    lines: u32,
+    since: Option<Instant>,
+    kept_back: u64,
+}
+
+impl Allowance {
+    const fn new() -> Self {
+        Self { lines: AT_ONCE, since: None, kept_back: 0 }
+    }
+
+    /// Asks for a line. Returns how many were kept back before it; `None`: so is this one.
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        let since = *self.since.get_or_insert(now);
+        let earned = now.saturating_duration_since(since).as_secs() / ONE_MORE.as_secs();
+        if earned > 0 {
+            self.lines = self.lines.saturating_add(earned.min(AT_ONCE.into()) as u32).min(AT_ONCE);
+            self.since = Some(now);
+        }
+        match self.lines {
+            0 => {
+                self.kept_back += 1;
+                None
+            }
+            _ => {
+                self.lines -= 1;
+                Some(std::mem::take(&mut self.kept_back))
+            }
+        }
+    }
+}
+
+fn write(line: impl FnOnce() -> String) {
+    static ALLOWANCE: Mutex<Allowance> = Mutex::new(Allowance::new());
+    let before = ALLOWANCE.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
+    match before {
+        None => {}
+        Some(0) => tracing::warn!("{}", line()),
+        Some(n) => tracing::warn!("{} ({n} more such lines were left out before)", line()),
+    }
+}
+
+/// Queue pairs whose failure was told of, and the end of whose connection is no more news.
+static FAILED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// A queue pair has failed. If it has a connection, the end of that follows.
+pub fn failed(fault: &QpFault) {
+    if fault.peer.is_some() {
+        FAILED.lock().unwrap_or_else(PoisonError::into_inner).insert(fault.qpn);
+    }
+    write(|| fault.to_string());
+}
+
+/// An address cannot be bound to, or listened on.
+pub fn no_address(error: &Error) {
+    if matches!(error, Error::PortInUse(_) | Error::PortForbidden(_) | Error::NotOurAddress(_)) {
+        write(|| error.to_string());
+    }
+}
+
+/// A socket cannot become a connection.
+pub fn not_converted(error: &Error) {
+    if matches!(error, Error::NoConversion | Error::NotConvertible(_) | Error::NotOurAddress(_)) {
+        write(|| error.to_string());
+    }
+}
+
+/// A connection has ended. That one of its programs has closed it is no news.
+pub fn disconnected(
+    qpn: u32,
+    peer: Option<SocketAddr>,
+    reason: DisconnectReason,
+    terminate: Option<TerminateInfo>,
+) {
+    let who = || peer.map_or(String::new(), |peer| format!(" with {peer}"));
+    let line = || {
+        let said = terminate.map_or(String::new(), |terminate| format!(": {terminate}"));
+        format!("the connection of queue pair {qpn}{} has ended, {reason}{said}", who())
+    };
+    let told = FAILED.lock().unwrap_or_else(PoisonError::into_inner).remove(&qpn);
+    match reason {
+        _ if told => tracing::debug!("{}", line()),
+        DisconnectReason::Local | DisconnectReason::Peer | DisconnectReason::Aborted => {
+            tracing::debug!("{}", line());
+        }
+        _ => write(line),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! Sockets of the program's that become connections: what is handed over, and why a socket cannot be.
+
+use std::os::fd::OwnedFd;
+
+use urnic_iwarp::Role;
+
+use super::error::Error;
+
+/// Why a socket cannot become the connection of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotConvertible {
+    /// The descriptor is that of a file or a pipe.
+    #[error("the descriptor is not a socket")]
+    NoSocket,
+    /// The socket is a datagram socket, a Unix socket or one of another protocol.
+    #[error("it is not a TCP socket over IPv4 or IPv6")]
+    NotTcp,
+    /// The socket is a listener.
+    #[error("it listens: convert a socket that it has accepted")]
+    Listening,
+    /// The socket has never been connected, its connection is not there yet, or it is gone.
+    #[error("it is not connected")]
+    NotConnected,
+    /// This end has been shut down, so that nothing more can be sent.
+    #[error("it has been shut down for sending")]
+    ShutDown,
+}
+
+/// Why a conversion was not begun. The socket is as it was.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct ConvertError {
+    #[source]
+    error: Error,
+    socket: OwnedFd,
+}
+
+impl ConvertError {
+    /// A socket that is given back.
+    pub fn new(error: Error, socket: OwnedFd) -> Self {
+        Self { error, socket }
+    }
+
+    /// Returns the reason.
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// Returns the reason and the socket.
+    pub fn into_parts(self) -> (Error, OwnedFd) {
+        (self.error, self.socket)
+    }
+}
+
+/// What a program hands over.
+pub(crate) struct Handover<'a> {
+    /// The socket; taken out when the conversion has begun.
+    pub(crate) socket: &'a mut Option<OwnedFd>,
+    /// Octets of the stream behind the program's own protocol that it has read.
+    pub(crate) already_read: &'a [u8],
+    /// Who sends the MPA Request: this end or the peer.
+    pub(crate) role: Role,
+}

@@ -1,0 +1,215 @@
+//! Start-ups that come to nothing.
+
+use std::io::{ErrorKind, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::time::Duration;
+
+use socket2::SockRef;
+use urnic::*;
+
+use crate::ends::*;
+
+/// MPA-66: the peer does not want it. The connection ends, and the queue pair may try another one.
+#[test]
+fn a_rejection_is_told() {
+    let node = Node::new();
+    let (ours, mut peer) = wire();
+    node.convert(ours, Role::Initiator, &[], &plain());
+    assert_eq!(heard(&mut peer, REQUEST.len()), REQUEST);
+    peer.write_all(REJECTION).unwrap();
+    match node.event() {
+        CmEvent::Rejected { private_data, .. } => assert_eq!(private_data, b"no"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(end(&mut peer), None);
+    let (again, mut peer) = wire();
+    node.convert(again, Role::Initiator, REPLY, &plain());
+    node.established();
+    assert_eq!(heard(&mut peer, REQUEST.len()), REQUEST);
+}
+
+/// MPA-52, MPA-53, MPA-64, MPA-74: what comes is no start-up frame, or that of the wrong role; the program has read it, or not.
+#[test]
+fn strange_octets_end_the_startup() {
+    for (role, words) in [
+        (Role::Responder, &b"GET / HTTP/1.1\r\n\r\n    "[..]),
+        (Role::Responder, REPLY),
+        (Role::Initiator, b"HTTP/1.1 200 OK\r\n     "),
+        (Role::Initiator, REQUEST),
+    ] {
+        for read in [0, words.len()] {
+            let node = Node::new();
+            let (mut ours, mut peer) = wire();
+            peer.write_all(words).unwrap();
+            let buffered = heard(&mut ours, read);
+            node.convert(ours, role, &buffered, &plain());
+            assert_eq!(node.failure(), ConnectFailure::NotIwarp);
+            if role == Role::Initiator {
+                assert_eq!(heard(&mut peer, REQUEST.len()), REQUEST);
+            }
+            assert_eq!(end(&mut peer), None);
+        }
+    }
+}
+
+/// MPA-74: two initiators. MPA-75: two responders.
+#[test]
+fn roles_that_do_not_fit_are_told() {
+    let (one, other) = (Node::new(), Node::new());
+    let (ours, theirs) = wire();
+    one.convert(ours, Role::Initiator, &[], &plain());
+    other.convert(theirs, Role::Initiator, &[], &plain());
+    // The first to hear the other's Request ends the connection; that may be all that the other one hears.
+    let failures = [one.failure(), other.failure()];
+    assert!(failures.contains(&ConnectFailure::NotIwarp), "{failures:?}");
+    let (ours, theirs) = wire();
+    one.convert(ours, Role::Responder, &[], &impatient());
+    other.convert(theirs, Role::Responder, &[], &plain());
+    assert_eq!(one.failure(), ConnectFailure::TimedOut);
+    assert_eq!(other.failure(), ConnectFailure::Reset);
+}
+
+/// MPA-76: with a peer that says nothing, or not all.
+#[test]
+fn a_startup_takes_no_longer_than_it_may() {
+    for (role, frame) in [(Role::Responder, REQUEST), (Role::Initiator, REPLY)] {
+        for said in [0, frame.len() - 1] {
+            let node = Node::new();
+            let (ours, mut peer) = wire();
+            peer.write_all(&frame[..said]).unwrap();
+            node.convert(ours, role, &[], &impatient());
+            assert_eq!(node.failure(), ConnectFailure::TimedOut);
+            if role == Role::Initiator {
+                assert_eq!(heard(&mut peer, REQUEST.len()), REQUEST);
+            }
+            assert_eq!(end(&mut peer), Some(ErrorKind::ConnectionReset));
+            // The queue pair is as it was.
+            let (again, mut peer) = wire();
+            peer.write_all(frame).unwrap();
+            node.convert(again, role, &[], &plain());
+            node.established();
+        }
+    }
+}
+
+/// MPA-79 code 1: before the conversion or after it, by an end or a reset. There is no second try with an older revision (MPAE-9), as
+/// there is no second socket.
+#[test]
+fn a_peer_that_goes_is_told() {
+    for (role, frame) in [(Role::Responder, REQUEST), (Role::Initiator, REPLY)] {
+        for (said, resets, early) in
+            [(0, false, true), (0, false, false), (7, false, true), (7, true, false), (0, true, false)]
+        {
+            let node = Node::new();
+            let (ours, mut peer) = wire();
+            peer.write_all(&frame[..said]).unwrap();
+            let goes = |peer: TcpStream| {
+                if resets {
+                    SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
+                } else {
+                    peer.shutdown(Shutdown::Write).unwrap();
+                }
+                (!resets).then_some(peer)
+            };
+            let kept = if early {
+                let kept = goes(peer);
+                node.convert(ours, role, &[], &plain());
+                kept
+            } else {
+                node.convert(ours, role, &[], &plain());
+                goes(peer)
+            };
+            assert_eq!(node.failure(), ConnectFailure::Reset, "{role:?} {said} {resets} {early}");
+            if let Some(mut peer) = kept {
+                let asked = if role == Role::Initiator { REQUEST.len() } else { 0 };
+                heard(&mut peer, asked);
+                assert_eq!(end(&mut peer), None);
+            }
+        }
+    }
+}
+
+/// MPAE-8, MPAE-9: a peer that knows revision 1 only closes the connection. The older revision is not tried on another one, as that
+/// would not be the program's.
+#[test]
+fn there_is_no_second_connection() {
+    let node = Node::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    node.convert(ours, Role::Initiator, &[], &plain());
+    assert_eq!(heard(&mut peer, REQUEST.len()), REQUEST);
+    drop(peer);
+    assert_eq!(node.failure(), ConnectFailure::Reset);
+    listener.set_nonblocking(true).unwrap();
+    assert_eq!(listener.accept().map_err(|e| e.kind()).err(), Some(ErrorKind::WouldBlock));
+}
+
+/// A Request of revision 1 has its whole private data for the program; a Reply to an enhanced one has room for less of it. What
+/// does not fit is a rejection (MPA-65), told at both ends.
+#[test]
+fn an_answer_that_does_not_fit_rejects() {
+    let words: Vec<u8> = pattern(512);
+    let param = ConnParam { private_data: words.clone(), ..plain() };
+    let node = Node::new();
+    let (ours, mut peer) = wire();
+    node.convert(ours, Role::Responder, &[], &param);
+    peer.write_all(&[&b"MPA ID Req Frame\x40\x01\x02\x00"[..], &words].concat()).unwrap();
+    assert_eq!(heard(&mut peer, 532), [&b"MPA ID Rep Frame\x40\x01\x02\x00"[..], &words].concat());
+    assert_eq!(node.established(), words);
+    let [one, other] = [(); 2].map(|()| Node::new());
+    let (ours, theirs) = wire();
+    one.convert(ours, Role::Responder, &[], &param);
+    other.convert(theirs, Role::Initiator, &[], &plain());
+    assert_eq!(one.failure(), ConnectFailure::Terms);
+    let event = other.event();
+    assert!(matches!(event, CmEvent::Rejected { .. }), "{event:?}");
+}
+
+/// The program changes its mind: by the connection, the queue pair's state, its end, or that of the device.
+#[test]
+fn a_conversion_can_be_given_up() {
+    for role in [Role::Responder, Role::Initiator] {
+        for way in 0..4 {
+            let node = Node::new();
+            let (ours, mut peer) = wire();
+            let connection = node.convert(ours, role, &[], &plain());
+            if role == Role::Initiator {
+                assert_eq!(heard(&mut peer, REQUEST.len()), REQUEST);
+            }
+            let Node { device, pd, cq, qp, events } = node;
+            let aborted = |events: &EventChannel, qpn| match events.wait(PATIENCE) {
+                Some(CmEvent::ConnectError { qpn: told, reason }) => {
+                    assert_eq!((told, reason), (qpn, ConnectFailure::Aborted));
+                }
+                other => panic!("{other:?}"),
+            };
+            let qpn = qp.qpn();
+            match (way, role) {
+                (0, _) => {
+                    connection.disconnect().unwrap();
+                    aborted(&events, qpn);
+                    assert_eq!(qp.state(), QpState::Idle);
+                }
+                (1, Role::Responder) => {
+                    qp.to_error();
+                    aborted(&events, qpn);
+                    assert_eq!(qp.state(), QpState::Error);
+                    qp.to_idle().unwrap();
+                }
+                // Whether the peer accepts decides what it is told (MPAE-31).
+                (1, Role::Initiator) => {
+                    qp.to_error();
+                    drop((peer, qp, events, cq, pd, device));
+                    continue;
+                }
+                (2, _) => {
+                    drop(qp);
+                    aborted(&events, qpn);
+                }
+                _ => drop((connection, qp, events, cq, pd, device)),
+            }
+            assert_eq!(end(&mut peer), Some(ErrorKind::ConnectionReset), "{role:?} {way}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Peers that do not read for long, longer than any time-out: their windows are shut, and they are alive.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Duration;
+
+use socket2::{Domain, SockRef, Socket, Type};
+use urnic::*;
+
+use crate::ends::*;
+use crate::phases::completions;
+use crate::process::*;
+
+const LEN: usize = 4 << 20;
+/// Requests that wait: far more than the kernel takes.
+const WRITES: usize = 12;
+/// Memory that a stalled connection may take: what it queues, and some of the allocator's.
+const BOUND: usize = 8 << 20;
+
+/// Time-outs that are much shorter than the stall. The kernel counts its own in seconds.
+fn impatient_config() -> Config {
+    let mut config = Config::default();
+    config.tcp.user_timeout = Some(Duration::from_millis(500));
+    config.tcp.keepalive_idle = Some(Duration::from_secs(1));
+    config.tcp.keepalive_interval = Duration::from_secs(1);
+    config.tcp.keepalive_count = 1;
+    config.mpa.startup_timeout = Duration::from_millis(500);
+    config
+}
+
+/// A peer with a small buffer has asked for a connection.
+fn accepted(events: &EventChannel, node: &Node, port: u16) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(8 << 10).unwrap();
+    socket.connect(&std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into()).unwrap();
+    let mut peer = TcpStream::from(socket);
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    peer.write_all(REQUEST).unwrap();
+    let Some(CmEvent::ConnectRequest(request)) = events.wait(PATIENCE) else { panic!("no request") };
+    request.accept(&node.qp, &plain()).unwrap();
+    assert_eq!(heard(&mut peer, REPLY.len()), REPLY);
+    assert!(matches!(events.wait(PATIENCE), Some(CmEvent::Established { .. })));
+    peer.write_all(WRITE).unwrap();
+    peer
+}
+
+fn write(node: &Node, memory: &Mr, wr_id: u64, len: usize) {
+    let sges = [Sge::of(memory, 0, len as u32)];
+    let op = SendOp::Write { addr: wr_id << 32, rkey: 0x0a0b_0c0d };
+    node.qp.post_send(&SendWr { wr_id, op, sges: &sges, flags: SendFlags::empty() }).unwrap();
+}
+
+/// Reads the FPDUs of a Write and checks every octet of it.
+fn read_write(peer: &mut TcpStream, number: u64, len: usize, expected: &[u8]) {
+    let mut at = 0;
+    while at < len {
+        let head = heard(peer, 16);
+        let ulpdu = usize::from(u16::from_be_bytes([head[0], head[1]]));
+        let rest = heard(peer, (2 + ulpdu).next_multiple_of(4) + 4 - 16);
+        let payload = ulpdu - 14;
+        // RFC 5041 §4.2: tagged, the last or not; the steering tag, and the offset.
+        assert_eq!(head[2], if at + payload == len { 0xC1 } else { 0x81 });
+        assert_eq!(head[4..8], 0x0a0b_0c0d_u32.to_be_bytes());
+        assert_eq!(head[8..16], ((number << 32) + at as u64).to_be_bytes());
+        assert!(rest[..payload] == expected[at..at + payload], "{number} at {at}");
+        at += payload;
+    }
+}
+
+/// RFC 9293 §3.8.6.1: a window may be shut for as long as the peer acknowledges probes. What waits arrives whole when it
+/// reads again; meanwhile nothing spins, memory is bounded, and other connections go on.
+fn goes_on_after(stall: Duration) {
+    let device = Device::open(&impatient_config()).unwrap();
+    let events = device.create_event_channel().unwrap();
+    let listener = events.listen(0, 4).unwrap();
+    drop(Node::of(&device));
+    let before = descriptors();
+    let node = Node::of(&device);
+    let memory = node.pd.alloc_mr(LEN, Access::LOCAL_WRITE).unwrap();
+    let content = pattern(LEN);
+    memory.write_at(0, &content).unwrap();
+    let mut peer = accepted(&events, &node, listener.port());
+    let had = self::memory();
+    for number in 0..WRITES as u64 {
+        write(&node, &memory, number, LEN);
+    }
+    until("the window is shut", || {
+        let connections = device.connections().unwrap();
+        connections.len() == 1 && connections[0].tcp.snd_wnd < 1000
+    });
+    is_idle(stall / 2);
+    let (one, other) = (Node::of(&device), Node::of(&device));
+    one.events.connect(&one.qp, (Ipv4Addr::LOCALHOST, listener.port()), &plain()).unwrap();
+    let Some(CmEvent::ConnectRequest(request)) = events.wait(PATIENCE) else { panic!("no request") };
+    request.accept(&other.qp, &plain()).unwrap();
+    assert!(matches!(events.wait(PATIENCE), Some(CmEvent::Established { .. })));
+    one.established();
+    works(&one, &other);
+    drop((one, other));
+    assert!(matches!(events.wait(PATIENCE), Some(CmEvent::Disconnected { .. })));
+    is_idle(stall / 2);
+    let grown = self::memory().saturating_sub(had);
+    println!("{grown} octets more than before the stall");
+    assert!(grown < BOUND, "{grown}");
+    let event = events.poll();
+    assert!(event.is_none(), "{event:?}");
+    for number in 0..WRITES as u64 {
+        read_write(&mut peer, number, LEN, &content);
+    }
+    let expected: Vec<_> = (0..WRITES as u64).map(|id| (id, WcStatus::Success)).collect();
+    assert_eq!(completions(&node, WRITES), expected);
+    drop((peer, memory));
+    assert!(matches!(events.wait(PATIENCE), Some(CmEvent::Disconnected { .. })));
+    drop(node);
+    nothing_left(&device, before);
+    is_idle(Duration::from_millis(500));
+}
+
+#[test]
+fn a_peer_that_stops_reading_is_waited_for() {
+    alone("stalls::a_peer_that_stops_reading_is_waited_for", false, || {
+        goes_on_after(Duration::from_secs(4));
+    });
+}
+
+#[test]
+#[ignore = "takes more than a minute"]
+fn long_a_peer_that_stops_reading_for_a_minute_is_waited_for() {
+    alone("stalls::long_a_peer_that_stops_reading_for_a_minute_is_waited_for", false, || {
+        goes_on_after(Duration::from_secs(66));
+    });
+}
+
+/// The same with small messages, each of which takes far more of the peer's memory than of its window: a peer that has no
+/// memory for what it has offered a window for drops it, and says so or not.
+#[test]
+fn a_peer_that_stops_reading_small_messages_is_waited_for() {
+    alone("stalls::a_peer_that_stops_reading_small_messages_is_waited_for", false, || {
+        const EACH: usize = 40;
+        const MESSAGES: u64 = 20_000;
+        let device = Device::open(&impatient_config()).unwrap();
+        let events = device.create_event_channel().unwrap();
+        let listener = events.listen(0, 4).unwrap();
+        let node = Node::of(&device);
+        let memory = node.pd.alloc_mr(EACH, Access::LOCAL_WRITE).unwrap();
+        let content = pattern(EACH);
+        memory.write_at(0, &content).unwrap();
+        let mut peer = accepted(&events, &node, listener.port());
+        let (mut posted, mut done) = (0, 0);
+        let mut go = |node: &Node| {
+            let mut wc = [Wc::default()];
+            while node.cq.poll(&mut wc) > 0 {
+                assert_eq!(wc[0].status, WcStatus::Success);
+                assert_eq!(wc[0].wr_id, done);
+                done += 1;
+            }
+            while posted < MESSAGES && posted < done + 16 {
+                write(node, &memory, posted, EACH);
+                posted += 1;
+            }
+            done
+        };
+        let mut last = (0, std::time::Instant::now());
+        until("nothing more is taken", || {
+            let done = go(&node);
+            if done != last.0 {
+                last = (done, std::time::Instant::now());
+            }
+            last.1.elapsed() > Duration::from_secs(4)
+        });
+        println!("{} messages were taken", last.0);
+        let event = events.poll();
+        assert!(event.is_none(), "{event:?}");
+        assert!(last.0 < MESSAGES, "all fit");
+        SockRef::from(&peer).set_recv_buffer_size(1 << 20).unwrap();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                for number in 0..MESSAGES {
+                    read_write(&mut peer, number, EACH, &content);
+                }
+            });
+            until("all is done", || go(&node) == MESSAGES);
+            reader.join().unwrap();
+        });
+    });
+}
