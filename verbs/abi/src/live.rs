@@ -12,6 +12,7 @@ pub enum Kind {
     Domain,
     ThreadDomain,
     Region,
+    Buffer,
     Window,
     Channel,
     Cq,

@@ -2,7 +2,8 @@
 
 use std::ffi::{c_char, c_int};
 
-use crate::call::{Errno, as_number, guarded_anywhere, last_errno, set_errno};
+use super::id::{complete, id_of};
+use crate::call::{Errno, as_number, guarded_anywhere, last_errno, set_errno, zero};
 use crate::ffi::*;
 use crate::live::{self, Kind};
 use crate::rnic::config;
@@ -104,6 +105,10 @@ unsafe extern "C" fn rdma_getaddrinfo(
         if res.is_null() || (node.is_null() && service.is_null() && !by_address) {
             return Err(libc::EINVAL);
         }
+        // Nobody administers a subnet of Ethernet.
+        if hints.is_some_and(|h| h.ai_flags & RAI_SA != 0) {
+            return Err(libc::EOPNOTSUPP);
+        }
         let kinds = [IBV_QPT_RC, 0];
         let spaces = [RDMA_PS_TCP, 0];
         if hints.is_some_and(|h| !kinds.contains(&h.ai_qp_type) || !spaces.contains(&h.ai_port_space)) {
@@ -164,6 +169,99 @@ fn echo(hints: &rdma_addrinfo) -> Result<*mut rdma_addrinfo, Errno> {
         }
     }
     Ok(live::enter(Kind::AddrInfo, Box::into_raw(rai)))
+}
+
+/// What `rdma_resolve_addrinfo` has found and the program has not asked for.
+#[derive(Default)]
+pub enum Resolution {
+    #[default]
+    None,
+    UnderWay,
+    Found(Found),
+}
+
+/// An entry of ours.
+pub struct Found(*mut rdma_addrinfo);
+
+// SAFETY: the entry is nobody else's.
+unsafe impl Send for Found {}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        // SAFETY: null or an entry that nobody else has.
+        unsafe { rdma_freeaddrinfo(self.0) };
+    }
+}
+
+impl Found {
+    fn into_raw(mut self) -> *mut rdma_addrinfo {
+        std::mem::replace(&mut self.0, std::ptr::null_mut())
+    }
+}
+
+#[inline(never)]
+unsafe extern "C" fn start_to_resolve_addrinfo(
+    id: *mut rdma_cm_id,
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> c_int {
+    zero(|| {
+        // SAFETY: null or an identifier.
+        let this = unsafe { id_of(id) }?;
+        match &mut this.state().resolution {
+            free @ Resolution::None => *free = Resolution::UnderWay,
+            _ => return Err(libc::EBUSY),
+        }
+        let mut found = std::ptr::null_mut();
+        // SAFETY: the program's strings and hints, and a place for the answer.
+        let answer = unsafe { rdma_getaddrinfo(node, service, hints, &raw mut found) };
+        let errno = last_errno();
+        this.state().resolution =
+            if answer == 0 { Resolution::Found(Found(found)) } else { Resolution::None };
+        if answer != 0 {
+            return Err(errno);
+        }
+        this.tell(RDMA_CM_EVENT_ADDRINFO_RESOLVED);
+        Ok(())
+    })
+}
+
+/// Names are resolved before it returns, as in librdmacm; the event comes then. A cancellation point, for synchronous
+/// identifiers.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_resolve_addrinfo(
+    id: *mut rdma_cm_id,
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> c_int {
+    // SAFETY: the program's; an identifier, as the first call has found.
+    unsafe {
+        match start_to_resolve_addrinfo(id, node, service, hints) {
+            0 => complete(id),
+            failed => failed,
+        }
+    }
+}
+
+/// The entry is the program's from here on.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int {
+    zero(|| {
+        // SAFETY: null or an identifier.
+        let this = unsafe { id_of(id) }?;
+        if info.is_null() {
+            return Err(libc::EINVAL);
+        }
+        let mut state = this.state();
+        let Resolution::Found(_) = &state.resolution else { return Err(libc::ENOENT) };
+        if let Resolution::Found(found) = std::mem::take(&mut state.resolution) {
+            // SAFETY: the program's place for the answer.
+            unsafe { info.write(found.into_raw()) };
+        }
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]

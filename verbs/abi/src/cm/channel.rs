@@ -123,6 +123,16 @@ fn byte(n: u16) -> u8 {
 fn present(pending: Pending) -> Result<Box<Event>, Errno> {
     let owner = pending.id;
     let (id, listen_id, event, status, mut private_data, ird, ord) = match pending.what {
+        What::User { status, arg } => {
+            let base = rdma_cm_event {
+                id: owner.cast(),
+                listen_id: std::ptr::null_mut(),
+                event: RDMA_CM_EVENT_USER,
+                status,
+                param: rdma_param { arg },
+            };
+            return Ok(Box::new(Event { base, owner, private_data: Vec::new() }));
+        }
         What::Plain { event, status, private_data, ird, ord } => {
             (owner.cast(), std::ptr::null_mut(), event, status, private_data, byte(ird), byte(ord))
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use urnic::ConnParam;
 
-use super::hub::{connector, dispatch_to, hub};
+use super::hub::{What, connector, dispatch_to, hub};
 use super::id::{Id, complete, id_of};
 use super::resolve::{address, bind_to_any};
 use crate::call::{Errno, deref, errno_of, number, zero};
@@ -244,6 +244,25 @@ unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
         if !this.base.qp.is_null() || this.state().connection.is_none() {
             return Err(libc::EINVAL);
         }
+        Ok(())
+    })
+}
+
+/// Puts an event of the program's own into the identifier's channel.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_write_cm_event(
+    id: *mut rdma_cm_id,
+    event: c_int,
+    status: c_int,
+    arg: u64,
+) -> c_int {
+    zero(|| {
+        // SAFETY: null or an identifier.
+        let this = unsafe { id_of(id) }?;
+        if event != RDMA_CM_EVENT_USER {
+            return Err(libc::EINVAL);
+        }
+        hub().tell(this.as_ptr(), What::User { status, arg });
         Ok(())
     })
 }

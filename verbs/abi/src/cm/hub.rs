@@ -27,8 +27,19 @@ pub struct Pending {
 unsafe impl Send for Pending {}
 
 pub enum What {
-    Plain { event: c_int, status: c_int, private_data: Vec<u8>, ird: u16, ord: u16 },
+    Plain {
+        event: c_int,
+        status: c_int,
+        private_data: Vec<u8>,
+        ird: u16,
+        ord: u16,
+    },
     Request(ConnRequest),
+    /// Of the program's own.
+    User {
+        status: c_int,
+        arg: u64,
+    },
 }
 
 impl What {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urnic::{Bound, ConnRequest, Connection, EventChannel, Listener};
 
+use super::addrinfo::Resolution;
 use super::channel::{self, Channel};
 use super::hub::{Pending, What, connector, hub};
 use crate::call::{Errno, deref, number, pointer, zero};
@@ -65,6 +66,7 @@ pub struct State {
     pub template: Option<Template>,
     /// Data that an address's entry puts before the private data.
     pub connect_data: Vec<u8>,
+    pub resolution: Resolution,
 }
 
 impl State {

@@ -6,7 +6,7 @@ use crate::ibv::names::name;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_event_str(event: c_int) -> *const c_char {
-    const NAMES: [&CStr; 16] = [
+    const NAMES: [&CStr; 19] = [
         c"RDMA_CM_EVENT_ADDR_RESOLVED",
         c"RDMA_CM_EVENT_ADDR_ERROR",
         c"RDMA_CM_EVENT_ROUTE_RESOLVED",
@@ -23,6 +23,9 @@ unsafe extern "C" fn rdma_event_str(event: c_int) -> *const c_char {
         c"RDMA_CM_EVENT_MULTICAST_ERROR",
         c"RDMA_CM_EVENT_ADDR_CHANGE",
         c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        c"RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+        c"RDMA_CM_EVENT_ADDRINFO_ERROR",
+        c"RDMA_CM_EVENT_USER",
     ];
     name(&NAMES, event, c"UNKNOWN EVENT")
 }

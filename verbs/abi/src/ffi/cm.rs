@@ -65,6 +65,7 @@ pub struct rdma_ud_param {
 pub union rdma_param {
     pub conn: rdma_conn_param,
     pub ud: rdma_ud_param,
+    pub arg: u64,
 }
 
 #[repr(C)]

@@ -33,6 +33,13 @@ pub const IBV_REREG_MR_CHANGE_TRANSLATION: c_int = 1;
 pub const IBV_REREG_MR_CHANGE_PD: c_int = 1 << 1;
 pub const IBV_REREG_MR_CHANGE_ACCESS: c_int = 1 << 2;
 
+pub const IBV_REG_MR_MASK_IOVA: u64 = 1;
+pub const IBV_REG_MR_MASK_ADDR: u64 = 1 << 1;
+pub const IBV_REG_MR_MASK_FD: u64 = 1 << 2;
+pub const IBV_REG_MR_MASK_FD_OFFSET: u64 = 1 << 3;
+pub const IBV_REG_MR_MASK_DMAH: u64 = 1 << 4;
+pub const IBV_REG_MR_MASK_BUF: u64 = 1 << 5;
+
 pub const IBV_MW_TYPE_1: c_int = 1;
 pub const IBV_MW_TYPE_2: c_int = 2;
 
@@ -137,11 +144,14 @@ pub const RDMA_CM_EVENT_REJECTED: c_int = 8;
 pub const RDMA_CM_EVENT_ESTABLISHED: c_int = 9;
 pub const RDMA_CM_EVENT_DISCONNECTED: c_int = 10;
 pub const RDMA_CM_EVENT_TIMEWAIT_EXIT: c_int = 15;
+pub const RDMA_CM_EVENT_ADDRINFO_RESOLVED: c_int = 16;
+pub const RDMA_CM_EVENT_USER: c_int = 18;
 
 pub const RAI_PASSIVE: c_int = 1;
 pub const RAI_NUMERICHOST: c_int = 2;
 pub const RAI_NOROUTE: c_int = 4;
 pub const RAI_FAMILY: c_int = 8;
+pub const RAI_SA: c_int = 16;
 
 pub const RDMA_OPTION_ID: c_int = 0;
 pub const RDMA_OPTION_IB: c_int = 1;

@@ -70,6 +70,8 @@ fn structures_are_laid_out_as_c_compilers_do() {
         ibv_port_attr { "link_layer" = link_layer, "flags" = flags, "port_cap_flags2" = port_cap_flags2 }
         ibv_qp_attr {} ibv_qp_init_attr {} ibv_qp_init_attr_ex {} ibv_srq_init_attr_ex {} ibv_gid_entry {} ibv_mw {}
         ibv_cq_init_attr_ex {} ibv_ah {}
+        ibv_mr_init_attr { "length" = length, "access" = access, "comp_mask" = comp_mask, "iova" = iova, "addr" = addr,
+            "fd" = fd, "fd_offset" = fd_offset, "dmah" = dmah, "buf" = buf }
         rdma_event_channel { "fd" = fd }
         rdma_cm_id { "verbs" = verbs, "channel" = channel, "context" = context, "qp" = qp, "route" = route,
             "route.addr.src_addr" = route.src_addr, "route.addr.dst_addr" = route.dst_addr,

@@ -1,6 +1,7 @@
 //! libibverbs.
 
 pub mod async_event;
+mod buf;
 pub mod channel;
 pub mod context;
 pub mod cq;

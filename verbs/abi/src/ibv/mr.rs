@@ -47,7 +47,7 @@ pub fn access(flags: c_uint) -> Result<Access, Errno> {
     Ok(PAIRS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, right)| *right).collect())
 }
 
-fn register(
+pub fn register(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,

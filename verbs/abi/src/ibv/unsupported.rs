@@ -43,6 +43,20 @@ refused! {
     ibv_resolve_eth_l2_from_gid(Any, Any, Any, Any) = EOPNOTSUPP;
     // Connection establishment without a connection manager.
     ibv_set_ece(Any, Any) = EOPNOTSUPP;
+    // Handles for the way of DMA in a machine.
+    ibv_dealloc_dmah(Any) = EOPNOTSUPP;
+    // Counters of completions.
+    _ibv_query_comp_cntr_caps(Any, Any, usize) = EOPNOTSUPP;
+    ibv_destroy_comp_cntr(Any) = EOPNOTSUPP;
+    ibv_set_comp_cntr(Any, u64) = EOPNOTSUPP;
+    ibv_set_err_comp_cntr(Any, u64) = EOPNOTSUPP;
+    ibv_inc_comp_cntr(Any, u64) = EOPNOTSUPP;
+    ibv_inc_err_comp_cntr(Any, u64) = EOPNOTSUPP;
+    ibv_read_comp_cntr(Any, Any) = EOPNOTSUPP;
+    ibv_read_err_comp_cntr(Any, Any) = EOPNOTSUPP;
+    ibv_qp_attach_comp_cntr(Any, Any, Any) = EOPNOTSUPP;
+    // The port's speed as measured: `ibv_query_port` has a nominal one.
+    ibv_query_port_speed(Any, u32, Any) = EOPNOTSUPP;
 }
 
 absent! {
@@ -53,6 +67,8 @@ absent! {
     ibv_import_pd(Any, u32) = EOPNOTSUPP;
     ibv_import_mr(Any, u32) = EOPNOTSUPP;
     ibv_import_dm(Any, u32) = EOPNOTSUPP;
+    ibv_alloc_dmah(Any, Any) = EOPNOTSUPP;
+    ibv_create_comp_cntr(Any, Any) = EOPNOTSUPP;
 }
 
 ignored! {
@@ -69,6 +85,12 @@ ignored! {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_init_ah_from_wc(_: Any, _: u8, _: Any, _: Any, _: Any) -> c_int {
+    set_errno(libc::EOPNOTSUPP);
+    -1
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_dm_export_dmabuf_fd(_: Any) -> c_int {
     set_errno(libc::EOPNOTSUPP);
     -1
 }

@@ -2,8 +2,9 @@
  * threads at once. Prints the names of those that it called: the test compares them with the list of symbols.
  *
  *   calls THREADS */
-#include "harness.h"
+#include "newer.h"
 #include "urnic.h"
+#include <dlfcn.h>
 
 /* What was called. */
 static const char *called[256];
@@ -15,6 +16,14 @@ static void note(const char *name)
 		if (called[i] && !strcmp(called[i], name))
 			return;
 	called[atomic_fetch_add(&calls, 1)] = name;
+}
+
+/* One that the headers may lack. */
+static void *newer(const char *name, const char *version)
+{
+	(void)version;
+	note(name);
+	return SOME(dlsym(RTLD_DEFAULT, name));
 }
 
 /* A function of the list, noted. Some are macros of the headers: the parentheses pass by them. */
@@ -964,6 +973,8 @@ static void *all(void *arg)
 	struct ibv_context *context = devices();
 	queries(context);
 	domains(context, memory, SIZE);
+	newer_memory(context, memory, SIZE);
+	newer_refusals(context);
 	completion_queues(context);
 	shared_queues(context, memory);
 	queue_pairs(context, memory);
@@ -972,6 +983,7 @@ static void *all(void *arg)
 	what_is_not_here(context);
 	addresses();
 	identifiers();
+	newer_identifiers();
 	endpoints();
 	conversions();
 	connections();
