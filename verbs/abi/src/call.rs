@@ -198,6 +198,7 @@ pub unsafe fn deref<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
 pub fn errno_of(error: &Error) -> Errno {
     match error {
         Error::Exhausted(_) | Error::NoMemory(_) => libc::ENOMEM,
+        Error::NoDescriptor => libc::EMFILE,
         Error::Fault { .. } => libc::EFAULT,
         Error::WindowsBound(_) => libc::EBUSY,
         Error::PortInUse(_) => libc::EADDRINUSE,

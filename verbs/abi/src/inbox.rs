@@ -5,7 +5,8 @@ use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::call::{Errno, last_errno};
+use crate::call::Errno;
+use crate::log;
 
 /// A queue whose descriptor, an eventfd in semaphore mode, is readable while it holds something. Whoever has read 8
 /// bytes from the descriptor may take one item; the read blocks unless the program set `O_NONBLOCK`.
@@ -19,7 +20,7 @@ impl<T> Inbox<T> {
         // SAFETY: no pointers are passed.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
         if fd < 0 {
-            return Err(last_errno());
+            return Err(log::refused_call());
         }
         // SAFETY: the descriptor is new and nobody else owns it.
         Ok(Self { items: Mutex::default(), fd: unsafe { OwnedFd::from_raw_fd(fd) } })

@@ -1,5 +1,5 @@
-//! What C programs are told by a number alone, in words: why a connection has ended, why a port cannot be had, or a socket
-//! not converted.
+//! What C programs are told by a number alone, in words: why a connection has ended, and why a port, a descriptor or the
+//! conversion of a socket cannot be had.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -7,6 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use urnic::{DisconnectReason, Error, QpFault, TerminateInfo};
+
+use crate::call::{Errno, last_errno};
+use crate::rnic::log_to_stderr;
 
 /// Lines that may come at once, and how long one more takes.
 const AT_ONCE: u32 = 10;
@@ -66,18 +69,30 @@ pub fn failed(fault: &QpFault) {
     write(|| fault.to_string());
 }
 
-/// An address cannot be bound to, or listened on.
-pub fn no_address(error: &Error) {
-    if matches!(error, Error::PortInUse(_) | Error::PortForbidden(_) | Error::NotOurAddress(_)) {
+/// A call is refused for a reason that the program's user can do something about.
+pub fn refused(error: &Error) {
+    if matches!(
+        error,
+        Error::PortInUse(_)
+            | Error::PortForbidden(_)
+            | Error::NotOurAddress(_)
+            | Error::NoConversion
+            | Error::NotConvertible(_)
+            | Error::NoDescriptor
+    ) {
         write(|| error.to_string());
     }
 }
 
-/// A socket cannot become a connection.
-pub fn not_converted(error: &Error) {
-    if matches!(error, Error::NoConversion | Error::NotConvertible(_) | Error::NotOurAddress(_)) {
-        write(|| error.to_string());
+/// The same of a system call of ours. Returns its errno.
+pub fn refused_call() -> Errno {
+    let errno = last_errno();
+    if matches!(errno, libc::EMFILE | libc::ENFILE) {
+        // The device may not be open yet.
+        log_to_stderr();
+        refused(&Error::NoDescriptor);
     }
+    errno
 }
 
 /// A connection has ended. That one of its programs has closed it is no news.

@@ -12,6 +12,7 @@ use urnic_config::{Config, Progress, RtrChoice, Sources};
 
 use crate::call::{Errno, complain, errno_of, guarded_anywhere, none_in_child};
 use crate::gids::Gids;
+use crate::log::refused;
 
 /// The device as C sees it.
 pub const NAME: &str = "urnic0";
@@ -38,9 +39,10 @@ impl Rnic {
         Ok(self.gids.now(self.now()?.addresses.iter().map(|own| own.address)))
     }
 
-    /// The address of ours that packets to `to` come from; none if there is no way to it.
-    pub fn source_for(&self, to: SocketAddr) -> Option<IpAddr> {
-        self.device.source_for(to).ok()?
+    /// The address of ours that packets to `to` come from; ENETUNREACH if there is no way to it.
+    pub fn source_for(&self, to: SocketAddr) -> Result<IpAddr, Errno> {
+        let own = self.device.source_for(to).inspect_err(refused).map_err(|e| errno_of(&e))?;
+        own.ok_or(libc::ENETUNREACH)
     }
 
     /// Whether an address stands for any, as for the kernel's connection manager (`cma_any_addr`): an unspecified one, and one
@@ -52,7 +54,7 @@ impl Rnic {
 
     /// The address of ours that a loopback address leads to, if that is not one of the loopback.
     pub fn leads_elsewhere(&self, to: SocketAddr) -> Option<IpAddr> {
-        let own = if to.ip().to_canonical().is_loopback() { self.source_for(to) } else { None };
+        let own = if to.ip().to_canonical().is_loopback() { self.source_for(to).ok() } else { None };
         own.filter(|own| !own.is_loopback())
     }
 }
@@ -106,7 +108,7 @@ pub fn rnic() -> Result<&'static Rnic, Errno> {
         return Ok(rnic);
     }
     let config = config().ok_or(libc::ENODEV)?;
-    log();
+    log_to_stderr();
     let rnic = start(config).map_err(|error| {
         complain(&error.to_string());
         errno_of(&error)
@@ -167,7 +169,7 @@ pub fn interface(config: &Config, address: IpAddr) -> u32 {
 }
 
 /// Logs on stderr what `URNIC_LOG` asks for; with the time then, so that the logs of two ends can be put beside each other.
-fn log() {
+pub fn log_to_stderr() {
     let asked = EnvFilter::try_from_env("URNIC_LOG");
     let timed = asked.is_ok();
     let log = tracing_subscriber::fmt()

@@ -302,7 +302,7 @@ impl Device {
     /// Creates a completion channel.
     ///
     /// # Errors
-    /// [`Error::Os`] if there is no file descriptor left.
+    /// [`Error::NoDescriptor`].
     pub fn create_comp_channel(&self) -> Result<CompChannel> {
         Ok(CompChannel { shared: ChannelShared::new()?, device: self.shared.clone() })
     }
@@ -338,9 +338,9 @@ impl Device {
     /// if there is no way to it.
     ///
     /// # Errors
-    /// [`Error::Forked`], [`Error::Interrupted`].
+    /// [`Error::Forked`], [`Error::Interrupted`], [`Error::NoDescriptor`].
     pub fn source_for(&self, to: SocketAddr) -> Result<Option<IpAddr>> {
-        self.shared.shard.control(|engine| Ok(engine.source_for(to)))
+        self.shared.shard.control(|engine| engine.source_for(to))
     }
 
     /// The device's clock in nanoseconds, from an arbitrary origin: that of time stamps
@@ -367,7 +367,7 @@ impl Device {
     /// Creates a channel for connection events.
     ///
     /// # Errors
-    /// [`Error::Os`] if there is no file descriptor left.
+    /// [`Error::NoDescriptor`].
     pub fn create_event_channel(&self) -> Result<EventChannel> {
         EventChannel::new(&self.shared, None)
     }

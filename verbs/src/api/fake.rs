@@ -375,8 +375,8 @@ impl EngineOps for FakeEngine {
         Vec::new()
     }
 
-    fn source_for(&mut self, to: SocketAddr) -> Option<IpAddr> {
-        Some(to.ip())
+    fn source_for(&mut self, to: SocketAddr) -> Result<Option<IpAddr>> {
+        Ok(Some(to.ip()))
     }
 
     fn attributes(&self) -> EngineAttr {

@@ -4,9 +4,7 @@ use std::io;
 
 use super::convert::NotConvertible;
 
-/// What a process has too few of, for [`Error::Exhausted`].
-pub(crate) const DESCRIPTORS: &str = "file descriptors; raise their limit (ulimit -n)";
-/// What the system has too little of, likewise.
+/// What the system has too little of, for [`Error::Exhausted`].
 pub(crate) const KERNEL_MEMORY: &str = "memory of the kernel's for sockets";
 
 /// What a control verb can answer.
@@ -22,6 +20,12 @@ pub enum Error {
     /// A limit of the device is reached.
     #[error("no room left: {0}")]
     Exhausted(&'static str),
+    /// The process, or the system, has as many file descriptors as it may.
+    #[error(
+        "no file descriptor is left: close what is not needed, or raise the limit of the process (ulimit -n, \
+         RLIMIT_NOFILE), or that of the system if it is reached (sysctl fs.file-max)"
+    )]
+    NoDescriptor,
     /// The memory to register is not mapped, or not with the rights asked for.
     #[error("memory at {addr:#x} (+{len}) cannot be accessed as asked: {source}")]
     Fault {
@@ -120,9 +124,17 @@ pub enum Error {
 }
 
 impl Error {
-    /// An [`Error::Os`] from `errno`.
+    /// An [`Error::Os`], or [`Error::NoDescriptor`] if it says that.
+    pub(crate) fn os(what: &'static str, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => Self::NoDescriptor,
+            _ => Self::Os { what, source },
+        }
+    }
+
+    /// The same from `errno`.
     pub(crate) fn last_os(what: &'static str) -> Self {
-        Self::Os { what, source: io::Error::last_os_error() }
+        Self::os(what, io::Error::last_os_error())
     }
 }
 

@@ -94,7 +94,8 @@ fn peers_that_go_while_they_wait_for_descriptors_are_forgotten() {
     });
 }
 
-/// EMFILE where the program asks for something: an error says what to raise, and nothing is left of the attempt.
+/// EMFILE where the program asks for something: an error says what to raise, and nothing is left of the attempt. The device
+/// has the addresses that it had.
 #[test]
 fn without_descriptors_errors_say_what_to_raise() {
     alone("limits::without_descriptors_errors_say_what_to_raise", false, || {
@@ -102,18 +103,26 @@ fn without_descriptors_errors_say_what_to_raise() {
         let (server, client) = (Node::new(), Node::new());
         let listener = server.events.listen(0, 16).unwrap();
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, listener.port()));
+        let addresses = || client.device.attributes().unwrap().addresses;
+        let before = addresses();
         let hoard = hoard();
         for _ in 0..100 {
             let errors = [
+                Device::open(&Config::default()).err(),
+                client.device.create_event_channel().err(),
+                client.device.create_comp_channel().err(),
+                client.device.source_for(to).err(),
                 client.events.connect(&client.qp, to, &plain()).err(),
                 client.device.bind((LOOPBACK, 0), false).err(),
                 client.device.bind((LOOPBACK, 7471), false).err(),
                 client.events.listen(0, 1).err(),
             ];
             for error in errors {
-                let words = error.as_ref().map(Error::to_string);
-                assert!(words.as_ref().is_some_and(|words| words.contains("ulimit -n")), "{words:?}");
+                let error = error.expect("there is no descriptor for it");
+                assert!(matches!(error, Error::NoDescriptor), "{error:?}");
+                assert!(error.to_string().contains("ulimit -n"), "{error}");
             }
+            assert_eq!(addresses(), before);
         }
         drop(hoard);
         client.events.connect(&client.qp, to, &plain()).unwrap();

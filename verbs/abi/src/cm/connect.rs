@@ -43,8 +43,8 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
         let backlog = u32::try_from(backlog).ok().filter(|n| (1..BACKLOG).contains(n)).unwrap_or(BACKLOG);
         let number = hub().listener(this.as_ptr());
         let sink = device.create_event_sink(Box::new(move |event| dispatch_to(number, event)));
-        let sink = sink.map_err(|e| errno_of(&e))?;
-        let listener = sink.listen_at(bound, backlog).inspect_err(log::no_address);
+        let sink = sink.inspect_err(log::refused).map_err(|e| errno_of(&e))?;
+        let listener = sink.listen_at(bound, backlog).inspect_err(log::refused);
         let listener = listener.map_err(|e| errno_of(&e))?;
         this.state().listener = Some((listener, sink));
         tracing::debug!("listening at {address}");
@@ -110,7 +110,7 @@ fn connect(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Err
         Some(bound) => connector()?.connect_from(bound, &pair.qp, to, &terms),
         None => connector()?.connect(&pair.qp, to, &terms),
     };
-    let connection = connection.map_err(|e| errno_of(&e))?;
+    let connection = connection.inspect_err(log::refused).map_err(|e| errno_of(&e))?;
     this.state().connected(connection);
     Ok(())
 }

@@ -96,7 +96,7 @@ fn convert(
     let terms = unsafe { terms(this, param) };
     hub().tie(pair.qp.qpn(), this.as_ptr());
     let begun = connector()?.convert(&pair.qp, duplicate(fd)?, role, already_read, &terms);
-    let connection = begun.inspect_err(|e| log::not_converted(e.error())).map_err(|e| errno_of(e.error()))?;
+    let connection = begun.inspect_err(|e| log::refused(e.error())).map_err(|e| errno_of(e.error()))?;
     this.state().connected(connection);
     // SAFETY: an identifier that nobody else uses during this call, as the program promises.
     let _ = unsafe { settle(id, fd) };

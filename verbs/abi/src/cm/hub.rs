@@ -209,7 +209,8 @@ pub fn connector() -> Result<&'static EventChannel, Errno> {
     if let Some(connector) = CONNECTOR.get() {
         return Ok(connector);
     }
-    let made = rnic()?.device.create_event_sink(Box::new(dispatch)).map_err(|e| errno_of(&e))?;
+    let made = rnic()?.device.create_event_sink(Box::new(dispatch));
+    let made = made.inspect_err(log::refused).map_err(|e| errno_of(&e))?;
     Ok(CONNECTOR.get_or_init(|| made))
 }
 

@@ -100,7 +100,7 @@ fn bind(id: *mut rdma_cm_id, to: SocketAddr) -> Result<(), Errno> {
     let bound = match shared {
         Some(bound) => bound,
         None => {
-            let bound = rnic.device.bind(to, v6only).inspect_err(log::no_address);
+            let bound = rnic.device.bind(to, v6only).inspect_err(log::refused);
             Arc::new(bound.map_err(|e| errno_of(&e))?)
         }
     };
@@ -152,7 +152,7 @@ fn resolve(id: *mut rdma_cm_id, src: *const libc::sockaddr, dst: *const libc::so
         bind(id, unsafe { address(src) }?)?;
     }
     let to = rnic.leads_elsewhere(to).map_or(to, |own| SocketAddr::new(own, to.port()));
-    let routed = rnic.source_for(to).ok_or(libc::ENETUNREACH)?;
+    let routed = rnic.source_for(to)?;
     let bound = this.state().address;
     let own = bound.map(|bound| bound.ip()).filter(|own| !rnic.is_any(*own)).unwrap_or(routed);
     let port = bound.map_or(0, |address| address.port());

@@ -13,6 +13,7 @@ use crate::call::{Errno, errno_of, fails, number, pointer, quiet, status};
 use crate::ffi::*;
 use crate::inbox::read_count;
 use crate::live::{self, Kind};
+use crate::log;
 
 /// What `ibv_comp_channel` points to. `refcnt` counts the queues that use it.
 #[repr(C)]
@@ -40,7 +41,8 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
         // SAFETY: null or an open context.
         let context = unsafe { context_of(context) }?;
         context.rnic.now()?; // a forked child has no device
-        let channel = context.rnic.device.create_comp_channel().map_err(|e| errno_of(&e))?;
+        let channel =
+            context.rnic.device.create_comp_channel().inspect_err(log::refused).map_err(|e| errno_of(&e))?;
         let fd = channel.as_fd().as_raw_fd();
         context.hold();
         let base = ibv_comp_channel { context: context.as_ptr(), fd, refcnt: 0 };

@@ -10,7 +10,7 @@ use crate::drive::transport::{Data, Transport};
 use crate::shared::cm::{
     CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue, RequestId, Terms,
 };
-use crate::shared::error::{DESCRIPTORS, Error, KERNEL_MEMORY};
+use crate::shared::error::{Error, KERNEL_MEMORY};
 use crate::shared::qp::QpState;
 use crate::shared::source::Source;
 use crate::shared::waiting::Waiting;
@@ -422,7 +422,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 ConnectError::Address(_) => Error::Invalid("the address is not that of a host's port"),
                 ConnectError::Family(_) => Error::Invalid("the peer's address and ours are of two families"),
                 ConnectError::InUse(port) => Error::PortInUse(port),
-                ConnectError::NoDescriptor => Error::Exhausted(DESCRIPTORS),
+                ConnectError::NoDescriptor => Error::NoDescriptor,
                 ConnectError::NoPort | ConnectError::TooMany => Error::Exhausted("connections or ports"),
             });
         }

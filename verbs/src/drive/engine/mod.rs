@@ -36,7 +36,7 @@ use crate::shared::cm::{ConnParam, EventQueue, RequestId};
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::convert::Handover;
 use crate::shared::doorbell::Doorbells;
-use crate::shared::error::{DESCRIPTORS, Error, KERNEL_MEMORY};
+use crate::shared::error::{Error, KERNEL_MEMORY};
 use crate::shared::events::AsyncQueue;
 use crate::shared::memory::{MrFault, MrTable};
 use crate::shared::qp::{QpConnection, QpShared, QpState};
@@ -541,7 +541,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
             BindError::InUse(port) => Error::PortInUse(port),
             BindError::Forbidden(port) => Error::PortForbidden(port),
             BindError::Exhausted => Error::Exhausted("TCP ports"),
-            BindError::NoDescriptor => Error::Exhausted(DESCRIPTORS),
+            BindError::NoDescriptor => Error::NoDescriptor,
             BindError::NoMemory => Error::Exhausted(KERNEL_MEMORY),
         })
     }
@@ -661,7 +661,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         self.transport.connections().into_iter().map(attributes).collect()
     }
 
-    fn source_for(&mut self, to: SocketAddr) -> Option<IpAddr> {
+    fn source_for(&mut self, to: SocketAddr) -> Result<Option<IpAddr>, Error> {
         let now = self.now();
         self.transport.source_for(now, self.transport.destination(to))
     }

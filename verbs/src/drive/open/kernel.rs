@@ -42,7 +42,7 @@ pub(super) fn open(
         Lend::Off => transport.copying(),
     };
     let mpa = MpaConfig::of(config);
-    let attributes = attributes(&config.port.kernel, &mpa);
+    let attributes = attributes(&config.port.kernel, &mpa)?;
     let engine = Engine::new(transport, Watch::new(), secret()?, mpa, doorbells, attributes)?;
     let memory: Arc<dyn Allocate> = match config.memory.hugepages {
         Hugepages::Off => Arc::new(PageAllocator),
@@ -51,9 +51,9 @@ pub(super) fn open(
     Ok((Box::new(engine), memory))
 }
 
-fn attributes(addresses: &KernelAddresses, mpa: &MpaConfig) -> EngineAttr {
-    let found = host::addresses(addresses);
-    EngineAttr {
+fn attributes(addresses: &KernelAddresses, mpa: &MpaConfig) -> Result<EngineAttr> {
+    let found = host::addresses(addresses)?;
+    Ok(EngineAttr {
         mac: host::mac(),
         addresses: found.iter().map(|a: &Address| Cidr { address: a.ip, prefix: a.prefix_len }).collect(),
         mtu: found.first().map_or(0, |main| host::mtu(main.ip)),
@@ -64,5 +64,5 @@ fn attributes(addresses: &KernelAddresses, mpa: &MpaConfig) -> EngineAttr {
         ird: mpa.ird,
         ord: mpa.ord,
         counters: Vec::new(),
-    }
+    })
 }

@@ -147,7 +147,7 @@ pub(crate) trait EngineOps: Send {
     fn finish(&mut self) {}
 
     /// The address of ours that a connection to `to` comes from, if there is a way to it.
-    fn source_for(&mut self, to: SocketAddr) -> Option<IpAddr>;
+    fn source_for(&mut self, to: SocketAddr) -> Result<Option<IpAddr>>;
     /// Facts to show.
     fn attributes(&self) -> EngineAttr;
     /// The TCP connections that there are.

@@ -261,7 +261,7 @@ pub use super::clock::{Clock, Watch};
 pub use super::draft::Draft;
 pub use super::wakeup::Wakeup;
 use crate::shared::convert::ConvertError;
-use crate::shared::error::Error;
+use crate::shared::error::{Error, Result};
 use urnic_config::Cidr;
 pub use urnic_iwarp::Chunk;
 pub use urnic_tcp::{
@@ -519,10 +519,13 @@ pub trait Transport: Send {
 
     /// Returns the address of ours that a connection to `to` comes from; `None` if there is no way to it. By default that
     /// of [`facts`](Self::facts) whose network has it.
-    fn source_for(&self, _now: Time, to: SocketAddr) -> Option<IpAddr> {
+    ///
+    /// # Errors
+    /// It cannot be found out now.
+    fn source_for(&self, _now: Time, to: SocketAddr) -> Result<Option<IpAddr>> {
         let (own, to) = (self.facts().addresses, to.ip());
         let has = |own: &Address| Cidr { address: own.ip, prefix: own.prefix_len }.contains(to);
-        own.iter().find(|own| own.ip == to).or_else(|| own.iter().find(|own| has(own))).map(|own| own.ip)
+        Ok(own.iter().find(|own| own.ip == to).or_else(|| own.iter().find(|own| has(own))).map(|own| own.ip))
     }
 
     /// Facts to show.

@@ -12,7 +12,7 @@ use super::socket::Socket;
 use super::stream::Received;
 use crate::drive::transport::Adopted;
 use crate::shared::convert::NotConvertible;
-use crate::shared::error::{DESCRIPTORS, Error, Result};
+use crate::shared::error::{Error, Result};
 
 impl OverKernel {
     /// Makes a connection of a connected socket, by a descriptor of our own. The program's is left alone, so that it is what
@@ -67,8 +67,5 @@ fn check(fd: &OwnedFd) -> Result<TcpInfo> {
 }
 
 fn failed(source: io::Error) -> Error {
-    match source.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE) => Error::Exhausted(DESCRIPTORS),
-        _ => Error::Os { what: "taking a socket over", source },
-    }
+    Error::os("taking a socket over", source)
 }

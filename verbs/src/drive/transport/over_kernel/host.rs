@@ -7,11 +7,17 @@ use nix::net::if_::InterfaceFlags;
 use urnic_config::KernelAddresses;
 use urnic_tcp::Address;
 
+use crate::shared::error::{Error, Result};
+
 /// The addresses of interfaces that are up, of those that are wanted: first those of networks, IPv4 before IPv6, then those
 /// of a link alone, and the loopback's last; in each of these groups in the kernel's order.
-pub(crate) fn addresses(wanted: &KernelAddresses) -> Vec<Address> {
-    let mut found: Vec<Address> =
-        interfaces().filter(|interface| is_wanted(interface, wanted)).filter_map(|i| address(&i)).collect();
+///
+/// # Errors
+/// [`Error::NoDescriptor`]: the kernel is asked by a socket.
+pub(crate) fn addresses(wanted: &KernelAddresses) -> Result<Vec<Address>> {
+    let all = nix::ifaddrs::getifaddrs().map_err(|errno| Error::os("the host's addresses", errno.into()))?;
+    let up = all.filter(is_up);
+    let mut found: Vec<Address> = up.filter(|i| is_wanted(i, wanted)).filter_map(|i| address(&i)).collect();
     // All of 127.0.0.0/8 is the host's, though one address of it is shown.
     if let (KernelAddresses::One(ip @ IpAddr::V4(v4)), true) = (wanted, found.is_empty())
         && v4.is_loopback()
@@ -20,7 +26,7 @@ pub(crate) fn addresses(wanted: &KernelAddresses) -> Vec<Address> {
     }
     found.sort_by_key(|address| rank(address.ip));
     found.dedup();
-    found
+    Ok(found)
 }
 
 /// The name of the interface that has an address.
@@ -43,7 +49,11 @@ pub(crate) fn mtu(ip: IpAddr) -> u16 {
 
 fn interfaces() -> impl Iterator<Item = InterfaceAddress> {
     let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    all.filter(|interface| interface.flags.contains(InterfaceFlags::IFF_UP))
+    all.filter(is_up)
+}
+
+fn is_up(interface: &InterfaceAddress) -> bool {
+    interface.flags.contains(InterfaceFlags::IFF_UP)
 }
 
 fn is_wanted(interface: &InterfaceAddress, wanted: &KernelAddresses) -> bool {
@@ -79,18 +89,22 @@ fn rank(ip: IpAddr) -> u8 {
 }
 
 /// The address that the host's routes choose for packets to `to`. Nothing is sent.
-pub(super) fn source_for(home: Option<IpAddr>, to: SocketAddr) -> Option<IpAddr> {
+pub(super) fn source_for(home: Option<IpAddr>, to: SocketAddr) -> Result<Option<IpAddr>> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let from = match home {
-        Some(home) if home.is_ipv4() != to.is_ipv4() => return None,
+        Some(home) if home.is_ipv4() != to.is_ipv4() => return Ok(None),
         Some(home) => home,
         None => any,
     };
-    let socket = UdpSocket::bind((from, 0)).ok()?;
+    let socket =
+        match UdpSocket::bind((from, 0)).map_err(|source| Error::os("a socket to ask for routes", source)) {
+            Ok(socket) => socket,
+            Err(Error::NoDescriptor) => return Err(Error::NoDescriptor),
+            Err(_) => return Ok(None),
+        };
     // Which port does not matter to a route, but there has to be one.
     let to = if to.port() == 0 { with_port(to, 9) } else { to };
-    socket.connect(to).ok()?;
-    Some(socket.local_addr().ok()?.ip())
+    Ok(socket.connect(to).and_then(|()| socket.local_addr()).ok().map(|own| own.ip()))
 }
 
 fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {

@@ -15,6 +15,7 @@ mod stream;
 mod turns;
 mod watch;
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -27,7 +28,7 @@ use arrayvec::ArrayVec;
 use urnic_config::KernelAddresses;
 use urnic_tcp::slab::{Slab, SlabId};
 use urnic_tcp::{
-    BindError, BindId, Bound, CloseReason, ConnId, ConnectError, ListenError, Patience, Scope, Time,
+    Address, BindError, BindId, Bound, CloseReason, ConnId, ConnectError, ListenError, Patience, Scope, Time,
 };
 
 use super::{Adopted, Events, Facts, StreamFacts, Transport, Wakeup};
@@ -82,6 +83,8 @@ pub struct OverKernel {
     sent: u64,
     patience: Patience,
     addresses: KernelAddresses,
+    /// The host's, when they were last asked for: there may be no descriptor to ask by.
+    known: RefCell<Vec<Address>>,
     /// The address that "any" stands for; `None`: all of the host's.
     home: Option<IpAddr>,
     counters: Counters,
@@ -144,12 +147,13 @@ impl OverKernel {
     /// Streams of the host's addresses, or of some of them. `patience` is that of connections without one of their own.
     ///
     /// # Errors
-    /// [`Error::Open`]: the host has no such address. [`Error::Os`]: no descriptor is left.
+    /// [`Error::Open`]: the host has no such address. [`Error::NoDescriptor`].
     pub fn new(addresses: KernelAddresses, patience: Patience) -> Result<Self> {
+        let known = host::addresses(&addresses)?;
         let home = match addresses {
             KernelAddresses::All => None,
             _ => {
-                let there = host::addresses(&addresses).first().map(|address| address.ip);
+                let there = known.first().map(|address| address.ip);
                 Some(there.ok_or_else(|| Error::Open(format!("{addresses}: the host has no such address")))?)
             }
         };
@@ -158,7 +162,8 @@ impl OverKernel {
         }
         Ok(Self {
             addresses,
-            poll: Poll::new().map_err(|source| Error::Os { what: "epoll", source })?,
+            known: RefCell::new(known),
+            poll: Poll::new().map_err(|source| Error::os("epoll", source))?,
             streams: Slab::new(),
             places: Slab::new(),
             ready: VecDeque::new(),
@@ -609,15 +614,18 @@ impl Transport for OverKernel {
         }
     }
 
-    fn source_for(&self, _now: Time, to: SocketAddr) -> Option<IpAddr> {
+    fn source_for(&self, _now: Time, to: SocketAddr) -> Result<Option<IpAddr>> {
         host::source_for(self.home, to)
     }
 
     fn facts(&self) -> Facts {
         let c = &self.counters;
+        if let Ok(now) = host::addresses(&self.addresses) {
+            self.known.replace(now);
+        }
         Facts {
             link_up: true,
-            addresses: host::addresses(&self.addresses),
+            addresses: self.known.borrow().clone(),
             counters: vec![
                 ("reads", c.reads),
                 ("writes", c.writes),

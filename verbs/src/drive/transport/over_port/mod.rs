@@ -17,7 +17,7 @@ use urnic_tcp::{
 
 use super::{Data, Events, Facts, StreamFacts, Transport, Wakeup};
 use crate::drive::port::{BURST, Freeze, Port};
-use crate::shared::error::Error;
+use crate::shared::error::{Error, Result};
 use link::Link;
 
 /// Held frames pin at most this part of the receive buffers.
@@ -299,8 +299,8 @@ impl<P: Port> Transport for OverPort<P> {
         self.stack.destination(to)
     }
 
-    fn source_for(&self, now: Time, to: SocketAddr) -> Option<IpAddr> {
-        self.stack.source_for(now, to.ip())
+    fn source_for(&self, now: Time, to: SocketAddr) -> Result<Option<IpAddr>> {
+        Ok(self.stack.source_for(now, to.ip()))
     }
 
     fn facts(&self) -> Facts {
