@@ -2,14 +2,27 @@
 //! conversion of a socket cannot be had.
 
 use std::collections::BTreeSet;
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tracing_subscriber::EnvFilter;
 use urnic::{DisconnectReason, Error, QpFault, TerminateInfo};
 
 use crate::call::{Errno, last_errno};
-use crate::rnic::log_to_stderr;
+
+/// Logs on stderr what `URNIC_LOG` asks for; with the time then, so that the logs of two ends can be put beside each other.
+pub fn to_stderr() {
+    let asked = EnvFilter::try_from_env("URNIC_LOG");
+    let timed = asked.is_ok();
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(asked.unwrap_or_else(|_| EnvFilter::new("warn,urnic_dataplane::dpdk=error")))
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false); // it would panic where nobody reads standard error
+    let _ = if timed { log.try_init() } else { log.without_time().try_init() };
+}
 
 /// Lines that may come at once, and how long one more takes.
 const AT_ONCE: u32 = 10;
@@ -89,7 +102,7 @@ pub fn refused_call() -> Errno {
     let errno = last_errno();
     if matches!(errno, libc::EMFILE | libc::ENFILE) {
         // The device may not be open yet.
-        log_to_stderr();
+        to_stderr();
         refused(&Error::NoDescriptor);
     }
     errno

@@ -2,17 +2,15 @@
 //! kept until the process ends.
 
 use std::ffi::c_int;
-use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use tracing_subscriber::EnvFilter;
 use urnic::{Device, DeviceAttr};
 use urnic_config::{Config, Progress, RtrChoice, Sources};
 
 use crate::call::{Errno, complain, errno_of, guarded_anywhere, none_in_child};
 use crate::gids::Gids;
-use crate::log::refused;
+use crate::log::{self, refused};
 
 /// The device as C sees it.
 pub const NAME: &str = "urnic0";
@@ -108,7 +106,7 @@ pub fn rnic() -> Result<&'static Rnic, Errno> {
         return Ok(rnic);
     }
     let config = config().ok_or(libc::ENODEV)?;
-    log_to_stderr();
+    log::to_stderr();
     let rnic = start(config).map_err(|error| {
         complain(&error.to_string());
         errno_of(&error)
@@ -166,18 +164,6 @@ pub fn interface(config: &Config, address: IpAddr) -> u32 {
     const OURS: u32 = 0x7572_6e00;
     let none = if config.port.spec.is_some() { OURS } else { 0 };
     Device::interface_of(config, address).unwrap_or(none)
-}
-
-/// Logs on stderr what `URNIC_LOG` asks for; with the time then, so that the logs of two ends can be put beside each other.
-pub fn log_to_stderr() {
-    let asked = EnvFilter::try_from_env("URNIC_LOG");
-    let timed = asked.is_ok();
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(asked.unwrap_or_else(|_| EnvFilter::new("warn,urnic_dataplane::dpdk=error")))
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .log_internal_errors(false); // it would panic where nobody reads standard error
-    let _ = if timed { log.try_init() } else { log.without_time().try_init() };
 }
 
 /// The EUI-64 of the Ethernet address, as RNICs make their node's GUID, in memory order.
