@@ -1,13 +1,14 @@
-//! What the streams of a device keep of FPDUs that are not whole, all together.
+//! What the streams of a device keep of FPDUs that are not whole, and of messages that wait, all together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Memory for incomplete FPDUs, shared by the streams of one engine. A clone shares it.
+/// Memory for incomplete FPDUs and waiting messages, shared by the streams of one engine. A clone shares it.
 ///
-/// Two things are counted, in octets. *Reserved* is the size of every FPDU whose beginning has been kept, so that each
+/// Three things are counted, in octets. *Reserved* is the size of every FPDU whose beginning has been kept, so that each
 /// FPDU that was begun can be finished. *Pinned* is what held chunks keep from being reused: whole receive buffers, of
-/// which there are few; what may not be pinned is copied.
+/// which there are few; what may not be pinned is copied. *Aside* is what messages take that wait for receives; half as
+/// many octets as may be reserved, beside them, so that who lets messages wait takes nothing from FPDUs.
 ///
 /// The counts are atomic because streams move between threads with their engine, which one thread drives at a time:
 /// nobody else writes them.
@@ -20,6 +21,7 @@ struct Counts {
     reservable: usize,
     pinned: AtomicUsize,
     pinnable: AtomicUsize,
+    aside: AtomicUsize,
 }
 
 impl Budget {
@@ -30,6 +32,7 @@ impl Budget {
             reservable,
             pinned: AtomicUsize::new(0),
             pinnable: AtomicUsize::new(pinnable),
+            aside: AtomicUsize::new(0),
         }))
     }
 
@@ -52,6 +55,20 @@ impl Budget {
     /// Octets that held chunks pin.
     pub fn pinned(&self) -> usize {
         self.0.pinned.load(Relaxed)
+    }
+
+    /// Octets of messages that wait for receives.
+    pub fn aside(&self) -> usize {
+        self.0.aside.load(Relaxed)
+    }
+
+    /// Reserves octets for messages that wait, if so many are left.
+    pub(crate) fn reserve_aside(&self, octets: usize) -> bool {
+        take(&self.0.aside, octets, self.0.reservable / 2)
+    }
+
+    pub(crate) fn give_back_aside(&self, octets: usize) {
+        self.0.aside.store(self.aside() - octets, Relaxed);
     }
 
     /// Reserves octets, if so many are left.

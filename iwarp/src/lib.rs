@@ -31,7 +31,7 @@ pub use sink::{
     AccessFault, CannotInvalidate, Chunk, Delivery, ReadFault, RecvFault, Sink, TaggedFault, TaggedOp,
 };
 pub use startup::{Negotiated, Role, Rtr};
-pub use stream::{AtomicRequest, IncompleteFpdu, Op, Pending, ReadRequest, Rest, Stream};
+pub use stream::{AtomicRequest, IncompleteFpdu, Op, Pending, ReadRequest, Rest, Stream, Wants};
 pub use terminate::{Terminate, TerminatedHeader};
 
 /// Smallest MULPDU that MPA may report, in octets (RFC 5044 §3).

@@ -1,5 +1,6 @@
 //! Full Operation of one connection: FPDUs in and out (RFC 5044 §4, RFC 5041, RFC 5040, RFC 7306).
 
+mod aside;
 mod assembly;
 mod inbound;
 mod outbound;
@@ -11,9 +12,10 @@ use crate::{
     AtomicFault, AtomicOp, BeginError, Budget, Cause, Chunk, Delivery, Fault, Markers, Negotiated, Outgoing,
     ReadFault, Role, Sink, Terminate, TerminatedHeader,
 };
+use aside::Octets;
 use assembly::{Assembly, Gathered};
-pub use assembly::{IncompleteFpdu, Rest};
-use inbound::{Inbound, Segment};
+pub use assembly::{IncompleteFpdu, Rest, Wants};
+use inbound::{Handled, Inbound, Segment};
 use outbound::Outbound;
 
 /// A message to send.
@@ -189,8 +191,9 @@ impl<C: Chunk> Stream<C> {
     /// Takes the next octets of the stream; any split is fine (MPA-44). Chunks of an incomplete FPDU are kept, or their
     /// octets copied, until it is whole.
     ///
-    /// `Some`: the stream has stopped before an FPDU that is not whole, because the [`Budget`] has no room for it. Offer the
-    /// rest of the chunk again, before any others, when there is room.
+    /// `Some`: the stream has stopped before an FPDU, because the [`Budget`] has no room for one that is not whole, or
+    /// because it waits for a receive, and no more may do that. Offer the rest of the chunk again, before any others, when
+    /// there is what [`Rest::wants`].
     ///
     /// A [`Fault`] is returned once; whatever arrives after it, or after a Terminate, is ignored (DDP-54).
     pub fn receive<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Box<Fault>> {
@@ -198,18 +201,56 @@ impl<C: Chunk> Stream<C> {
             return Ok(None);
         }
         match self.take(chunk, sink) {
-            Ok(rest) => {
-                if self.deaf {
-                    self.assembly.clear();
-                }
-                Ok(rest)
-            }
+            Ok(rest) => Ok(rest),
             Err(fault) => {
                 self.stop_listening();
                 // Boxed because a large result costs each chunk that has no fault.
                 Err(Box::new(fault))
             }
         }
+    }
+
+    /// The peer has ended the stream.
+    #[cold]
+    fn hear_no_more(&mut self) -> Option<Rest<C>> {
+        self.stop_listening();
+        None
+    }
+
+    /// From now on messages of queue 0 that find no receive wait for one, up to 64 KiB of them and within the [`Budget`],
+    /// while all else is served; without this they are a [`Fault`] (ERR-22). Whoever posts a receive while
+    /// [`Self::sends_wait`] calls [`Self::take_up_sends`].
+    pub fn let_sends_wait(&mut self) {
+        self.rdmap.inbound.let_wait();
+    }
+
+    /// Whether messages wait for receives.
+    #[inline]
+    pub fn sends_wait(&self) -> bool {
+        self.rdmap.inbound.waits()
+    }
+
+    /// There may be receives: takes up the messages that wait for them, in order. A fault is that of [`Self::receive`].
+    pub fn take_up_sends<S: Sink>(&mut self, sink: &mut S) -> Result<(), Box<Fault>> {
+        if self.deaf {
+            return Ok(());
+        }
+        self.rdmap.inbound.take_up(sink).map_err(|fault| {
+            self.stop_listening();
+            Box::new(fault)
+        })
+    }
+
+    /// Discards the messages that wait, and from now on those that find no receive: the user takes no more. What else
+    /// arrives is served as before.
+    pub fn discard_sends(&mut self) {
+        self.rdmap.inbound.discard();
+    }
+
+    /// What the stream ends with if the oldest message that waits for a receive is not to wait any longer; `None` if none
+    /// waits.
+    pub fn receive_missing(&self) -> Option<Fault> {
+        self.rdmap.inbound.overdue()
     }
 
     fn take<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Fault> {
@@ -222,21 +263,20 @@ impl<C: Chunk> Stream<C> {
             let Some(end) = self.assembly.completed_by(bytes, Markers::NONE) else {
                 return Ok(self.assembly.keep(chunk, 0, Markers::NONE));
             };
-            let terminated =
-                self.rdmap.spread(&self.assembly.gathered(&bytes[..end], Markers::NONE), sink)?;
-            self.assembly.clear();
-            if terminated {
-                self.deaf = true;
-                return Ok(None);
+            let fpdu = self.assembly.gathered(&bytes[..end], Markers::NONE);
+            match self.rdmap.spread(&fpdu, sink, self.assembly.budget())? {
+                Handled::Done => self.assembly.clear(),
+                Handled::Terminated => return Ok(self.hear_no_more()),
+                Handled::NoRoom => return Ok(Some(Rest { chunk, taken: 0, wants: Wants::Receive })),
             }
             at = end;
         }
         while let Some((fpdu, ulpdu_len)) = assembly::whole(&bytes[at..]) {
-            if self.rdmap.whole(fpdu, ulpdu_len, sink)? {
-                self.deaf = true;
-                return Ok(None);
+            match self.rdmap.whole(fpdu, ulpdu_len, sink, self.assembly.budget())? {
+                Handled::Done => at += fpdu.len(),
+                Handled::Terminated => return Ok(self.hear_no_more()),
+                Handled::NoRoom => return Ok(Some(Rest { chunk, taken: at, wants: Wants::Receive })),
             }
-            at += fpdu.len();
         }
         Ok(if at < bytes.len() { self.assembly.keep(chunk, at, Markers::NONE) } else { None })
     }
@@ -248,11 +288,11 @@ impl<C: Chunk> Stream<C> {
         while let Some(n) = self.assembly.completed_by(&bytes[at..], self.rx_markers) {
             let fpdu = self.assembly.gathered(&bytes[at..at + n], self.rx_markers);
             let plain = fpdu.ulpdu_len().map_or(0, assembly::fpdu_size);
-            if self.rdmap.spread(&fpdu, sink)? {
-                self.deaf = true;
-                return Ok(None);
+            match self.rdmap.spread(&fpdu, sink, self.assembly.budget())? {
+                Handled::Done => self.assembly.clear(),
+                Handled::Terminated => return Ok(self.hear_no_more()),
+                Handled::NoRoom => return Ok(Some(Rest { chunk, taken: at, wants: Wants::Receive })),
             }
-            self.assembly.clear();
             self.rx_markers = self.rx_markers.after(plain);
             at += n;
         }
@@ -332,15 +372,29 @@ impl<C: Chunk> Stream<C> {
         self.assembly.stage();
     }
 
-    /// Ends the inbound half: what arrives from now on is ignored, and nothing of an incomplete FPDU is kept.
+    /// Ends the inbound half: what arrives from now on is ignored, and nothing is kept, of an incomplete FPDU or of messages
+    /// that wait.
     pub fn stop_listening(&mut self) {
         self.deaf = true;
         self.assembly.clear();
+        self.rdmap.inbound.forget_held();
     }
 
     /// Whether the inbound half has ended by a fault or by the peer's Terminate.
     pub fn ended(&self) -> bool {
         self.deaf
+    }
+}
+
+/// The ULPDU of an FPDU in pieces.
+struct Spread<'a, C> {
+    fpdu: &'a Gathered<'a, C>,
+    ulpdu_len: usize,
+}
+
+impl<C: Chunk> Octets for Spread<'_, C> {
+    fn pieces(&self, from: usize, mut f: impl FnMut(u32, &[u8])) {
+        self.fpdu.pieces(2 + from..2 + self.ulpdu_len, |at, piece| f(at as u32, piece));
     }
 }
 
@@ -363,29 +417,37 @@ impl Rdmap {
         self.heard || self.role == Role::Initiator
     }
 
-    /// Handles an FPDU that lies in one piece. `true`: it was a Terminate.
-    fn whole<S: Sink>(&mut self, fpdu: &[u8], ulpdu_len: u16, sink: &mut S) -> Result<bool, Fault> {
-        let Some((covered, crc)) = fpdu.split_last_chunk::<4>() else { return Ok(false) };
+    /// Handles an FPDU that lies in one piece. `budget` is that of all streams.
+    fn whole<S: Sink>(
+        &mut self,
+        fpdu: &[u8],
+        ulpdu_len: u16,
+        sink: &mut S,
+        budget: &Budget,
+    ) -> Result<Handled, Fault> {
+        let Some((covered, crc)) = fpdu.split_last_chunk::<4>() else { return Ok(Handled::Done) };
         let ulpdu = covered.get(2..2 + usize::from(ulpdu_len)).unwrap_or_default();
         let segment = Segment { head: ulpdu, len: ulpdu_len };
-        let place = |sink: &mut S, target: S::Target, header_len: usize| {
-            sink.place(target, 0, ulpdu.get(header_len..).unwrap_or_default());
-        };
         if broken(Rule::PlaceBeforeCrc) {
-            self.inbound.segment(&mut self.outbound, &segment, sink, place)?;
+            self.inbound.segment(&mut self.outbound, &segment, sink, &ulpdu, budget)?;
         }
         self.check_crc(*crc, || urnic_crc::crc32c(urnic_crc::INIT, covered))?;
         if !self.heard && self.first(&segment, sink) {
-            return Ok(false);
+            return Ok(Handled::Done);
         }
         if broken(Rule::PlaceBeforeCrc) {
-            return Ok(false);
+            return Ok(Handled::Done);
         }
-        self.inbound.segment(&mut self.outbound, &segment, sink, place)
+        self.inbound.segment(&mut self.outbound, &segment, sink, &ulpdu, budget)
     }
 
     /// Handles an FPDU whose octets are spread over several pieces, or have markers between them.
-    fn spread<C: Chunk, S: Sink>(&mut self, fpdu: &Gathered<'_, C>, sink: &mut S) -> Result<bool, Fault> {
+    fn spread<C: Chunk, S: Sink>(
+        &mut self,
+        fpdu: &Gathered<'_, C>,
+        sink: &mut S,
+        budget: &Budget,
+    ) -> Result<Handled, Fault> {
         let covered = fpdu.len() - 4;
         let mut crc = [0; 4];
         fpdu.copy_wire(covered, &mut crc);
@@ -400,13 +462,10 @@ impl Rdmap {
         let head_len = fpdu.copy(2, &mut head).min(ulpdu_len.into());
         let segment = Segment { head: &head[..head_len], len: ulpdu_len };
         if !self.heard && self.first(&segment, sink) {
-            return Ok(false);
+            return Ok(Handled::Done);
         }
-        self.inbound.segment(&mut self.outbound, &segment, sink, |sink, target, header_len| {
-            fpdu.pieces(2 + header_len..2 + usize::from(ulpdu_len), |at, piece| {
-                sink.place(target, at as u32, piece);
-            });
-        })
+        let octets = Spread { fpdu, ulpdu_len: ulpdu_len.into() };
+        self.inbound.segment(&mut self.outbound, &segment, sink, &octets, budget)
     }
 
     /// Every marker must point at the FPDU around it (MPA-80). Its other bits say nothing: the reserved ones, and the low

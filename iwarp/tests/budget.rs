@@ -53,7 +53,7 @@ impl End {
             self.left.push_back(octets.to_vec());
         }
         while let Some(next) = self.left.pop_front() {
-            if let Some(Rest { chunk: Part(octets), taken }) =
+            if let Some(Rest { chunk: Part(octets), taken, .. }) =
                 self.stream.receive(Part(next), &mut self.memory).unwrap()
             {
                 self.left.push_front(octets[taken..].to_vec());

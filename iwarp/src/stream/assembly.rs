@@ -38,13 +38,24 @@ pub struct IncompleteFpdu {
     pub reserved: usize,
 }
 
-/// A chunk for the rest of which the [`Budget`](crate::Budget) has no room.
+/// What a stream has stopped for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wants {
+    /// Room in the [`Budget`](crate::Budget).
+    Memory,
+    /// A receive, and [`Stream::take_up_sends`](crate::Stream::take_up_sends).
+    Receive,
+}
+
+/// A chunk the rest of which the stream cannot take now.
 #[derive(Debug)]
 pub struct Rest<C> {
     /// All of the chunk.
     pub chunk: C,
     /// Octets that were taken: the rest begins here.
     pub taken: usize,
+    /// What it has stopped for.
+    pub wants: Wants,
 }
 
 /// Octets of one incomplete FPDU: a copied beginning, then chunks.
@@ -58,9 +69,9 @@ pub(super) struct Assembly<C> {
     skip: usize,
     /// Octets here, staged and held.
     len: usize,
-    /// What the FPDU has reserved of the budget, and what the held chunks pin, in octets.
-    reserved: usize,
+    /// What the held chunks pin, in octets, and what the FPDU has reserved of the budget: one FPDU at most.
     pinned: usize,
+    reserved: u32,
     /// Numbers the FPDUs that were not whole at once.
     number: u32,
     budget: Budget,
@@ -69,7 +80,7 @@ pub(super) struct Assembly<C> {
 impl<C> Drop for Assembly<C> {
     fn drop(&mut self) {
         self.budget.unpin(self.pinned);
-        self.budget.give_back(self.reserved);
+        self.budget.give_back(self.reserved as usize);
     }
 }
 
@@ -80,11 +91,21 @@ impl<C: Chunk> Assembly<C> {
             held: Vec::new(),
             skip: 0,
             len: 0,
-            reserved: 0,
             pinned: 0,
+            reserved: 0,
             number: 0,
             budget,
         }
+    }
+
+    /// That of all streams.
+    #[inline]
+    pub(super) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    fn reserved(&self) -> usize {
+        self.reserved as usize
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -93,7 +114,7 @@ impl<C: Chunk> Assembly<C> {
 
     /// Returns the FPDU; `None` if there is none.
     pub(super) fn incomplete(&self) -> Option<IncompleteFpdu> {
-        (self.len > 0).then_some(IncompleteFpdu { number: self.number, reserved: self.reserved })
+        (self.len > 0).then_some(IncompleteFpdu { number: self.number, reserved: self.reserved() })
     }
 
     #[inline]
@@ -106,7 +127,8 @@ impl<C: Chunk> Assembly<C> {
         self.staged = Vec::new();
         self.release_chunks();
         self.len = 0;
-        self.budget.give_back(std::mem::take(&mut self.reserved));
+        self.budget.give_back(self.reserved());
+        self.reserved = 0;
         self.number = self.number.wrapping_add(1);
     }
 
@@ -127,11 +149,11 @@ impl<C: Chunk> Assembly<C> {
             Some(ulpdu) => markers.size(fpdu_size(ulpdu)),
             None => STAGE_MIN,
         };
-        if size > self.reserved {
-            if !self.budget.reserve(size - self.reserved) {
-                return Some(Rest { chunk, taken: from });
+        if size > self.reserved() {
+            if !self.budget.reserve(size - self.reserved()) {
+                return Some(Rest { chunk, taken: from, wants: Wants::Memory });
             }
-            self.reserved = size;
+            self.reserved = size as u32;
         }
         if self.held.is_empty() {
             self.skip = from;

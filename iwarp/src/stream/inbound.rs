@@ -3,6 +3,7 @@
 //! Checks go in the order: length, DDP version, queue, RDMAP version and opcode, MSN, then whatever needs the user's
 //! resources (receive request, STag, read queue). Nothing of the user's is taken for a segment that is malformed.
 
+use super::aside::{Aside, Octets, Waiting};
 use super::outbound::Outbound;
 use super::{AtomicRequest, Pending, ReadRequest};
 use crate::atomic::{AtomicHeader, AtomicResult};
@@ -11,7 +12,7 @@ use crate::header::{
     TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, VERSION, opcode, queue,
 };
 use crate::terminate::TERMINATE_MAX;
-use crate::{AccessFault, AtomicFault, Cause, Delivery, Fault, Sink, TaggedOp, Terminate};
+use crate::{AccessFault, AtomicFault, Budget, Cause, Delivery, Fault, Sink, TaggedOp, Terminate};
 use std::collections::VecDeque;
 
 /// Octets of a ULPDU that must lie in one piece to be understood.
@@ -25,7 +26,12 @@ pub(super) struct Segment<'a> {
     pub(super) len: u16,
 }
 
-impl Segment<'_> {
+impl<'a> Segment<'a> {
+    /// One that lies in one piece.
+    pub(super) fn of(ulpdu: &'a [u8]) -> Self {
+        Segment { head: ulpdu, len: ulpdu.len() as u16 }
+    }
+
     /// A fault that this segment is to blame for.
     fn fault(&self, terminate: Terminate, cause: Cause) -> Fault {
         Fault { terminate: Some(terminate.blaming(self.head, self.len)), cause }
@@ -47,7 +53,7 @@ impl Segment<'_> {
         self.fault(Terminate::new(0, 2, 0x06), Cause::Opcode(opcode))
     }
 
-    fn untagged(&self, code: u8, cause: Cause) -> Fault {
+    pub(super) fn untagged(&self, code: u8, cause: Cause) -> Fault {
         self.fault(Terminate::new(1, 2, code), cause)
     }
 
@@ -114,6 +120,38 @@ impl Write {
     }
 }
 
+/// What happens to a message of queue 0 that finds no receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unready {
+    /// It ends the stream (ERR-22).
+    Ends,
+    /// It waits, and what follows it on the queue.
+    Waits,
+    /// It is discarded, and what follows it on the queue: the user has no use for messages any more.
+    Discarded,
+}
+
+/// What became of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Handled {
+    /// It is done with.
+    Done,
+    /// It was a Terminate: the stream is over.
+    Terminated,
+    /// It waits for a receive, and there is no room for it: nothing of it was taken.
+    NoRoom,
+}
+
+/// When a message of queue 0 arrived.
+#[derive(Clone, Copy)]
+enum Arrival {
+    Now,
+    /// Earlier: it has waited. Immediate Data reports so many octets.
+    Earlier {
+        written: u32,
+    },
+}
+
 #[derive(Debug)]
 pub(super) struct Inbound {
     /// Next MSN of queue 0, queue 1 and queue 3.
@@ -125,6 +163,11 @@ pub(super) struct Inbound {
     /// Requests not yet taken, oldest first; at most `ird`. No memory until the first one.
     pub(super) pending: VecDeque<Pending>,
     ird: u16,
+    unready: Unready,
+    /// Messages of queue 0 are waiting or being discarded: those that arrive do, too.
+    held: bool,
+    /// What waits. There with `held` alone.
+    aside: Option<Box<Aside>>,
 }
 
 impl Inbound {
@@ -137,24 +180,27 @@ impl Inbound {
             write: Write::default(),
             pending: VecDeque::new(),
             ird,
+            unready: Unready::Ends,
+            held: false,
+            aside: None,
         }
     }
 
-    /// Checks and places one segment. `place` copies the payload behind a header of the given length. `true`: the
-    /// segment was a Terminate and the stream is over.
+    /// Checks and places one segment, whose ULPDU is `octets`. What has to wait reserves its room of `budget`.
     pub(super) fn segment<S: Sink>(
         &mut self,
         outbound: &mut Outbound,
         s: &Segment<'_>,
         sink: &mut S,
-        place: impl FnOnce(&mut S, S::Target, usize),
-    ) -> Result<bool, Fault> {
+        octets: &impl Octets,
+        budget: &Budget,
+    ) -> Result<Handled, Fault> {
         let &[ddp, rdmap, ..] = s.head else { return Err(short(s)) };
         let control = Control::parse(ddp, rdmap);
         if control.tagged {
             let header = s.head.first_chunk::<TAGGED_LEN>().ok_or_else(|| short(s))?;
-            self.tagged(outbound, s, control, Tagged::parse(header), sink, place)?;
-            return Ok(false);
+            self.tagged(outbound, s, control, Tagged::parse(header), sink, octets)?;
+            return Ok(Handled::Done);
         }
         let header = s.head.first_chunk::<UNTAGGED_LEN>().ok_or_else(|| short(s))?;
         let h = Untagged::parse(header);
@@ -169,8 +215,16 @@ impl Inbound {
             (
                 queue::SEND,
                 opcode::SEND | opcode::SEND_INVALIDATE | opcode::SEND_SE | opcode::SEND_SE_INVALIDATE,
-            ) => self.send(s, control, h, sink, place)?,
-            (queue::SEND, opcode::IMMEDIATE | opcode::IMMEDIATE_SE) => self.immediate(s, control, h, sink)?,
+            ) => {
+                if self.held || !self.send(s, control, h, sink, octets, Arrival::Now)? {
+                    return Ok(self.hold(s, control, octets, budget));
+                }
+            }
+            (queue::SEND, opcode::IMMEDIATE | opcode::IMMEDIATE_SE) => {
+                if self.held || !self.immediate(s, control, h, sink, Arrival::Now)? {
+                    return Ok(self.hold(s, control, octets, budget));
+                }
+            }
             (queue::REQUEST, opcode::READ_REQUEST) => self.read_request(s, control, h, *header, sink)?,
             (queue::REQUEST, opcode::ATOMIC_REQUEST) => self.atomic_request(s, control, h, *header, sink)?,
             (queue::ATOMIC_RESPONSE, opcode::ATOMIC_RESPONSE) => {
@@ -179,7 +233,7 @@ impl Inbound {
             (queue::TERMINATE, opcode::TERMINATE) => return terminate(s, control, h, sink),
             _ => return Err(s.opcode(control.opcode)),
         }
-        Ok(false)
+        Ok(Handled::Done)
     }
 
     fn tagged<S: Sink>(
@@ -189,7 +243,7 @@ impl Inbound {
         control: Control,
         h: Tagged,
         sink: &mut S,
-        place: impl FnOnce(&mut S, S::Target, usize),
+        octets: &impl Octets,
     ) -> Result<(), Fault> {
         if control.ddp_version != VERSION {
             return Err(s.fault(Terminate::new(1, 1, 0x04), Cause::DdpVersion(control.ddp_version)));
@@ -211,7 +265,7 @@ impl Inbound {
                     .ok_or(AccessFault::Wrap)
                     .and_then(|_| sink.tagged(op, h.stag, h.to, len));
             match target {
-                Ok(target) => place(sink, target, TAGGED_LEN),
+                Ok(target) => octets.pieces(TAGGED_LEN, |at, piece| sink.place(target, at, piece)),
                 Err(fault) => {
                     let cause = Cause::Tagged { op, fault, stag: h.stag, to: h.to, len };
                     return Err(s.fault(Terminate::tagged(fault), cause));
@@ -231,21 +285,23 @@ impl Inbound {
         Ok(())
     }
 
+    /// `false`: it has found no receive.
     fn send<S: Sink>(
         &mut self,
         s: &Segment<'_>,
         control: Control,
         h: Untagged,
         sink: &mut S,
-        place: impl FnOnce(&mut S, S::Target, usize),
-    ) -> Result<(), Fault> {
+        octets: &impl Octets,
+        arrival: Arrival,
+    ) -> Result<bool, Fault> {
         in_turn(s, h, self.send_msn)?;
         let message = match self.message {
             Some(message) if message.opcode != control.opcode => return Err(s.opcode(control.opcode)),
             Some(message) => message,
             // An empty message takes a receive request, too (RDMAP-84).
             None => {
-                let capacity = sink.receive_buffer().ok_or_else(|| s.untagged(0x02, Cause::NoReceive))?;
+                let Some(capacity) = sink.receive_buffer() else { return self.no_receive(s) };
                 let (opcode, invalidate) = (control.opcode, h.invalidate);
                 let message = Message { opcode, invalidate, capacity, placed: 0 };
                 *self.message.insert(message)
@@ -272,7 +328,7 @@ impl Inbound {
         };
         if len > 0 {
             match sink.untagged_target(h.mo, len) {
-                Ok(target) => place(sink, target, UNTAGGED_LEN),
+                Ok(target) => octets.pieces(UNTAGGED_LEN, |at, piece| sink.place(target, at, piece)),
                 Err(_) => {
                     let terminate = Some(Terminate::STREAM_CATASTROPHIC);
                     return Err(Fault { terminate, cause: Cause::ReceiveMemory });
@@ -289,7 +345,9 @@ impl Inbound {
                 return Err(s.fault(Terminate::new(0, 1, 0x09), Cause::CannotInvalidate(stag)));
             }
             self.message = None;
-            self.write.followed();
+            if let Arrival::Now = arrival {
+                self.write.followed();
+            }
             self.send_msn = self.send_msn.wrapping_add(1);
             let solicited = matches!(message.opcode, opcode::SEND_SE | opcode::SEND_SE_INVALIDATE);
             // All octets up to there have been placed (DDP-40, DDP-65).
@@ -297,10 +355,10 @@ impl Inbound {
         } else {
             self.message = Some(Message { placed, ..message });
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Immediate Data takes a receive request, whatever that holds (RDMAPX-21).
+    /// Immediate Data takes a receive request, whatever that holds (RDMAPX-21). `false`: it has found none.
     #[inline(never)]
     fn immediate<S: Sink>(
         &mut self,
@@ -308,18 +366,110 @@ impl Inbound {
         control: Control,
         h: Untagged,
         sink: &mut S,
-    ) -> Result<(), Fault> {
+        arrival: Arrival,
+    ) -> Result<bool, Fault> {
         in_turn(s, h, self.send_msn)?;
         if self.message.is_some() {
             return Err(s.opcode(control.opcode));
         }
         let data = *s.only::<IMMEDIATE_LEN>(control, h, Cause::ImmediateForm)?; // RDMAPX-23
-        sink.receive_buffer().ok_or_else(|| s.untagged(0x02, Cause::NoReceive))?;
+        if sink.receive_buffer().is_none() {
+            return self.no_receive(s);
+        }
         self.send_msn = self.send_msn.wrapping_add(1);
         let solicited = control.opcode == opcode::IMMEDIATE_SE;
-        let written = self.write.followed();
+        let written = match arrival {
+            Arrival::Now => self.write.followed(),
+            Arrival::Earlier { written } => written,
+        };
         sink.deliver(Delivery::Immediate { data, solicited, written });
+        Ok(true)
+    }
+
+    /// A message has found no receive: `false` if that is no fault.
+    #[cold]
+    fn no_receive(&self, s: &Segment<'_>) -> Result<bool, Fault> {
+        match self.unready {
+            Unready::Ends => Err(s.untagged(0x02, Cause::NoReceive)),
+            Unready::Waits | Unready::Discarded => Ok(false),
+        }
+    }
+
+    /// A segment of queue 0 waits behind others, or as the first, or is discarded.
+    #[cold]
+    fn hold(&mut self, s: &Segment<'_>, control: Control, octets: &impl Octets, budget: &Budget) -> Handled {
+        self.held = true;
+        if self.unready == Unready::Discarded {
+            return Handled::Done;
+        }
+        let aside = self.aside.get_or_insert_with(|| Box::new(Aside::new(budget.clone(), s)));
+        if !aside.has_room(s) {
+            return Handled::NoRoom;
+        }
+        // Which Write it follows is known now.
+        let written = if control.last { self.write.followed() } else { 0 };
+        aside.push(s, octets, written);
+        Handled::Done
+    }
+
+    /// From now on messages wait that find no receive.
+    pub(super) fn let_wait(&mut self) {
+        self.unready = Unready::Waits;
+    }
+
+    /// Discards what waits. From now on messages that find no receive are discarded instead of waiting.
+    pub(super) fn discard(&mut self) {
+        if self.unready == Unready::Waits {
+            self.unready = Unready::Discarded;
+            self.aside = None;
+        }
+    }
+
+    /// Nothing waits or is discarded any more: the stream is over.
+    pub(super) fn forget_held(&mut self) {
+        self.held = false;
+        self.aside = None;
+    }
+
+    /// Whether messages wait.
+    #[inline]
+    pub(super) fn waits(&self) -> bool {
+        self.aside.is_some()
+    }
+
+    /// What the stream ends with if it does not wait any longer.
+    pub(super) fn overdue(&self) -> Option<Fault> {
+        self.aside.as_ref().map(|aside| aside.fault())
+    }
+
+    /// Takes up what waits, in order, as far as there are receives.
+    pub(super) fn take_up<S: Sink>(&mut self, sink: &mut S) -> Result<(), Fault> {
+        let Some(mut aside) = self.aside.take() else { return Ok(()) };
+        while let Some(Waiting { ulpdu, written }) = aside.first() {
+            if !self.take_up_segment(ulpdu, written, sink)? {
+                aside.first_is_unready();
+                self.aside = Some(aside);
+                return Ok(());
+            }
+            aside.take_first();
+        }
+        self.held = false;
         Ok(())
+    }
+
+    /// `false`: it has found no receive.
+    fn take_up_segment<S: Sink>(&mut self, ulpdu: &[u8], written: u32, sink: &mut S) -> Result<bool, Fault> {
+        let s = Segment::of(ulpdu);
+        // What waits has been looked at so far when it arrived.
+        let (Some(&[ddp, rdmap, ..]), Some(header)) = (ulpdu.first_chunk::<2>(), ulpdu.first_chunk()) else {
+            return Err(short(&s));
+        };
+        let (control, h) = (Control::parse(ddp, rdmap), Untagged::parse(header));
+        let arrival = Arrival::Earlier { written };
+        match control.opcode {
+            opcode::IMMEDIATE | opcode::IMMEDIATE_SE => self.immediate(&s, control, h, sink, arrival),
+            _ => self.send(&s, control, h, sink, &ulpdu, arrival),
+        }
     }
 
     #[inline(never)]
@@ -463,13 +613,18 @@ fn match_read(
     Ok(())
 }
 
-fn terminate<S: Sink>(s: &Segment<'_>, control: Control, h: Untagged, sink: &mut S) -> Result<bool, Fault> {
+fn terminate<S: Sink>(
+    s: &Segment<'_>,
+    control: Control,
+    h: Untagged,
+    sink: &mut S,
+) -> Result<Handled, Fault> {
     let whole = h.msn == 1 && h.mo == 0 && control.last;
     let content = s.head.get(UNTAGGED_LEN..).filter(|_| whole);
     match content.and_then(Terminate::decode) {
         Some(t) => {
             sink.deliver(Delivery::Terminated(t));
-            Ok(true)
+            Ok(Handled::Terminated)
         }
         // No answer to a Terminate, not even to a broken one (ERR-47).
         None => Err(Fault { terminate: None, cause: Cause::MalformedTerminate }),
