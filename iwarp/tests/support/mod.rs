@@ -100,8 +100,10 @@ pub struct Memory {
     pub receives: VecDeque<Vec<u8>>,
     /// The one being filled, and which of its octets have been placed.
     current: Option<(Vec<u8>, Vec<bool>)>,
-    /// Octets that Writes have placed since the last message of queue 0.
+    /// Octets that Writes have placed since the last message of queue 0; since ever, if messages wait for receives: Writes
+    /// behind them are placed before they are delivered.
     written: Vec<(usize, Range<usize>)>,
+    pub messages_wait: bool,
     pub scatter_broken: bool,
     pub pinned_stags: Vec<u32>,
     pub events: Vec<Delivery>,
@@ -147,6 +149,12 @@ impl Memory {
             longest = longest.max(run.2 - run.1);
         }
         longest
+    }
+
+    fn forget_written(&mut self) {
+        if !self.messages_wait {
+            self.written.clear();
+        }
     }
 
     pub fn guards_intact(&self) -> bool {
@@ -259,7 +267,7 @@ impl Sink for Memory {
         if let Delivery::Immediate { written, .. } = event {
             self.current.take().expect("Immediate Data without receive request");
             assert!(written as usize <= self.longest_write(), "told of octets that no Write has placed");
-            self.written.clear();
+            self.forget_written();
         }
         if let Delivery::Received { len, .. } = event {
             let (mut buffer, placed) = self.current.take().expect("a message without receive request");
@@ -269,7 +277,7 @@ impl Sink for Memory {
             );
             buffer.truncate(len as usize);
             self.received.push(buffer);
-            self.written.clear();
+            self.forget_written();
         }
         self.events.push(event);
     }
