@@ -94,7 +94,8 @@ pub use api::srq::{Srq, SrqAttr, SrqInit};
 pub use drive::shard::before_exit;
 pub use drive::transport;
 pub use shared::cm::{
-    CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventSink, MAX_PRIVATE_DATA, Terms,
+    CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventSink, MAX_PRIVATE_DATA,
+    RNR_WITHOUT_LIMIT, Terms,
 };
 pub use shared::connection::ConnectionAttr;
 pub use shared::convert::{ConvertError, NotConvertible};

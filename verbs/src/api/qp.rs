@@ -1,7 +1,7 @@
 //! Queue pairs.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::api::cq::Cq;
@@ -99,6 +99,7 @@ impl Qp {
             recv_cq: init.recv_cq.shared.clone(),
             state: AtomicU8::new(QpState::Idle as u8),
             bell: Bell::default(),
+            awaited: AtomicBool::new(false),
             signal_all: init.signal_all,
             terminate: Mutex::new(None),
             events: device.events.clone(),
@@ -231,7 +232,7 @@ impl Qp {
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let Receives::Own(queue) = &self.shared.recv else { return Err(PostError::SharedReceives) };
         queue.poster().push(wr)?;
-        self.ring_if_ended();
+        self.ring_for_receives();
         Ok(())
     }
 
@@ -244,7 +245,7 @@ impl Qp {
             return Err(PostListError { posted: 0, error: PostError::SharedReceives });
         };
         let outcome = queue.poster().push_list(wrs);
-        self.ring_if_ended();
+        self.ring_for_receives();
         outcome
     }
 
@@ -315,13 +316,14 @@ impl Qp {
         }
     }
 
-    /// A receive needs the engine only if it is to be flushed. Pairs with the fence of `set_state`: either
-    /// this sees the state, or the engine's flush sees the receive.
+    /// A receive needs the engine only if it is to be flushed, or if a Send waits for it. Pairs with the fences of
+    /// `set_state` and of the engine when something begins to wait: either this sees that, or the engine sees the receive.
     #[inline]
-    fn ring_if_ended(&self) {
+    fn ring_for_receives(&self) {
         fence(Ordering::SeqCst);
-        if self.shared.state.load(Ordering::Relaxed) > QpState::Rts as u8 {
-            self.ring();
+        let over = self.shared.state.load(Ordering::Relaxed) > QpState::Rts as u8;
+        if (over || self.shared.awaited.load(Ordering::Relaxed)) && self.shared.bell.ring() {
+            self.pd.shared.device.shard.ring(self.shared.qpn);
         }
     }
 }

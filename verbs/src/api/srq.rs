@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use crate::api::pd::Pd;
 use crate::shared::error::{Error, PostError, PostListError, Result};
@@ -96,6 +96,7 @@ impl Srq {
             // Nobody takes anything before the first receive is posted: the event waits for that.
             limit: AtomicU32::new(init.limit),
             events: device.events.clone(),
+            awaited: AtomicBool::new(false),
         });
         Ok(Self { shared, pd: pd.clone() })
     }
@@ -142,7 +143,9 @@ impl Srq {
     /// [`PostError`]; nothing was queued then.
     #[inline]
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.shared.queue.poster().push(wr)
+        self.shared.queue.poster().push(wr)?;
+        self.ring_if_awaited();
+        Ok(())
     }
 
     /// Posts receives in order, up to the first that is refused. Those of other threads do not come in between.
@@ -150,7 +153,19 @@ impl Srq {
     /// # Errors
     /// [`PostListError`] says how many were posted.
     pub fn post_recv_list(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
-        self.shared.queue.poster().push_list(wrs)
+        let outcome = self.shared.queue.poster().push_list(wrs);
+        self.ring_if_awaited();
+        outcome
+    }
+
+    /// The engine takes receives when messages come, unless messages have come before. Pairs with the engine's fence: either
+    /// this sees that some wait, or the engine sees the receive.
+    #[inline]
+    fn ring_if_awaited(&self) {
+        fence(Ordering::SeqCst);
+        if self.shared.awaited.load(Ordering::Relaxed) {
+            self.pd.shared.device.shard.ring_receives();
+        }
     }
 }
 

@@ -24,6 +24,9 @@ pub(crate) struct RequestId(pub(crate) u64);
 /// Most private data of a connection request or answer, in bytes (RFC 5044 §7.1.1).
 pub const MAX_PRIVATE_DATA: usize = 512;
 
+/// [`ConnParam::rnr_retry`] that has Sends wait for receives as long as it takes.
+pub const RNR_WITHOUT_LIMIT: u8 = 7;
+
 /// What one side brings to a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnParam {
@@ -42,6 +45,10 @@ pub struct ConnParam {
     /// application to send something (RFC 6581 §5); `None`: as configured. The side that accepts serves whatever is
     /// asked for.
     pub rtr: Option<RtrChoice>,
+    /// How long a Send of the peer that finds no receive here waits for one, in retries of 100 ms;
+    /// [`RNR_WITHOUT_LIMIT`]: as long as it takes, 0: not at all. Then the connection ends with a Terminate. What else
+    /// comes is served meanwhile.
+    pub rnr_retry: u8,
 }
 
 impl Default for ConnParam {
@@ -53,6 +60,7 @@ impl Default for ConnParam {
             timeout: Duration::from_secs(10),
             patience: None,
             rtr: None,
+            rnr_retry: RNR_WITHOUT_LIMIT,
         }
     }
 }

@@ -42,13 +42,15 @@ pub(crate) struct Doorbells {
     rung: Line<AtomicU32>,
     /// How many of these were taken out.
     taken: Line<AtomicU32>,
+    /// A shared queue for whose receives Sends wait has got some.
+    receives: AtomicBool,
 }
 
 impl Doorbells {
     /// For at most `qps` QPs.
     pub(crate) fn new(qps: usize) -> Self {
         let slots = (0..qps.max(1).next_power_of_two()).map(|_| AtomicU32::new(FREE)).collect();
-        Self { slots, rung: Line::default(), taken: Line::default() }
+        Self { slots, rung: Line::default(), taken: Line::default(), receives: AtomicBool::new(false) }
     }
 
     #[inline]
@@ -64,16 +66,34 @@ impl Doorbells {
         slot.store(qpn, Ordering::Release);
     }
 
-    /// Whether no QP is entered.
+    /// Receives for which Sends wait were posted to a shared queue.
+    #[inline]
+    pub(crate) fn ring_receives(&self) {
+        self.receives.store(true, Ordering::SeqCst);
+    }
+
+    /// Engine: whether that was so since this was last asked; to be called before looking at the queues.
+    #[inline]
+    pub(crate) fn take_receives(&self) -> bool {
+        self.receives.load(Ordering::Relaxed) && self.receives.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether nobody has rung.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
+        self.is_taken_out() && !self.receives.load(Ordering::Acquire)
+    }
+
+    /// Whether no QP is entered.
+    #[inline]
+    fn is_taken_out(&self) -> bool {
         self.taken.load(Ordering::Relaxed) == self.rung.load(Ordering::Acquire)
     }
 
     /// Engine: the next QP with work. [`Bell::answer`] comes next, then the look at its queues.
     #[inline]
     pub(crate) fn pop(&self) -> Option<u32> {
-        while !self.is_empty() {
+        while !self.is_taken_out() {
             let taken = self.taken.load(Ordering::Relaxed);
             let slot = self.slot(taken);
             let entry = slot.load(Ordering::Acquire);

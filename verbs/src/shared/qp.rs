@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::cq::CqShared;
@@ -94,6 +94,8 @@ pub(crate) struct QpShared {
     pub(crate) recv_cq: Arc<CqShared>,
     pub(crate) state: AtomicU8,
     pub(crate) bell: Bell,
+    /// Sends of the peer wait for receives of the queue pair's own queue: who posts one rings.
+    pub(crate) awaited: AtomicBool,
     /// Every send request is reported.
     pub(crate) signal_all: bool,
     pub(crate) terminate: Mutex<Option<TerminateInfo>>,

@@ -1,7 +1,7 @@
 //! The shared receive queue as engine and application share it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::events::{AsyncEvent, AsyncQueue, Object};
 use super::numbers::Number;
@@ -20,6 +20,8 @@ pub(crate) struct SrqShared {
     /// Fewer receives than this raise an event, once; 0: none do. Changed under the engine lock only.
     pub(crate) limit: AtomicU32,
     pub(crate) events: Arc<AsyncQueue>,
+    /// Sends of peers wait for receives: who posts one rings.
+    pub(crate) awaited: AtomicBool,
 }
 
 impl SrqShared {

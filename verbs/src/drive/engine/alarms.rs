@@ -13,6 +13,8 @@ pub(super) enum Alarm {
     Startup,
     /// The ready-to-receive indication of an accepted peer-to-peer connection has not come (MPA-76).
     Rtr,
+    /// A Send has waited long for a receive.
+    Receive,
     /// Nothing came back after the initiator's first FPDU.
     Nudge,
     /// The connection did not close in time after a Terminate or a disconnect.

@@ -4,6 +4,7 @@ use super::alarms::Alarm;
 use super::endpoint::{Attempt, Endpoint, Farewell, Phase, Room};
 use super::names::{self, EndpointId, EndpointIndex, NO_TAG, QpIndex, Qpn};
 use super::qp::{Message, Origin, ReadLimits};
+use super::unready::Awaits;
 use super::{Clock, Core, Engine};
 use crate::drive::shard::Way;
 use crate::drive::transport::{Data, Transport};
@@ -131,7 +132,7 @@ impl<D: Data> Core<D> {
         let octets = data.bytes();
         match &mut endpoint.phase {
             Phase::Requesting { qp, initiator, request } => {
-                let qp = *qp;
+                let (qp, rnr_retry) = (*qp, request.rnr_retry);
                 request.heard = true;
                 match initiator.receive(octets) {
                     Ok(Progress::NeedMore { .. }) => None,
@@ -145,7 +146,7 @@ impl<D: Data> Core<D> {
                             self.refuse_terms(index, qp, &negotiated, terminate, ConnectFailure::Aborted);
                             return None;
                         }
-                        self.open(index, qp, &negotiated, &peer, private_data);
+                        self.open(index, qp, &negotiated, &peer, private_data, rnr_retry);
                         data.skip(consumed);
                         (!data.bytes().is_empty()).then_some((qp, data))
                     }
@@ -235,6 +236,7 @@ impl<D: Data> Core<D> {
         negotiated: &Negotiated,
         peer: &PeerParams,
         private_data: Vec<u8>,
+        rnr_retry: u8,
     ) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         endpoint.listener = None;
@@ -247,6 +249,10 @@ impl<D: Data> Core<D> {
             core.tx.message = Some(Message { outgoing, origin: Origin::None });
             core.tx.rtr_read = rtr == Rtr::Read;
         }
+        if rnr_retry > 0 {
+            stream.let_sends_wait();
+        }
+        core.awaits = Awaits::with(rnr_retry);
         core.stream = Some(stream);
         core.endpoint = Some(index);
         core.reads = ReadLimits { ird: negotiated.ird, ord: negotiated.ord };
@@ -479,7 +485,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             self.transport.set_patience(conn, param.patience);
             self.transport.welcome(now, conn);
         }
-        self.core.open(index, qp, &negotiated, &peer, Vec::new());
+        self.core.open(index, qp, &negotiated, &peer, Vec::new(), param.rnr_retry);
         Ok(())
     }
 
@@ -510,6 +516,7 @@ impl<D: Data> Core<D> {
             rtr: rtr_kinds(param.rtr.unwrap_or(mpa.rtr)),
             rev: mpa.rev,
             patience: param.patience,
+            rnr_retry: param.rnr_retry,
             deadline: now + startup_limit(param),
             second_try: false,
             heard: false,

@@ -88,7 +88,7 @@ impl<D: Data> Core<D> {
                 if let Some(endpoint) = self.endpoints.get_mut(index) {
                     endpoint.outbox = reply;
                 }
-                self.open(index, qp, &negotiated, peer, private_data);
+                self.open(index, qp, &negotiated, peer, private_data, answer.rnr_retry);
             }
             // The answer does not fit: more private data than an enhanced Reply carries (MPA-65).
             Err(_) => {

@@ -112,6 +112,8 @@ pub(super) struct Attempt {
     pub(super) rev: u8,
     /// When the peer counts as dead, once it has answered.
     pub(super) patience: Option<Patience>,
+    /// [`ConnParam::rnr_retry`].
+    pub(super) rnr_retry: u8,
     /// When the peer must have answered.
     pub(super) deadline: Time,
     /// The peer has closed a connection on which we offered a higher revision.

@@ -16,8 +16,8 @@ use crate::shared::wc::{Wc, WcFlags, WcOpcode};
 use crate::shared::wr::Sge;
 use std::net::SocketAddr;
 use urnic_iwarp::{
-    AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, ReadFault, RecvFault, Rest, Sink,
-    TaggedFault, TaggedOp, Terminate,
+    AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, ReadFault, RecvFault, Rest, Sink, Stream,
+    TaggedFault, TaggedOp, Terminate, Wants,
 };
 use urnic_tcp::{BindId, CloseReason, ConnId};
 
@@ -25,6 +25,8 @@ use urnic_tcp::{BindId, CloseReason, ConnId};
 struct QpSink<'a> {
     shared: &'a QpShared,
     rx: &'a mut ReceiveSide,
+    /// Others wait for the receives of the shared queue.
+    yields: bool,
     table: &'a mut MrTable,
     reads_answered: u32,
     /// There may be something to send now.
@@ -33,6 +35,15 @@ struct QpSink<'a> {
     overflow: bool,
     /// The peer's first FPDU has arrived.
     first: bool,
+}
+
+/// Whose turn it is to take receives of a shared queue for which others may wait.
+#[derive(PartialEq, Eq)]
+enum Turn {
+    /// This queue pair's.
+    Now,
+    /// That of the others first.
+    Later,
 }
 
 /// A place that an FPDU's payload goes to.
@@ -130,6 +141,9 @@ impl Sink for QpSink<'_> {
     }
 
     fn receive_buffer(&mut self) -> Option<u32> {
+        if self.yields {
+            return None;
+        }
         self.rx.take(&self.shared.recv)
     }
 
@@ -238,16 +252,46 @@ impl Sink for QpSink<'_> {
 }
 
 impl<D: Data> Core<D> {
-    /// Hands stream data to the queue pair at `qp`. Returns what its stream has no room for.
+    /// Hands stream data to the queue pair at `qp`. Returns what its stream cannot take now.
     fn receive_rdma(&mut self, endpoint: EndpointIndex, qp: QpIndex, data: D) -> Option<D> {
+        let rest = self.hear(endpoint, qp, Turn::Later, |stream, sink| stream.receive(data, sink));
+        let Rest { chunk: mut data, taken, wants } = rest?;
+        match wants {
+            Wants::Memory => self.wait_for_memory(endpoint),
+            Wants::Receive => {
+                if let Some(core) = self.qps.get_mut(qp) {
+                    core.awaits.stopped = true;
+                }
+            }
+        }
+        data.skip(taken);
+        Some(data)
+    }
+
+    /// Gives what waits at the queue pair at `qp` to the receives that there are.
+    pub(super) fn take_up_sends(&mut self, endpoint: EndpointIndex, qp: QpIndex) {
+        self.hear(endpoint, qp, Turn::Now, |stream, sink| stream.take_up_sends(sink).map(|()| None));
+    }
+
+    /// Lets the stream of the queue pair at `qp` place and deliver, and does what comes of that. Returns what it cannot take
+    /// now.
+    #[inline]
+    fn hear(
+        &mut self,
+        endpoint: EndpointIndex,
+        qp: QpIndex,
+        turn: Turn,
+        receive: impl FnOnce(&mut Stream<D>, &mut QpSink<'_>) -> Result<Option<Rest<D>>, Box<Fault>>,
+    ) -> Option<Rest<D>> {
         let core = self.qps.get_mut(qp)?;
-        let QpCore { shared, stream: Some(stream), tx, rx, .. } = &mut **core else { return None };
+        let QpCore { shared, stream: Some(stream), tx, rx, awaits, .. } = &mut **core else { return None };
         if tx.terminate.is_some() || shared.state().is_over() {
             return None; // after the end what arrives is acknowledged and discarded
         }
         let mut inbound = QpSink {
             shared,
             rx,
+            yields: turn == Turn::Later && awaits.yields(&shared.recv),
             table: &mut self.table,
             reads_answered: 0,
             ready: false,
@@ -255,9 +299,9 @@ impl<D: Data> Core<D> {
             overflow: false,
             first: false,
         };
-        let outcome = stream.receive(data, &mut inbound);
+        let outcome = receive(stream, &mut inbound);
         let QpSink { reads_answered, ready, terminated, overflow, first, .. } = inbound;
-        let incomplete = stream.mid_fpdu();
+        let (incomplete, unready) = (stream.mid_fpdu(), stream.sends_wait());
         let initiator = tx.initiator;
         if first && !initiator {
             shared.events.raise(AsyncEvent::CommunicationEstablished { qpn: shared.qpn });
@@ -275,7 +319,10 @@ impl<D: Data> Core<D> {
         if incomplete && let Some(core) = self.qps.get_mut(qp) {
             Self::note_incomplete(core, qp, &mut self.stopped, self.now);
         }
-        let rest = match outcome {
+        if unready {
+            self.await_receive(endpoint, qp);
+        }
+        match outcome {
             Err(fault) => {
                 let Fault { terminate, cause } = *fault;
                 self.fail(qp, terminate, Why::Fault(cause));
@@ -290,11 +337,7 @@ impl<D: Data> Core<D> {
                 }
                 rest
             }
-        };
-        let Rest { chunk: mut data, taken } = rest?;
-        self.wait_for_memory(endpoint);
-        data.skip(taken);
-        Some(data)
+        }
     }
 }
 

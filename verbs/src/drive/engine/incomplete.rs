@@ -161,7 +161,7 @@ impl<D: Data> Core<D> {
     /// Whether much memory has become free since this last returned true. `aside`: octets that have been put aside.
     pub(super) fn has_freed_much(&mut self, aside: usize) -> bool {
         let objects = self.endpoints.len() + self.qps.len();
-        let used = self.budget.reserved() + aside + objects * OBJECT;
+        let used = self.budget.reserved() + self.budget.aside() + aside + objects * OBJECT;
         let peak = self.stopped.peak.max(used);
         let freed = used <= peak / 2 && peak - used >= MUCH;
         self.stopped.peak = if freed { used } else { peak };

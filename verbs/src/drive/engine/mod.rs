@@ -24,6 +24,7 @@ mod read_list;
 mod rooms;
 mod senders;
 mod teardown;
+mod unready;
 
 pub(crate) use incomplete::INCOMPLETE_MAX;
 pub(crate) use senders::ASIDE_MAX;
@@ -58,6 +59,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
+use unready::Unready;
 use urnic_config::{Cidr, Config, RtrChoice};
 use urnic_iwarp::{AccessFault, Budget};
 use urnic_tcp::slab::Slab;
@@ -162,6 +164,7 @@ struct Core<D: Data> {
     /// Memory for FPDUs that are not whole.
     budget: Budget,
     stopped: Stopped,
+    unready: Unready,
     /// Connections that were ended to free such memory.
     displaced: u64,
     /// The time of this pass.
@@ -209,7 +212,12 @@ impl<D: Data> Core<D> {
         qp.shared.bell.answer();
         match qp.endpoint {
             _ if qp.is_over() => qp.flush(None, crate::shared::wc::WcStatus::Flushed),
-            Some(endpoint) => self.schedule(endpoint),
+            Some(endpoint) => {
+                if qp.awaits.is_waiting() {
+                    self.may_go_on(endpoint);
+                }
+                self.schedule(endpoint);
+            }
             None => {}
         }
     }
@@ -223,6 +231,7 @@ impl<D: Data> Core<D> {
                 Alarm::Rtr => self.rtr_timed_out(index),
                 Alarm::Teardown => self.teardown_timed_out(index),
                 Alarm::Nudge => self.nudge(index),
+                Alarm::Receive => self.receive_timed_out(index),
             }
         }
     }
@@ -268,6 +277,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 tend_at: Time::MAX,
                 budget,
                 stopped: Stopped::default(),
+                unready: Unready::default(),
                 displaced: 0,
                 now,
             },
@@ -373,6 +383,10 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         while let Some(qpn) = self.doorbells.pop() {
             self.core.doorbell(Qpn(qpn));
         }
+        let takes_up = self.doorbells.take_receives() | self.core.unready.is_due();
+        if takes_up {
+            self.take_up_unready(now);
+        }
         let turns = self.core.ready.len().min(TURNS_PER_PASS);
         let most = self.transport.sent() + SEGMENTS_PER_PASS;
         for _ in 0..turns {
@@ -387,7 +401,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 self.core.schedule(index);
             }
         }
-        turns > 0
+        turns > 0 || takes_up
     }
 }
 
@@ -437,7 +451,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     }
 
     fn next_deadline(&mut self) -> Option<Duration> {
-        if self.owes_acks || !self.core.ready.is_empty() {
+        if self.owes_acks || !self.core.ready.is_empty() || self.core.unready.is_due() {
             return Some(Duration::ZERO);
         }
         let deadlines = [self.transport.next_deadline(), self.core.alarms.next()];
@@ -679,6 +693,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         attributes.counters.extend([
             ("incomplete_octets", self.core.budget.reserved() as u64),
             ("incomplete_displaced", self.core.displaced),
+            ("waited_for_receives", self.core.unready.waited),
             ("waiting_for_buffers", self.core.shares.waiting() as u64),
             ("aside_displaced", self.core.shares.displaced),
         ]);

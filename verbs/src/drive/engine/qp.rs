@@ -2,6 +2,7 @@
 
 use super::lent::Lent;
 use super::names::{EndpointIndex, Qpn};
+use super::unready::Awaits;
 use crate::drive::transport::Data;
 use crate::shared::events::AsyncEvent;
 use crate::shared::qp::{QpShared, QpState, Receives};
@@ -22,6 +23,8 @@ pub(super) struct QpCore<D: Data> {
     /// Present in RDMA mode and until the connection is gone.
     pub(super) stream: Option<Box<Stream<D>>>,
     pub(super) reads: ReadLimits,
+    /// How Sends of the peer wait for receives.
+    pub(super) awaits: Awaits,
     /// The FPDU of the peer that is incomplete, or the last one that was.
     pub(super) incomplete: Option<Begun>,
     /// In the list of those whose streams may hold frames.
@@ -196,6 +199,7 @@ impl<D: Data> QpCore<D> {
             endpoint: None,
             stream: None,
             reads: ReadLimits::default(),
+            awaits: Awaits::default(),
             incomplete: None,
             is_holder: false,
             tx: SendSide::default(),
@@ -245,9 +249,10 @@ impl<D: Data> QpCore<D> {
         !self.tx.finished && (pending || under_way || own)
     }
 
-    /// Something has begun to arrive that is not whole.
+    /// Something has begun to arrive that is not whole, or waits for a receive.
     pub(super) fn is_cut_short(&self) -> bool {
-        self.rx.next != self.rx.done || self.stream.as_ref().is_some_and(|stream| stream.mid_fpdu())
+        let cut = |stream: &Stream<D>| stream.mid_fpdu() || stream.sends_wait();
+        self.rx.next != self.rx.done || self.stream.as_deref().is_some_and(cut)
     }
 
     /// True once: a disconnect was asked for, and all that was posted before is done.
@@ -307,6 +312,7 @@ impl<D: Data> QpCore<D> {
         if let Some(stream) = &mut self.stream {
             stream.stop_listening();
         }
+        self.awaits_nothing();
         self.flush(culprit, open_receive);
         if !was_over && matches!(self.shared.recv, Receives::Shared(_)) {
             self.shared.events.raise(AsyncEvent::LastWqeReached { qpn: self.shared.qpn });

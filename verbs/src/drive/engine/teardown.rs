@@ -87,6 +87,9 @@ impl<D: Data> Core<D> {
         let silent = terminate.is_none();
         core.tx.terminate = terminate;
         let Some(index) = core.endpoint else { return };
+        if core.awaits.stopped {
+            self.may_go_on(index);
+        }
         self.announce(index, reason);
         if silent {
             self.farewell(index, Farewell::Fin);
@@ -232,6 +235,7 @@ impl<D: Data> Core<D> {
         core.tx.closing = true;
         core.tx.too_late = core.first_unposted();
         core.shared.set_state(QpState::Closing);
+        self.discard_unready(qp);
         self.schedule(index);
         self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);
     }
@@ -281,6 +285,9 @@ impl<D: Data> Core<D> {
         self.by_qpn[core.shared.qpn as usize] = None;
         self.table.queue_pair_gone(core.shared.scopes.qp);
         let Some(index) = core.endpoint else { return };
+        if core.awaits.stopped {
+            self.may_go_on(index);
+        }
         if let Some(endpoint) = self.endpoints.get(index) {
             let farewell =
                 if matches!(endpoint.phase, Phase::Open { .. }) { Farewell::Fin } else { Farewell::Reset };

@@ -168,6 +168,12 @@ impl Shard {
         self.driver.nudge();
     }
 
+    /// A shared queue has receives for which Sends wait.
+    pub(crate) fn ring_receives(&self) {
+        self.doorbells.ring_receives();
+        self.driver.nudge();
+    }
+
     /// The caller is about to sleep: the engine's thread takes over now.
     pub(crate) fn hand_over(&self) {
         self.driver.hand_over();

@@ -1,0 +1,260 @@
+//! Sends of peers that have found no receive, and wait for one: the receiver-not-ready retry of other transports, without
+//! its packets (DDP-50).
+//!
+//! The stream copies them aside and serves what else comes; when it has no room for more, its transport keeps the rest and
+//! shuts the window. A queue pair that waits says so in what it shares with the application, which then rings when it posts
+//! a receive. Those that wait for one shared queue are served in the order in which they began to.
+
+use super::alarms::Alarm;
+use super::names::{EndpointId, EndpointIndex, QpIndex};
+use super::qp::QpCore;
+use super::teardown::Why;
+use super::{Clock, Core, Engine, Phase};
+use crate::drive::transport::{Data, Transport};
+use crate::shared::cm::RNR_WITHOUT_LIMIT;
+use crate::shared::qp::Receives;
+use crate::shared::srq::SrqShared;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+use urnic_tcp::Time;
+
+/// One retry of a receiver that is not ready.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+/// A list of those that wait is cleared of those that are gone when it has become so long.
+const CLEAR_AT: usize = 64;
+
+/// How a queue pair waits for receives.
+#[derive(Default)]
+pub(super) struct Awaits {
+    /// Sends of the peer may wait.
+    may: bool,
+    /// As long as each may; `None`: without limit.
+    limit: Option<Duration>,
+    /// Since when the oldest one waits.
+    since: Option<Time>,
+    /// An alarm is set.
+    alarm: bool,
+    /// The stream has stopped, too: its room is full.
+    pub(super) stopped: bool,
+}
+
+impl Awaits {
+    /// Of a connection with this [`ConnParam::rnr_retry`](crate::ConnParam::rnr_retry).
+    pub(super) fn with(rnr_retry: u8) -> Self {
+        let limit = (rnr_retry < RNR_WITHOUT_LIMIT).then(|| RETRY_AFTER * rnr_retry.into());
+        Awaits { may: rnr_retry > 0, limit, ..Self::default() }
+    }
+
+    /// Whether a message that begins leaves the receives of a shared queue to those that wait for them.
+    #[inline]
+    pub(super) fn yields(&self, receives: &Receives) -> bool {
+        match receives {
+            Receives::Own(_) => false,
+            Receives::Shared(srq) => self.may && srq.awaited.load(Ordering::Relaxed),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        self.since.is_some()
+    }
+}
+
+/// Those that wait for receives.
+#[derive(Default)]
+pub(super) struct Unready {
+    /// Those whose own queue may have a receive now.
+    posted: Vec<EndpointId>,
+    /// Those at shared queues, by its number.
+    shared: HashMap<u32, Queue>,
+    /// A shared queue may have a receive now.
+    shared_posted: bool,
+    /// How often a queue pair has begun to wait.
+    pub(super) waited: u64,
+}
+
+/// Those that wait for one shared queue, oldest first.
+struct Queue {
+    srq: Arc<SrqShared>,
+    waiting: VecDeque<EndpointId>,
+    clear_at: usize,
+}
+
+impl Unready {
+    /// Whether there may be receives for some that wait.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.shared_posted || !self.posted.is_empty()
+    }
+}
+
+impl<D: Data> QpCore<D> {
+    /// Nothing waits any more. If its stream had stopped, it is still to go on.
+    pub(super) fn awaits_nothing(&mut self) {
+        self.awaits.since = None;
+        self.shared.awaited.store(false, Ordering::Relaxed);
+    }
+}
+
+impl<D: Data> Core<D> {
+    /// Sends of the peer wait at queue pair `qp`: it asks for receives, if it does not already.
+    #[cold]
+    pub(super) fn await_receive(&mut self, index: EndpointIndex, qp: QpIndex) {
+        let Some(endpoint) = self.endpoints.id(index) else { return };
+        let Some(core) = self.qps.get_mut(qp) else { return };
+        if core.awaits.is_waiting() || core.is_over() {
+            return;
+        }
+        core.awaits.since = Some(self.now);
+        self.unready.waited += 1;
+        match &core.shared.recv {
+            Receives::Own(_) => {
+                core.shared.awaited.store(true, Ordering::SeqCst);
+                self.unready.posted.push(endpoint);
+            }
+            Receives::Shared(srq) => {
+                let queue = self.unready.shared.entry(srq.number()).or_insert_with(|| Queue {
+                    srq: srq.clone(),
+                    waiting: VecDeque::new(),
+                    clear_at: CLEAR_AT,
+                });
+                srq.awaited.store(true, Ordering::SeqCst);
+                if queue.waiting.len() >= queue.clear_at {
+                    queue.waiting.retain(|id| self.endpoints.find(*id).is_some());
+                    queue.clear_at = (2 * queue.waiting.len()).max(CLEAR_AT);
+                }
+                queue.waiting.push_back(endpoint);
+                self.unready.shared_posted = true;
+            }
+        }
+        // Pairs with that of whoever posts: it rings, or the next pass sees what it has posted.
+        fence(Ordering::SeqCst);
+        if let Some(limit) = core.awaits.limit
+            && !std::mem::replace(&mut core.awaits.alarm, true)
+        {
+            self.set_alarm(index, self.now + limit, Alarm::Receive);
+        }
+    }
+
+    /// The own queue of the queue pair of this endpoint may have a receive, or its stream may go on without.
+    #[cold]
+    pub(super) fn may_go_on(&mut self, index: EndpointIndex) {
+        self.unready.posted.extend(self.endpoints.id(index));
+    }
+
+    /// A Send has waited as long as it may, or something else has (ERR-22).
+    pub(super) fn receive_timed_out(&mut self, index: EndpointIndex) {
+        let Some(&Phase::Open { qp }) = self.endpoints.get(index).map(|e| &e.phase) else { return };
+        let Some(core) = self.qps.get_mut(qp) else { return };
+        core.awaits.alarm = false;
+        let (Some(since), Some(limit)) = (core.awaits.since, core.awaits.limit) else { return };
+        if self.now < since + limit {
+            core.awaits.alarm = true;
+            return self.set_alarm(index, since + limit, Alarm::Receive);
+        }
+        let Some(fault) = core.stream.as_ref().and_then(|stream| stream.receive_missing()) else { return };
+        self.fail(qp, fault.terminate, Why::Fault(fault.cause));
+    }
+
+    /// The application takes no more: what waits is discarded, and what finds no receive from now on.
+    pub(super) fn discard_unready(&mut self, qp: QpIndex) {
+        let Some(core) = self.qps.get_mut(qp) else { return };
+        let Some(stream) = &mut core.stream else { return };
+        stream.discard_sends();
+        core.awaits.may = false;
+        if core.awaits.is_waiting()
+            && let Some(index) = core.endpoint
+        {
+            self.may_go_on(index);
+        }
+    }
+
+    /// There may be receives for what waits at this endpoint.
+    fn take_up(&mut self, id: EndpointId) -> TakenUp {
+        let Some(index) = self.endpoints.find(id) else { return TakenUp::GONE };
+        let Some(&Phase::Open { qp }) = self.endpoints.get(index).map(|e| &e.phase) else {
+            // It has lost its queue pair: what comes is discarded.
+            return TakenUp { done: true, resumes: Some(index) };
+        };
+        let waits = |core: &&mut Box<QpCore<D>>| core.awaits.is_waiting() || core.awaits.stopped;
+        let Some(core) = self.qps.get_mut(qp).filter(waits) else { return TakenUp::GONE };
+        let before = core.rx.next;
+        self.take_up_sends(index, qp);
+        let Some(core) = self.qps.get_mut(qp) else { return TakenUp::GONE };
+        let waits = !core.is_over() && core.stream.as_ref().is_some_and(|stream| stream.sends_wait());
+        if core.rx.next != before {
+            core.awaits.since = Some(self.now); // that of the next one
+        }
+        let resumes = core.awaits.stopped && (core.rx.next != before || !waits);
+        if resumes {
+            core.awaits.stopped = false;
+        }
+        if !waits {
+            core.awaits_nothing();
+        }
+        TakenUp { done: !waits, resumes: resumes.then_some(index) }
+    }
+}
+
+/// What came of an attempt to take up what waits.
+struct TakenUp {
+    /// Nothing waits there any more.
+    done: bool,
+    /// The stream has room again, and the transport keeps more.
+    resumes: Option<EndpointIndex>,
+}
+
+impl TakenUp {
+    const GONE: Self = TakenUp { done: true, resumes: None };
+}
+
+impl<T: Transport, C: Clock> Engine<T, C> {
+    /// Receives may have been posted for which Sends wait.
+    #[cold]
+    pub(super) fn take_up_unready(&mut self, now: Time) {
+        for id in std::mem::take(&mut self.core.unready.posted) {
+            let TakenUp { resumes, .. } = self.core.take_up(id);
+            self.go_on(resumes, now);
+        }
+        self.core.unready.shared_posted = false;
+        let numbers: Vec<u32> = self.core.unready.shared.keys().copied().collect();
+        for number in numbers {
+            self.serve_shared(number, now);
+        }
+    }
+
+    /// Gives the receives of a shared queue to those that wait for them, in their order.
+    fn serve_shared(&mut self, number: u32, now: Time) {
+        // As many as there are now: one whose stream goes on may wait again, behind the others.
+        let Some(queue) = self.core.unready.shared.get(&number) else { return };
+        for _ in 0..queue.waiting.len() {
+            let Some(queue) = self.core.unready.shared.get_mut(&number) else { return };
+            let Some(&id) = queue.waiting.front() else { break };
+            let TakenUp { done, resumes } = self.core.take_up(id);
+            if !done {
+                // It keeps its turn, and there are no more receives.
+                self.go_on(resumes, now);
+                break;
+            }
+            if let Some(queue) = self.core.unready.shared.get_mut(&number) {
+                queue.waiting.pop_front();
+            }
+            self.go_on(resumes, now);
+        }
+        if let Some(queue) = self.core.unready.shared.get(&number)
+            && queue.waiting.is_empty()
+        {
+            queue.srq.awaited.store(false, Ordering::Relaxed);
+            self.core.unready.shared.remove(&number);
+        }
+    }
+
+    fn go_on(&mut self, resumes: Option<EndpointIndex>, now: Time) {
+        let conn = resumes.and_then(|index| self.core.endpoints.get(index)).and_then(|e| e.conn);
+        if let Some(conn) = conn {
+            self.transport.resume(now, conn, &mut self.core);
+        }
+    }
+}
