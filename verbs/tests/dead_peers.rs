@@ -148,7 +148,8 @@ fn connections_have_their_own_patience() {
             let mut simulation = Simulation::new(&defaults()).unwrap();
             let (mut server, mut client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
             let patience = (!later).then(fast);
-            connect_with(&mut simulation, &mut server, &mut client, patience);
+            let param = ConnParam { patience, ..strict() };
+            connect_with(&mut simulation, &mut server, &mut client, &param);
             works(&mut simulation, &server, &client);
             simulation.wait(Duration::from_secs(1));
             if later {

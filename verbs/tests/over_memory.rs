@@ -22,3 +22,5 @@ mod srq;
 mod states;
 #[path = "two_ends.rs"]
 mod two_ends;
+#[path = "unready.rs"]
+mod unready;

@@ -163,6 +163,13 @@ fn needs_verbs_h_reads_into_lists() {
     succeeds("reads", &[], Watched::Asan);
 }
 
+/// `rnr_retry_count` of `rdma_connect` and `rdma_accept` is obeyed.
+#[test]
+#[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
+fn needs_verbs_h_sends_wait_for_receives() {
+    succeeds("unready", &[], Watched::Asan);
+}
+
 /// The functions of `include/urnic.h`.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
@@ -198,6 +205,7 @@ fn needs_memcheck_no_program_touches_what_it_must_not() {
     for (name, arguments) in [
         ("hairpin", &[] as &[&str]),
         ("reads", &[]),
+        ("unready", &[]),
         ("calls", &["1"]),
         ("convert", &[]),
         ("survive", &["cancel"]),

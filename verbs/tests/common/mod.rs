@@ -118,28 +118,27 @@ pub fn address(node: usize) -> SocketAddr {
     SocketAddr::new(Simulation::address(node).into(), PORT)
 }
 
-/// Connects `client`, on whatever device, to `server` on device 0, which listens meanwhile.
-pub fn connect(simulation: &mut Simulation, server: &mut End, client: &mut End) {
-    connect_with(simulation, server, client, None);
+/// Terms of a connection whose Sends do not wait for receives.
+pub fn strict() -> ConnParam {
+    ConnParam { rnr_retry: 0, ..ConnParam::default() }
 }
 
-/// The same; the server has its own idea of when the client is dead.
-pub fn connect_with(
-    simulation: &mut Simulation,
-    server: &mut End,
-    client: &mut End,
-    patience: Option<Patience>,
-) {
+/// Connects `client`, on whatever device, to `server` on device 0, which listens meanwhile.
+pub fn connect(simulation: &mut Simulation, server: &mut End, client: &mut End) {
+    connect_with(simulation, server, client, &strict());
+}
+
+/// The same; the server has terms of its own.
+pub fn connect_with(simulation: &mut Simulation, server: &mut End, client: &mut End, param: &ConnParam) {
     let listener = server.events.listen(PORT, 16).unwrap();
-    let param = ConnParam { patience, ..ConnParam::default() };
-    let connection = client.events.connect(&client.qp, address(0), &ConnParam::default());
+    let connection = client.events.connect(&client.qp, address(0), &strict());
     client.connection = Some(connection.unwrap());
     let mut established = [false, false];
     let limit = simulation.now() + LIMIT;
     let all = simulation.run(limit, || {
         match server.events.poll() {
             Some(CmEvent::ConnectRequest(request)) => {
-                server.connection = Some(request.accept(&server.qp, &param).unwrap());
+                server.connection = Some(request.accept(&server.qp, param).unwrap());
             }
             Some(CmEvent::Established { .. }) => established[0] = true,
             Some(other) => panic!("{other:?}"),

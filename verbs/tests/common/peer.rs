@@ -102,8 +102,7 @@ fn start_up(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>, end: &mut End) 
     let offer = Offer { rev: 1, crc: true, ird: 4, ord: 4, ..Offer::default() };
     raw.borrow_mut().send(conn, &Initiator::new(&offer).unwrap().1);
     let CmEvent::ConnectRequest(request) = end.event(simulation) else { panic!("no request") };
-    let connection =
-        request.accept(&end.qp, &ConnParam { ird: IRD, ord: 2, ..ConnParam::default() }).unwrap();
+    let connection = request.accept(&end.qp, &ConnParam { ird: IRD, ord: 2, ..strict() }).unwrap();
     end.connection = Some(connection);
     assert!(simulation.run(LIMIT, || raw.borrow().heard(conn).len() == REPLY));
     assert!(matches!(end.event(simulation), CmEvent::Established { .. }));

@@ -155,7 +155,8 @@ fn present(pending: Pending) -> Result<Box<Event>, Errno> {
         initiator_depth: ord,
         flow_control: 0,
         retry_count: 0,
-        rnr_retry_count: 0,
+        // iWARP does not tell the peer's. Programs answer with what stands here: Sends wait as long as it takes.
+        rnr_retry_count: urnic::RNR_WITHOUT_LIMIT,
         srq: 0,
         qp_num: 0,
     };

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
-use urnic::ConnParam;
+use urnic::{ConnParam, RNR_WITHOUT_LIMIT};
 
 use super::hub::{What, connector, dispatch_to, hub};
 use super::id::{Id, complete, id_of};
@@ -90,8 +90,14 @@ pub unsafe fn terms(id: &Id, param: Option<&rdma_conn_param>) -> ConnParam {
         // SAFETY: the caller's promise.
         terms.private_data.extend_from_slice(unsafe { bytes(param.private_data, param.private_data_len) });
         (terms.ird, terms.ord) = (param.responder_resources.into(), param.initiator_depth.into());
+        terms.rnr_retry = rnr_retry(param);
     }
     terms
+}
+
+/// How long Sends of the peer wait for receives here: three bits, as the kernel takes them.
+fn rnr_retry(param: &rdma_conn_param) -> u8 {
+    param.rnr_retry_count & RNR_WITHOUT_LIMIT
 }
 
 fn connect(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
@@ -144,6 +150,7 @@ fn accept(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errn
     if let Some(param) = param {
         // SAFETY: the program's data.
         terms.private_data = unsafe { bytes(param.private_data, param.private_data_len) }.to_vec();
+        terms.rnr_retry = rnr_retry(param);
     }
     hub().tie(pair.qp.qpn(), this.as_ptr());
     let connection = request.accept(&pair.qp, &terms).map_err(|e| errno_of(&e))?;

@@ -120,10 +120,16 @@ static inline void link_end(struct link *l, int end, struct rdma_cm_id *id)
 	LINK_QP(id, &init);
 }
 
+/* How long an end, 0 that connects, has Sends wait for receives, unless the program says otherwise. */
+#ifndef LINK_RNR_RETRY
+#define LINK_RNR_RETRY(end) 0
+#endif
+
 /* With a channel and a listening identifier that are there. */
 static inline void link_at(struct link *l, struct sockaddr *to)
 {
-	struct rdma_conn_param param = { .responder_resources = 4, .initiator_depth = 4, .private_data = "hello", .private_data_len = 5 };
+	struct rdma_conn_param param = { .responder_resources = 4, .initiator_depth = 4, .private_data = "hello", .private_data_len = 5,
+		.rnr_retry_count = LINK_RNR_RETRY(0) };
 	OK(rdma_create_id(l->channel, &l->client, l, RDMA_PS_TCP));
 	OK(rdma_resolve_addr(l->client, NULL, to, 2000));
 	take_event(l->channel, RDMA_CM_EVENT_ADDR_RESOLVED);
@@ -137,6 +143,7 @@ static inline void link_at(struct link *l, struct sockaddr *to)
 	l->server = event->id;
 	OK(rdma_ack_cm_event(event));
 	link_end(l, 1, l->server);
+	param.rnr_retry_count = LINK_RNR_RETRY(1);
 	OK(rdma_accept(l->server, &param));
 	take_event(l->channel, RDMA_CM_EVENT_ESTABLISHED);
 	take_event(l->channel, RDMA_CM_EVENT_ESTABLISHED);
