@@ -222,11 +222,11 @@ fn a_disconnect_discards_what_waits() {
         client.post(1, SendOp::Send, &[Sge::of(&source, 0, len as u32)]);
         until_it_waits(&mut simulation, 0, 1);
         server.disconnect();
-        // The peer has more to say, and nobody hears it (ERR-46).
-        let end = if full { DisconnectReason::TerminateSent } else { DisconnectReason::Peer };
-        assert_eq!(client.end(&mut simulation), end);
-        let end = if full { DisconnectReason::TerminateReceived } else { DisconnectReason::Local };
-        assert_eq!(server.end(&mut simulation), end);
+        let ends = [client.end(&mut simulation), server.end(&mut simulation)];
+        let expected = [DisconnectReason::Peer, DisconnectReason::Local];
+        // Where the transport has not taken all that the peer has to say, nobody will hear it (ERR-46).
+        let cut_off = [DisconnectReason::TerminateSent, DisconnectReason::TerminateReceived];
+        assert!(ends == expected || full && ends == cut_off, "{ends:?}");
         assert!(server.completions().is_empty());
     }
 }
@@ -256,7 +256,8 @@ fn a_full_room_keeps_no_end_from_the_peer() {
         if destroyed {
             let End { qp, .. } = server;
             drop(qp);
-            assert_eq!(client.end(&mut simulation), DisconnectReason::TerminateSent); // ERR-46
+            let end = client.end(&mut simulation);
+            assert!(matches!(end, DisconnectReason::Peer | DisconnectReason::TerminateSent), "{end:?}");
         } else {
             assert_eq!(client.end(&mut simulation), DisconnectReason::TerminateReceived);
             assert_eq!(server.end(&mut simulation), DisconnectReason::TerminateSent);

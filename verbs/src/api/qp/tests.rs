@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use urnic_config::Progress;
 
 use super::{Qp, QpInit, QpShared, QpState};
@@ -146,13 +148,18 @@ fn no_receive_is_forgotten_when_the_error_state_comes() {
 #[test]
 fn no_post_is_forgotten() {
     const COUNT: u64 = 50_000;
+    const DEPTH: u32 = 64;
     let (device, _) = fake::device(Progress::Inline);
-    let (pd, cq) = (device.alloc_pd(), device.create_cq(64, None).unwrap());
+    let (pd, cq) = (device.alloc_pd(), device.create_cq(DEPTH, None).unwrap());
     let [a, _b] = pair(&device, &pd, &cq);
+    let taken = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for i in 0..COUNT {
-                while a.post_send(&wr(i, SendFlags::SIGNALED)).is_err() {
+                // No more completions than the queue holds: places for requests are free before those are taken.
+                while i - taken.load(Ordering::Acquire) >= DEPTH.into()
+                    || a.post_send(&wr(i, SendFlags::SIGNALED)).is_err()
+                {
                     std::thread::yield_now();
                 }
             }
@@ -165,6 +172,7 @@ fn no_post_is_forgotten() {
                 assert_eq!(wc.wr_id, next);
                 next += 1;
             }
+            taken.store(next, Ordering::Release);
         }
     });
 }
