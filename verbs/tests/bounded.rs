@@ -1,5 +1,5 @@
-//! Every connection that is over is gone within five seconds, whatever its peer does; and what the peer had acknowledged by
-//! then is complete.
+//! Every connection that is over is gone within five seconds, unless its peer lives and has not taken all; and what the peer had
+//! acknowledged by then is complete.
 
 mod common;
 #[path = "common/peer.rs"]
@@ -119,6 +119,78 @@ fn an_end_takes_five_seconds_at_most() {
                 until(&mut s.simulation, "RST", || closed(&raw, conn) == Some(CloseReason::Reset));
             }
         }
+    }
+}
+
+/// A peer that keeps its window shut and answers probes has not taken what was completed, and a reset would destroy that: the end
+/// waits, five minutes at most, and is a good one when the peer takes all (DDP-43).
+#[test]
+fn an_end_waits_for_a_peer_whose_window_is_shut() {
+    for stall in [Duration::from_secs(7), Duration::from_secs(60), Duration::from_secs(250)] {
+        for destroyed in [false, true] {
+            let what = format!("{stall:?}, {destroyed}");
+            let mut s = scene();
+            s.raw.borrow_mut().fill(s.conn, true);
+            let said = s.heard().len();
+            let source = s.end.pd.alloc_mr(LONG, Access::empty()).unwrap();
+            source.write_at(0, &pattern(LONG, 3)).unwrap();
+            const EACH: u32 = 4096;
+            let mut done = 0;
+            let mut posted = 0;
+            loop {
+                while posted < done + 8 {
+                    let sges = [Sge::of(&source, (posted * u64::from(EACH)) % LONG as u64, EACH)];
+                    s.end.post(posted, SendOp::Write { addr: 0, rkey: 7 }, &sges);
+                    posted += 1;
+                }
+                let limit = s.simulation.now() + Duration::from_secs(1);
+                let mut wc = [Wc::default()];
+                if !s.simulation.run(limit, || s.end.cq.poll(&mut wc) > 0) {
+                    break;
+                }
+                assert_eq!((wc[0].wr_id, wc[0].status), (done, WcStatus::Success), "{what}");
+                done += 1;
+            }
+            assert!(done > 0, "{what}");
+            if destroyed {
+                s.end.qp = create_qp(&s.end.pd, &s.end.cq);
+            } else {
+                s.end.disconnect();
+            }
+            s.simulation.wait(stall);
+            assert_eq!(connections(&s.simulation), 1, "{what}");
+            s.raw.borrow_mut().fill(s.conn, false);
+            let (raw, conn) = (s.raw.clone(), s.conn);
+            until(&mut s.simulation, "FIN", || finished(&raw, conn));
+            let heard = s.heard().len() - said;
+            let least = if destroyed { done } else { posted } as usize * EACH as usize;
+            assert!(heard > least, "{what}: {heard} octets of {least}");
+            raw.borrow_mut().close(conn);
+            until(&mut s.simulation, "the end", || closed(&raw, conn) == Some(CloseReason::Graceful));
+        }
+    }
+}
+
+/// One that never takes it is reset in the end, and so is one that takes all and does not close.
+#[test]
+fn an_end_does_not_wait_for_ever() {
+    for takes in [false, true] {
+        let mut s = scene();
+        s.raw.borrow_mut().fill(s.conn, true);
+        let source = post_long(&s);
+        s.simulation.wait(Duration::from_secs(1));
+        s.end.disconnect();
+        s.simulation.wait(Duration::from_secs(30));
+        assert_eq!(connections(&s.simulation), 1);
+        if takes {
+            s.raw.borrow_mut().fill(s.conn, false);
+            let (raw, conn) = (s.raw.clone(), s.conn);
+            until(&mut s.simulation, "FIN", || finished(&raw, conn));
+        }
+        let limit = s.simulation.now() + if takes { 2 * WITHIN + SOON } else { Duration::from_secs(300) };
+        let device = s.simulation.device(0);
+        assert!(s.simulation.run(limit, || device.connections().unwrap().is_empty()), "{takes}");
+        drop(source);
     }
 }
 

@@ -69,6 +69,8 @@ pub struct Seen {
     pub pieces: HashMap<ConnId, Vec<usize>>,
     /// The pieces of all connections: whose, and how long.
     pub order: Vec<(ConnId, usize)>,
+    /// Nothing is taken, which shuts the windows.
+    pub full: bool,
 }
 
 impl Handler<Octets> for Seen {
@@ -88,6 +90,9 @@ impl Handler<Octets> for Seen {
         frame: Octets,
         range: Range<usize>,
     ) -> Option<(Octets, Range<usize>)> {
+        if self.full {
+            return Some((frame, range));
+        }
         self.pieces.entry(conn).or_default().push(range.len());
         self.order.push((conn, range.len()));
         self.data.entry(conn).or_default().extend_from_slice(&frame.0[range]);
@@ -259,6 +264,14 @@ impl Raw {
 
     pub fn abort(&mut self, conn: ConnId) {
         self.stack.abort(self.now, conn, &mut self.out);
+    }
+
+    /// Takes nothing from now on, so that windows shut; or takes all again, with what waits on `conn`.
+    pub fn fill(&mut self, conn: ConnId, full: bool) {
+        self.seen.full = full;
+        if !full {
+            self.stack.resume(self.now, conn, &mut self.seen, &mut self.out);
+        }
     }
 
     /// What has come in on `conn`.

@@ -29,7 +29,7 @@ fn impatient_config() -> Config {
 }
 
 /// A peer with a small buffer has asked for a connection.
-fn accepted(events: &EventChannel, node: &Node, port: u16) -> TcpStream {
+fn accepted(events: &EventChannel, node: &Node, port: u16) -> (TcpStream, Connection) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(8 << 10).unwrap();
     socket.connect(&std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into()).unwrap();
@@ -37,11 +37,11 @@ fn accepted(events: &EventChannel, node: &Node, port: u16) -> TcpStream {
     peer.set_read_timeout(Some(PATIENCE)).unwrap();
     peer.write_all(REQUEST).unwrap();
     let Some(CmEvent::ConnectRequest(request)) = events.wait(PATIENCE) else { panic!("no request") };
-    request.accept(&node.qp, &plain()).unwrap();
+    let connection = request.accept(&node.qp, &plain()).unwrap();
     assert_eq!(heard(&mut peer, REPLY.len()), REPLY);
     assert!(matches!(events.wait(PATIENCE), Some(CmEvent::Established { .. })));
     peer.write_all(WRITE).unwrap();
-    peer
+    (peer, connection)
 }
 
 fn write(node: &Node, memory: &Mr, wr_id: u64, len: usize) {
@@ -79,7 +79,7 @@ fn goes_on_after(stall: Duration) {
     let memory = node.pd.alloc_mr(LEN, Access::LOCAL_WRITE).unwrap();
     let content = pattern(LEN);
     memory.write_at(0, &content).unwrap();
-    let mut peer = accepted(&events, &node, listener.port());
+    let (mut peer, _) = accepted(&events, &node, listener.port());
     let had = self::memory();
     for number in 0..WRITES as u64 {
         write(&node, &memory, number, LEN);
@@ -145,7 +145,7 @@ fn a_peer_that_stops_reading_small_messages_is_waited_for() {
         let memory = node.pd.alloc_mr(EACH, Access::LOCAL_WRITE).unwrap();
         let content = pattern(EACH);
         memory.write_at(0, &content).unwrap();
-        let mut peer = accepted(&events, &node, listener.port());
+        let (mut peer, _) = accepted(&events, &node, listener.port());
         let (mut posted, mut done) = (0, 0);
         let mut go = |node: &Node| {
             let mut wc = [Wc::default()];
@@ -182,5 +182,98 @@ fn a_peer_that_stops_reading_small_messages_is_waited_for() {
             until("all is done", || go(&node) == MESSAGES);
             reader.join().unwrap();
         });
+    });
+}
+
+/// How a program leaves a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaves {
+    /// It closes in good order and waits for the end.
+    Disconnects,
+    /// It destroys the queue pair as well, and hears of the end at once.
+    Destroys,
+}
+
+/// DDP-43, RFC 9293 §3.8.6.1: what was completed, or was posted before the disconnect, arrives when the peer reads again, however
+/// long its window was shut; then comes the end, and no reset.
+fn arrives_after(leaves: Leaves) {
+    // Longer than a connection has for its end when the peer is silent.
+    const STALL: Duration = Duration::from_secs(8);
+    const EACH: usize = 64 << 10;
+    const DEPTH: u64 = 15;
+    let device = Device::open(&impatient_config()).unwrap();
+    let events = device.create_event_channel().unwrap();
+    let listener = events.listen(0, 4).unwrap();
+    drop(Node::of(&device));
+    let before = descriptors();
+    let node = Node::of(&device);
+    let memory = node.pd.alloc_mr(LEN, Access::LOCAL_WRITE).unwrap();
+    let content = pattern(LEN);
+    memory.write_at(0, &content).unwrap();
+    let (mut peer, connection) = accepted(&events, &node, listener.port());
+    let (mut posted, mut done) = (0, 0);
+    let mut last = std::time::Instant::now();
+    // As much as is taken.
+    until("nothing more is taken", || {
+        let mut wc = [Wc::default()];
+        while node.cq.poll(&mut wc) > 0 {
+            assert_eq!((wc[0].wr_id, wc[0].status), (done, WcStatus::Success));
+            done += 1;
+            last = std::time::Instant::now();
+        }
+        while posted < done + DEPTH {
+            write(&node, &memory, posted, EACH);
+            posted += 1;
+        }
+        last.elapsed() > Duration::from_secs(1)
+    });
+    println!("{leaves:?}: {done} of {posted} were completed");
+    assert!(done > 0);
+    // A queue pair that stays sends all that was posted.
+    let (node, left) = match leaves {
+        Leaves::Disconnects => {
+            connection.disconnect().unwrap();
+            is_idle(STALL);
+            assert!(events.poll().is_none(), "the peer is there");
+            (Some((node, memory)), posted)
+        }
+        Leaves::Destroys => {
+            drop((memory, node));
+            assert!(matches!(events.wait(PATIENCE), Some(CmEvent::Disconnected { .. })));
+            is_idle(STALL);
+            (None, done)
+        }
+    };
+    for number in 0..left {
+        read_write(&mut peer, number, EACH, &content);
+    }
+    let mut rest = Vec::new();
+    std::io::Read::read_to_end(&mut peer, &mut rest).unwrap();
+    drop(peer);
+    if let Some((node, memory)) = node {
+        assert!(rest.is_empty());
+        let event = events.wait(PATIENCE);
+        assert!(
+            matches!(event, Some(CmEvent::Disconnected { reason: DisconnectReason::Local, .. })),
+            "{event:?}"
+        );
+        let expected: Vec<_> = (done..posted).map(|id| (id, WcStatus::Success)).collect();
+        assert_eq!(completions(&node, expected.len()), expected);
+        drop((node, memory));
+    }
+    nothing_left(&device, before);
+}
+
+#[test]
+fn what_was_posted_before_a_disconnect_waits_for_the_peer() {
+    alone("stalls::what_was_posted_before_a_disconnect_waits_for_the_peer", false, || {
+        arrives_after(Leaves::Disconnects);
+    });
+}
+
+#[test]
+fn what_was_completed_waits_for_the_peer_without_its_queue_pair() {
+    alone("stalls::what_was_completed_waits_for_the_peer_without_its_queue_pair", false, || {
+        arrives_after(Leaves::Destroys);
     });
 }

@@ -95,6 +95,8 @@ impl<D: Data> Core<D> {
             bufferless: false,
             lender: None,
             stopped: false,
+            carried: false,
+            lingers: None,
             farewell: None,
             announced: false,
             phase,

@@ -34,6 +34,10 @@ pub(super) struct Endpoint {
     pub(super) bufferless: bool,
     /// Its place among the lenders, while TCP may hold memory that was lent to it.
     pub(super) lender: Option<usize>,
+    /// It was in RDMA mode and has lost its queue pair: what was completed may still be on its way.
+    pub(super) carried: bool,
+    /// Set when the end takes longer than it may with a silent peer.
+    pub(super) lingers: Option<Lingers>,
     /// How the connection is to end, at the end of the next turn.
     pub(super) farewell: Option<Farewell>,
     /// Stream data of the peer has arrived in RDMA mode.
@@ -55,6 +59,14 @@ impl Endpoint {
             self.farewell = Some(farewell);
         }
     }
+}
+
+/// An end that waits for a slow peer.
+pub(super) struct Lingers {
+    /// When it is broken off.
+    pub(super) until: Time,
+    /// The peer was slow when it was last looked at: it gets time for its own end, too, when it has taken all.
+    pub(super) slow: bool,
 }
 
 /// Where endpoints sit that strangers can make.

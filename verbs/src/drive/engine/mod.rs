@@ -67,6 +67,11 @@ use urnic_tcp::{BindError, BindId, Bound, ConnId, Patience, Time};
 
 /// A connection that was told to close and has not is reset after this long.
 const TEARDOWN_WITHIN: Duration = Duration::from_secs(5);
+/// One whose peer lives and has not taken all that it was sent gets so much more: about as long as kernels probe the shut
+/// window of a socket that its program has closed.
+const LINGER_WITHIN: Duration = Duration::from_secs(300);
+/// Such a peer keeps its window shut, or has acknowledged something within this time.
+const MOVES_WITHIN: Duration = Duration::from_millis(2500);
 /// How long the end of a device waits for the FINs of peers that have acknowledged ours.
 const FIN_WITHIN: Duration = Duration::from_millis(250);
 /// Idle passes for which the clock is read once.
@@ -222,19 +227,28 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Fires due alarms.
-    fn ring_alarms(&mut self) {
+    /// Fires due alarms. `is_slow` is asked about the peers of connections that do not close.
+    fn ring_alarms(&mut self, is_slow: impl Fn(ConnId) -> bool) {
         while let Some((endpoint, alarm)) = self.alarms.due(self.now) {
             let Some(index) = self.endpoints.find(endpoint) else { continue };
             match alarm {
                 Alarm::Startup => self.startup_timed_out(index),
                 Alarm::Rtr => self.rtr_timed_out(index),
+                Alarm::Teardown if self.waits_for_peer(index, &is_slow) => {
+                    self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);
+                }
                 Alarm::Teardown => self.teardown_timed_out(index),
                 Alarm::Nudge => self.nudge(index),
                 Alarm::Receive => self.receive_timed_out(index),
             }
         }
     }
+}
+
+/// Whether the peer of a connection that is over lives and has not taken all that it was sent.
+fn is_slow(transport: &impl Transport, now: Time, conn: ConnId) -> bool {
+    let moves = |since| now < since + MOVES_WITHIN;
+    transport.is_held_up(conn) || transport.stalled_since(conn).is_some_and(moves)
 }
 
 /// The RDMAP fault of an inbound Read whose memory is not there.
@@ -327,7 +341,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     /// Does what is rarely due: connections that end, streams that have stopped, what is to be told later.
     #[cold]
     fn tend(&mut self, now: Time) {
-        self.core.clear_rooms();
+        let transport = &self.transport;
+        self.core.clear_rooms(|conn| is_slow(transport, now, conn));
         self.part(now);
         if !self.core.stopped.is_empty() {
             self.try_stopped(now);
@@ -415,7 +430,8 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
             if now >= self.check_at {
                 self.check_at = self.transport.check(now, &mut self.core);
             }
-            self.core.ring_alarms();
+            let transport = &self.transport;
+            self.core.ring_alarms(|conn| is_slow(transport, now, conn));
             if now >= self.core.tend_at {
                 self.tend(now);
             }

@@ -9,7 +9,7 @@ use super::{Core, TEARDOWN_WITHIN};
 use crate::drive::transport::Data;
 use crate::shared::waiting::Waiting;
 use std::sync::Arc;
-use urnic_tcp::Time;
+use urnic_tcp::{ConnId, Time};
 
 /// Connections whose time is over, per pass.
 const ENDED_PER_PASS: usize = 16;
@@ -85,7 +85,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// An endpoint is over: it has [`TEARDOWN_WITHIN`] to close.
+    /// An endpoint is over: it has [`TEARDOWN_WITHIN`] to close, or longer if it [`waits`](Self::waits_for_peer).
     pub(super) fn close_endpoint(&mut self, index: EndpointIndex) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         endpoint.phase = Phase::Closing;
@@ -125,12 +125,17 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Resets connections whose time is over: the MPA Request is not complete (MPA-75, MPA-76), or the peer does not close.
-    pub(super) fn clear_rooms(&mut self) {
+    /// Resets connections whose time is over: the MPA Request is not complete (MPA-75, MPA-76), or the peer does not close,
+    /// and `is_slow` does not say why.
+    pub(super) fn clear_rooms(&mut self, is_slow: impl Fn(ConnId) -> bool) {
         for room in [Room::Starting, Room::Closing] {
             for _ in 0..ENDED_PER_PASS {
                 let Some(index) = self.rooms.crowd(room).due(self.now) else { break };
-                self.dismiss(index, Farewell::Reset);
+                if self.waits_for_peer(index, &is_slow) {
+                    self.take_seat(index, room, self.now + TEARDOWN_WITHIN);
+                } else {
+                    self.dismiss(index, Farewell::Reset);
+                }
             }
         }
     }

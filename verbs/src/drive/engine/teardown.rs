@@ -1,10 +1,10 @@
 //! How connections end: Terminate, FIN, loss, disconnect, destruction of the queue pair.
 
 use super::alarms::Alarm;
-use super::endpoint::{Farewell, Phase};
+use super::endpoint::{Farewell, Lingers, Phase};
 use super::names::{EndpointIndex, QpIndex, Qpn};
 use super::qp::Culprit;
-use super::{Core, TEARDOWN_WITHIN};
+use super::{Core, LINGER_WITHIN, TEARDOWN_WITHIN};
 use crate::drive::transport::Data;
 use crate::shared::cm::{CmEvent, ConnectFailure, DisconnectReason};
 use crate::shared::error::Error;
@@ -13,7 +13,7 @@ use crate::shared::qp::{QpState, TerminateInfo};
 use crate::shared::wc::WcStatus;
 use std::net::SocketAddr;
 use urnic_iwarp::{Cause, TaggedOp, Terminate};
-use urnic_tcp::CloseReason;
+use urnic_tcp::{CloseReason, ConnId};
 
 /// Why a queue pair leaves RTS by our own doing.
 #[derive(Debug)]
@@ -35,7 +35,8 @@ pub(super) enum Why {
 }
 
 impl<D: Data> Core<D> {
-    /// Ends the connection at the end of its next turn, and at the latest [`TEARDOWN_WITHIN`] from now.
+    /// Ends the connection at the end of its next turn, and at the latest [`TEARDOWN_WITHIN`] from now, unless it
+    /// [`waits`](Self::waits_for_peer) for its peer.
     pub(super) fn farewell(&mut self, index: EndpointIndex, farewell: Farewell) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         endpoint.bid(farewell);
@@ -309,10 +310,36 @@ impl<D: Data> Core<D> {
             }
             _ => None,
         };
+        endpoint.carried |= matches!(endpoint.phase, Phase::Open { .. });
         if let Some(event) = event {
             endpoint.tell(event);
         }
         self.close_endpoint(index);
+    }
+
+    /// Whether a connection that has not closed in time may wait on: a reset would destroy what was completed and the peer has
+    /// not taken. Such a peer reads slowly, or not at all for a while; one that is silent is not waited for.
+    pub(super) fn waits_for_peer(&mut self, index: EndpointIndex, is_slow: &impl Fn(ConnId) -> bool) -> bool {
+        let now = self.now;
+        let Some(endpoint) = self.endpoints.get_mut(index) else { return false };
+        let Some(conn) = endpoint.conn else { return false };
+        if !(endpoint.carried || matches!(endpoint.phase, Phase::Open { .. })) {
+            return false;
+        }
+        let slow = is_slow(conn);
+        let Some(lingers) = &mut endpoint.lingers else {
+            endpoint.lingers = slow.then(|| Lingers { until: now + LINGER_WITHIN, slow });
+            return slow;
+        };
+        if slow && now >= lingers.until {
+            tracing::warn!(
+                "{} has not taken in {} s what it was sent before the connection was closed: the rest is dropped",
+                endpoint.peer,
+                LINGER_WITHIN.as_secs()
+            );
+            return false;
+        }
+        std::mem::replace(&mut lingers.slow, slow) || slow
     }
 
     /// The connection did not close in time.

@@ -424,6 +424,12 @@ pub trait Transport: Send {
         None
     }
 
+    /// Whether something waits because the peer keeps its window shut; a peer that does not answer probes is found dead, and
+    /// its connection ends. When the program is done with a connection, the engine waits for such a peer.
+    fn is_held_up(&self, _conn: ConnId) -> bool {
+        false
+    }
+
     /// Whether records need the sum of their octets.
     fn wants_sum(&self) -> bool {
         false

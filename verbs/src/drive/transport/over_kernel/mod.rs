@@ -34,6 +34,7 @@ use urnic_tcp::{
 use super::{Adopted, Events, Facts, StreamFacts, Transport, Wakeup};
 use crate::shared::convert::ConvertError;
 use crate::shared::error::{Error, Result};
+use info::TcpInfo;
 use poll::Poll;
 use record::{Pieces, Record, Spare};
 use socket::Socket;
@@ -577,6 +578,17 @@ impl Transport for OverKernel {
     #[inline]
     fn unacked(&self, conn: ConnId) -> u64 {
         self.stream(conn).map_or(0, |stream| stream.queue.octets() as u64 + stream.untold)
+    }
+
+    fn stalled_since(&self, conn: ConnId) -> Option<Time> {
+        let stream = self.stream(conn).filter(|stream| stream.watched && stream.is_outstanding())?;
+        Some(stream.progress.1)
+    }
+
+    fn is_held_up(&self, conn: ConnId) -> bool {
+        let shut = |info: TcpInfo| info.snd_wnd < info.snd_mss;
+        self.stream(conn)
+            .is_some_and(|stream| stream.is_outstanding() && stream.socket.info().is_some_and(shut))
     }
 
     #[inline]

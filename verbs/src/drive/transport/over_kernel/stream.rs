@@ -95,6 +95,11 @@ impl Stream {
         }
     }
 
+    /// Whether something, or our end, waits to be acknowledged.
+    pub(super) fn is_outstanding(&self) -> bool {
+        !self.queue.is_empty() || self.socket.outstanding() > 0
+    }
+
     /// Octets worth queueing now.
     #[inline]
     pub(super) fn room(&self) -> usize {

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use urnic_iwarp::Chunk;
 use urnic_tcp::{
-    BindError, BindId, Bound, Buffers, CloseReason, ConnId, ConnectError, Emit, Frame, Handler, ListenError,
-    LocalPorts, Patience, Stack, StackConfig, State, Time, Transmit,
+    BindError, BindId, Bound, Buffers, CloseReason, ConnId, ConnInfo, ConnectError, Emit, Frame, Handler,
+    ListenError, LocalPorts, Patience, Stack, StackConfig, State, Time, Transmit,
 };
 
 use super::{Data, Events, Facts, StreamFacts, Transport, Wakeup};
@@ -293,6 +293,11 @@ impl<P: Port> Transport for OverPort<P> {
 
     fn local(&self, conn: ConnId) -> Option<SocketAddr> {
         self.stack.local_addr(conn)
+    }
+
+    fn is_held_up(&self, conn: ConnId) -> bool {
+        let shut = |info: ConnInfo| info.snd_wnd < info.snd_mss.into();
+        self.stack.unacked(conn) > 0 && self.stack.info(conn).is_some_and(shut)
     }
 
     fn destination(&self, to: SocketAddr) -> SocketAddr {
