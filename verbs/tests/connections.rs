@@ -53,6 +53,19 @@ fn an_absent_host_is_unreachable() {
     assert!(simulation.now() < Duration::from_secs(11));
 }
 
+/// Of a port it is the settings that lack a route.
+#[test]
+fn an_address_of_another_network_has_no_route() {
+    let simulation = Simulation::new(&options()).unwrap();
+    let client = End::new(&simulation.device(1));
+    let far: std::net::SocketAddr = "203.0.113.1:7471".parse().unwrap();
+    assert_eq!(simulation.device(1).source_for(far).unwrap(), None);
+    let error = client.events.connect(&client.qp, far, &ConnParam::default()).err();
+    assert!(matches!(error, Some(Error::NoRoute { to, .. }) if to == far.ip()), "{error:?}");
+    let words = error.unwrap().to_string();
+    assert!(words.contains("203.0.113.1") && words.contains("gateway"), "{words}");
+}
+
 #[test]
 fn a_host_that_falls_silent_times_out() {
     let (mut simulation, server, client) = connected(&options());

@@ -107,6 +107,9 @@ pub enum ConnectError {
     /// It is on another network and there is no gateway.
     #[error("no route to {0}")]
     Unreachable(IpAddr),
+    /// The host forbids it, of which the kernel's sockets tell.
+    #[error("the host forbids connections to {0}")]
+    Forbidden(IpAddr),
     /// What it was to come from is of the other family.
     #[error("the local address cannot reach {0}: it is of the other family")]
     Family(IpAddr),

@@ -92,6 +92,8 @@ pub fn refused(error: &Error) {
             | Error::NoConversion
             | Error::NotConvertible(_)
             | Error::NoDescriptor
+            | Error::NoRoute { .. }
+            | Error::Forbidden(_)
     ) {
         write(|| error.to_string());
     }

@@ -62,7 +62,7 @@ impl EventChannel {
     ///
     /// # Errors
     /// [`Error::Invalid`] for too much private data or a queue pair of another device, [`Error::QpState`] if the queue pair
-    /// is not idle, [`Error::NoRoute`], [`Error::Exhausted`].
+    /// is not idle, [`Error::NoRoute`], [`Error::Forbidden`], [`Error::NoDescriptor`], [`Error::Exhausted`].
     pub fn connect(&self, qp: &Qp, to: impl Into<SocketAddr>, param: &ConnParam) -> Result<Connection> {
         self.start(qp, Way { from: None, to: to.into() }, param)
     }

@@ -338,7 +338,7 @@ impl Device {
     /// if there is no way to it.
     ///
     /// # Errors
-    /// [`Error::Forked`], [`Error::Interrupted`], [`Error::NoDescriptor`].
+    /// [`Error::Forked`], [`Error::Interrupted`], [`Error::NoDescriptor`], [`Error::Forbidden`].
     pub fn source_for(&self, to: SocketAddr) -> Result<Option<IpAddr>> {
         self.shared.shard.control(|engine| engine.source_for(to))
     }

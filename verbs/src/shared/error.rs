@@ -87,11 +87,19 @@ pub enum Error {
     )]
     PortForbidden(u16),
     /// No way to the address.
+    #[error("no route to {to}: {remedy}")]
+    NoRoute {
+        /// The address.
+        to: std::net::IpAddr,
+        /// What to look at, which depends on what carries the device's streams.
+        remedy: &'static str,
+    },
+    /// The host does not let the program connect to the address.
     #[error(
-        "no route to {0}: it is not in our network, and no gateway leads to it; check the prefix length of ip, or set \
-         gateway or routes"
+        "the host forbids connections to {0}: look for a route of type prohibit (ip route get {0}), rules of a firewall, \
+         and those of the container or the security module that this process runs under"
     )]
-    NoRoute(std::net::IpAddr),
+    Forbidden(std::net::IpAddr),
     /// The socket cannot become a connection of the device.
     #[error("the socket cannot be converted: {0}")]
     NotConvertible(NotConvertible),

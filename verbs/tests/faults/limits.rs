@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, setrlimit};
+use urnic::config::KernelAddresses;
 use urnic::*;
 
 use crate::ends::*;
@@ -236,13 +237,55 @@ fn needs_root_an_address_may_go() {
         assert!(ids.contains(&1) && ids.contains(&2), "{ids:?}");
         let other = Node::of(&client.device);
         let refused = other.events.connect(&other.qp, (HOME, listener.port()), &ConnParam::default()).err();
-        assert!(matches!(refused, Some(Error::NoRoute(_))), "{refused:?}");
+        assert!(matches!(refused, Some(Error::NoRoute { .. })), "{refused:?}");
         let refused = server.device.bind((HOME, 0), false).err();
         assert!(matches!(refused, Some(Error::NotOurAddress(_))), "{refused:?}");
         is_idle(Duration::from_millis(500));
         ip("address add 10.9.0.1/24 dev lo");
         until("the device follows", || has(&server));
         connect(&Node::of(&server.device), &server.events, &other, listener.port());
+    });
+}
+
+/// Addresses that no route leads to, and those that the host forbids, are told apart, and the words are about the host.
+#[test]
+#[ignore = "needs root, for a network namespace"]
+fn needs_root_no_way_to_an_address() {
+    alone("limits::needs_root_no_way_to_an_address", true, || {
+        ip("link set lo up");
+        ip("address add 10.9.0.1/24 dev lo");
+        ip("route add unreachable 10.9.1.0/24");
+        ip("route add prohibit 10.9.2.0/24");
+        let mut config = Config::default();
+        for from in [KernelAddresses::All, KernelAddresses::One(HOME.into())] {
+            config.port.kernel = from.clone();
+            let node = Node::of(&Device::open(&config).unwrap());
+            let to = |third, last| SocketAddr::from((Ipv4Addr::new(10, 9, third, last), 7471));
+            for there in [to(1, 1), to(3, 1)] {
+                assert_eq!(node.device.source_for(there).unwrap(), None);
+                let error = node.events.connect(&node.qp, there, &plain()).err();
+                assert!(matches!(error, Some(Error::NoRoute { to, .. }) if to == there.ip()), "{error:?}");
+                let words = error.unwrap().to_string();
+                assert!(words.contains("ip route get") && !words.contains("gateway"), "{words}");
+                assert_eq!(words.contains("kernel:"), from != KernelAddresses::All, "{words}");
+            }
+            let there = to(2, 1);
+            let errors =
+                [node.device.source_for(there).err(), node.events.connect(&node.qp, there, &plain()).err()];
+            for error in errors {
+                assert!(matches!(error, Some(Error::Forbidden(to)) if to == there.ip()), "{error:?}");
+            }
+        }
+        // The address of all hosts of a network is none that one can connect to.
+        ip("link add one type veth peer name other");
+        ip("address add 10.8.0.1/24 dev one");
+        ip("link set one up");
+        ip("link set other up");
+        let node = Node::new();
+        let all = SocketAddr::from((Ipv4Addr::new(10, 8, 0, 255), 7471));
+        assert_eq!(node.device.source_for(all).unwrap(), None);
+        let error = node.events.connect(&node.qp, all, &plain()).err();
+        assert!(matches!(error, Some(Error::NoRoute { .. } | Error::Forbidden(_))), "{error:?}");
     });
 }
 

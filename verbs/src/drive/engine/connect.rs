@@ -426,7 +426,10 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         if let Err(error) = self.open_connection(index) {
             self.core.endpoints.remove(index);
             return Err(match error {
-                ConnectError::Unreachable(_) => Error::NoRoute(to.ip()),
+                ConnectError::Unreachable(_) => {
+                    Error::NoRoute { to: to.ip(), remedy: self.transport.without_route() }
+                }
+                ConnectError::Forbidden(_) => Error::Forbidden(to.ip()),
                 ConnectError::Address(_) => Error::Invalid("the address is not that of a host's port"),
                 ConnectError::Family(_) => Error::Invalid("the peer's address and ours are of two families"),
                 ConnectError::InUse(port) => Error::PortInUse(port),

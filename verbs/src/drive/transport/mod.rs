@@ -534,6 +534,11 @@ pub trait Transport: Send {
         Ok(own.iter().find(|own| own.ip == to).or_else(|| own.iter().find(|own| has(own))).map(|own| own.ip))
     }
 
+    /// Returns what the user may look at where there is no way to an address, to be put behind a colon.
+    fn without_route(&self) -> &'static str {
+        "the device's streams do not lead there"
+    }
+
     /// Facts to show.
     fn facts(&self) -> Facts {
         Facts { link_up: true, ..Facts::default() }

@@ -1,5 +1,6 @@
 //! The host's addresses.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use nix::ifaddrs::InterfaceAddress;
@@ -104,7 +105,20 @@ pub(super) fn source_for(home: Option<IpAddr>, to: SocketAddr) -> Result<Option<
         };
     // Which port does not matter to a route, but there has to be one.
     let to = if to.port() == 0 { with_port(to, 9) } else { to };
-    Ok(socket.connect(to).and_then(|()| socket.local_addr()).ok().map(|own| own.ip()))
+    match socket.connect(to) {
+        Ok(()) => Ok(socket.local_addr().ok().map(|own| own.ip())),
+        Err(error) if is_forbidden(&error) && !is_broadcast(&socket, to) => Err(Error::Forbidden(to.ip())),
+        Err(_) => Ok(None),
+    }
+}
+
+fn is_forbidden(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
+}
+
+/// Whether an address that is refused to a socket is one that stands for all hosts of a network.
+fn is_broadcast(socket: &UdpSocket, to: SocketAddr) -> bool {
+    socket.set_broadcast(true).is_ok() && socket.connect(to).is_ok()
 }
 
 fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {

@@ -413,9 +413,12 @@ impl Transport for OverKernel {
             Some(libc::EMFILE | libc::ENFILE) => ConnectError::NoDescriptor,
             Some(libc::ENOBUFS | libc::ENOMEM | libc::ENOSPC) => ConnectError::TooMany,
             Some(libc::EINVAL) => ConnectError::Address(to),
+            Some(libc::EACCES | libc::EPERM) => ConnectError::Forbidden(to.ip()),
             _ => ConnectError::Unreachable(to.ip()),
         };
-        let socket = Socket::connect(from, to).map_err(failed)?;
+        let socket =
+            Socket::connect(from, to).inspect_err(|error| tracing::debug!("connecting to {to}: {error}"));
+        let socket = socket.map_err(failed)?;
         let conn = self.add(socket, to).map_err(failed)?;
         let patience = self.patience;
         if let Some(stream) = self.stream_mut(conn) {
@@ -628,6 +631,16 @@ impl Transport for OverKernel {
 
     fn source_for(&self, _now: Time, to: SocketAddr) -> Result<Option<IpAddr>> {
         host::source_for(self.home, to)
+    }
+
+    fn without_route(&self) -> &'static str {
+        match self.home {
+            None => "the host has none; check its addresses and routes (ip address, ip route get)",
+            Some(_) => {
+                "the host has none from the one address that this device was given (--port kernel:...); check the host's routes \
+                 (ip route get ... from ...), or give the device all addresses"
+            }
+        }
     }
 
     fn facts(&self) -> Facts {

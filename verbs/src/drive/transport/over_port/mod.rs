@@ -295,6 +295,10 @@ impl<P: Port> Transport for OverPort<P> {
         self.stack.local_addr(conn)
     }
 
+    fn without_route(&self) -> &'static str {
+        "it is not in our network, and no gateway leads to it; check the prefix length of ip, or set gateway or routes"
+    }
+
     fn is_held_up(&self, conn: ConnId) -> bool {
         let shut = |info: ConnInfo| info.snd_wnd < info.snd_mss.into();
         self.stack.unacked(conn) > 0 && self.stack.info(conn).is_some_and(shut)
