@@ -339,7 +339,7 @@ impl Connection {
     }
 
     /// Closes gracefully: what was posted is sent, then the connection ends. One that does not stand yet is given up
-    /// ([`ConnectFailure::Aborted`]), and the queue pair stays idle.
+    /// ([`ConnectFailure::Aborted`](crate::ConnectFailure::Aborted)), and the queue pair stays idle.
     ///
     /// # Errors
     /// [`Error::NotConnected`].

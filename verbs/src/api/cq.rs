@@ -93,8 +93,8 @@ impl Cq {
     /// the device and other threads may use it meanwhile.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a depth of 0, beyond the device's limit, or below the number of completions that the
-    /// queue holds. It stays as it is then.
+    /// [`Error::Invalid`](crate::Error::Invalid) for a depth of 0, beyond the device's limit, or below the number of
+    /// completions that the queue holds. It stays as it is then.
     pub fn resize(&self, depth: u32) -> Result<()> {
         check_depth(depth)?;
         let cq = &*self.shared;

@@ -60,7 +60,7 @@ pub struct QpInit<'a> {
     pub max_recv_sge: u8,
     /// Inline bytes of a send request.
     pub max_inline: u32,
-    /// Report every send request, not only those marked [`SendFlags::SIGNALED`].
+    /// Report every send request, not only those marked [`SendFlags::SIGNALED`](crate::SendFlags::SIGNALED).
     pub signal_all: bool,
 }
 
@@ -214,7 +214,7 @@ impl Qp {
     }
 
     /// Posts a Send or Write of these bytes, which need no registration. The request's own list is not looked
-    /// at, and [`SendFlags::INLINE`] is implied.
+    /// at, and [`SendFlags::INLINE`](crate::SendFlags::INLINE) is implied.
     ///
     /// # Errors
     /// [`PostError`]; nothing was queued then.

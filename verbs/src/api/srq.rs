@@ -41,8 +41,8 @@ pub struct SrqAttr {
 /// finds none ends its connection with a Terminate (RFC 5041 §7.2).
 ///
 /// Queue pairs that fail report the receive that they had taken, if any, and raise
-/// [`AsyncEvent::LastWqeReached`]; those that wait in the queue remain for others. When the handle is dropped, the
-/// queue pairs go on taking what is there, but nothing more can be posted.
+/// [`AsyncEvent::LastWqeReached`](crate::AsyncEvent::LastWqeReached); those that wait in the queue remain for others. When
+/// the handle is dropped, the queue pairs go on taking what is there, but nothing more can be posted.
 ///
 /// ```
 /// use urnic::simulation::{Options, Simulation};
@@ -121,8 +121,8 @@ impl Srq {
         }
     }
 
-    /// Asks for one [`AsyncEvent::SrqLimitReached`] when fewer than `limit` receives wait: at once if that is so
-    /// already. 0 takes the wish back.
+    /// Asks for one [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) when fewer than `limit`
+    /// receives wait: at once if that is so already. 0 takes the wish back.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a limit beyond the size of the queue.

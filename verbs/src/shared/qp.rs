@@ -18,12 +18,12 @@ use super::srq::SrqShared;
 /// |---|---|---|
 /// | - | `Idle` | creation |
 /// | `Idle` | `Rts` | [`EventChannel::connect`](crate::EventChannel::connect), [`ConnRequest::accept`](crate::ConnRequest::accept) |
-/// | `Rts` | `Closing` | [`Connection::disconnect`](crate::Connection::disconnect), [`Qp::drain`] |
+/// | `Rts` | `Closing` | [`Connection::disconnect`](crate::Connection::disconnect), [`Qp::drain`](crate::Qp::drain) |
 /// | `Rts`, `Closing` | `Terminate` | an error that the peer is told, or a Terminate from the peer |
 /// | `Rts`, `Closing` | `Error` | the end of the connection |
 /// | `Terminate` | `Error` | the end of the connection, after five seconds at the latest |
-/// | any | `Error` | [`Qp::to_error`] |
-/// | `Error` | `Idle` | [`Qp::to_idle`] |
+/// | any | `Error` | [`Qp::to_error`](crate::Qp::to_error) |
+/// | `Error` | `Idle` | [`Qp::to_idle`](crate::Qp::to_idle) |
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpState {
