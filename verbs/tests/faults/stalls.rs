@@ -1,7 +1,8 @@
 //! Peers that do not read for long, longer than any time-out: their windows are shut, and they are alive.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
@@ -28,14 +29,20 @@ fn impatient_config() -> Config {
     config
 }
 
-/// A peer with a small buffer has asked for a connection.
-fn accepted(events: &EventChannel, node: &Node, port: u16) -> (TcpStream, Connection) {
+/// A peer with a small buffer, which asks for a connection.
+fn small(port: u16) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(8 << 10).unwrap();
     socket.connect(&std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into()).unwrap();
     let mut peer = TcpStream::from(socket);
     peer.set_read_timeout(Some(PATIENCE)).unwrap();
     peer.write_all(REQUEST).unwrap();
+    peer
+}
+
+/// A peer with a small buffer has asked for a connection, and has it.
+fn accepted(events: &EventChannel, node: &Node, port: u16) -> (TcpStream, Connection) {
+    let mut peer = small(port);
     let Some(CmEvent::ConnectRequest(request)) = events.wait(PATIENCE) else { panic!("no request") };
     let connection = request.accept(&node.qp, &plain()).unwrap();
     assert_eq!(heard(&mut peer, REPLY.len()), REPLY);
@@ -194,13 +201,33 @@ enum Leaves {
     Destroys,
 }
 
+/// Posts Writes until no more are completed. Returns how many were, and how many were posted.
+fn fill(node: &Node, memory: &Mr, each: usize) -> (u64, u64) {
+    const DEPTH: u64 = 15;
+    let (mut posted, mut done) = (0, 0);
+    let mut last = std::time::Instant::now();
+    until("nothing more is taken", || {
+        let mut wc = [Wc::default()];
+        while node.cq.poll(&mut wc) > 0 {
+            assert_eq!((wc[0].wr_id, wc[0].status), (done, WcStatus::Success));
+            done += 1;
+            last = std::time::Instant::now();
+        }
+        while posted < done + DEPTH {
+            write(node, memory, posted, each);
+            posted += 1;
+        }
+        last.elapsed() > Duration::from_secs(1)
+    });
+    (done, posted)
+}
+
 /// DDP-43, RFC 9293 §3.8.6.1: what was completed, or was posted before the disconnect, arrives when the peer reads again, however
 /// long its window was shut; then comes the end, and no reset.
 fn arrives_after(leaves: Leaves) {
     // Longer than a connection has for its end when the peer is silent.
     const STALL: Duration = Duration::from_secs(8);
     const EACH: usize = 64 << 10;
-    const DEPTH: u64 = 15;
     let device = Device::open(&impatient_config()).unwrap();
     let events = device.create_event_channel().unwrap();
     let listener = events.listen(0, 4).unwrap();
@@ -211,22 +238,7 @@ fn arrives_after(leaves: Leaves) {
     let content = pattern(LEN);
     memory.write_at(0, &content).unwrap();
     let (mut peer, connection) = accepted(&events, &node, listener.port());
-    let (mut posted, mut done) = (0, 0);
-    let mut last = std::time::Instant::now();
-    // As much as is taken.
-    until("nothing more is taken", || {
-        let mut wc = [Wc::default()];
-        while node.cq.poll(&mut wc) > 0 {
-            assert_eq!((wc[0].wr_id, wc[0].status), (done, WcStatus::Success));
-            done += 1;
-            last = std::time::Instant::now();
-        }
-        while posted < done + DEPTH {
-            write(&node, &memory, posted, EACH);
-            posted += 1;
-        }
-        last.elapsed() > Duration::from_secs(1)
-    });
+    let (done, posted) = fill(&node, &memory, EACH);
     println!("{leaves:?}: {done} of {posted} were completed");
     assert!(done > 0);
     // A queue pair that stays sends all that was posted.
@@ -276,4 +288,56 @@ fn what_was_completed_waits_for_the_peer_without_its_queue_pair() {
     alone("stalls::what_was_completed_waits_for_the_peer_without_its_queue_pair", false, || {
         arrives_after(Leaves::Destroys);
     });
+}
+
+/// Set in the process that ends.
+const LEAVER: &str = "URNIC_TEST_LEAVER";
+
+/// The device has five seconds for its goodbye, and the peer's window is shut for longer. What was completed is the kernel's by
+/// then, which delivers it without the process.
+#[test]
+fn what_was_completed_arrives_although_the_process_ends() {
+    const EACH: usize = 3000;
+    if std::env::var_os(LEAVER).is_some() {
+        return leave(EACH);
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "stalls::what_was_completed_arrives_although_the_process_ends", "--nocapture"])
+        .env(LEAVER, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut number = |what: &str| -> u64 {
+        let line = said.by_ref().map(Result::unwrap).find(|line| line.starts_with(what));
+        line.unwrap_or_else(|| panic!("the process says no {what}"))[what.len()..].parse().unwrap()
+    };
+    let mut peer = small(number("port ") as u16);
+    assert_eq!(heard(&mut peer, REPLY.len()), REPLY);
+    peer.write_all(WRITE).unwrap();
+    let done = number("completed ");
+    assert!(child.wait().unwrap().success());
+    println!("{done} were completed");
+    assert!(done > 0);
+    let content = pattern(EACH);
+    for number in 0..done {
+        read_write(&mut peer, number, EACH, &content);
+    }
+    std::io::Read::read_to_end(&mut peer, &mut Vec::new()).unwrap();
+}
+
+/// Posts Writes until no more are completed, and exits.
+fn leave(each: usize) {
+    let device = Device::open(&impatient_config()).unwrap();
+    let events = device.create_event_channel().unwrap();
+    let listener = events.listen(0, 4).unwrap();
+    let node = Node::of(&device);
+    println!("\nport {}", listener.port());
+    let Some(CmEvent::ConnectRequest(request)) = events.wait(PATIENCE) else { panic!("no request") };
+    request.accept(&node.qp, &plain()).unwrap();
+    assert!(matches!(events.wait(PATIENCE), Some(CmEvent::Established { .. })));
+    let memory = node.pd.alloc_mr(each, Access::LOCAL_WRITE).unwrap();
+    memory.write_at(0, &pattern(each)).unwrap();
+    println!("completed {}", fill(&node, &memory, each).0);
+    std::process::exit(0);
 }

@@ -34,6 +34,7 @@ use urnic_tcp::{
 use super::{Adopted, Events, Facts, StreamFacts, Transport, Wakeup};
 use crate::shared::convert::ConvertError;
 use crate::shared::error::{Error, Result};
+use crate::shared::quiet::forked;
 use info::TcpInfo;
 use poll::Poll;
 use record::{Pieces, Record, Spare};
@@ -319,6 +320,15 @@ impl OverKernel {
             (IpAddr::V6(_), SocketAddr::V6(_)) => Ok((real, v6only)),
             (IpAddr::V4(ip), SocketAddr::V4(_)) => Ok(((ip, real.port()).into(), v6only)),
             _ => Err(ConnectError::Family(to.ip())),
+        }
+    }
+}
+
+impl Drop for OverKernel {
+    fn drop(&mut self) {
+        // A forked child has closed the descriptors, and has others by their numbers.
+        if !forked() {
+            self.leave_to_kernel();
         }
     }
 }
@@ -613,6 +623,10 @@ impl Transport for OverKernel {
 
     fn is_missed(&self) -> bool {
         true
+    }
+
+    fn finish(&mut self) {
+        self.leave_to_kernel();
     }
 
     fn local(&self, conn: ConnId) -> Option<SocketAddr> {

@@ -141,6 +141,18 @@ impl Socket {
         Ok(())
     }
 
+    /// Lets the kernel take `octets` more, however much of what it has is not sent: as far as the system's limit allows
+    /// (sysctl net.core.wmem_max).
+    pub(super) fn take_much(&self, octets: usize) {
+        let options = self.options();
+        let _ = options.set_tcp_notsent_lowat(u32::MAX);
+        // The kernel counts its own needs in, and makes buffers as large as it likes unless it is told.
+        let wanted = 2 * (self.outstanding() + octets);
+        if options.send_buffer_size().is_ok_and(|size| size < wanted) {
+            let _ = options.set_send_buffer_size(wanted);
+        }
+    }
+
     /// Sets when a silent peer counts as dead; `None`: never. The kernel counts in seconds.
     pub(super) fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
         let options = self.options();

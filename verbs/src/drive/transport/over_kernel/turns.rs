@@ -219,6 +219,23 @@ impl OverKernel {
         true
     }
 
+    /// Hands to the kernel what waits for room there, as far as it takes more than it can send soon: it goes on with that when
+    /// the sockets are closed, as long as the peers live.
+    #[cold]
+    pub(super) fn leave_to_kernel(&mut self) {
+        let all: Vec<u32> = self.streams.iter().map(|(index, _)| index).collect();
+        for index in all {
+            if let Some(stream) = self.streams.get_mut(index)
+                && !stream.queue.is_empty()
+                && stream.failure.is_none()
+            {
+                stream.socket.take_much(stream.queue.octets());
+                stream.blocked = false;
+                stream.output(&mut self.pieces, &mut self.spare);
+            }
+        }
+    }
+
     /// What comes in at a listener cannot be taken now.
     #[cold]
     fn rest(&mut self, now: Time, bound: BindId, error: &io::Error) {
