@@ -231,7 +231,29 @@ fn a_disconnect_discards_what_waits() {
     }
 }
 
-/// The peer goes while its Send waits: that is a message cut short, and no receive is used up.
+/// The peer has said all that it had to say, and goes: its FIN waits behind its Sends.
+#[test]
+fn the_peers_end_waits_behind_its_sends() {
+    let (mut simulation, server, client) = patient(RNR_WITHOUT_LIMIT);
+    let source = client.pd.alloc_mr(10_000, Access::LOCAL_WRITE).unwrap();
+    source.write_at(0, &pattern(10_000, 2)).unwrap();
+    for wr_id in 0..20 {
+        client.post(wr_id, SendOp::Send, &[Sge::of(&source, 0, 10_000)]);
+    }
+    until_it_waits(&mut simulation, 0, 1);
+    client.disconnect();
+    let inbox = server.pd.alloc_mr(10_000, Access::LOCAL_WRITE).unwrap();
+    for wr_id in 0..20 {
+        simulation.wait(Duration::from_millis(100));
+        server.post_recv(wr_id, &[Sge::of(&inbox, 0, 10_000)]);
+        received(&server.next(&mut simulation), wr_id, 10_000);
+        assert!(content(&inbox) == pattern(10_000, 2), "message {wr_id}");
+    }
+    assert_eq!(server.end(&mut simulation), DisconnectReason::Peer);
+    assert_eq!(client.end(&mut simulation), DisconnectReason::Local);
+}
+
+/// Nobody posts the receives for which the peer's last Sends wait: that is a message cut short, and no receive is used up.
 #[test]
 fn the_end_of_the_peer_discards_what_waits() {
     let (mut simulation, server, client) = patient(RNR_WITHOUT_LIMIT);

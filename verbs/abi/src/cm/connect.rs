@@ -95,9 +95,11 @@ pub unsafe fn terms(id: &Id, param: Option<&rdma_conn_param>) -> ConnParam {
     terms
 }
 
-/// How long Sends of the peer wait for receives here: three bits, as the kernel takes them.
+/// How long Sends of the peer wait for receives here: three bits, as the kernel takes them. 0 counts as 1: programs leave it
+/// so that post the next receive a moment after the last one was used, fio among them. InfiniBand's acknowledgements often
+/// hide that, and here the next Send would be there before.
 fn rnr_retry(param: &rdma_conn_param) -> u8 {
-    param.rnr_retry_count & RNR_WITHOUT_LIMIT
+    (param.rnr_retry_count & RNR_WITHOUT_LIMIT).max(1)
 }
 
 fn connect(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {

@@ -129,6 +129,9 @@ impl<D: Data> Core<D> {
     pub(super) fn peer_finished(&mut self, index: EndpointIndex) {
         match self.endpoints.get(index).map(|e| &e.phase) {
             Some(&Phase::Open { qp }) => {
+                if self.fin_waits(index, qp) {
+                    return;
+                }
                 let Some(core) = self.qps.get_mut(qp) else { return };
                 // The FIN has acknowledged what had arrived.
                 core.complete_sends();

@@ -22,6 +22,8 @@ use urnic_tcp::Time;
 
 /// One retry of a receiver that is not ready.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
+/// The peer's FIN waits behind its Sends while a receive comes at least so often.
+const FIN_WAITS: Duration = Duration::from_secs(1);
 /// A list of those that wait is cleared of those that are gone when it has become so long.
 const CLEAR_AT: usize = 64;
 
@@ -34,6 +36,8 @@ pub(super) struct Awaits {
     limit: Option<Duration>,
     /// Since when the oldest one waits.
     since: Option<Time>,
+    /// When the peer's FIN came behind it.
+    finished: Option<Time>,
     /// An alarm is set.
     alarm: bool,
     /// The stream has stopped, too: its room is full.
@@ -56,10 +60,25 @@ impl Awaits {
         }
     }
 
+    /// When something is due if nothing changes: the end, because the Send has waited, or because the peer is done.
+    fn due(&self) -> Option<(Time, Overdue)> {
+        let since = self.since?;
+        let send = self.limit.map(|limit| (since + limit, Overdue::Send));
+        let fin = self.finished.map(|finished| (since.max(finished) + FIN_WAITS, Overdue::Fin));
+        send.into_iter().chain(fin).min_by_key(|(at, _)| *at)
+    }
+
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.since.is_some()
     }
+}
+
+/// What has waited long enough.
+#[derive(Clone, Copy)]
+enum Overdue {
+    Send,
+    Fin,
 }
 
 /// Those that wait for receives.
@@ -131,11 +150,29 @@ impl<D: Data> Core<D> {
         }
         // Pairs with that of whoever posts: it rings, or the next pass sees what it has posted.
         fence(Ordering::SeqCst);
-        if let Some(limit) = core.awaits.limit
+        self.watch_waiting(index, qp);
+    }
+
+    /// Sets the alarm for what is due next, unless one is set.
+    fn watch_waiting(&mut self, index: EndpointIndex, qp: QpIndex) {
+        let Some(core) = self.qps.get_mut(qp) else { return };
+        if let Some((at, _)) = core.awaits.due()
             && !std::mem::replace(&mut core.awaits.alarm, true)
         {
-            self.set_alarm(index, self.now + limit, Alarm::Receive);
+            self.set_alarm(index, at, Alarm::Receive);
         }
+    }
+
+    /// The peer's FIN: whether it waits behind Sends, which the peer has been told have arrived.
+    pub(super) fn fin_waits(&mut self, index: EndpointIndex, qp: QpIndex) -> bool {
+        let now = self.now;
+        let Some(core) = self.qps.get_mut(qp) else { return false };
+        if core.is_over() || !core.awaits.is_waiting() || core.awaits.finished.is_some() {
+            return false;
+        }
+        core.awaits.finished = Some(now);
+        self.watch_waiting(index, qp);
+        true
     }
 
     /// The own queue of the queue pair of this endpoint may have a receive, or its stream may go on without.
@@ -149,13 +186,18 @@ impl<D: Data> Core<D> {
         let Some(&Phase::Open { qp }) = self.endpoints.get(index).map(|e| &e.phase) else { return };
         let Some(core) = self.qps.get_mut(qp) else { return };
         core.awaits.alarm = false;
-        let (Some(since), Some(limit)) = (core.awaits.since, core.awaits.limit) else { return };
-        if self.now < since + limit {
-            core.awaits.alarm = true;
-            return self.set_alarm(index, since + limit, Alarm::Receive);
+        match core.awaits.due() {
+            Some((at, overdue)) if at <= self.now => match overdue {
+                Overdue::Send => {
+                    let fault = core.stream.as_ref().and_then(|stream| stream.receive_missing());
+                    if let Some(fault) = fault {
+                        self.fail(qp, fault.terminate, Why::Fault(fault.cause));
+                    }
+                }
+                Overdue::Fin => self.peer_finished(index),
+            },
+            _ => self.watch_waiting(index, qp),
         }
-        let Some(fault) = core.stream.as_ref().and_then(|stream| stream.receive_missing()) else { return };
-        self.fail(qp, fault.terminate, Why::Fault(fault.cause));
     }
 
     /// The application takes no more: what waits is discarded, and what finds no receive from now on.
@@ -191,8 +233,12 @@ impl<D: Data> Core<D> {
         if resumes {
             core.awaits.stopped = false;
         }
+        let finished = core.awaits.finished.is_some() && !core.is_over();
         if !waits {
             core.awaits_nothing();
+            if finished {
+                self.peer_finished(index);
+            }
         }
         TakenUp { done: !waits, resumes: resumes.then_some(index) }
     }
