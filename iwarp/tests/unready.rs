@@ -50,7 +50,7 @@ fn take(node: &mut Node, ulpdus: &[Vec<u8>]) {
 }
 
 /// Messages come in their order (DDP-24), and each Immediate Data reports the Write right before it, whatever has come
-/// since.
+/// since (DDP-50: what finds no buffer may be tried again).
 #[test]
 fn ddp_50_what_waits_keeps_its_order_and_the_rest_is_served() {
     let mut node = patient();
@@ -182,7 +182,7 @@ fn what_waits_is_counted_and_given_back() {
     assert_eq!((budget.aside(), budget.reserved()), (0, 0));
 }
 
-/// ERR-22: who does not wait any longer blames the message that has found no receive.
+/// ERR-22, DDP-49: who does not wait any longer blames the message that has found no receive.
 #[test]
 fn err_22_after_waiting() {
     let mut node = patient();

@@ -39,7 +39,7 @@ fn received(wc: &Wc, wr_id: u64, len: u32) {
 }
 
 /// By default a Send waits as long as it takes, and what comes behind it is served: Writes are placed, Reads answered,
-/// in either direction.
+/// in either direction (DDP-50: what finds no buffer may be tried again).
 #[test]
 fn a_send_waits_and_all_else_is_served() {
     let (mut simulation, server, client) = patient(RNR_WITHOUT_LIMIT);
@@ -101,7 +101,7 @@ fn the_side_that_connects_waits_as_long_as_it_says() {
     }
 }
 
-/// So many times 100 ms, for each Send anew; then the peer hears ERR-22.
+/// So many times 100 ms, for each Send anew; then the peer hears ERR-22 (DDP-49).
 #[test]
 fn err_22_when_the_retries_are_used_up() {
     let (mut simulation, server, client) = patient(6);
