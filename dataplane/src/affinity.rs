@@ -1,5 +1,7 @@
 //! Which cores this process may use, and pinning a thread to one.
 
+use std::collections::BTreeSet;
+
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -15,8 +17,34 @@ pub struct PinError {
 
 /// The cores that the calling thread may run on, ascending.
 pub fn allowed_cores() -> Vec<usize> {
-    let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };
+    cores_of(Pid::from_raw(0))
+}
+
+fn cores_of(thread: Pid) -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(thread) else { return Vec::new() };
     (0..CpuSet::count()).filter(|&c| set.is_set(c).unwrap_or(false)).collect()
+}
+
+/// The cores that threads of this process may run on, without those that one is pinned to, as it may well poll there. Where
+/// that leaves none, those that the caller is not pinned to, and where there is no other, that one. Ascending; those of the
+/// caller where `/proc` does not tell.
+pub fn free_cores() -> Vec<usize> {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let threads = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    choose(&allowed_cores(), threads.map(|thread| cores_of(Pid::from_raw(thread))))
+}
+
+fn choose(own: &[usize], threads: impl Iterator<Item = Vec<usize>>) -> Vec<usize> {
+    let pinned = |cores: &[usize]| if let [core] = cores { Some(*core) } else { None };
+    let mut all = BTreeSet::from_iter(own.iter().copied());
+    let mut taken = BTreeSet::from_iter(pinned(own));
+    let left = taken.clone();
+    for cores in threads {
+        taken.extend(pinned(&cores));
+        all.extend(cores);
+    }
+    let without = |some: &BTreeSet<usize>| Some(&all - some).filter(|cores| !cores.is_empty());
+    without(&taken).or_else(|| without(&left)).unwrap_or(all).into_iter().collect()
 }
 
 /// Pins the calling thread to `core`.
@@ -28,9 +56,30 @@ pub fn pin_current_thread(core: usize) -> Result<(), PinError> {
 }
 
 /// Lets the calling thread run on all of `cores`; nothing changes if that is refused.
-pub(crate) fn set_current_thread(cores: &[usize]) {
+pub fn set_current_thread(cores: &[usize]) {
     let mut set = CpuSet::new();
     if !cores.is_empty() && cores.iter().all(|&c| set.set(c).is_ok()) {
         let _ = sched_setaffinity(Pid::from_raw(0), &set);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_are_the_cores_that_nobody_is_pinned_to() {
+        let free =
+            |own: &[usize], threads: &[&[usize]]| choose(own, threads.iter().map(|cores| cores.to_vec()));
+        // SPDK: a reactor that is pinned opens the device; EAL's other threads have what the reactors leave.
+        assert_eq!(free(&[0], &[&[0], &[1], &[2, 3], &[2, 3]]), [2, 3]);
+        assert_eq!(free(&[0, 1, 2, 3], &[&[0, 1, 2, 3], &[1]]), [0, 2, 3]);
+        // Where they leave one, that looks as if somebody wanted it for himself.
+        assert_eq!(free(&[0], &[&[0], &[1]]), [1]);
+        // `taskset -c 2`: all there is.
+        assert_eq!(free(&[2], &[&[2], &[2]]), [2]);
+        // A thread that has just ended.
+        assert_eq!(free(&[0, 1], &[&[], &[0, 1]]), [0, 1]);
+        assert_eq!(free(&[], &[]), []);
     }
 }

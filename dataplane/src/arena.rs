@@ -6,17 +6,18 @@ use std::sync::Arc;
 
 use dpdk_sys as sys;
 
-use crate::Eal;
+use crate::{Eal, MemoryKind, joined};
 
 /// EAL's heap has no such block left.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "no block of {len} bytes in {memory} memory ({free_mb} MiB free, perhaps in pieces): raise memory.mb{}",
-    if *.memory == "hugepage" { " or reserve more hugepages" } else { "" }
+    "no block of {len} bytes in {} memory ({free_mb} MiB free, perhaps in pieces): {}",
+    .memory.name(),
+    .memory.advice()
 )]
 pub struct ArenaError {
     len: usize,
-    memory: &'static str,
+    memory: MemoryKind,
     free_mb: usize,
 }
 
@@ -34,11 +35,7 @@ impl Arena {
 
     /// A zeroed block of `len` bytes (at least one), aligned to `align` (a power of two) or a cache line.
     pub fn alloc(&self, len: usize, align: usize) -> Result<HugeBuf, ArenaError> {
-        let failure = || ArenaError {
-            len,
-            memory: if self.eal.memory() == crate::MemoryKind::Ordinary { "ordinary" } else { "hugepage" },
-            free_mb: self.eal.heap().1 >> 20,
-        };
+        let failure = || ArenaError { len, memory: self.eal.memory(), free_mb: self.eal.heap().1 >> 20 };
         let layout = Layout::from_size_align(len.max(1), align.max(64)).map_err(|_| failure())?;
         let align = u32::try_from(layout.align()).map_err(|_| failure())?;
         // The heap may grow, which the virtio drivers tell their peers: a control call.
@@ -48,6 +45,12 @@ impl Arena {
         });
         let ptr = NonNull::new(at as *mut u8).ok_or_else(failure)?;
         Ok(HugeBuf { ptr, len, eal: Arc::clone(&self.eal) })
+    }
+
+    /// Whether all of these bytes are memory of EAL, of whoever it is: that of a program which uses EAL itself, too. They are
+    /// the caller's, and stay what they are meanwhile.
+    pub fn holds(&self, base: *const u8, len: usize) -> bool {
+        joined::holds(base, len)
     }
 }
 

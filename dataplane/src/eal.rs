@@ -17,6 +17,7 @@ use urnic_config::Hugepages;
 use crate::affinity;
 use crate::cloexec;
 use crate::hugepages;
+use crate::joined;
 use crate::log;
 
 /// Settings of [`Eal::start`].
@@ -71,6 +72,15 @@ pub enum EalError {
          close some"
     )]
     Descriptors,
+    /// The program has brought other functions of DPDK's names.
+    #[error(
+        "{by} brings DPDK's functions itself, linked into it, and they take the place of those of the libraries that urnic was \
+         built for; link it with DPDK's shared libraries, or use a port of the kernel (--port kernel)"
+    )]
+    Replaced {
+        /// The program or library that has them.
+        by: String,
+    },
     /// `rte_eal_init` failed.
     #[error("DPDK did not start: {reason}{}", log::appendix(.log))]
     Init {
@@ -95,6 +105,26 @@ pub enum MemoryKind {
     Foreign,
 }
 
+impl MemoryKind {
+    /// In a word or two.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Hugepages => "hugepage",
+            Self::Ordinary => "ordinary",
+            Self::Foreign => "the program's DPDK",
+        }
+    }
+
+    /// What helps where there is too little.
+    pub(crate) fn advice(self) -> &'static str {
+        match self {
+            Self::Hugepages => "raise memory.mb or reserve more hugepages",
+            Self::Ordinary => "raise memory.mb",
+            Self::Foreign => "let the program start DPDK with more (EAL's option -m, SPDK's -s)",
+        }
+    }
+}
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// EAL, running. There is one per process; it lives until the process ends, as EAL cannot start twice.
@@ -117,7 +147,8 @@ pub fn is_control_thread() -> bool {
 }
 
 impl Eal {
-    /// Starts EAL, or joins the one that already runs in this process: the settings of the first start hold.
+    /// Starts EAL, or joins the one that already runs in this process: the settings of the first start hold. One that the
+    /// program has started keeps its log and its memory as they are.
     ///
     /// A failure is final for the process, because EAL can be tried only once.
     pub fn start(config: &EalConfig) -> Result<Arc<Self>, EalError> {
@@ -126,14 +157,30 @@ impl Eal {
             let eal = result.clone()?;
             return if eal.pid == std::process::id() { Ok(eal) } else { Err(EalError::Forked) };
         }
-        let (memory, args) = arguments(config)?;
-        enough_descriptors()?;
-        let result = Self::launch(memory, args);
+        if let Some(by) = joined::replaced_by() {
+            return Err(EalError::Replaced { by });
+        }
+        let cores = affinity::free_cores();
+        let result = if joined::is_running() {
+            Self::launch(MemoryKind::Foreign, cores, || {
+                cloexec::close_on_exec();
+                Ok(())
+            })
+        } else {
+            let (memory, args) = arguments(config, &cores)?;
+            enough_descriptors()?;
+            Self::launch(memory, cores, move || init(&args))
+        };
         *started = Some(result.clone());
         result
     }
 
-    fn launch(memory: MemoryKind, args: Vec<CString>) -> Result<Arc<Self>, EalError> {
+    /// Starts the private thread, and EAL there.
+    fn launch(
+        memory: MemoryKind,
+        cores: Vec<usize>,
+        init: impl FnOnce() -> Result<(), EalError> + Send + 'static,
+    ) -> Result<Arc<Self>, EalError> {
         let (jobs, inbox) = mpsc::channel::<Job>();
         let (answer, outcome) = mpsc::channel();
         let body = move || {
@@ -143,10 +190,9 @@ impl Eal {
                 let _ = answer.send(Err(EalError::Thread(e.to_string())));
                 return;
             }
-            let allowed = affinity::allowed_cores();
-            let result = init(&args);
-            // EAL pins the thread; its work here is rare and may run anywhere.
-            affinity::set_current_thread(&allowed);
+            let result = init();
+            // EAL pins the thread, or whoever opened the device was; its work here is rare and may run anywhere.
+            affinity::set_current_thread(&cores);
             let alive = result.is_ok();
             if answer.send(result).is_err() || !alive {
                 return;
@@ -159,8 +205,7 @@ impl Eal {
             .name("urnic-eal".into())
             .spawn(body)
             .map_err(|e| EalError::Thread(e.to_string()))?;
-        let own = outcome.recv().map_err(|_| EalError::Thread("it ended at once".into()))??;
-        let memory = if own { memory } else { MemoryKind::Foreign };
+        outcome.recv().map_err(|_| EalError::Thread("it ended at once".into()))??;
         Ok(Arc::new(Self { jobs, memory, pid: std::process::id(), thread: thread.thread().id() }))
     }
 
@@ -259,8 +304,8 @@ fn enough_descriptors() -> Result<(), EalError> {
 }
 
 /// Chooses the memory and writes the command line.
-fn arguments(config: &EalConfig) -> Result<(MemoryKind, Vec<CString>), EalError> {
-    let cores: Vec<String> = affinity::allowed_cores().iter().map(usize::to_string).collect();
+fn arguments(config: &EalConfig, cores: &[usize]) -> Result<(MemoryKind, Vec<CString>), EalError> {
+    let cores: Vec<String> = cores.iter().map(usize::to_string).collect();
     let mut args: Vec<String> = ["urnic", "--no-telemetry"].map(String::from).into();
     match &config.nic {
         // Whether the NIC is given virtual or physical addresses, EAL knows from its kernel driver.
@@ -309,8 +354,8 @@ fn arguments(config: &EalConfig) -> Result<(MemoryKind, Vec<CString>), EalError>
     Ok((memory, args.collect::<Result<_, _>>()?))
 }
 
-/// Calls `rte_eal_init`: `Ok(true)` if it started, `Ok(false)` if one ran already.
-fn init(args: &[CString]) -> Result<bool, EalError> {
+/// Calls `rte_eal_init`.
+fn init(args: &[CString]) -> Result<(), EalError> {
     log::capture();
     cloexec::close_on_exec();
     // EAL may keep pointers into its arguments and permutes the vector: both are given to it for good.
@@ -326,13 +371,9 @@ fn init(args: &[CString]) -> Result<bool, EalError> {
         if let Ok(dir) = dir.to_str() {
             let _ = std::fs::remove_dir(dir);
         }
-        return Ok(true);
+        return Ok(());
     }
-    let errno = errno();
-    if errno == libc::EALREADY {
-        return Ok(false);
-    }
-    Err(EalError::Init { reason: strerror(errno), log: log::recent_errors() })
+    Err(EalError::Init { reason: strerror(errno()), log: log::recent_errors() })
 }
 
 /// The calling thread's `rte_errno`.

@@ -28,6 +28,8 @@ mod eal;
 #[cfg(feature = "dpdk")]
 mod frame;
 mod hugepages;
+#[cfg(feature = "dpdk")]
+mod joined;
 mod layers;
 #[cfg(feature = "dpdk")]
 mod log;
@@ -35,7 +37,7 @@ mod log;
 mod port;
 mod rx_event;
 
-pub use affinity::{PinError, allowed_cores, pin_current_thread};
+pub use affinity::{PinError, allowed_cores, free_cores, pin_current_thread, set_current_thread};
 #[cfg(feature = "dpdk")]
 pub use arena::{Arena, ArenaError, HugeBuf};
 #[cfg(feature = "dpdk")]

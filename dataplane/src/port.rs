@@ -15,10 +15,10 @@ use self::device::Device;
 use self::held::{Held, HoldError};
 use self::nic::Nic;
 use crate::buffers::{HEADROOM, Pool, PoolError, Users, prefetch_data};
-use crate::eal::Eal;
+use crate::eal::{Eal, MemoryKind};
 use crate::frame::{Part, TxFrame, TxQueue};
 use crate::rx_event::RxEvent;
-use crate::{Capabilities, Mbuf, RxChecksum, TxChecksum, log};
+use crate::{Capabilities, Mbuf, RxChecksum, TxChecksum, joined, log};
 
 mod device;
 mod door;
@@ -172,6 +172,17 @@ pub enum PortError {
         /// Why.
         reason: String,
     },
+    /// The program has started EAL in a way that this port cannot work with.
+    #[error(
+        "{port}: the program has started DPDK itself, and {reason}; have it start DPDK with --single-file-segments \
+         (SPDK's programs: option -g), or choose another port"
+    )]
+    ForeignMemory {
+        /// The port.
+        port: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// No memory for its frames.
     #[error("{port}: {source}")]
     Pool {
@@ -253,6 +264,9 @@ impl Port {
         let carries = vdev::mtu_limit(spec);
         if options.mtu > carries {
             return Err(PortError::Mtu { port: spec.to_string(), mtu: options.mtu, carries });
+        }
+        if eal.memory() == MemoryKind::Foreign {
+            joined::check(spec)?;
         }
         let netdev = eal.control(|| netdev::Netdev::open(spec, options.mtu))?;
         let queue = vdev::held_frames(spec);

@@ -16,8 +16,8 @@ const LIBRARIES: [&str; 8] = [
     "rte_vhost",
 ];
 
-const FUNCTIONS: [&str; 18] = [
-    "dpdk_sys_(errno|log_stream)",
+const FUNCTIONS: [&str; 19] = [
+    "dpdk_sys_(errno|log_stream|holds|memory_fd)",
     "rte_(dev|eal)_(probe|remove|init|cleanup|get_runtime_dir|hotplug_add|hotplug_remove)",
     "rte_eth_dev_(rx_intr_enable|rx_intr_disable|rx_intr_ctl_q_get_fd|configure|start|stop|close|info_get|get_port_by_name|is_valid_port|adjust_nb_rx_tx_desc|set_link_down|set_link_up)",
     "rte_eth_(rx|tx)_(queue_setup|burst)",
@@ -25,6 +25,7 @@ const FUNCTIONS: [&str; 18] = [
     "rte_eal_alarm_set",
     "rte_(free|zmalloc_socket|malloc_get_socket_stats)",
     "rte_get_tsc_hz",
+    "rte_(eal_iova_mode|memseg_walk)",
     "rte_log_(cur_msg_loglevel|set_global_level)",
     "rte_openlog_stream",
     "rte_mempool_(register_ops|free|avail_count|get_bulk|put_bulk)",
@@ -70,6 +71,7 @@ pub fn bind() {
         .allowlist_var("rte_eth_fp_ops")
         .allowlist_var("RING_F_.*")
         // Packed and aligned at once, which Rust cannot say; nobody looks inside them here.
+        .opaque_type("rte_memseg(_list)?")
         .opaque_type("rte_(arp|gtp|l2tpv2|ecpri|ether|ipv4|ipv6|flow)_.*")
         .derive_default(true)
         .layout_tests(true)

@@ -1,5 +1,6 @@
 /* What urnic uses of DPDK. The inline functions among them become linkable through bindgen's wrappers. */
 #define _GNU_SOURCE 1
+#include <limits.h>
 #include <stdio.h>
 #include <sys/types.h>
 
@@ -16,6 +17,7 @@
 #include <rte_log.h>
 #include <rte_malloc.h>
 #include <rte_mbuf.h>
+#include <rte_memory.h>
 #include <rte_mempool.h>
 #include <rte_ring.h>
 #include <rte_version.h>
@@ -33,4 +35,28 @@ static inline FILE *dpdk_sys_log_stream(ssize_t (*write)(void *, const char *, s
 	if (stream != NULL)
 		setlinebuf(stream);
 	return stream;
+}
+
+/* Whether EAL has mapped all of `len` bytes at `at`, in memory of its own. Takes none of EAL's locks: whoever owns the
+ * memory may ask from anywhere, EAL's memory callbacks included. */
+static inline int dpdk_sys_holds(const void *at, size_t len)
+{
+	const struct rte_memseg_list *list = rte_mem_virt2memseg_list(at);
+	uintptr_t page, end;
+
+	if (list == NULL || list->external || __builtin_add_overflow((uintptr_t)at, len, &end))
+		return 0;
+	for (page = (uintptr_t)at & ~(uintptr_t)(list->page_sz - 1); page < end; page += list->page_sz) {
+		const struct rte_memseg *segment = rte_mem_virt2memseg((const void *)page, list);
+
+		if (segment == NULL || segment->addr == NULL)
+			return 0;
+	}
+	return 1;
+}
+
+/* The descriptor behind a piece of EAL's memory; negative if there is none. */
+static inline int dpdk_sys_memory_fd(const struct rte_memseg_list *list, const struct rte_memseg *segment)
+{
+	return list->external ? INT_MAX : rte_memseg_get_fd_thread_unsafe(segment);
 }

@@ -208,7 +208,15 @@ fn parts(port: &mut Port, largest: usize) {
 /// Memory from the arena is sent without a copy, in the middle of a payload, whole and in parts, while the driver may still
 /// hold earlier frames of it; at last the payload owns a copy.
 fn lent(eal: &Arc<Eal>, port: &mut Port) {
-    let block = Arena::new(eal).alloc(1 << 20, 4096).expect("a block");
+    let arena = Arena::new(eal);
+    let block = arena.alloc(1 << 20, 4096).expect("a block");
+    let base = block.as_ptr().as_ptr().cast_const();
+    assert!(arena.holds(base, 1 << 20) && arena.holds(base.wrapping_add(77), 1));
+    assert!(
+        !arena.holds(base, 1 << 50)
+            && !arena.holds(base, usize::MAX)
+            && !arena.holds((&raw const arena).cast(), 1)
+    );
     assert_eq!(block.as_ptr().as_ptr() as usize % 4096, 0);
     let bytes = pattern(3, 500);
     // SAFETY: inside the block, which nobody else uses.

@@ -98,7 +98,8 @@ impl Mr {
         block: Option<Box<dyn Block>>,
     ) -> Result<Self> {
         let len = len as u64;
-        let entry = MrEntry { base, len, pd: pd.shared.scope, access, virt, ours: block.is_some() };
+        let ours = block.is_some() || pd.shared.device.memory.holds(base, len as usize);
+        let entry = MrEntry { base, len, pd: pd.shared.scope, access, virt, ours };
         let stag = pd.shared.device.shard.arrange(|engine| engine.table().insert(entry))?;
         pd.shared.regions.insert(stag, base, len, virt);
         Ok(Self { base, len, virt, access, stag, pd: pd.clone(), block })
@@ -170,7 +171,8 @@ impl Mr {
         let virt = first_offset(base, iova, access)?;
         check(base, len, virt, access)?;
         fault_in(base, len, access.contains(Access::LOCAL_WRITE))?;
-        let ours = change.memory.is_none() && self.block.is_some();
+        let ours =
+            change.memory.is_none() && self.block.is_some() || pd.shared.device.memory.holds(base, len);
         let entry = MrEntry { base, len: len as u64, pd: pd.shared.scope, access, virt, ours };
         let stag = self.pd.shared.device.shard.control(|engine| {
             let table = engine.table();

@@ -59,6 +59,8 @@ pub enum On {
     Port(&'static str),
     /// The kernel's sockets, with all of the host's addresses.
     Kernel,
+    /// Another port of DPDK's: what it is, with `{}` for a folder of its own, and its addresses.
+    Dpdk(&'static str, &'static str),
 }
 
 /// Where programs run that do not say.
@@ -71,6 +73,18 @@ pub fn run(name: &str, arguments: &[&str], way: Way, watched: Watched) -> Output
 
 /// The same on a device of the caller's choice.
 pub fn run_on(on: On, name: &str, arguments: &[&str], way: Way, watched: Watched) -> Output {
+    run_with(on, name, &[], arguments, way, watched)
+}
+
+/// The same, with further options for the compiler.
+pub fn run_with(
+    on: On,
+    name: &str,
+    options: &[String],
+    arguments: &[&str],
+    way: Way,
+    watched: Watched,
+) -> Output {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().expect("a folder");
@@ -81,7 +95,7 @@ pub fn run_on(on: On, name: &str, arguments: &[&str], way: Way, watched: Watched
     if watched != Watched::No {
         compile.args(["-fsanitize=address", "-fno-omit-frame-pointer"]);
     }
-    compile.arg(source).args(["-Wl,--as-needed", "-lrdmacm", "-libverbs", "-lpthread", "-ldl"]);
+    compile.arg(source).args(options).args(["-Wl,--as-needed", "-lrdmacm", "-libverbs", "-lpthread", "-ldl"]);
     assert!(compile.status().expect("cc runs").success(), "{name} is compiled");
 
     let kept = folder.path().join("kept");
@@ -109,9 +123,17 @@ pub fn run_on(on: On, name: &str, arguments: &[&str], way: Way, watched: Watched
     }
     command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD");
     command.env("URNIC_MEMORY_HUGEPAGES", "off");
-    if let On::Port(addresses) = on {
-        command.env("URNIC_IP", addresses);
-        command.env("URNIC_PORT", format!("vhost:{}/nobody.sock", folder.path().display()));
+    let nobody = format!("vhost:{}/nobody.sock", folder.path().display());
+    match on {
+        On::Kernel => {}
+        On::Port(addresses) => {
+            command.env("URNIC_IP", addresses).env("URNIC_PORT", nobody);
+        }
+        On::Dpdk(port, addresses) => {
+            command
+                .env("URNIC_IP", addresses)
+                .env("URNIC_PORT", port.replace("{}", &folder.path().display().to_string()));
+        }
     }
     // Leaks are told apart by whole stacks. Signal stacks are taken away when a thread ends, on what is left of the stack of
     // one that is cancelled.

@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use urnic_config::Progress;
+use urnic_dataplane::{free_cores, pin_current_thread, set_current_thread};
 
 use super::last::Watch;
 use super::{Shard, linger};
@@ -355,18 +356,16 @@ fn step_aside(shard: &Shard) {
     }
 }
 
-/// Pins the thread, if asked to, and makes its naps as short as they say.
+/// Pins the thread, if asked to; else it leaves the core of whoever has opened the device, if that thread is pinned: a
+/// polling thread would leave it half of its time. Makes its naps as short as they say.
 fn settle(core: Option<usize>) {
-    if let Some(core) = core {
-        // SAFETY: a set of our own, valid through the call; the macro ignores cores beyond its size.
-        let pinned = unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(core.min(libc::CPU_SETSIZE as usize - 1), &mut set);
-            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) == 0
-        };
-        if !pinned {
-            tracing::warn!("the engine's thread cannot be pinned to core {core}");
+    match core {
+        Some(core) => {
+            if let Err(error) = pin_current_thread(core) {
+                tracing::warn!("the engine's thread: {error}");
+            }
         }
+        None => set_current_thread(&free_cores()),
     }
     // SAFETY: concerns this thread's timers only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000u64) };

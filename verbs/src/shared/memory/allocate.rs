@@ -14,6 +14,11 @@ pub(crate) trait Block: Send + Sync {
 pub(crate) trait Allocate: Send + Sync {
     /// `len` zeroed bytes (at least 1), aligned to a page.
     fn allocate(&self, len: usize) -> Result<Box<dyn Block>>;
+
+    /// Whether an application's memory is of the kind that this allocates, so that every port can send from it.
+    fn holds(&self, _base: *const u8, _len: usize) -> bool {
+        false
+    }
 }
 
 /// Alignment of blocks from EAL's heap.
@@ -27,6 +32,10 @@ impl Allocate for urnic_dataplane::Arena {
             Ok(block) => Ok(Box::new(block)),
             Err(error) => Err(Error::NoMemory(error.to_string())),
         }
+    }
+
+    fn holds(&self, base: *const u8, len: usize) -> bool {
+        Self::holds(self, base, len)
     }
 }
 

@@ -30,7 +30,8 @@ pub(crate) struct MrEntry {
     pub(crate) access: Access,
     /// Address or tagged offset of the first byte; the range does not wrap.
     pub(crate) virt: u64,
-    /// The memory is of the device's own allocator, so that every port can send from it.
+    /// The memory is of the device's own allocator, or of the same kind ([`Allocate::holds`](super::Allocate::holds)), so
+    /// that every port can send from it.
     pub(crate) ours: bool,
 }
 
