@@ -86,6 +86,9 @@ impl HugeBuf {
 
 impl Drop for HugeBuf {
     fn drop(&mut self) {
+        if joined::is_gone() {
+            return;
+        }
         let at = self.ptr.as_ptr() as usize;
         // SAFETY: allocated by rte_zmalloc_socket, freed once.
         self.eal.control(|| unsafe { sys::rte_free(at as *mut _) });

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dpdk_sys as sys;
-use urnic_config::PortSpec;
 
-use crate::port::PortError;
+use crate::got;
 
 /// Descriptors of memory that a vhost-user peer takes (VHOST_MEMORY_BASELINE_NREGIONS of the kernel and of DPDK).
 const VHOST_REGIONS: usize = 8;
@@ -43,22 +44,18 @@ pub(crate) fn holds(base: *const u8, len: usize) -> bool {
     unsafe { sys::dpdk_sys_holds(base.cast(), len) != 0 }
 }
 
-/// Refuses a port whose peer could not map the memory of this EAL.
-pub(crate) fn check(spec: &PortSpec) -> Result<(), PortError> {
-    if !matches!(spec, PortSpec::VirtioUser { .. }) {
-        return Ok(());
-    }
+/// Why the peer of a vhost-user link could not map the memory of this EAL, if it could not.
+pub(crate) fn cannot_be_shared() -> Option<String> {
     let mut files = BTreeSet::<c_int>::new();
     // SAFETY: EAL runs; `count` takes what is given here, which lives through the call.
     unsafe { sys::rte_memseg_walk(Some(count), (&raw mut files).cast()) };
-    let reason = if files.first().is_some_and(|&fd| fd < 0) {
-        "its memory has no descriptors to share (option --legacy-mem)".to_owned()
-    } else if files.len() > VHOST_REGIONS {
-        format!("its memory is {} files, and a vhost-user peer maps {VHOST_REGIONS}", files.len())
+    if files.first().is_some_and(|&fd| fd < 0) {
+        Some("its memory has no descriptors to share (option --legacy-mem)".to_owned())
     } else {
-        return Ok(());
-    };
-    Err(PortError::ForeignMemory { port: spec.to_string(), reason })
+        (files.len() > VHOST_REGIONS).then(|| {
+            format!("its memory is {} files, and a vhost-user peer maps {VHOST_REGIONS}", files.len())
+        })
+    }
 }
 
 /// Enters the descriptor behind one piece of memory.
@@ -67,7 +64,7 @@ unsafe extern "C" fn count(
     segment: *const sys::rte_memseg,
     files: *mut c_void,
 ) -> c_int {
-    // SAFETY: EAL passes its own, and the set of `check`.
+    // SAFETY: EAL passes its own, and the set of `cannot_be_shared`.
     let (fd, files) =
         unsafe { (sys::dpdk_sys_memory_fd(list, segment), &mut *files.cast::<BTreeSet<c_int>>()) };
     // Memory that the program has added to EAL's is not shared.
@@ -75,4 +72,45 @@ unsafe extern "C" fn count(
         files.insert(fd);
     }
     0
+}
+
+/// What is to be done before the program cleans EAL up, and the function by which it does.
+static GOODBYE: OnceLock<(fn(), unsafe extern "C" fn() -> c_int)> = OnceLock::new();
+
+/// EAL is cleaned up: its memory is gone, and nothing of it may be called.
+static GONE: AtomicBool = AtomicBool::new(false);
+
+/// Whether the program has cleaned up the EAL that it had started.
+pub(crate) fn is_gone() -> bool {
+    GONE.load(Ordering::Acquire)
+}
+
+/// Has `goodbye` called before the program cleans up the EAL that it has started (`rte_eal_cleanup`, SPDK as it ends), which
+/// takes the memory and the devices away under whoever uses them. It must stop all that polls ports. DPDK tells nobody
+/// before, so the calls of all objects that are loaded by now are bound to a function of ours. The first `goodbye` counts.
+pub fn before_cleanup(goodbye: fn()) {
+    if GOODBYE.set((goodbye, sys::rte_eal_cleanup)).is_ok() {
+        // SAFETY: `each` wants nothing.
+        unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::null_mut()) };
+    }
+}
+
+unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _size: usize, _: *mut c_void) -> c_int {
+    let ours = |name: &CStr| (name == c"rte_eal_cleanup").then_some(cleanup as *const c_void);
+    // SAFETY: the dynamic linker gives an object that is loaded. One that is unloaded later has its tables no more; no other
+    // is loaded into their place while this runs.
+    unsafe { got::bind(&*info, ours) };
+    0
+}
+
+/// In the place of `rte_eal_cleanup`.
+unsafe extern "C" fn cleanup() -> c_int {
+    let Some((goodbye, original)) = GOODBYE.get() else { return 0 };
+    if !GONE.load(Ordering::Acquire) {
+        // A panic must not cross into C.
+        let _ = std::panic::catch_unwind(goodbye);
+        GONE.store(true, Ordering::Release);
+    }
+    // SAFETY: DPDK's own function; the program wants it called.
+    unsafe { original() }
 }

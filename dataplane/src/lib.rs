@@ -27,6 +27,8 @@ mod cloexec;
 mod eal;
 #[cfg(feature = "dpdk")]
 mod frame;
+#[cfg(feature = "dpdk")]
+mod got;
 mod hugepages;
 #[cfg(feature = "dpdk")]
 mod joined;
@@ -51,6 +53,8 @@ pub use eal::{Eal, EalConfig, EalError, MemoryKind, is_control_thread};
 #[cfg(feature = "dpdk")]
 pub use frame::{Part, TxFrame, TxQueue};
 pub use hugepages::{HugepageStatus, status as hugepage_status};
+#[cfg(feature = "dpdk")]
+pub use joined::before_cleanup;
 #[cfg(feature = "dpdk")]
 pub use port::{BURST, NicChecksums, Port, PortError, PortOptions, PortStats};
 pub use rx_event::RxEvent;

@@ -265,8 +265,11 @@ impl Port {
         if options.mtu > carries {
             return Err(PortError::Mtu { port: spec.to_string(), mtu: options.mtu, carries });
         }
-        if eal.memory() == MemoryKind::Foreign {
-            joined::check(spec)?;
+        if eal.memory() == MemoryKind::Foreign
+            && let PortSpec::VirtioUser { .. } = spec
+            && let Some(reason) = joined::cannot_be_shared()
+        {
+            return Err(PortError::ForeignMemory { port: spec.to_string(), reason });
         }
         let netdev = eal.control(|| netdev::Netdev::open(spec, options.mtu))?;
         let queue = vdev::held_frames(spec);

@@ -357,6 +357,8 @@ fn act(device: &Device, trial: &Trial, to: Ipv4Addr, seen: &mut Seen) -> Result<
         ird: 4,
         ord: trial.ord,
         rtr: Some(trial.rtr),
+        // What finds no receive is an error here (ERR-22).
+        rnr_retry: 0,
         ..ConnParam::default()
     };
     let connection = match events.connect(&end.qp, SocketAddrV4::new(to, PORT), &param) {
@@ -420,6 +422,8 @@ fn serve(
         private_data: private_data(end.encode(), length),
         ird: u16::from(ask.ird),
         ord: u16::from(ask.ord),
+        // What finds no receive is an error here (ERR-22).
+        rnr_retry: 0,
         ..ConnParam::default()
     };
     let connection = match request.accept(&end.qp, &param) {

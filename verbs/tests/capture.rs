@@ -100,7 +100,10 @@ impl Pair {
         let connection = self.ask(&client, &param);
         match self.server.event("a request") {
             CmEvent::ConnectRequest(request) => {
-                request.accept(&server, &ConnParam::default()).expect("accepted")
+                // A Send that finds no receive is answered by a Terminate.
+                request
+                    .accept(&server, &ConnParam { rnr_retry: 0, ..ConnParam::default() })
+                    .expect("accepted")
             }
             other => panic!("{other:?} instead of a request"),
         };

@@ -18,9 +18,11 @@ static void grows(enum rte_mem_event event, const void *at, size_t len, void *un
 	OK(ibv_dereg_mr(SOME(ibv_reg_mr(pd, (void *)at, len, IBV_ACCESS_LOCAL_WRITE))));
 }
 
-/* The cores that the thread of this name may run on. */
+/* The cores that the thread of this name may run on; none: there is no such thread. */
 static cpu_set_t cores_of(const char *wanted)
 {
+	cpu_set_t cores;
+	CPU_ZERO(&cores);
 	DIR *folder = SOME(opendir("/proc/self/task"));
 	for (struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {
 		char path[300], name[32] = "";
@@ -31,15 +33,11 @@ static cpu_set_t cores_of(const char *wanted)
 		CHECK(fgets(name, sizeof name, file));
 		fclose(file);
 		name[strcspn(name, "\n")] = 0;
-		if (!strcmp(name, wanted)) {
-			cpu_set_t cores;
+		if (!strcmp(name, wanted))
 			OK(sched_getaffinity(atoi(entry->d_name), sizeof cores, &cores));
-			closedir(folder);
-			return cores;
-		}
 	}
-	CHECK(!"the thread");
-	abort();
+	OK(closedir(folder));
+	return cores;
 }
 
 int main(int argc, char **argv)
@@ -66,6 +64,7 @@ int main(int argc, char **argv)
 		engine = cores_of("urnic-engine");
 		CPU_AND(&common, &engine, &pinned);
 	} while (CPU_COUNT(&before) > 1 && CPU_COUNT(&common));
+	CHECK(CPU_COUNT(&engine));
 	OK(sched_getaffinity(0, sizeof common, &common));
 	CHECK(CPU_EQUAL(&common, &pinned));
 
@@ -81,6 +80,11 @@ int main(int argc, char **argv)
 	OK(ibv_dealloc_pd(pd));
 	rdma_free_devices(devices);
 	rte_free(memory);
+
+	/* What the engine's thread polls goes with EAL: it is not there any more where the EAL is the device's, too. */
+	OK(rte_eal_cleanup());
+	engine = cores_of("urnic-engine");
+	printf("engine %s\n", CPU_COUNT(&engine) ? "there" : "gone");
 	puts("done");
 	return 0;
 }

@@ -4,7 +4,7 @@ use super::{choose_kernel, secret};
 use crate::drive::clock::Clock;
 use crate::drive::engine::{Engine, MpaConfig};
 use crate::drive::port::dpdk::DpdkPort;
-use crate::drive::shard::{EngineAttr, EngineOps};
+use crate::drive::shard::{EngineAttr, EngineOps, close_ports};
 use crate::drive::transport::over_port::OverPort;
 use crate::shared::doorbell::Doorbells;
 use crate::shared::error::{Error, Result};
@@ -13,7 +13,10 @@ use nix::ifaddrs::InterfaceAddress;
 use std::net::IpAddr;
 use std::sync::Arc;
 use urnic_config::{Config, Lend, PortSpec};
-use urnic_dataplane::{Arena, Capabilities, Capture, Eal, EalConfig, PortError, PortOptions, TxChecksum};
+use urnic_dataplane::{
+    Arena, Capabilities, Capture, Eal, EalConfig, MemoryKind, PortError, PortOptions, TxChecksum,
+    before_cleanup,
+};
 use urnic_sim::Impairment;
 use urnic_tcp::{Address, Congestion, Ecn, Keepalive, Route, StackConfig, TcpConfig};
 
@@ -54,6 +57,9 @@ pub(super) fn open(
         ..EalConfig::default()
     };
     let eal = Eal::start(&eal).map_err(|e| failed(&e))?;
+    if eal.memory() == MemoryKind::Foreign {
+        before_cleanup(close_ports);
+    }
     let usual = PortOptions::default();
     // Buffers of memory links are large; on a network one host holds at most half of them (`senders`).
     let tx_frames = if spec.is_memory_link() { usual.tx_frames } else { 2 * usual.tx_frames };

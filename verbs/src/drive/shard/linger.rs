@@ -82,6 +82,23 @@ pub(crate) fn linger_at_exit(shard: &Arc<Shard>) {
     shards.push(Arc::downgrade(shard));
 }
 
+/// The program is about to clean up the EAL that its ports are on: ends their connections as at a normal exit, and closes
+/// them.
+#[cfg(feature = "dpdk")]
+pub(crate) fn close_ports() {
+    let mut shards = SHARDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let known: Vec<_> = shards.iter().filter_map(Weak::upgrade).collect();
+    let is_port =
+        |shard: &Arc<Shard>| shard.lock().is_ok_and(|engine| engine.attributes().capabilities.is_some());
+    let (ports, others): (Vec<_>, Vec<_>) = known.into_iter().partition(is_port);
+    *shards = others.iter().map(Arc::downgrade).collect();
+    drop(shards);
+    ports.iter().for_each(|shard| shard.stop());
+    let ports: Vec<_> = ports.iter().map(Arc::as_ref).collect();
+    linger(&ports);
+    ports.iter().for_each(|shard| shard.close());
+}
+
 extern "C" fn at_exit() {
     goodbye(true);
 }

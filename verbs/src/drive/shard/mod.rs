@@ -24,6 +24,8 @@ use crate::shared::sync::Line;
 
 pub(crate) use driver::with_signals_blocked;
 pub use linger::before_exit;
+#[cfg(feature = "dpdk")]
+pub(crate) use linger::close_ports;
 pub(crate) use linger::{linger_at_exit, still_quiet};
 pub(crate) use ops::{Deed, EngineAttr, EngineOps, Ties, Way};
 
@@ -226,6 +228,17 @@ impl Shard {
         }
     }
 
+    /// Closes the engine and its port, whoever still has the device: what they need is about to go.
+    #[cfg(feature = "dpdk")]
+    fn close(&self) {
+        if let Ok(guard) = self.lock() {
+            std::mem::forget(guard);
+            self.hot.owner.store(GONE, Ordering::Release);
+            // SAFETY: this thread has had the lock, and nobody gets it any more; nor does the shard drop it again.
+            unsafe { ManuallyDrop::drop(&mut *self.engine.get()) };
+        }
+    }
+
     #[inline]
     fn try_lock(&self) -> Option<EngineGuard<'_>> {
         if self.hot.owner.load(Ordering::Relaxed) != 0 {
@@ -242,7 +255,7 @@ impl Shard {
     /// The lock, ahead of all pollers.
     ///
     /// # Errors
-    /// [`Error::Interrupted`]: it cannot be had, because its holder does not come back.
+    /// [`Error::Interrupted`]: it cannot be had, because its holder does not come back, or it is closed.
     fn lock(&self) -> Result<EngineGuard<'_>> {
         self.want.fetch_add(1, Ordering::Relaxed);
         let mut spins = 0;
@@ -271,6 +284,7 @@ impl Shard {
     fn is_stuck(&self, since: &mut Option<Instant>) -> bool {
         let owner = self.hot.owner.load(Ordering::Relaxed);
         owner == this_thread()
+            || owner == GONE
             || linger::is_stuck(owner)
             || is_quiet() && since.get_or_insert_with(Instant::now).elapsed() >= linger::PATIENCE
     }
@@ -281,6 +295,9 @@ impl Shard {
         self.want.load(Ordering::Relaxed) > 0
     }
 }
+
+/// In the place of the thread that has the engine: it is closed. No thread's control block is there.
+const GONE: usize = 1;
 
 /// What tells the threads of this process apart, never 0: the address of the thread's control block.
 #[inline(always)]
@@ -299,8 +316,8 @@ fn longer(nap: Duration) -> Duration {
 impl Drop for Shard {
     fn drop(&mut self) {
         // The port of a forked child is its parent's: closing it would end the parent's connections.
-        if !forked() {
-            // SAFETY: dropped once, here, and nobody has the lock any more.
+        if !forked() && self.hot.owner.load(Ordering::Acquire) != GONE {
+            // SAFETY: dropped once, here or by `close`, and nobody has the lock any more.
             unsafe { ManuallyDrop::drop(self.engine.get_mut()) };
         }
     }
