@@ -160,8 +160,40 @@ fn program(way: Way) -> PathBuf {
     path
 }
 
+/// What all of them send by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transport {
+    AfPacket,
+    Kernel,
+}
+
+impl Transport {
+    fn port(self) -> &'static str {
+        match self {
+            Self::AfPacket => "af_packet:v",
+            Self::Kernel => "kernel:v",
+        }
+    }
+
+    /// The cases, as they are here. The kernel closes the sockets of a process that is gone, and answers for one that is
+    /// stopped.
+    fn case(self, case: (&'static str, End, Hears)) -> (&'static str, End, Hears) {
+        match (self, case) {
+            (Self::AfPacket, case) => case,
+            (Self::Kernel, ("stopped", ..)) => ("stopped-but-answered-for", WENT_ON, Hears::Goodbye),
+            // What the process has not read makes the kernel reset the connection instead.
+            (Self::Kernel, (name, end @ End::Signal(Signal::SIGSEGV | Signal::SIGBUS), _)) => {
+                (name, end, Hears::Either)
+            }
+            (Self::Kernel, (name, end, Hears::Nothing)) => (name, end, Hears::Goodbye),
+            (Self::Kernel, case) => case,
+        }
+    }
+}
+
 /// A peer, a witness that it serves all the time, and a place for programs that end; each has a network interface on one switch.
 struct Lab {
+    transport: Transport,
     server: Talking,
     witness: Talking,
     end: Namespace,
@@ -170,7 +202,7 @@ struct Lab {
 }
 
 impl Lab {
-    fn new() -> Self {
+    fn new(transport: Transport) -> Self {
         let switch = Namespace::new("switch");
         switch.ip(&["link", "add", "br0", "type", "bridge"]);
         switch.ip(&["link", "set", "br0", "up"]);
@@ -187,12 +219,17 @@ impl Lab {
             end
         };
         let (server, witness, end) = (plugged(1), plugged(2), plugged(3));
+        if transport == Transport::Kernel {
+            for (i, namespace) in [&server, &witness, &end].into_iter().enumerate() {
+                namespace.ip(&["address", "add", &format!("10.4.5.{}/24", i + 1), "dev", "v"]);
+            }
+        }
         let node = |namespace: &Namespace, ip: &str| {
             let namespace = Some(namespace.name().to_owned());
             // It waits for ends that nobody announces, which need not take long.
             Node {
                 ip: ip.into(),
-                port: "af_packet:v".into(),
+                port: transport.port().into(),
                 namespace,
                 lasts: 10 * PATIENCE,
                 ..Node::default()
@@ -216,13 +253,20 @@ impl Lab {
             honest.display()
         ));
         let witnessing = run(&node(&witness, "10.4.5.2"), &format!("witness {server_ip}"));
-        Self { server: talks, witness: witnessing, end, server_ip, _others: vec![switch, server, witness] }
+        Self {
+            transport,
+            server: talks,
+            witness: witnessing,
+            end,
+            server_ip,
+            _others: vec![switch, server, witness],
+        }
     }
 
     /// Lets a program end in one way, and looks at all three.
     fn ends(&self, program: &Path, way: Way, (name, end, hears): (&str, End, Hears)) {
         let mut command = self.end.program("timeout");
-        let bound = ENDS_WITHIN + if name == "stopped" { STOPPED } else { Duration::ZERO };
+        let bound = ENDS_WITHIN + if name.starts_with("stopped") { STOPPED } else { Duration::ZERO };
         command.args(["--signal=KILL", &bound.as_secs().to_string()]).arg(package().join("bin/urnic"));
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_"))
         {
@@ -231,7 +275,11 @@ impl Lab {
         command.env("URNIC_MEMORY_HUGEPAGES", "off").env("SECONDS_STOPPED", STOPPED.as_secs().to_string());
         // What is never freed is the program's; what kills it is what kills it elsewhere.
         command.env("ASAN_OPTIONS", "detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_abort=0");
-        command.args(["run", "--ip", "10.4.5.3/24", "--port", "af_packet:v", "--libraries"]);
+        command.args(["run", "--port", self.transport.port()]);
+        if self.transport == Transport::AfPacket {
+            command.args(["--ip", "10.4.5.3/24"]);
+        }
+        command.arg("--libraries");
         command.arg(if way == Way::Preload { "preload" } else { "drop-in" });
         command.arg("--").arg(program).args([name, &self.server_ip]);
         let start = Instant::now();
@@ -272,12 +320,12 @@ fn is(status: ExitStatus, end: End) -> bool {
     }
 }
 
-fn matrix(way: Way, wanted: impl Fn(&str) -> bool) {
+fn matrix(transport: Transport, way: Way, wanted: impl Fn(&str) -> bool) {
     let _alone = alone();
     let program = program(way);
-    let lab = Lab::new();
+    let lab = Lab::new(transport);
     for case in CASES.into_iter().filter(|case| wanted(case.0)) {
-        lab.ends(&program, way, case);
+        lab.ends(&program, way, transport.case(case));
     }
     lab.finish();
 }
@@ -285,25 +333,31 @@ fn matrix(way: Way, wanted: impl Fn(&str) -> bool) {
 #[test]
 #[ignore = "needs root, for network namespaces, and the headers of rdma-core"]
 fn needs_root_programs_end_in_every_way() {
-    matrix(Way::Preload, |_| true);
+    matrix(Transport::AfPacket, Way::Preload, |_| true);
+}
+
+#[test]
+#[ignore = "needs root, for network namespaces, and the headers of rdma-core"]
+fn needs_root_programs_on_kernel_sockets_end_in_every_way() {
+    matrix(Transport::Kernel, Way::Preload, |_| true);
 }
 
 #[test]
 #[ignore = "needs root, for network namespaces, and the headers of rdma-core"]
 fn needs_root_programs_with_the_drop_in_libraries_end() {
-    matrix(Way::DropIn, |name| LOADED.contains(&name));
+    matrix(Transport::AfPacket, Way::DropIn, |name| LOADED.contains(&name));
 }
 
 #[test]
 #[ignore = "needs root, for network namespaces, and the headers of rdma-core"]
 fn needs_root_programs_that_are_linked_to_us_end() {
-    matrix(Way::Direct, |name| LOADED.contains(&name));
+    matrix(Transport::AfPacket, Way::Direct, |name| LOADED.contains(&name));
 }
 
 #[test]
 #[ignore = "needs root, for network namespaces, and the headers of rdma-core"]
 fn needs_root_programs_with_address_sanitizer_end() {
-    matrix(Way::Asan, |name| LOADED.contains(&name));
+    matrix(Transport::AfPacket, Way::Asan, |name| LOADED.contains(&name));
 }
 
 /// The whole matrix, in the other ways.
@@ -311,6 +365,6 @@ fn needs_root_programs_with_address_sanitizer_end() {
 #[ignore = "long, and needs root and the headers of rdma-core"]
 fn long_programs_end_in_every_way_of_loading() {
     for way in [Way::DropIn, Way::Direct, Way::Asan] {
-        matrix(way, |name| !LOADED.contains(&name));
+        matrix(Transport::AfPacket, way, |name| !LOADED.contains(&name));
     }
 }

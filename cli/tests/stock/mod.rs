@@ -242,7 +242,12 @@ impl Node {
         command.env("URNIC_MEMORY_HUGEPAGES", if self.hugepages { "auto" } else { "off" });
         let address = format!("{}/{}", self.ip, if self.ip.contains(':') { 64 } else { 24 });
         let (options, program) = program.split_once(" -- ").unwrap_or(("", program));
-        command.args(["run", "--ip", &address, "--port", &self.port]).args(options.split_whitespace());
+        command.args(["run", "--port", &self.port]);
+        // The kernel's sockets have the host's addresses.
+        if !self.port.starts_with("kernel") {
+            command.args(["--ip", &address]);
+        }
+        command.args(options.split_whitespace());
         command.arg("--").args(program.split_whitespace());
         spawn(command)
     }

@@ -508,8 +508,7 @@ static void without_locked_memory(void)
 	by_setuid(); /* root may lock what it likes */
 }
 
-/* Stopped for longer than its peer waits: the connection is gone then, and it is told so. */
-static void stopped(void)
+static void stops(void)
 {
 	pid_t self = getpid();
 	const char *wish = getenv("SECONDS_STOPPED");
@@ -521,6 +520,12 @@ static void stopped(void)
 	}
 	raise(SIGSTOP);
 	reap(child, 0);
+}
+
+/* Stopped for longer than its peer waits: the connection is gone then, and it is told so. */
+static void stopped(void)
+{
+	stops();
 	take_event(events, RDMA_CM_EVENT_DISCONNECTED);
 	exit(ENDED);
 }
@@ -610,6 +615,7 @@ static const struct way {
 	{ "no-locked-memory", without_locked_memory, 0 },
 	{ "thread-ends-with-lock", thread_ends_with_lock, 0 },
 	{ "stopped", stopped, 0 },
+	{ "stopped-but-answered-for", stops, 0 },
 	{ "munmap", by_munmap, 1 },
 	{ "mprotect", by_mprotect, 1 },
 	{ "truncate", by_truncate, 2 },
