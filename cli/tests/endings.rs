@@ -88,8 +88,9 @@ const LOADED: [&str; 9] = [
 /// How long a process may take to end, beside what it waits for: its start, echoes, five seconds of goodbye. A bound for a busy
 /// machine.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
-/// How long `stopped` is stopped.
+/// How long `stopped` is stopped, and how long where the kernel answers meanwhile: longer than the peer's patience.
 const STOPPED: Duration = Duration::from_secs(30);
+const ANSWERED_FOR: Duration = Duration::from_secs(6);
 
 /// How our libraries come into the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,13 +267,18 @@ impl Lab {
     /// Lets a program end in one way, and looks at all three.
     fn ends(&self, program: &Path, way: Way, (name, end, hears): (&str, End, Hears)) {
         let mut command = self.end.program("timeout");
-        let bound = ENDS_WITHIN + if name.starts_with("stopped") { STOPPED } else { Duration::ZERO };
+        let stopped = match name {
+            "stopped" => STOPPED,
+            "stopped-but-answered-for" => ANSWERED_FOR,
+            _ => Duration::ZERO,
+        };
+        let bound = ENDS_WITHIN + stopped;
         command.args(["--signal=KILL", &bound.as_secs().to_string()]).arg(package().join("bin/urnic"));
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_"))
         {
             command.env_remove(name);
         }
-        command.env("URNIC_MEMORY_HUGEPAGES", "off").env("SECONDS_STOPPED", STOPPED.as_secs().to_string());
+        command.env("URNIC_MEMORY_HUGEPAGES", "off").env("SECONDS_STOPPED", stopped.as_secs().to_string());
         // What is never freed is the program's; what kills it is what kills it elsewhere.
         command.env("ASAN_OPTIONS", "detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_abort=0");
         command.args(["run", "--port", self.transport.port()]);

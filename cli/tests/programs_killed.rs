@@ -1,4 +1,4 @@
-//! SIGKILL of one end of a virtio/vhost link under rping, at any time: the other end is told, its work is flushed, and
+//! SIGKILL of one end of a virtio/vhost link, or of the kernel's sockets, under rping, at any time: the other end is told, its work is flushed, and
 //! it serves the next client or connects to the next server; nothing grows in it, and the next start takes what the dead
 //! left.
 
@@ -30,17 +30,22 @@ fn random() -> fastrand::Rng {
     fastrand::Rng::with_seed(seed)
 }
 
-/// Server and client of a link; the first kind of port is the server's.
+/// Server and client of a link, or on the loopback of the kernel; the first kind of port is the server's.
 fn link(folder: &Path, kinds: [&str; 2]) -> (Node, Node) {
     let node = |ip: &str, kind| {
         let port = format!("{kind}:{}/link.sock", folder.display());
         Node { ip: ip.into(), port, hugepages: true, ..Node::default() }
     };
+    if kinds == KERNEL {
+        let node = |kind: &str| Node { ip: "127.0.0.1".into(), port: kind.into(), ..Node::default() };
+        return (node(kinds[0]), node(kinds[1]));
+    }
     (node("10.4.3.1", kinds[0]), node("10.4.3.2", kinds[1]))
 }
 
 const VIRTIO: [&str; 2] = ["virtio_user", "vhost"];
 const VHOST: [&str; 2] = ["vhost", "virtio_user"];
+const KERNEL: [&str; 2] = ["kernel", "kernel"];
 
 /// Kills a program that is anywhere between its start and a while of work.
 fn kill_one(client: &Node, server: &str, random: &mut fastrand::Rng) {
@@ -192,6 +197,7 @@ fn a_client_stays(kinds: [&str; 2]) {
 fn needs_rdma_headers_a_client_survives_its_servers() {
     a_client_stays(VIRTIO);
     a_client_stays(VHOST);
+    a_client_stays(KERNEL);
 }
 
 #[test]
@@ -199,6 +205,7 @@ fn needs_rdma_headers_a_client_survives_its_servers() {
 fn needs_rping_a_server_survives_its_clients() {
     clients_die(VIRTIO);
     clients_die(VHOST);
+    clients_die(KERNEL);
 }
 
 #[test]
@@ -206,4 +213,5 @@ fn needs_rping_a_server_survives_its_clients() {
 fn needs_rping_clients_survive_their_server() {
     servers_die(VIRTIO);
     servers_die(VHOST);
+    servers_die(KERNEL);
 }
