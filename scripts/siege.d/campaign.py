@@ -121,8 +121,9 @@ class Campaign:
         for attempt in range(ATTEMPTS):
             base = self.base(kind, count, attempt > 0)
             felt, tally, peak, cpu = self.measure(kind, lab.PORT, count)
-            after = self.calm(felt, self.short and kind.lingers)
-            hard = verdict.of_data(felt, tally) + verdict.of_server(self.start, peak, after)
+            lingers = self.short and kind.lingers
+            after = self.calm(felt, lingers)
+            hard = verdict.of_data(felt, tally) + verdict.of_server(self.start, peak, after, lingers)
             late = verdict.of_time(felt, base)
             # A machine that does something else is no reason to fail; what is late again and again is.
             if hard or not late:

@@ -99,8 +99,8 @@ def mask(processor):
 class Field:
     """Four namespaces: the server's, the honest client's, the attackers', and a switch between them."""
 
-    def __init__(self, binary, log):
-        self.binary, self.log = binary, log
+    def __init__(self, binary, log, port):
+        self.binary, self.log, self.port = binary, log, port
         self.names = {side: f"siege-{side}-{os.getpid()}" for side in ("switch", "server", "honest", "hostile")}
         self.server = self.honest = None
         self.room_before = None
@@ -120,6 +120,12 @@ class Field:
             command("ip", "-n", self.names[side], "link", "set", "eth0", "up")
             # A cable in memory would carry unfilled checksums and unsegmented data.
             command(*self.inside(side, "ethtool", "-K", "eth0", "tx", "off", "gso", "off"))
+        if self.port == "kernel":
+            for side, address in (("server", SERVER), ("honest", HONEST)):
+                command("ip", "-n", self.names[side], "address", "add", f"{address}/16", "dev", "eth0")
+                command("ip", "-n", self.names[side], "link", "set", "lo", "up")
+            command("ip", "-n", self.names["server"], "address", "add", "fd78::1/64", "dev", "eth0", "nodad")
+            command(*self.inside("server", "sysctl", "-qw", "net.core.somaxconn=4096"))
         # What is done with a frame behind the cable is no work of the thread that sent it.
         steering = f"echo {mask(int(ELSEWHERE))} > /sys/class/net/to-server/queues/rx-0/rps_cpus"
         command(*self.inside("switch", "sh", "-c", steering))
@@ -139,7 +145,9 @@ class Field:
             raise Failed(f"ip address add: {batch.stderr.strip()}")
 
     def node(self, side, address, *words):
-        environment = {"URNIC_PORT": "af_packet:eth0", "URNIC_IP": address, "URNIC_PROGRESS": "adaptive"}
+        environment = {"URNIC_PORT": self.port, "URNIC_PROGRESS": "adaptive"}
+        if self.port != "kernel":
+            environment.update(URNIC_PORT=f"{self.port}:eth0", URNIC_IP=address)
         if side == "server":
             # Two thousand rooms, and the hall.
             environment["URNIC_MEMORY_MB"] = "256"

@@ -6,6 +6,7 @@
 #[path = "../processes/child.rs"]
 #[allow(dead_code)] // the other test binary uses the rest
 mod child;
+mod cut;
 mod ipv6;
 mod kernel;
 mod mpa;
@@ -29,6 +30,7 @@ fn child() {
         match role.as_str() {
             "stack" => stack::run(),
             "rdma" => rdma::run(),
+            "cut" => cut::run(),
             other => panic!("no role {other}"),
         }
     }

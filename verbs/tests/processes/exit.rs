@@ -9,13 +9,14 @@ use super::node::{Node, PORT, Wait, pattern, receive, send, success};
 const SENDS: u64 = 64;
 const LEN: usize = 4096;
 
-/// 64 Sends and `exit(0)`, over a port that loses frames.
+/// 64 Sends and `exit(0)`, over a port that loses frames (unless there is no `fault`).
 fn all_arrive(link: [&'static str; 2], fault: &str, progress: &str) {
     println!("{link:?} fault {fault:?} progress {progress}");
     let link = Link::new(link);
     let mut server = link.server("exit-server", "", "");
     server.expect("listening");
-    let settings = format!("fault = \"{fault}\"\n[engine]\nprogress = \"{progress}\"\n");
+    let fault = if fault.is_empty() { String::new() } else { format!("fault = \"{fault}\"\n") };
+    let settings = format!("{fault}[engine]\nprogress = \"{progress}\"\n");
     let mut client = link.client("exit-client", "", &settings);
     client.expect("completed");
     assert_eq!(client.status().code(), Some(0));
@@ -88,5 +89,13 @@ fn what_completed_before_exit_arrives_over_memif() {
     let _alone = alone();
     for seed in 1..=3 {
         all_arrive(Link::MEMIF, &format!("loss=0.01,seed={seed}"), "adaptive");
+    }
+}
+
+#[test]
+fn what_completed_before_exit_arrives_over_the_kernels_sockets() {
+    let _alone = alone();
+    for progress in ["inline", "adaptive", "dedicated"] {
+        all_arrive(Link::KERNEL, "", progress);
     }
 }

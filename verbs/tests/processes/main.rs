@@ -55,12 +55,17 @@ impl Link {
     const VIRTIO: [&'static str; 2] = ["virtio_user", "vhost"];
     const VHOST: [&'static str; 2] = ["vhost", "virtio_user"];
     const MEMIF: [&'static str; 2] = ["memif", "memif"];
+    /// The loopback of the host.
+    const KERNEL: [&'static str; 2] = ["kernel", "kernel"];
 
     fn new([server, client]: [&'static str; 2]) -> Self {
         Self { dir: tempfile::tempdir().expect("a temporary directory"), server, client }
     }
 
     fn spec(&self, kind: &str) -> String {
+        if kind == "kernel" {
+            return kind.to_owned();
+        }
         format!("{kind}:{}", self.dir.path().join("link").display())
     }
 
@@ -82,5 +87,6 @@ impl Link {
 
 /// A configuration file. `settings` may add to the section `[port]` first, then open others.
 fn config(spec: &str, ip: std::net::Ipv4Addr, settings: &str) -> String {
-    format!("[ip]\nip = \"{ip}/24\"\n[port]\nport = \"{spec}\"\n{settings}")
+    let ip = if spec == "kernel" { String::new() } else { format!("[ip]\nip = \"{ip}/24\"\n") };
+    format!("{ip}[port]\nport = \"{spec}\"\n{settings}")
 }

@@ -229,6 +229,8 @@ fn every_progress_mode_carries_data() {
     talk(Link::VHOST, ["adaptive", "fd"], ["adaptive", "fd"]);
     talk(Link::MEMIF, ["adaptive", "fd"], ["adaptive", "fd"]);
     talk(Link::MEMIF, ["inline", "poll"], ["inline", "poll"]);
+    talk(Link::KERNEL, ["adaptive", "fd"], ["adaptive", "channel"]);
+    talk(Link::KERNEL, ["inline", "poll"], ["dedicated", "fd"]);
 }
 
 #[test]

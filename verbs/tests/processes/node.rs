@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use urnic::*;
+use urnic_config::KernelAddresses;
 
 use super::child::{self, PATIENCE};
 
@@ -14,6 +15,13 @@ pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 pub const PORT: u16 = 7000;
 pub const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+
+/// Where the server listens: on the loopback if that is among the addresses.
+pub fn server() -> SocketAddrV4 {
+    let config = child::config();
+    let loopback = config.port.spec.is_none() && config.port.kernel == KernelAddresses::All;
+    SocketAddrV4::new(if loopback { Ipv4Addr::LOCALHOST } else { SERVER }, PORT)
+}
 
 /// How completions and events are waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +159,7 @@ impl Node {
     /// Connects to the server, which listens. Answers what it said.
     pub fn connect(&self, qp: &Qp, private_data: &[u8]) -> Vec<u8> {
         let param = ConnParam { private_data: private_data.to_vec(), ..ConnParam::default() };
-        self.events.connect(qp, SocketAddrV4::new(SERVER, PORT), &param).unwrap();
+        self.events.connect(qp, server(), &param).unwrap();
         match self.event("the connection") {
             CmEvent::Established { private_data, .. } => private_data,
             other => panic!("{other:?} instead of a connection"),

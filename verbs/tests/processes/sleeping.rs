@@ -81,4 +81,5 @@ fn a_sleeping_application_is_read_and_written() {
     reads_and_writes(Link::VIRTIO, 200);
     reads_and_writes(Link::VHOST, 200);
     reads_and_writes(Link::MEMIF, 100);
+    reads_and_writes(Link::KERNEL, 200);
 }

@@ -49,6 +49,7 @@ fn deregistered_memory_is_not_touched() {
     for progress in ["adaptive", "dedicated"] {
         vanishes(Link::VIRTIO, progress);
         vanishes(Link::VHOST, progress);
+        vanishes(Link::KERNEL, progress);
     }
 }
 
