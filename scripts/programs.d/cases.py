@@ -1,0 +1,39 @@
+"""A case: a pair of programs and what they must do."""
+
+import dataclasses
+import typing
+
+from field import need
+
+
+@dataclasses.dataclass
+class Case:
+    name: str
+    run: typing.Callable
+    # Programs that must be installed, and the Debian packages that bring them.
+    needs: tuple
+    packages: tuple
+    # Part of --quick.
+    quick: bool
+
+    def start(self, field, long):
+        need(*self.needs)
+        return self.run(field, long)
+
+
+ALL = []
+
+
+def case(name, needs="", packages="", quick=False):
+    def take(run):
+        ALL.append(Case(name, run, tuple(needs.split()), tuple(packages.split()), quick))
+        return run
+
+    return take
+
+
+def load():
+    """All cases, in the order of the table."""
+    import stock, hpc, storage, spdk  # noqa: E401, F401
+
+    return ALL

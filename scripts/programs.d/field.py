@@ -1,0 +1,164 @@
+"""Where the programs run: a network namespace, and processes under `urnic run` in it."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+# On an interface beside the loopback: libfabric takes no address of that.
+ADDRESS = "10.79.0.1"
+PATIENCE = 60
+
+
+class Failed(Exception):
+    """A program did not do what it should; the text says what, and what it printed."""
+
+
+class Skipped(Exception):
+    """It cannot run here; the text says why."""
+
+
+def make():
+    """The interface of this network namespace, which is ours alone."""
+    for words in (
+        "link set lo up",
+        "link add p0 type veth peer name p1",
+        f"address add {ADDRESS}/24 dev p0",
+        "link set p0 up",
+        "link set p1 up",
+    ):
+        subprocess.run(["ip", *words.split()], check=True)
+
+
+def listens(port):
+    """Whether somebody listens at a TCP port, of a program's own or of RDMA over the kernel's sockets."""
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/net/{table}") as file:
+            for line in file:
+                words = line.split()
+                if words[3] == "0A" and int(words[1].rsplit(":", 1)[1], 16) == port:
+                    return True
+    return False
+
+
+class Field:
+    def __init__(self, urnic, given):
+        self.urnic, self.given = urnic, given
+        self.folder = tempfile.TemporaryDirectory(prefix="programs-")
+        self.running = []
+        self.count = 0
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def start(self, command, plain=False, environment=None):
+        """Starts a program, under `urnic run` unless it is `plain`."""
+        words = command.split() if isinstance(command, str) else list(command)
+        if not plain:
+            words = [self.urnic, "run", "--", *words]
+        self.count += 1
+        program = Program(words, self.path(f"{self.count}.log"), environment)
+        self.running.append(program)
+        return program
+
+    def serve(self, command, port=None, **how):
+        """Starts a server; answers when it listens, at a port of TCP or by its log."""
+        environment = dict(how.pop("environment", None) or {})
+        if port is None:
+            environment["URNIC_LOG"] = "urnic_verbs=debug"
+        program = self.start(command, environment=environment, **how)
+        program.wait_for(lambda: listens(port) if port else "listening" in program.text(), "listens")
+        return program
+
+    def run(self, command, patience=PATIENCE, status=0, **how):
+        """Runs a program to its end, which must be good; what it printed."""
+        return self.start(command, **how).ends(patience, status)
+
+    @contextlib.contextmanager
+    def case(self):
+        """Whatever a case has started ends with it."""
+        try:
+            yield self
+        finally:
+            for program in self.running:
+                program.kill()
+            self.running.clear()
+
+    def pair(self, server, client, port=None, patience=PATIENCE):
+        """A server that ends with its client; what both printed."""
+        serving = self.serve(server, port)
+        said = self.run(client, patience)
+        return serving.ends(patience), said
+
+
+class Program:
+    def __init__(self, words, log, environment):
+        self.name = " ".join(words[words.index("--") + 1 :] if "--" in words else words)
+        self.log = log
+        with open(log, "wb") as file:
+            settings = {name: value for name, value in os.environ.items() if not name.startswith("URNIC_")}
+            settings.update(environment or {})
+            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=settings, start_new_session=True)
+
+    def text(self):
+        with open(self.log, errors="replace") as file:
+            return file.read()
+
+    def fail(self, why):
+        # What urnic logs for us to wait for tells a reader nothing.
+        lines = [line for line in self.text().splitlines() if " DEBUG " not in line]
+        raise Failed("\n".join([f"{self.name}: {why}", *lines[-15:]]))
+
+    def wait_for(self, condition, what, patience=PATIENCE):
+        until = time.monotonic() + patience
+        while not condition():
+            if self.process.poll() is not None and not condition():
+                self.fail(f"ended with {self.process.returncode} before it {what}")
+            if time.monotonic() > until:
+                self.fail(f"not within {patience} s: it {what}")
+            time.sleep(0.01)
+
+    def ends(self, patience=PATIENCE, status=0):
+        """Waits for its end, with this status (None: any); what it printed."""
+        try:
+            ended = self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.fail(f"still runs after {patience} s")
+        if status is not None and ended != status:
+            self.fail(f"ended with {ended}")
+        return self.text()
+
+    def ended_early(self):
+        """Fails if a server that serves for ever has ended by itself."""
+        if self.process.poll() is not None:
+            self.fail(f"had ended by itself, with {self.process.returncode}")
+
+    def stop(self, patience=PATIENCE):
+        """Ends such a server by SIGTERM."""
+        self.ended_early()
+        self.process.terminate()
+        return self.ends(patience, None)
+
+    def kill(self):
+        """With all that it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def need(*programs):
+    """Skips unless they are installed."""
+    missing = [program for program in programs if not shutil.which(program)]
+    if missing:
+        raise Skipped(f"not installed: {', '.join(missing)}")
+
+
+def hugepages_mb():
+    """Of those that are free."""
+    with open("/proc/meminfo") as file:
+        found = dict(re.findall(r"^(HugePages_Free|Hugepagesize):\s+(\d+)", file.read(), re.M))
+    return int(found.get("HugePages_Free", 0)) * int(found.get("Hugepagesize", 0)) // 1024

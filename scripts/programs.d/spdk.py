@@ -1,0 +1,164 @@
+"""SPDK's NVMe-oF target and initiator (--spdk DIR, the folder in which it was built)."""
+
+import contextlib
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+
+from cases import case
+from field import ADDRESS, Failed, Skipped, hugepages_mb
+
+NQN = "nqn.2016-06.io.spdk:cnode1"
+WHERE = f"trtype:RDMA adrfam:IPv4 traddr:{ADDRESS} trsvcid:4420"
+MEMORY = 256
+# What the target serves, in MiB.
+DISK = 64
+
+
+class Spdk:
+    def __init__(self, field):
+        self.field, self.folder = field, field.given["spdk"]
+        if not self.folder:
+            raise Skipped("no --spdk DIR, the folder in which SPDK was built")
+        if hugepages_mb() < 2 * MEMORY + 64:
+            raise Skipped(f"fewer than {2 * MEMORY + 64} MiB of hugepages are free")
+        self.environment = {"LD_LIBRARY_PATH": os.path.join(self.folder, "build/lib")}
+        self.socket = field.path("rpc.sock")
+
+    def program(self, name):
+        for place in ("build/bin", "build/examples"):
+            path = os.path.join(self.folder, place, name)
+            if os.access(path, os.X_OK):
+                return path
+        raise Skipped(f"SPDK was built without {name}")
+
+    def start(self, name, arguments):
+        words = [self.program(name), *(arguments.split() if isinstance(arguments, str) else arguments), "-s", str(MEMORY)]
+        return self.field.start(words, environment=self.environment)
+
+    def rpc(self, words, good=True):
+        script = os.path.join(self.folder, "scripts/rpc.py")
+        done = subprocess.run([sys.executable, script, "-s", self.socket, *words.split()], capture_output=True, text=True)
+        if good and done.returncode:
+            raise Failed(f"rpc.py {words}: {done.stderr}{done.stdout}")
+        return done.returncode == 0
+
+    def serve(self, cores="0x1"):
+        """A target with a disk in memory, by its own defaults."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.socket)
+        target = self.start("nvmf_tgt", f"-m {cores} -r {self.socket}")
+        target.wait_for(lambda: os.path.exists(self.socket) and self.rpc("spdk_get_version", False), "takes orders")
+        for words in (
+            "nvmf_create_transport -t RDMA",
+            f"bdev_malloc_create -b Malloc0 {DISK} 512",
+            f"nvmf_create_subsystem {NQN} -a -s SPDK01",
+            f"nvmf_subsystem_add_ns {NQN} Malloc0",
+            f"nvmf_subsystem_add_listener {NQN} -t rdma -a {ADDRESS} -s 4420",
+        ):
+            self.rpc(words)
+        return target
+
+    def perf(self, depth, size, work, seconds=1, more=""):
+        words = ["-q", str(depth), "-o", str(size), *work.split(), "-t", str(seconds), *more.split(), "-r", WHERE]
+        return self.start("spdk_nvme_perf", ["-c", "0x2", *words])
+
+    def measured(self, *how):
+        said = self.perf(*how).ends(120)
+        total = re.search(r"^Total +: +([\d.]+)", said, re.M)
+        if not total or float(total[1]) == 0 or "error" in said.lower():
+            raise Failed(f"{how}: {said[-800:]}")
+
+    def identify(self, patience=60):
+        """A connection, some commands, and its end."""
+        said = self.start("spdk_nvme_identify", ["-r", WHERE]).ends(patience)
+        if "SPDK01" not in said:
+            raise Failed(said[-800:])
+
+
+WORK = {"read": "-w randread", "write": "-w randwrite", "mixed": "-w randrw -M 50"}
+
+
+@case("SPDK: nvmf_tgt and spdk_nvme_perf, 512 B to 1 MiB, depths 1 to 256", quick=True)
+def performance(field, long):
+    spdk = Spdk(field)
+    target = spdk.serve()
+    sizes, depths = ((512, 4096, 8192, 65536, 1 << 20), (1, 16, 256)) if long else ((4096, 131072), (1, 32))
+    for size in sizes:
+        for depth in depths:
+            for work in WORK if long else ("mixed",):
+                spdk.measured(depth, size, WORK[work])
+    target.stop()
+
+
+@case("SPDK: two reactors; 16 queue pairs")
+def reactors(field, _long):
+    spdk = Spdk(field)
+    target = spdk.serve("0x3")
+    spdk.measured(32, 4096, WORK["mixed"])
+    spdk.measured(16, 4096, WORK["mixed"], 1, "-P 16")
+    target.stop()
+
+
+@case("SPDK: bdevperf, verified")
+def bdevperf(field, long):
+    spdk = Spdk(field)
+    target = spdk.serve()
+    attach = {"name": "Nvme0", "trtype": "RDMA", "adrfam": "IPv4", "traddr": ADDRESS, "trsvcid": "4420", "subnqn": NQN}
+    settings = {"subsystems": [{"subsystem": "bdev", "config": [{"method": "bdev_nvme_attach_controller", "params": attach}]}]}
+    path = field.path("bdevperf.json")
+    with open(path, "w") as file:
+        json.dump(settings, file)
+    seconds = 300 if long else 5
+    said = spdk.start("bdevperf", f"-m 0x2 --json {path} -q 32 -o 65536 -w verify -t {seconds}").ends(seconds + 60)
+    if "Total" not in said or re.search(r"mismatch|Verification failed|ERROR", said):
+        raise Failed(said[-1500:])
+    target.stop()
+
+
+@case("SPDK: connect and disconnect")
+def connects(field, long):
+    spdk = Spdk(field)
+    target = spdk.serve()
+    for _ in range(500 if long else 10):
+        spdk.identify()
+    target.stop()
+
+
+@case("SPDK: either end killed, and served again")
+def kills(field, long):
+    spdk, chance = Spdk(field), random.Random(1)
+    target = spdk.serve()
+    for _ in range(50 if long else 3):
+        client = spdk.perf(32, 65536, WORK["mixed"], 60)
+        time.sleep(chance.uniform(0.1, 1.5))
+        client.kill()
+        spdk.identify()
+    for _ in range(50 if long else 3):
+        client = spdk.perf(32, 65536, WORK["mixed"], 60)
+        client.wait_for(lambda: "Attached" in client.text() or "Associating" in client.text(), "connects")
+        time.sleep(chance.uniform(0.1, 0.5))
+        target.kill()
+        # What was under way has failed, in the middle of which it is told to end.
+        client.process.terminate()
+        client.ends(60, None)
+        target = spdk.serve()
+        spdk.identify()
+    target.stop()
+
+
+@case("SPDK: SIGTERM while I/O is under way")
+def terminated(field, long):
+    spdk = Spdk(field)
+    for _ in range(10 if long else 2):
+        target = spdk.serve()
+        client = spdk.perf(32, 65536, WORK["mixed"], 60)
+        client.wait_for(lambda: "Associating" in client.text(), "connects")
+        time.sleep(0.5)
+        target.stop(90)
+        client.process.terminate()
+        client.ends(90, None)
