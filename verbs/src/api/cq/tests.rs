@@ -164,6 +164,10 @@ fn resizing_while_in_use() {
             scope.spawn(|| {
                 let op = SendOp::Write { addr: 0, rkey: 1 };
                 for wr_id in 0..COUNT {
+                    // A busy machine may not have let the third thread run until now.
+                    while wr_id == COUNT / 2 && resized.load(Ordering::Relaxed) == 0 {
+                        std::thread::yield_now();
+                    }
                     let wr = SendWr { wr_id, op, sges: &[], flags: SendFlags::SIGNALED };
                     while seen.load(Ordering::Relaxed) + 40 < wr_id || a.post_send(&wr).is_err() {
                         std::thread::yield_now();
