@@ -34,15 +34,23 @@ def make():
         subprocess.run(["ip", *words.split()], check=True)
 
 
-def listens(port):
-    """Whether somebody listens at a TCP port, of a program's own or of RDMA over the kernel's sockets."""
+def sockets(port, state):
+    """Counts TCP sockets at a local port, of a program's own or of RDMA over the kernel's sockets."""
+    count = 0
     for table in ("tcp", "tcp6"):
         with open(f"/proc/net/{table}") as file:
             for line in file:
                 words = line.split()
-                if words[3] == "0A" and int(words[1].rsplit(":", 1)[1], 16) == port:
-                    return True
-    return False
+                count += words[3] == state and int(words[1].rsplit(":", 1)[1], 16) == port
+    return count
+
+
+def listens(port):
+    return sockets(port, "0A") > 0
+
+
+def connected(port):
+    return sockets(port, "01") > 0
 
 
 class Field:

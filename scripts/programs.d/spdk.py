@@ -10,7 +10,7 @@ import sys
 import time
 
 from cases import case
-from field import ADDRESS, Failed, Skipped, hugepages_mb
+from field import ADDRESS, Failed, Skipped, connected, hugepages_mb
 
 NQN = "nqn.2016-06.io.spdk:cnode1"
 WHERE = f"trtype:RDMA adrfam:IPv4 traddr:{ADDRESS} trsvcid:4420"
@@ -36,8 +36,8 @@ class Spdk:
                 return path
         raise Skipped(f"SPDK was built without {name}")
 
-    def start(self, name, arguments):
-        words = [self.program(name), *(arguments.split() if isinstance(arguments, str) else arguments), "-s", str(MEMORY)]
+    def start(self, name, arguments, memory="-s"):
+        words = [self.program(name), *(arguments.split() if isinstance(arguments, str) else arguments), memory, str(MEMORY)]
         return self.field.start(words, environment=self.environment)
 
     def rpc(self, words, good=True):
@@ -75,7 +75,7 @@ class Spdk:
 
     def identify(self, patience=60):
         """A connection, some commands, and its end."""
-        said = self.start("spdk_nvme_identify", ["-r", WHERE]).ends(patience)
+        said = self.start("spdk_nvme_identify", ["-r", f"{WHERE} subnqn:{NQN}"], "-d").ends(patience)
         if "SPDK01" not in said:
             raise Failed(said[-800:])
 
@@ -100,6 +100,8 @@ def reactors(field, _long):
     spdk = Spdk(field)
     target = spdk.serve("0x3")
     spdk.measured(32, 4096, WORK["mixed"])
+    target.stop()
+    target = spdk.serve()
     spdk.measured(16, 4096, WORK["mixed"], 1, "-P 16")
     target.stop()
 
@@ -140,7 +142,7 @@ def kills(field, long):
         spdk.identify()
     for _ in range(50 if long else 3):
         client = spdk.perf(32, 65536, WORK["mixed"], 60)
-        client.wait_for(lambda: "Attached" in client.text() or "Associating" in client.text(), "connects")
+        client.wait_for(lambda: connected(4420), "connects")
         time.sleep(chance.uniform(0.1, 0.5))
         target.kill()
         # What was under way has failed, in the middle of which it is told to end.
@@ -157,7 +159,7 @@ def terminated(field, long):
     for _ in range(10 if long else 2):
         target = spdk.serve()
         client = spdk.perf(32, 65536, WORK["mixed"], 60)
-        client.wait_for(lambda: "Associating" in client.text(), "connects")
+        client.wait_for(lambda: connected(4420), "connects")
         time.sleep(0.5)
         target.stop(90)
         client.process.terminate()
