@@ -1,4 +1,4 @@
-"""Where the programs run: a network namespace, and processes under `urnic run` in it."""
+"""A network namespace, and the programs that run in it under `urnic run`."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ class Skipped(Exception):
 
 
 def make():
-    """The interface of this network namespace, which is ours alone."""
+    """Makes the interface of this network namespace, which is ours alone."""
     for words in (
         "link set lo up",
         "link add p0 type veth peer name p1",
@@ -74,7 +74,7 @@ class Field:
         return program
 
     def serve(self, command, port=None, **how):
-        """Starts a server; answers when it listens, at a port of TCP or by its log."""
+        """Starts a server and waits until it listens, at a port of TCP or by its log."""
         environment = dict(how.pop("environment", None) or {})
         if port is None:
             environment["URNIC_LOG"] = "urnic_verbs=debug"
@@ -83,12 +83,12 @@ class Field:
         return program
 
     def run(self, command, patience=PATIENCE, status=0, **how):
-        """Runs a program to its end, which must be good; what it printed."""
+        """Runs a program, which must succeed; returns what it printed."""
         return self.start(command, **how).ends(patience, status)
 
     @contextlib.contextmanager
     def case(self):
-        """Whatever a case has started ends with it."""
+        """Ends, with a case, all that it has started."""
         try:
             yield self
         finally:
@@ -97,7 +97,7 @@ class Field:
             self.running.clear()
 
     def pair(self, server, client, port=None, patience=PATIENCE):
-        """A server that ends with its client; what both printed."""
+        """Runs a server that ends with its client; returns what both printed."""
         serving = self.serve(server, port)
         said = self.run(client, patience)
         return serving.ends(patience), said
@@ -131,7 +131,7 @@ class Program:
             time.sleep(0.01)
 
     def ends(self, patience=PATIENCE, status=0):
-        """Waits for its end, with this status (None: any); what it printed."""
+        """Waits until it ends with this status (None: any); returns what it printed."""
         try:
             ended = self.process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -152,7 +152,7 @@ class Program:
         return self.ends(patience, None)
 
     def kill(self):
-        """With all that it has started."""
+        """Kills it and all that it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -166,7 +166,7 @@ def need(*programs):
 
 
 def hugepages_mb():
-    """Of those that are free."""
+    """Returns the size of the free hugepages, in MiB."""
     with open("/proc/meminfo") as file:
         found = dict(re.findall(r"^(HugePages_Free|Hugepagesize):\s+(\d+)", file.read(), re.M))
     return int(found.get("HugePages_Free", 0)) * int(found.get("Hugepagesize", 0)) // 1024

@@ -48,7 +48,7 @@ class Spdk:
         return done.returncode == 0
 
     def serve(self, cores="0x1"):
-        """A target with a disk in memory, by its own defaults."""
+        """Starts a target with a disk in memory, by its own defaults."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.socket)
         target = self.start("nvmf_tgt", f"-m {cores} -r {self.socket}")
@@ -74,7 +74,7 @@ class Spdk:
             raise Failed(f"{how}: {said[-800:]}")
 
     def identify(self, patience=60):
-        """A connection, some commands, and its end."""
+        """Connects, gives some commands, and disconnects."""
         said = self.start("spdk_nvme_identify", ["-r", f"{WHERE} subnqn:{NQN}"], "-d").ends(patience)
         if "SPDK01" not in said:
             raise Failed(said[-800:])

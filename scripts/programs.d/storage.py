@@ -22,7 +22,7 @@ PROGRAMS, PACKAGES = "tgtd tgtadm iscsi-inq", "tgt libiscsi-bin"
 
 @contextlib.contextmanager
 def tgtd(field, megabytes=64):
-    """A target of one disk, over iSER and over TCP."""
+    """Runs a target of one disk, over iSER and over TCP."""
     disk = field.path("disk")
     with open(disk, "wb") as file:
         file.truncate(megabytes << 20)
