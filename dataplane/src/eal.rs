@@ -220,19 +220,24 @@ impl Eal {
         }
         let (answer, outcome) = mpsc::sync_channel(1);
         let task = move || {
-            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
-            let _ = answer.send(result);
+            let _ = answer.send(std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)));
         };
         let task: Box<dyn FnOnce() + Send + '_> = Box::new(task);
         // SAFETY: only the lifetime is changed. The task ends before this function returns, because the receive below
         // waits for the answer, which is the last thing that the task does, or for the task to be dropped.
         let task: Job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Job>(task) };
         assert!(self.jobs.send(task).is_ok(), "the EAL thread lives as long as the process");
-        match outcome.recv() {
-            Ok(Ok(value)) => value,
-            Ok(Err(panic)) => std::panic::resume_unwind(panic),
-            Err(_) => unreachable!("every job answers"),
-        }
+        Task(outcome).wait()
+    }
+
+    /// Has the private thread run a control call. Whoever wants the answer asks for it.
+    pub(crate) fn begin<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Task<T> {
+        let (answer, outcome) = mpsc::sync_channel(1);
+        let task: Job = Box::new(move || {
+            let _ = answer.send(std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)));
+        });
+        assert!(self.jobs.send(task).is_ok(), "the EAL thread lives as long as the process");
+        Task(outcome)
     }
 
     /// Runs a control call on DPDK's interrupt thread, a millisecond from now: one that must not race with what the
@@ -249,8 +254,7 @@ impl Eal {
         }
         let (answer, outcome) = mpsc::sync_channel(1);
         let job: Box<Job> = Box::new(Box::new(move || {
-            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
-            let _ = answer.send(result);
+            let _ = answer.send(std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)));
         }));
         let job = Box::into_raw(job);
         // SAFETY: EAL runs; `run` takes the box, once.
@@ -259,11 +263,7 @@ impl Eal {
             drop(unsafe { Box::from_raw(job) });
             return None;
         }
-        match outcome.recv() {
-            Ok(Ok(value)) => Some(value),
-            Ok(Err(panic)) => std::panic::resume_unwind(panic),
-            Err(_) => unreachable!("every job answers"),
-        }
+        Some(Task(outcome).wait())
     }
 
     /// What memory EAL runs on.
@@ -290,6 +290,36 @@ impl Eal {
     pub fn version() -> &'static str {
         // SAFETY: returns a static string.
         unsafe { CStr::from_ptr(sys::rte_version()) }.to_str().unwrap_or("DPDK")
+    }
+}
+
+/// A control call that somebody else runs meanwhile.
+#[derive(Debug)]
+pub(crate) struct Task<T>(mpsc::Receiver<thread::Result<T>>);
+
+impl<T> Task<T> {
+    /// What came of it, once: `None` as long as it runs.
+    ///
+    /// # Panics
+    /// Resumes a panic of the call.
+    pub(crate) fn outcome(&self) -> Option<T> {
+        match self.0.try_recv() {
+            Ok(Ok(value)) => Some(value),
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(_) => None,
+        }
+    }
+
+    /// Waits for it.
+    ///
+    /// # Panics
+    /// Resumes a panic of the call.
+    pub(crate) fn wait(self) -> T {
+        match self.0.recv() {
+            Ok(Ok(value)) => value,
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(_) => unreachable!("every job answers"),
+        }
     }
 }
 

@@ -27,6 +27,7 @@ mod netdev;
 mod nic;
 mod packet_ring;
 mod pci;
+mod recipe;
 mod ring;
 mod signals;
 mod sigpipe;

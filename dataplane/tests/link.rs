@@ -100,6 +100,17 @@ fn frames_wake_a_sleeping_end() {
     }
 }
 
+/// Whoever polls a port holds locks that a thread within EAL may want; EAL's thread may have to wait for that one.
+#[test]
+fn looks_at_the_link_do_not_wait_for_eal() {
+    let _alone = alone();
+    for (first, second) in [(("vhost", ""), ("virtio_user", "")), (("memif", ""), ("memif", ",role=server"))]
+    {
+        let link = Link::new();
+        exchange_with("busy echo", &link.spec(first.0, first.1), &link.spec(second.0, second.1), &[]);
+    }
+}
+
 #[test]
 fn jumbo_frames() {
     let _alone = alone();

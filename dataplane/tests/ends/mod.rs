@@ -7,6 +7,7 @@ mod program;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -76,6 +77,11 @@ pub fn run(role: &str) {
             say("open");
             await_link(&mut port, true);
             sleeping_echo(&mut port, &stop);
+        }
+        "busy echo" => {
+            say("open");
+            look_while_eal_is_busy(&eal, &mut port, spec.path().expect("a path"));
+            echo(&mut port, &stop);
         }
         "ping" => {
             say("open");
@@ -164,6 +170,36 @@ fn await_link(port: &mut Port, up: bool) {
         assert!(start.elapsed() < PATIENCE, "the link does not go {}", if up { "up" } else { "down" });
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Looks at the link when there is a peer and EAL's thread has no time to make the device: no look waits for it. Were
+/// one to, that thread would not be told to go on.
+fn look_while_eal_is_busy(eal: &Eal, port: &mut Port, path: &Path) {
+    const LOOKS: usize = 100;
+    let (busy, free) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            eal.control(|| {
+                let start = Instant::now();
+                busy.store(true, Ordering::Relaxed);
+                while !free.load(Ordering::Relaxed) {
+                    assert!(start.elapsed() < PATIENCE, "a look at the link waits for EAL's thread");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        });
+        let start = Instant::now();
+        while !busy.load(Ordering::Relaxed) || !path.exists() {
+            assert!(start.elapsed() < PATIENCE, "no peer comes");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for _ in 0..LOOKS {
+            assert!(!port.link_up(), "there is no device yet");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        free.store(true, Ordering::Relaxed);
+    });
+    await_link(port, true);
 }
 
 /// Sends every frame back. The last byte says whether its checksum was trusted; replies to trusted ones leave theirs.

@@ -1,0 +1,310 @@
+//! How a port's device in EAL is made: plugged in, configured, started, and taken out again.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::BorrowedFd;
+use std::ptr;
+use std::sync::Arc;
+
+use dpdk_sys as sys;
+use urnic_config::PortSpec;
+
+use super::{PortError, ring, vdev};
+use crate::eal::{self, Eal};
+use crate::rx_event::RxEvent;
+use crate::{Capabilities, RxChecksum, TxChecksum, log};
+
+/// Bytes of an IP packet that any Ethernet carries.
+const ETHERNET_MTU: u16 = 1500;
+
+/// Segments that the longest chain has: headers, and the pieces of payload that TCP puts into a segment.
+const LONGEST_CHAIN: u16 = 9;
+
+/// What the driver of a NIC does about checksums.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offload {
+    pub tx: TxChecksum,
+    pub rx: RxChecksum,
+    /// Its name.
+    pub driver: &'static CStr,
+}
+
+/// What a driver said when its device was started.
+#[derive(Clone, Debug)]
+pub(super) struct Started {
+    /// It sends frames of several segments.
+    pub chains: bool,
+    pub nic: Option<Offload>,
+    /// What tells of frames while it is armed.
+    pub rx_event: Option<Arc<RxEvent>>,
+}
+
+/// A device in EAL. A memif client is not started before its server is there.
+#[derive(Debug)]
+pub(super) struct Made {
+    /// DPDK's port id.
+    pub id: u16,
+    pub started: Option<Started>,
+}
+
+/// All that the making of a device asks for.
+#[derive(Debug)]
+pub(super) struct Recipe {
+    pub name: CString,
+    pub args: CString,
+    /// Whether the peer may send frames of several TCP segments.
+    pub trains: bool,
+    /// Largest IP packet in bytes.
+    pub mtu: u16,
+    pub spec: PortSpec,
+    /// The mempool that the driver receives into.
+    pub rx: *mut sys::rte_mempool,
+    pub eal: Arc<Eal>,
+}
+
+// SAFETY: the mempool may be used by any thread, and outlives the recipe (see `Device::open`).
+unsafe impl Send for Recipe {}
+// SAFETY: as above; nothing here changes.
+unsafe impl Sync for Recipe {}
+
+impl Recipe {
+    /// Plugs the virtual device in and starts it. On failure it is taken out again.
+    pub(super) fn make(&self) -> Result<Made, PortError> {
+        let id = self.plug()?;
+        match self.start(id) {
+            Ok(started) => Ok(Made { id, started: Some(started) }),
+            Err(e) => {
+                self.remove(id);
+                Err(e)
+            }
+        }
+    }
+
+    /// Starts device `id`, a memif client, (again): it connects only then. It fails until the server listens.
+    pub(super) fn start_again(&self, id: u16, was_started: bool) -> Made {
+        if was_started {
+            // SAFETY: the device exists; its owner has stopped polling it.
+            self.eal.control(|| unsafe { sys::rte_eth_dev_stop(id) });
+        }
+        let started = log::quietly(|| self.start(id).inspect_err(|e| tracing::debug!("{e}")).ok());
+        Made { id, started }
+    }
+
+    pub(super) fn error(&self, step: &'static str, errno: i32) -> PortError {
+        PortError::Dpdk {
+            port: self.spec.to_string(),
+            step,
+            reason: eal::strerror(errno),
+            log: log::recent_errors(),
+        }
+    }
+
+    /// Plugs the virtual device in. Its port id.
+    pub(super) fn plug(&self) -> Result<u16, PortError> {
+        let (bus, name, args) = (vdev::bus(&self.spec), &self.name, &self.args);
+        let mut id = 0;
+        let status = self.eal.control(|| {
+            // SAFETY: EAL runs; NUL-terminated strings, and a place of ours.
+            unsafe {
+                // A NIC that EAL was started for is there already.
+                if sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id) == 0 {
+                    return 0;
+                }
+                match sys::rte_eal_hotplug_add(bus.as_ptr(), name.as_ptr(), args.as_ptr()) {
+                    0 => sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id),
+                    error => error,
+                }
+            }
+        });
+        if status != 0 {
+            return Err(self.error("plugging the device in", status));
+        }
+        Ok(id)
+    }
+
+    /// Asks the driver whether NIC `id` carries packets of our MTU.
+    pub(super) fn carries_mtu(&self, id: u16) -> Result<(), PortError> {
+        let mut info = sys::rte_eth_dev_info::default();
+        // SAFETY: the device exists; `info` is ours.
+        let status = unsafe { sys::rte_eth_dev_info_get(id, &raw mut info) };
+        if status != 0 {
+            return Err(self.error("reading the device's properties", status));
+        }
+        // Drivers that do not say leave zero.
+        if info.max_mtu != 0 && self.mtu > info.max_mtu {
+            return Err(PortError::Mtu { port: self.spec.to_string(), mtu: self.mtu, carries: info.max_mtu });
+        }
+        Ok(())
+    }
+
+    /// Makes a device of the rings of an in-process link. Its port id.
+    pub(super) fn make_ring(&self, link: &ring::End) -> Result<u16, PortError> {
+        let name = &self.name;
+        self.eal
+            .control(|| u16::try_from(link.make_device(name)).map_err(|_| eal::errno()))
+            .map_err(|errno| self.error("making the ring device", errno))
+    }
+
+    /// Configures one queue each way and starts device `id`.
+    pub(super) fn start(&self, id: u16) -> Result<Started, PortError> {
+        let queue = vdev::queue_size(&self.spec);
+        let pool = self.rx as usize;
+        let watched = self.is_watched();
+        // Of the drivers for links in user space, only these can.
+        let interrupts = matches!(self.spec, PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. });
+        // Other ports send and receive single segments.
+        let trains = self.trains && matches!(self.spec, PortSpec::VirtioUser { .. });
+        let caps = Capabilities::of(&self.spec);
+        // The kernel's interfaces are made promiscuous by us, for as long as the port is open.
+        let filters = matches!(self.spec, PortSpec::Pci { .. } | PortSpec::Vdev { .. });
+        // A NIC discards frames beyond the MTU that it is told of; drivers of virtual devices mostly refuse to be told.
+        let jumbo =
+            if matches!(self.spec, PortSpec::Pci { .. }) && self.mtu > ETHERNET_MTU { self.mtu } else { 0 };
+        let start = move || {
+            let ok = |step: &'static str, status: i32| if status == 0 { Ok(()) } else { Err((step, status)) };
+            let mut info = sys::rte_eth_dev_info::default();
+            let mut conf = sys::rte_eth_conf::default();
+            // SAFETY: the device exists and is ours; all pointers are to live locals, which DPDK copies, and to the
+            // mempool, which outlives the device.
+            unsafe {
+                ok("reading the device's properties", sys::rte_eth_dev_info_get(id, &raw mut info))?;
+                if caps.rx_checksum != RxChecksum::Software {
+                    conf.rxmode.offloads = sys::RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
+                }
+                if trains {
+                    conf.rxmode.offloads |= sys::RTE_ETH_RX_OFFLOAD_TCP_LRO;
+                    conf.txmode.offloads = sys::RTE_ETH_TX_OFFLOAD_TCP_TSO;
+                }
+                conf.rxmode.offloads &= info.rx_offload_capa;
+                conf.rxmode.mtu = jumbo.into();
+                conf.intr_conf.set_lsc(u32::from(watched));
+                conf.intr_conf.set_rxq(u32::from(interrupts));
+                if caps.tx_checksum != TxChecksum::Software {
+                    conf.txmode.offloads |= sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
+                }
+                conf.txmode.offloads |= sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+                conf.txmode.offloads &= info.tx_offload_capa;
+                ok("configuring the device", sys::rte_eth_dev_configure(id, 1, 1, &raw const conf))?;
+                let (mut rxd, mut txd) = (queue, queue);
+                ok(
+                    "sizing the queues",
+                    sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, &raw mut rxd, &raw mut txd),
+                )?;
+                let (any, pool) = (u32::MAX, pool as *mut sys::rte_mempool);
+                ok(
+                    "setting up the receive queue",
+                    sys::rte_eth_rx_queue_setup(id, 0, rxd, any, ptr::null(), pool),
+                )?;
+                ok("setting up the send queue", sys::rte_eth_tx_queue_setup(id, 0, txd, any, ptr::null()))?;
+                ok("starting the device", sys::rte_eth_dev_start(id))?;
+                if filters {
+                    sys::rte_eth_promiscuous_enable(id);
+                }
+            }
+            // Drivers that do not say how many segments a frame may have leave zero.
+            let most = info.tx_desc_lim.nb_mtu_seg_max;
+            let chains = conf.txmode.offloads & sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS != 0
+                && (most == 0 || most >= LONGEST_CHAIN);
+            let fills = conf.txmode.offloads & sys::RTE_ETH_TX_OFFLOAD_TCP_CKSUM != 0;
+            let checks = conf.rxmode.offloads & sys::RTE_ETH_RX_OFFLOAD_TCP_CKSUM != 0;
+            let driver = match info.driver_name.is_null() {
+                true => c"",
+                // SAFETY: a driver's name is a string that lives as long as its library, which stays loaded.
+                false => unsafe { CStr::from_ptr(info.driver_name) },
+            };
+            let nic = Offload {
+                tx: if fills { caps.tx_checksum } else { TxChecksum::Software },
+                rx: if checks { caps.rx_checksum } else { RxChecksum::Software },
+                driver,
+            };
+            Ok((chains, nic))
+        };
+        let result = if watched {
+            Eal::on_interrupt_thread(start).unwrap_or(Err(("setting an alarm", -libc::ENOMEM)))
+        } else {
+            self.eal.control(start)
+        };
+        let (chains, nic) = result.map_err(|(step, status)| self.error(step, status))?;
+        Ok(Started {
+            // The drivers of memory links chain whatever they say, and were tested.
+            chains: chains || self.spec.is_memory_link(),
+            nic: matches!(self.spec, PortSpec::Pci { offload: true, .. }).then_some(nic),
+            rx_event: if interrupts { rx_event(id).map(Arc::new) } else { None },
+        })
+    }
+
+    /// Whether DPDK's interrupt thread follows the connection to the peer. Without it, `virtio_user` would register
+    /// its interrupt handler when its first peer goes, and close without taking it back.
+    fn is_watched(&self) -> bool {
+        matches!(self.spec, PortSpec::VirtioUser { .. })
+    }
+
+    /// Stops device `id` and takes it out of EAL.
+    pub(super) fn remove(&self, id: u16) {
+        let (bus, name) = (vdev::bus(&self.spec), &self.name);
+        let watched = self.is_watched();
+        if watched && !close_between_interrupts(id) {
+            tracing::warn!(
+                "{}: its connection changes too often to be closed; left to the end of the process",
+                self.spec
+            );
+            return;
+        }
+        // SAFETY: the device exists and is ours; nobody polls it any more.
+        let status = self.eal.control(|| unsafe {
+            if !watched {
+                sys::rte_eth_dev_stop(id);
+                sys::rte_eth_dev_close(id);
+            }
+            sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr())
+        });
+        if status != 0 {
+            tracing::debug!("removing {name:?}: {}", eal::strerror(status));
+        }
+    }
+}
+
+/// Stops and closes a device whose driver moves its interrupt handler from socket to socket, by an alarm, whenever the
+/// peer comes or goes: on the thread that runs all this, and while no such move is pending. That is when the link has
+/// not changed between two alarms.
+fn close_between_interrupts(id: u16) -> bool {
+    const TRIES: usize = 100;
+    let link_status = move || {
+        let mut link = sys::rte_eth_link::default();
+        // SAFETY: the device exists; `link` is ours. For a watched device this only reads what the handler noted.
+        unsafe { sys::rte_eth_link_get_nowait(id, &raw mut link) };
+        link.link_status()
+    };
+    let Some(mut before) = Eal::on_interrupt_thread(link_status) else { return false };
+    for _ in 0..TRIES {
+        let step = Eal::on_interrupt_thread(move || {
+            let now = link_status();
+            if now == before {
+                // SAFETY: the device exists; its owner has stopped polling it and waits for us.
+                unsafe {
+                    sys::rte_eth_dev_stop(id);
+                    sys::rte_eth_dev_close(id);
+                }
+            }
+            now
+        });
+        match step {
+            None => return false,
+            Some(now) if now == before => return true,
+            Some(now) => before = now,
+        }
+    }
+    false
+}
+
+/// What tells of frames at the receive queue of a started device; none if its driver has no interrupts.
+fn rx_event(id: u16) -> Option<RxEvent> {
+    // SAFETY: no pointers are passed; a port that does not exist is refused.
+    let fd = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(id, 0) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: the driver keeps it open as long as the device is started, and that is longer than this call.
+    RxEvent::new(unsafe { BorrowedFd::borrow_raw(fd) })
+        .inspect_err(|e| tracing::warn!("frames that arrive while nobody polls will wait: {e}"))
+        .ok()
+}
