@@ -1,13 +1,13 @@
 //! Queue pairs.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::api::cq::Cq;
 use crate::api::pd::Pd;
 use crate::api::srq::Srq;
-use crate::shared::doorbell::Bell;
+use crate::shared::doorbell::{Awaited, Bell};
 use crate::shared::error::{Error, PostError, PostListError, Result};
 use crate::shared::events::Object;
 use crate::shared::numbers::{MAX_INLINE, MAX_SGE, MAX_WR};
@@ -99,7 +99,7 @@ impl Qp {
             recv_cq: init.recv_cq.shared.clone(),
             state: AtomicU8::new(QpState::Idle as u8),
             bell: Bell::default(),
-            awaited: AtomicBool::new(false),
+            awaited: Awaited::default(),
             signal_all: init.signal_all,
             terminate: Mutex::new(None),
             events: device.events.clone(),
@@ -316,13 +316,13 @@ impl Qp {
         }
     }
 
-    /// A receive needs the engine only if it is to be flushed, or if a Send waits for it. Pairs with the fences of
-    /// `set_state` and of the engine when something begins to wait: either this sees that, or the engine sees the receive.
+    /// A receive needs the engine only if it is to be flushed, or if a Send waits for it. The fence of the latter pairs with that of
+    /// `set_state`, too: either this sees the state, or the engine sees the receive.
     #[inline]
     fn ring_for_receives(&self) {
-        fence(Ordering::SeqCst);
+        let awaited = self.shared.awaited.seen_after_post();
         let over = self.shared.state.load(Ordering::Relaxed) > QpState::Rts as u8;
-        if (over || self.shared.awaited.load(Ordering::Relaxed)) && self.shared.bell.ring() {
+        if (over || awaited) && self.shared.bell.ring() {
             self.pd.shared.device.shard.ring(self.shared.qpn);
         }
     }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::api::pd::Pd;
+use crate::shared::doorbell::Awaited;
 use crate::shared::error::{Error, PostError, PostListError, Result};
 use crate::shared::numbers::{MAX_SGE, MAX_WR, Number};
 use crate::shared::queue::RecvQueue;
@@ -96,7 +97,7 @@ impl Srq {
             // Nobody takes anything before the first receive is posted: the event waits for that.
             limit: AtomicU32::new(init.limit),
             events: device.events.clone(),
-            awaited: AtomicBool::new(false),
+            awaited: Awaited::default(),
         });
         Ok(Self { shared, pd: pd.clone() })
     }
@@ -158,12 +159,10 @@ impl Srq {
         outcome
     }
 
-    /// The engine takes receives when messages come, unless messages have come before. Pairs with the engine's fence: either
-    /// this sees that some wait, or the engine sees the receive.
+    /// The engine takes receives when messages come, unless messages have come before.
     #[inline]
     fn ring_if_awaited(&self) {
-        fence(Ordering::SeqCst);
-        if self.shared.awaited.load(Ordering::Relaxed) {
+        if self.shared.awaited.seen_after_post() {
             self.pd.shared.device.shard.ring_receives();
         }
     }

@@ -1,7 +1,7 @@
 //! Which QPs have new work.
 
 use crate::shared::sync::Line;
-use crate::shared::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::shared::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 /// What a slot holds that nobody has rung at.
 const FREE: u32 = u32::MAX;
@@ -30,6 +30,37 @@ impl Bell {
     #[inline]
     pub(crate) fn answer(&self) {
         self.0.swap(false, Ordering::AcqRel);
+    }
+}
+
+/// Whether messages wait for receives that are posted to a queue. Who posts one has the engine look again then.
+#[derive(Default)]
+pub(crate) struct Awaited(AtomicBool);
+
+impl Awaited {
+    /// Engine: messages wait. To be called before looking at the queue once more: either that look finds what was posted,
+    /// or whoever posts it [sees this](Self::seen_after_post).
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Engine: none waits any more.
+    pub(crate) fn clear(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    /// Engine: whether some wait.
+    #[inline]
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Poster, when the receive is in the queue: whether the engine is to look.
+    #[inline]
+    pub(crate) fn seen_after_post(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::Relaxed)
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::cq::CqShared;
-use super::doorbell::Bell;
+use super::doorbell::{Awaited, Bell};
 use super::events::AsyncQueue;
 use super::queue::{RecvQueue, SendQueue};
 use super::scope::Scopes;
@@ -95,7 +95,7 @@ pub(crate) struct QpShared {
     pub(crate) state: AtomicU8,
     pub(crate) bell: Bell,
     /// Sends of the peer wait for receives of the queue pair's own queue: who posts one rings.
-    pub(crate) awaited: AtomicBool,
+    pub(crate) awaited: Awaited,
     /// Every send request is reported.
     pub(crate) signal_all: bool,
     pub(crate) terminate: Mutex<Option<TerminateInfo>>,

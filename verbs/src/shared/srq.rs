@@ -1,8 +1,9 @@
 //! The shared receive queue as engine and application share it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::doorbell::Awaited;
 use super::events::{AsyncEvent, AsyncQueue, Object};
 use super::numbers::Number;
 use super::queue::{RecvQueue, RecvView, WrNumber};
@@ -21,7 +22,7 @@ pub(crate) struct SrqShared {
     pub(crate) limit: AtomicU32,
     pub(crate) events: Arc<AsyncQueue>,
     /// Sends of peers wait for receives: who posts one rings.
-    pub(crate) awaited: AtomicBool,
+    pub(crate) awaited: Awaited,
 }
 
 impl SrqShared {

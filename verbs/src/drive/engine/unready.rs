@@ -16,7 +16,6 @@ use crate::shared::qp::Receives;
 use crate::shared::srq::SrqShared;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 use urnic_tcp::Time;
 
@@ -56,7 +55,7 @@ impl Awaits {
     pub(super) fn yields(&self, receives: &Receives) -> bool {
         match receives {
             Receives::Own(_) => false,
-            Receives::Shared(srq) => self.may && srq.awaited.load(Ordering::Relaxed),
+            Receives::Shared(srq) => self.may && srq.awaited.is_set(),
         }
     }
 
@@ -113,7 +112,7 @@ impl<D: Data> QpCore<D> {
     /// Nothing waits any more. If its stream had stopped, it is still to go on.
     pub(super) fn awaits_nothing(&mut self) {
         self.awaits.since = None;
-        self.shared.awaited.store(false, Ordering::Relaxed);
+        self.shared.awaited.clear();
     }
 }
 
@@ -130,7 +129,7 @@ impl<D: Data> Core<D> {
         self.unready.waited += 1;
         match &core.shared.recv {
             Receives::Own(_) => {
-                core.shared.awaited.store(true, Ordering::SeqCst);
+                core.shared.awaited.set();
                 self.unready.posted.push(endpoint);
             }
             Receives::Shared(srq) => {
@@ -139,7 +138,7 @@ impl<D: Data> Core<D> {
                     waiting: VecDeque::new(),
                     clear_at: CLEAR_AT,
                 });
-                srq.awaited.store(true, Ordering::SeqCst);
+                srq.awaited.set();
                 if queue.waiting.len() >= queue.clear_at {
                     queue.waiting.retain(|id| self.endpoints.find(*id).is_some());
                     queue.clear_at = (2 * queue.waiting.len()).max(CLEAR_AT);
@@ -148,8 +147,6 @@ impl<D: Data> Core<D> {
                 self.unready.shared_posted = true;
             }
         }
-        // Pairs with that of whoever posts: it rings, or the next pass sees what it has posted.
-        fence(Ordering::SeqCst);
         self.watch_waiting(index, qp);
     }
 
@@ -292,7 +289,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         if let Some(queue) = self.core.unready.shared.get(&number)
             && queue.waiting.is_empty()
         {
-            queue.srq.awaited.store(false, Ordering::Relaxed);
+            queue.srq.awaited.clear();
             self.core.unready.shared.remove(&number);
         }
     }

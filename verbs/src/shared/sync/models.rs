@@ -4,7 +4,7 @@
 use loom::sync::Arc;
 
 use super::{SpinLock, thread};
-use crate::shared::doorbell::{Bell, Doorbells};
+use crate::shared::doorbell::{Awaited, Bell, Doorbells};
 use crate::shared::queue::Ring;
 
 /// The model checker, with a bound on involuntary changes of thread that keeps it in seconds.
@@ -102,5 +102,31 @@ fn no_post_is_left_behind() {
         pass();
         poster.join().unwrap();
         assert_eq!(pass(), [2, 1]);
+    });
+}
+
+/// A poster of receives, and an engine that finds none when a message comes: it looks once more, or is told to.
+#[test]
+fn no_message_waits_for_a_receive_that_is_there() {
+    explore(|| {
+        let doorbells = Arc::new(Doorbells::new(1));
+        let queue = Arc::new((Ring::new(2), Awaited::default()));
+        let poster = {
+            let (doorbells, queue) = (doorbells.clone(), queue.clone());
+            thread::spawn(move || {
+                assert!(queue.0.push(0, 7));
+                if queue.1.seen_after_post() {
+                    doorbells.ring_receives();
+                }
+            })
+        };
+        let mut found = queue.0.peek(0).is_some();
+        if !found {
+            queue.1.set();
+            found = queue.0.peek(0).is_some();
+        }
+        poster.join().unwrap();
+        found |= doorbells.take_receives() && queue.0.peek(0).is_some();
+        assert!(found);
     });
 }
