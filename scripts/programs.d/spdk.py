@@ -37,7 +37,8 @@ class Spdk:
         raise Skipped(f"SPDK was built without {name}")
 
     def start(self, name, arguments, memory="-s"):
-        words = [self.program(name), *(arguments.split() if isinstance(arguments, str) else arguments), memory, str(MEMORY)]
+        words = [self.program(name), *(arguments.split() if isinstance(arguments, str) else arguments)]
+        words += [memory, str(MEMORY)] if memory else []
         return self.field.start(words, environment=self.environment)
 
     def rpc(self, words, good=True):
@@ -47,11 +48,11 @@ class Spdk:
             raise Failed(f"rpc.py {words}: {done.stderr}{done.stdout}")
         return done.returncode == 0
 
-    def serve(self, cores="0x1"):
+    def serve(self, cores="0x1", memory="-s"):
         """Starts a target with a disk in memory, by its own defaults."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.socket)
-        target = self.start("nvmf_tgt", f"-m {cores} -r {self.socket}")
+        target = self.start("nvmf_tgt", f"-m {cores} -r {self.socket}", memory)
         target.wait_for(lambda: os.path.exists(self.socket) and self.rpc("spdk_get_version", False), "takes orders")
         for words in (
             "nvmf_create_transport -t RDMA",
@@ -95,14 +96,18 @@ def performance(field, long):
     target.stop()
 
 
-@case("SPDK: two reactors; 16 queue pairs")
-def reactors(field, _long):
+@case("SPDK: two reactors; 16 queue pairs (--long: 64); memory that grows")
+def reactors(field, long):
     spdk = Spdk(field)
     target = spdk.serve("0x3")
     spdk.measured(32, 4096, WORK["mixed"])
     target.stop()
     target = spdk.serve()
-    spdk.measured(16, 4096, WORK["mixed"], 1, "-P 16")
+    # Of each it takes leave for a second.
+    spdk.measured(16, 4096, WORK["mixed"], 1, "-P 64" if long else "-P 16")
+    target.stop()
+    target = spdk.serve(memory=None)
+    spdk.measured(64, 65536, WORK["mixed"])
     target.stop()
 
 

@@ -50,9 +50,7 @@ fn setting(options: &Options, count: usize) -> Setting {
 }
 
 fn drain(events: &AsyncEvents) -> Vec<AsyncEvent> {
-    std::iter::from_fn(|| events.poll())
-        .filter(|event| !matches!(event, AsyncEvent::CommunicationEstablished { .. }))
-        .collect()
+    std::iter::from_fn(|| events.poll()).collect()
 }
 
 /// Many queue pairs on several completion queues share the receives; each gets its own messages, whole and in order,

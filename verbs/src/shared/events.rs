@@ -69,7 +69,6 @@ impl fmt::Display for QpFault {
 /// | [`QpFatal`](Self::QpFatal) | `IBV_EVENT_QP_FATAL` |
 /// | [`QpRequestError`](Self::QpRequestError) | `IBV_EVENT_QP_REQ_ERR` |
 /// | [`QpAccessError`](Self::QpAccessError) | `IBV_EVENT_QP_ACCESS_ERR` |
-/// | [`CommunicationEstablished`](Self::CommunicationEstablished) | `IBV_EVENT_COMM_EST` |
 /// | [`SendQueueDrained`](Self::SendQueueDrained) | `IBV_EVENT_SQ_DRAINED` |
 /// | [`LastWqeReached`](Self::LastWqeReached) | `IBV_EVENT_QP_LAST_WQE_REACHED` |
 /// | [`CqError`](Self::CqError) | `IBV_EVENT_CQ_ERR` |
@@ -90,11 +89,6 @@ pub enum AsyncEvent {
     QpRequestError(QpFault),
     /// The peer tried to access memory that it may not access.
     QpAccessError(QpFault),
-    /// The connection's first FPDU has arrived, at the side that accepted it: from now on it may send (MPA-70).
-    CommunicationEstablished {
-        /// The queue pair.
-        qpn: u32,
-    },
     /// All send requests posted before [`Qp::drain`](crate::Qp::drain) are done.
     SendQueueDrained {
         /// The queue pair.
@@ -139,7 +133,6 @@ impl AsyncEvent {
             Self::QpFatal(QpFault { qpn, .. })
             | Self::QpRequestError(QpFault { qpn, .. })
             | Self::QpAccessError(QpFault { qpn, .. })
-            | Self::CommunicationEstablished { qpn }
             | Self::SendQueueDrained { qpn }
             | Self::LastWqeReached { qpn } => Object::Qp(qpn),
             Self::CqError { cqn } => Object::Cq(cqn),

@@ -23,7 +23,6 @@ pub fn dispatch(event: AsyncEvent) {
         AsyncEvent::QpFatal(fault) => of_qp(fault.qpn, IBV_EVENT_QP_FATAL),
         AsyncEvent::QpRequestError(fault) => of_qp(fault.qpn, IBV_EVENT_QP_REQ_ERR),
         AsyncEvent::QpAccessError(fault) => of_qp(fault.qpn, IBV_EVENT_QP_ACCESS_ERR),
-        AsyncEvent::CommunicationEstablished { qpn } => of_qp(qpn, IBV_EVENT_COMM_EST),
         AsyncEvent::SendQueueDrained { qpn } => of_qp(qpn, IBV_EVENT_SQ_DRAINED),
         AsyncEvent::LastWqeReached { qpn } => of_qp(qpn, IBV_EVENT_QP_LAST_WQE_REACHED),
         AsyncEvent::CqError { cqn } => {

@@ -303,9 +303,6 @@ impl<D: Data> Core<D> {
         let QpSink { reads_answered, ready, terminated, overflow, first, .. } = inbound;
         let (incomplete, unready) = (stream.mid_fpdu(), stream.sends_wait());
         let initiator = tx.initiator;
-        if first && !initiator {
-            shared.events.raise(AsyncEvent::CommunicationEstablished { qpn: shared.qpn });
-        }
         if reads_answered > 0 {
             let own = std::mem::take(&mut tx.rtr_read); // MPAE-34
             tx.reads_answered += reads_answered - u32::from(own);

@@ -20,7 +20,7 @@ fn events_come_in_order_and_the_descriptor_tells_of_them() {
         AsyncEvent::CqError { cqn: 1 },
         AsyncEvent::PortError,
         AsyncEvent::LastWqeReached { qpn: 1 },
-        AsyncEvent::CommunicationEstablished { qpn: 1 },
+        AsyncEvent::SendQueueDrained { qpn: 1 },
         AsyncEvent::SrqLimitReached { srqn: 1 },
     ];
     assert!(!readable(&queue.fd));
@@ -56,7 +56,7 @@ fn an_object_that_is_gone_leaves_no_event() {
     let queue = AsyncQueue::new().unwrap();
     queue.raise(AsyncEvent::LastWqeReached { qpn: 7 });
     queue.raise(AsyncEvent::CqError { cqn: 7 });
-    queue.raise(AsyncEvent::CommunicationEstablished { qpn: 7 });
+    queue.raise(AsyncEvent::SendQueueDrained { qpn: 7 });
     queue.forget(Object::Qp(7));
     queue.forget(Object::Srq(7));
     assert_eq!(queue.take(), Some(AsyncEvent::CqError { cqn: 7 }));
@@ -117,10 +117,10 @@ fn a_queue_pair_takes_its_events_along() {
     let [a, b] = [(); 2].map(|()| pd.create_qp(&init(&cq)).unwrap());
     connect(&device, &a, &b);
     for qp in [&a, &b] {
-        qp.shared.events.raise(AsyncEvent::CommunicationEstablished { qpn: qp.qpn() });
+        qp.shared.events.raise(AsyncEvent::SendQueueDrained { qpn: qp.qpn() });
     }
     drop(a);
     let events = device.async_events();
-    assert_eq!(events.poll(), Some(AsyncEvent::CommunicationEstablished { qpn: b.qpn() }));
+    assert_eq!(events.poll(), Some(AsyncEvent::SendQueueDrained { qpn: b.qpn() }));
     assert_eq!(events.poll(), None);
 }
