@@ -34,6 +34,6 @@ def case(name, needs="", packages="", quick=False):
 
 def load():
     """All cases, in the order of the table."""
-    import stock, hpc, storage, spdk  # noqa: E401, F401
+    import stock, hpc, storage, spdk, others  # noqa: E401, F401
 
     return ALL
