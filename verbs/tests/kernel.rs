@@ -30,19 +30,14 @@ impl Node {
     fn of(config: &Config) -> Self {
         let device = Device::open(config).unwrap();
         let (pd, cq) = (device.alloc_pd(), device.create_cq(64, None).unwrap());
-        let init = QpInit {
-            send_cq: &cq,
-            recv_cq: &cq,
-            max_send_wr: 16,
-            max_recv_wr: 16,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline: 0,
-            signal_all: true,
-        };
-        let qp = pd.create_qp(&init).unwrap();
+        let qp = queue_pair(&pd, &cq);
         let events = device.create_event_channel().unwrap();
         Self { device, pd, cq, qp, events }
+    }
+
+    /// One more.
+    fn queue_pair(&self) -> Qp {
+        queue_pair(&self.pd, &self.cq)
     }
 
     fn event(&self) -> CmEvent {
@@ -59,6 +54,20 @@ impl Node {
         assert_eq!(wc[0].status, WcStatus::Success);
         wc[0]
     }
+}
+
+fn queue_pair(pd: &Pd, cq: &Cq) -> Qp {
+    let init = QpInit {
+        send_cq: cq,
+        recv_cq: cq,
+        max_send_wr: 16,
+        max_recv_wr: 16,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline: 0,
+        signal_all: true,
+    };
+    pd.create_qp(&init).unwrap()
 }
 
 /// Connects the client to a listener of the server, and gives the peer that the server sees.
@@ -99,6 +108,30 @@ fn works(server: &Node, client: &Node) {
     post(SendOp::Send);
     assert_eq!(server.completion().byte_len, LEN as u32);
     assert!(content(&there) == pattern, "what was sent is received");
+}
+
+/// Programs with several connections number them in the order of the Requests, on both sides.
+#[test]
+fn requests_come_in_the_order_of_connects() {
+    const CONNECTIONS: u8 = 24;
+    let (server, client) = (Node::new(), Node::new());
+    let listener = server.events.listen(0, CONNECTIONS.into()).unwrap();
+    let to: SocketAddr = (LOOPBACK, listener.port()).into();
+    for round in 0..20 {
+        let qps: Vec<_> = (0..CONNECTIONS).map(|_| client.queue_pair()).collect();
+        for (i, qp) in (0..).zip(&qps) {
+            let param = ConnParam { private_data: vec![i], ..ConnParam::default() };
+            client.events.connect(qp, to, &param).unwrap();
+        }
+        for i in 0..CONNECTIONS {
+            let CmEvent::ConnectRequest(request) = server.event() else { panic!("no request") };
+            assert_eq!(request.private_data(), [i], "round {round}");
+            request.reject(&[]).unwrap();
+        }
+        for _ in &qps {
+            assert!(matches!(client.event(), CmEvent::Rejected { .. }));
+        }
+    }
 }
 
 #[test]
@@ -416,17 +449,7 @@ fn with_few_descriptors() {
     connect(&server, &client, to);
     let mut hoard: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
     works(&server, &client);
-    let other = client.pd.create_qp(&QpInit {
-        send_cq: &client.cq,
-        recv_cq: &client.cq,
-        max_send_wr: 1,
-        max_recv_wr: 1,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        max_inline: 0,
-        signal_all: true,
-    });
-    let other = other.unwrap();
+    let other = client.queue_pair();
     let refused = client.events.connect(&other, to, &ConnParam::default()).err().map(|e| e.to_string());
     assert!(refused.as_ref().is_some_and(|words| words.contains("ulimit -n")), "{refused:?}");
     // One for our end of the next connection, and none for its end at the listener, until there are more.

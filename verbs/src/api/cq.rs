@@ -21,6 +21,10 @@ pub use batch::{Completion, Completions};
 /// may be slow but never stuck.
 const IDLE_POLLS: u32 = 256;
 
+/// Polls that take what the engine has completed before it is driven again. An application that drives it with each poll may
+/// get completions faster than it takes them, and hears of them later and later.
+const POLLS_AHEAD: u8 = 8;
+
 /// Pauses between polls that find nothing, some 0.1 us. A round trip over virtio takes 5 % longer without any.
 const IDLE_PAUSES: u32 = 4;
 
@@ -43,15 +47,22 @@ pub struct Cq {
 }
 
 impl Cq {
-    /// Moves up to `out.len()` completions into `out` and returns how many. Drives the engine unless
-    /// its own thread is dedicated to that.
+    /// Moves up to `out.len()` completions into `out` and returns how many. Drives the engine first, unless its own thread is
+    /// dedicated to that, or the last poll has left completions.
     pub fn poll(&self, out: &mut [Wc]) -> usize {
+        let ahead = self.shared.ahead();
+        if ahead > 0 {
+            let taken = self.shared.take(&mut self.shared.poller.lock(), out, ahead - 1);
+            if taken > 0 {
+                return taken;
+            }
+        }
         let pass = self.drive();
         if pass == Polled::Skipped && is_quiet() && still_quiet() {
             return 0;
         }
         let mut poller = self.shared.poller.lock();
-        let taken = self.shared.take(&mut poller, out);
+        let taken = self.shared.take(&mut poller, out, POLLS_AHEAD);
         self.pace(poller, taken > 0, pass);
         taken
     }

@@ -64,6 +64,8 @@ pub(crate) struct CqShared {
     pub(crate) announced: AtomicBool,
     overflowed: AtomicBool,
     pub(crate) poller: SpinLock<Poller>,
+    /// So many polls may take completions without driving the engine first: the last one has left some.
+    ahead: AtomicU8,
     channel: Option<Arc<ChannelShared>>,
     events: Arc<AsyncQueue>,
     itself: Weak<CqShared>,
@@ -98,6 +100,7 @@ impl CqShared {
             announced: AtomicBool::new(false),
             overflowed: AtomicBool::new(false),
             poller: SpinLock::default(),
+            ahead: AtomicU8::new(0),
             channel,
             events,
             itself: itself.clone(),
@@ -190,19 +193,31 @@ impl CqShared {
         Ok(std::mem::replace(lane, fresh))
     }
 
-    /// Takes what is there, without driving the engine.
-    pub(crate) fn take(&self, poller: &mut SpinGuard<'_, Poller>, out: &mut [Wc]) -> usize {
-        let ring = &self.polled(poller).ring;
+    /// How many polls may take completions before the engine is driven again.
+    #[inline]
+    pub(crate) fn ahead(&self) -> u8 {
+        self.ahead.load(Ordering::Relaxed)
+    }
+
+    /// Takes what is there, without driving the engine. If there is more, the next `ahead` polls may do so, too.
+    pub(crate) fn take(&self, poller: &mut SpinGuard<'_, Poller>, out: &mut [Wc], ahead: u8) -> usize {
+        let (first, ring) = (poller.tail, &self.polled(poller).ring);
         let mut taken = 0;
         while let Some(slot) = out.get_mut(taken) {
-            let Some(wc) = ring.peek(poller.tail.wrapping_add(taken as u32)) else { break };
+            let Some(wc) = ring.peek(first.wrapping_add(taken as u32)) else { break };
             *slot = *wc;
             taken += 1;
         }
+        let tail = first.wrapping_add(taken as u32);
+        let mut more = false;
         if taken > 0 {
-            let tail = poller.tail.wrapping_add(taken as u32);
             ring.release(tail.wrapping_sub(1));
+            more = taken == out.len() && ring.peek(tail).is_some();
             poller.tail = tail;
+        }
+        let ahead = if more { ahead } else { 0 };
+        if self.ahead() != ahead {
+            self.ahead.store(ahead, Ordering::Relaxed);
         }
         taken
     }

@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use urnic_config::Progress;
 
-use super::{CqInit, CqShared};
+use super::{CqInit, CqShared, POLLS_AHEAD};
 use crate::api::fake;
 use crate::shared::cq::CqOverflow;
 use crate::shared::wc::{Wc, WcFlags, WcStatus};
@@ -29,6 +29,29 @@ fn completions_come_out_in_order_and_overflow_is_told() {
     assert_eq!(cq.poll(&mut out), 2);
     assert_eq!([out[0].wr_id, out[1].wr_id], [3, 5]);
     assert_eq!(cq.poll(&mut []), 0);
+}
+
+/// Who drives the engine with each poll must not get completions faster than it takes them.
+#[test]
+fn polls_that_leave_completions_drive_the_engine_seldom() {
+    let (device, knobs) = fake::device(Progress::Inline);
+    let cq = device.create_cq(256, None).unwrap();
+    let passes = || knobs.passes.load(Ordering::SeqCst);
+    let mut out = [Wc::default(); 4];
+    (0..10).for_each(|i| cq.shared.push(wc(i)).unwrap());
+    let before = passes();
+    assert_eq!(cq.poll(&mut out), 4);
+    assert_eq!(passes(), before + 1);
+    assert_eq!([cq.poll(&mut out), cq.poll(&mut out)], [4, 2]);
+    assert_eq!(passes(), before + 1, "what was left is taken first");
+    assert_eq!(cq.poll(&mut out), 0);
+    assert_eq!(passes(), before + 2);
+    // However many there are, the engine gets on.
+    (0..256).for_each(|i| cq.shared.push(wc(i)).unwrap());
+    let before = passes();
+    (0..64).for_each(|_| assert_eq!(cq.poll(&mut out), 4));
+    let driven = passes() - before;
+    assert_eq!(driven, 64_u64.div_ceil(u64::from(POLLS_AHEAD) + 1));
 }
 
 #[test]

@@ -23,8 +23,9 @@ use urnic_tcp::{ConnId, Time};
 const QUANTUM_SEGMENTS: usize = 16;
 /// ... after so many while nobody does: longer bursts cost the link less ...
 const ALONE_SEGMENTS: usize = 64;
-/// ... but no more octets than these, so that what was copied is still in the cache when the link sends it ...
-const ALONE_OCTETS: usize = 192 << 10;
+/// ... but no more octets than these, so that what was copied is still in the cache when the link sends it, and others do
+/// not fall far behind where segments are large ...
+const QUANTUM_OCTETS: usize = 192 << 10;
 /// ... or after this many FPDUs.
 const QUANTUM_FPDUS: usize = 128;
 
@@ -323,11 +324,12 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let first_words = !qp.tx.spoken && qp.tx.initiator;
         let emss = self.transport.segment(conn);
         let marked = stream.tx_markers().is_some();
-        let quantum = match share {
-            None if self.core.ready.is_empty() => ALONE_OCTETS.min(ALONE_SEGMENTS * emss),
-            None => QUANTUM_SEGMENTS * emss,
-            Some(share) => share.min(QUANTUM_SEGMENTS) * emss,
+        let segments = match share {
+            None if self.core.ready.is_empty() => ALONE_SEGMENTS,
+            None => QUANTUM_SEGMENTS,
+            Some(share) => share.min(QUANTUM_SEGMENTS),
         };
+        let quantum = QUANTUM_OCTETS.min(segments * emss);
         let mut turn = Segments {
             emss,
             marked,

@@ -44,13 +44,17 @@ use watch::WATCH;
 
 /// Octets that are read at once.
 const READ: usize = 256 << 10;
-/// Connections that are read without asking.
+/// The same while other connections wait for their turn: all that have so much get the same.
+const SHARE: usize = 64 << 10;
+/// Connections that are read without asking: those that were read last, if they had less than so many octets. One that
+/// has more waits for its turn like all others.
 const HOT: usize = 2;
-/// Passes for which the others are asked about once, while there are such.
+const BULK: usize = 16 << 10;
+/// Passes for which the others are asked about once, while there are such, nothing is heard of the others, and passes are
+/// short: after a [`SHARE`] of octets they are asked about, too.
 const LOOK_EVERY: u32 = 16;
-/// Connections and listeners that have their turn in one pass, and reads of one of them.
+/// Connections and listeners that have their turn in one pass.
 const TURNS: usize = 32;
-const READS: usize = 4;
 /// Connections that are taken from a listener in one turn.
 const ACCEPTS: usize = 16;
 /// How long a listener rests when there is no descriptor for what comes in.
@@ -67,6 +71,9 @@ pub struct OverKernel {
     ready: VecDeque<Token>,
     /// Those that were heard of last, the last first.
     hot: ArrayVec<ConnId, HOT>,
+    /// The kernel told of something when it was asked last, and how many octets had come and gone then.
+    heard: bool,
+    looked_at: u64,
     /// What the engine hears in the next pass.
     news: VecDeque<(ConnId, u64, CloseReason)>,
     /// Those of which the kernel has taken octets since the engine heard of that.
@@ -170,6 +177,8 @@ impl OverKernel {
             places: Slab::new(),
             ready: VecDeque::new(),
             hot: ArrayVec::new(),
+            heard: false,
+            looked_at: 0,
             news: VecDeque::new(),
             taken: Vec::new(),
             watched: Vec::new(),
@@ -494,8 +503,10 @@ impl Transport for OverKernel {
                 Some(_) => any |= self.read(conn, events),
             }
         }
-        if self.hot.is_empty() || self.passes.is_multiple_of(LOOK_EVERY) {
-            self.look();
+        let moved = self.counters.octets_in + self.counters.octets_out;
+        let busy = self.heard || moved - self.looked_at >= SHARE as u64;
+        if busy || self.hot.is_empty() || self.passes.is_multiple_of(LOOK_EVERY) {
+            (self.heard, self.looked_at) = (self.look(), moved);
         }
         for _ in 0..self.ready.len().min(TURNS) {
             any |= match self.ready.pop_front() {

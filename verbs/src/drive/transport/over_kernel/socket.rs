@@ -14,6 +14,9 @@ use super::info::TcpInfo;
 /// Octets that the kernel keeps unsent, at most: what is posted later than them need not wait behind more.
 const NOT_SENT_MAX: u32 = 256 << 10;
 
+/// Octets that a peer may send ahead, at least, once it has sent much.
+const WINDOW: libc::c_int = 1 << 20;
+
 /// A socket; dropping it closes it.
 pub(super) struct Socket {
     fd: Descriptor,
@@ -123,12 +126,7 @@ impl Socket {
         let _ = options.set_linger(None);
         let _ = options.set_tcp_cork(false);
         let _ = options.set_tcp_user_timeout(None);
-        let one: libc::c_int = 1;
-        // SAFETY: one number, of the length that we say.
-        unsafe {
-            let len = size_of::<libc::c_int>() as libc::socklen_t;
-            libc::setsockopt(self.raw(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const one).cast(), len);
-        }
+        self.set_low_mark(1);
         let _ = self.tune();
     }
 
@@ -150,6 +148,29 @@ impl Socket {
         let wanted = 2 * (self.outstanding() + octets);
         if options.send_buffer_size().is_ok_and(|size| size < wanted) {
             let _ = options.set_send_buffer_size(wanted);
+        }
+    }
+
+    /// Opens the window by so much at once. The kernel does that by itself as it sees how much is read in a round trip, but
+    /// hardly begins with that where one segment fills its first window (loopback: segments of 64 KiB). A mark so high makes
+    /// the buffer large enough for it, and leaves it growing, which a size that is set does not (Linux 4.18 and later).
+    pub(super) fn open_window(&self) {
+        self.set_low_mark(WINDOW);
+        self.set_low_mark(1);
+    }
+
+    /// Sets how many octets there must be for the socket to count as readable.
+    fn set_low_mark(&self, octets: libc::c_int) {
+        // SAFETY: one number, of the length that we say.
+        unsafe {
+            let len = size_of::<libc::c_int>() as libc::socklen_t;
+            libc::setsockopt(
+                self.raw(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVLOWAT,
+                (&raw const octets).cast(),
+                len,
+            );
         }
     }
 

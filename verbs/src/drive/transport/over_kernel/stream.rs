@@ -26,6 +26,10 @@ pub(super) struct Stream {
     pub(super) from: Option<SocketAddr>,
     /// It does not stand yet.
     pub(super) connecting: bool,
+    /// How many had been accepted when it was, until something was read of it.
+    pub(super) newcomer: Option<u64>,
+    /// Its window was opened, as it sends much.
+    pub(super) wide: bool,
     pub(super) queue: Queue,
     /// Octets that the kernel has, of which the engine has not heard.
     pub(super) untold: u64,
@@ -63,6 +67,8 @@ impl Stream {
             peer,
             from: None,
             connecting: false,
+            newcomer: None,
+            wide: false,
             queue: Queue::default(),
             untold: 0,
             blocked: false,

@@ -8,13 +8,39 @@ use urnic_tcp::{BindId, CloseReason, ConnId, Time};
 use super::poll::Ready;
 use super::socket::{Accepted, Read};
 use super::stream::{Received, reason};
-use super::{ACCEPTS, OverKernel, READS, REST, Token};
+use super::{ACCEPTS, BULK, OverKernel, REST, SHARE, Token};
 use crate::drive::transport::Events;
 
 impl OverKernel {
-    /// Asks the kernel who has something to do.
-    pub(super) fn look(&mut self) {
+    /// Asks the kernel who has something to do. False: nobody.
+    pub(super) fn look(&mut self) -> bool {
+        let waiting = self.ready.len();
+        let (mut newcomers, mut overtaken) = (0, false);
+        let mut heard = self.ask(&mut newcomers, &mut overtaken);
+        if overtaken {
+            heard |= self.ask(&mut newcomers, &mut overtaken);
+        }
+        // The kernel tells of a new socket's room for writing first, and thereby of the latest before those whose Requests have
+        // come meanwhile. Programs number their connections in the order of the Requests, on both sides.
+        if newcomers > 1 {
+            let streams = &self.streams;
+            let order = |token: &Token| match *token {
+                Token::Stream(conn) => {
+                    let stream = streams.find(conn.into()).and_then(|index| streams.get(index));
+                    stream.and_then(|stream| stream.newcomer)
+                }
+                Token::Place(_) => None,
+            };
+            self.ready.make_contiguous()[waiting..].sort_by_key(order);
+        }
+        heard
+    }
+
+    /// Asks once. Adds how many newcomers have something to read, and says whether one of them may have overtaken another: its
+    /// octets came while the kernel was telling of that one, which had none yet.
+    fn ask(&mut self, newcomers: &mut usize, overtaken: &mut bool) -> bool {
         let (streams, places, ready) = (&mut self.streams, &mut self.places, &mut self.ready);
+        let mut silent = false;
         self.poll.look(|Ready { token, readable, writable, ended }| {
             let token = Token::unpack(token);
             let listed = match token {
@@ -23,9 +49,14 @@ impl OverKernel {
                     let Some(stream) = streams.get_mut(index) else { return };
                     stream.readable |= readable;
                     stream.ends |= ended;
-                    let matters = readable || writable && (stream.blocked || stream.connecting);
-                    if writable {
-                        stream.blocked = false;
+                    // Room to write matters only to those that had none.
+                    let lacked = writable && (stream.blocked || stream.connecting);
+                    stream.blocked &= !writable;
+                    let matters = lacked || (stream.readable && !stream.stopped);
+                    if stream.newcomer.is_some() {
+                        *newcomers += usize::from(matters);
+                        *overtaken |= matters && silent;
+                        silent |= !matters;
                     }
                     if !matters {
                         return;
@@ -34,14 +65,14 @@ impl OverKernel {
                 }
                 Token::Place(bound) => {
                     let Some(index) = places.find(bound.into()) else { return };
-                    let Some(place) = places.get_mut(index).filter(|place| place.listens) else { return };
+                    let Some(place) = places.get_mut(index) else { return };
                     &mut place.listed
                 }
             };
             if !std::mem::replace(listed, true) {
                 ready.push_back(token);
             }
-        });
+        })
     }
 
     /// A connection's turn. True if something came of it.
@@ -79,79 +110,81 @@ impl OverKernel {
         stream.measure();
         let tag = stream.tag;
         self.counters.connected += 1;
-        self.warm(conn);
+        self.warm(conn, 0);
         events.connected(conn, tag);
         true
     }
 
-    /// A connection was heard of last.
+    /// A connection was heard of last, by so many octets.
     #[inline]
-    pub(super) fn warm(&mut self, conn: ConnId) {
-        if self.hot.first() == Some(&conn) {
+    pub(super) fn warm(&mut self, conn: ConnId, octets: usize) {
+        let bulk = octets >= BULK;
+        if !bulk && self.hot.first() == Some(&conn) {
             return;
         }
         self.hot.retain(|other| *other != conn);
+        if bulk {
+            return;
+        }
         if self.hot.is_full() {
             self.hot.pop();
         }
         self.hot.insert(0, conn);
     }
 
-    /// Reads what has arrived and gives it to the engine. True: something had.
+    /// Reads what has arrived, as much as its turn takes, and gives it to the engine. True: something had.
     #[inline]
     pub(super) fn read(&mut self, conn: ConnId, events: &mut impl Events<Received>) -> bool {
-        let mut any = false;
-        for _ in 0..READS {
-            // What was read before may be held; then that buffer is gone.
-            if Arc::get_mut(&mut self.buffer).is_none() {
-                self.buffer = vec![0; self.buffer.len()].into();
+        // What was read before may be held; then that buffer is gone.
+        if Arc::get_mut(&mut self.buffer).is_none() {
+            self.buffer = vec![0; self.buffer.len()].into();
+        }
+        let Some(index) = self.streams.find(conn.into()) else { return false };
+        let (Some(stream), Some(buffer)) = (self.streams.get_mut(index), Arc::get_mut(&mut self.buffer))
+        else {
+            return false;
+        };
+        let most = if self.ready.is_empty() { buffer.len() } else { buffer.len().min(SHARE) };
+        let outcome = stream.socket.receive(&mut buffer[..most]);
+        match outcome {
+            Ok(Read::Octets(n)) => {
+                stream.newcomer = None;
+                if n >= BULK && !std::mem::replace(&mut stream.wide, true) {
+                    stream.socket.open_window();
+                }
+                // What comes after this, the kernel tells of.
+                stream.readable = stream.ends || n == most;
+                let (tag, more) = (stream.tag, stream.readable);
+                self.counters.reads += 1;
+                self.counters.octets_in += n as u64;
+                self.warm(conn, n);
+                if let Some(rest) = events.data(conn, tag, Received::new(&self.buffer, n)) {
+                    let rest = rest.copied();
+                    if let Some(stream) = self.stream_mut(conn) {
+                        (stream.stopped, stream.waiting) = (true, Some(rest));
+                    }
+                } else if more {
+                    self.list(conn);
+                }
+                true
             }
-            let Some(index) = self.streams.find(conn.into()) else { return any };
-            let (Some(stream), Some(buffer)) = (self.streams.get_mut(index), Arc::get_mut(&mut self.buffer))
-            else {
-                return any;
-            };
-            let outcome = stream.socket.receive(buffer);
-            match outcome {
-                Ok(Read::Octets(n)) => {
-                    any = true;
-                    stream.readable = stream.ends || n == buffer.len();
-                    let tag = stream.tag;
-                    self.counters.reads += 1;
-                    self.counters.octets_in += n as u64;
-                    self.warm(conn);
-                    if let Some(rest) = events.data(conn, tag, Received::new(&self.buffer, n)) {
-                        let rest = rest.copied();
-                        if let Some(stream) = self.stream_mut(conn) {
-                            (stream.stopped, stream.waiting) = (true, Some(rest));
-                        }
-                        return true;
-                    }
-                    if !self.stream(conn).is_some_and(|stream| stream.readable) {
-                        return true;
-                    }
+            Ok(Read::Nothing) => {
+                stream.readable = false;
+                if let Some(why) = stream.failure {
+                    self.lost(conn, why, events);
                 }
-                Ok(Read::Nothing) => {
-                    stream.readable = false;
-                    if let Some(why) = stream.failure {
-                        self.lost(conn, why, events);
-                    }
-                    return any;
-                }
-                Ok(Read::End) => {
-                    self.heard_end(conn, events);
-                    return true;
-                }
-                Err(error) => {
-                    let why = self.stream(conn).and_then(|stream| stream.failure);
-                    self.lost(conn, why.unwrap_or_else(|| reason(&error)), events);
-                    return true;
-                }
+                false
+            }
+            Ok(Read::End) => {
+                self.heard_end(conn, events);
+                true
+            }
+            Err(error) => {
+                let why = stream.failure;
+                self.lost(conn, why.unwrap_or_else(|| reason(&error)), events);
+                true
             }
         }
-        // Others first; there is more.
-        self.list(conn);
-        any
     }
 
     /// A connection is gone, and all that had arrived was read.
@@ -199,8 +232,10 @@ impl OverKernel {
                     self.counters.accepted += 1;
                     let tag = events.incoming(bound, conn, peer);
                     let patience = self.patience;
+                    let accepted = self.counters.accepted;
                     if let Some(stream) = self.stream_mut(conn) {
                         stream.tag = tag;
+                        stream.newcomer = Some(accepted);
                         stream.measure();
                         let _ = stream.socket.set_keepalive(patience.keepalive);
                     }
