@@ -96,6 +96,12 @@ fn many_queue_pairs_share_receives() {
     }
 }
 
+/// Runs until the first octet of a message has been placed in `inbox`.
+fn until_begun(simulation: &mut Simulation, inbox: &Mr) {
+    let limit = simulation.now() + std::time::Duration::from_secs(1);
+    assert!(simulation.run(limit, || inbox.load_u8(0).unwrap() != 0));
+}
+
 /// The receive that a message took when it began stays with it, while those of other queue pairs overtake.
 #[test]
 fn receives_are_taken_when_messages_begin() {
@@ -108,9 +114,9 @@ fn receives_are_taken_when_messages_begin() {
         srq.post_recv(&RecvWr { wr_id: 2 + i, sges: &[Sge::of(&inbox, long as u64 + i, 1)] }).unwrap();
     }
     let source = clients[0].pd.alloc_mr(long, Access::empty()).unwrap();
+    source.write_at(0, b"!").unwrap();
     clients[0].post(1, SendOp::Send, &[Sge::of(&source, 0, long as u32)]);
-    let some = simulation.now() + std::time::Duration::from_micros(200);
-    simulation.run(some, || false);
+    until_begun(&mut simulation, &inbox);
     for _ in 0..2 {
         let small = clients[1].pd.alloc_mr(1, Access::empty()).unwrap();
         clients[1].post(2, SendOp::Send, &[Sge::of(&small, 0, 1)]);
@@ -153,10 +159,10 @@ fn only_what_was_taken_is_flushed() {
             srq.post_recv(&RecvWr { wr_id: i, sges: &[Sge::of(&inbox, 0, 1 << 20)] }).unwrap();
         }
         let source = clients[0].pd.alloc_mr(1 << 20, Access::empty()).unwrap();
+        source.write_at(0, b"!").unwrap();
         if taken {
             clients[0].post(1, SendOp::Send, &[Sge::of(&source, 0, 1 << 20)]);
-            let some = simulation.now() + std::time::Duration::from_micros(50);
-            simulation.run(some, || false);
+            until_begun(&mut simulation, &inbox);
         }
         let events = simulation.device(0).async_events();
         assert_eq!(drain(&events), []);
