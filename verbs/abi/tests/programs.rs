@@ -93,7 +93,8 @@ fn run_for(name: &str, arguments: &[&str], watched: Watched, patience: u32, log:
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", &patience.to_string()]);
     if matches!(watched, Watched::Memcheck | Watched::Touches) {
-        command.args(["valgrind", "--quiet", "--error-exitcode=9", "--num-callers=40"]);
+        // One thread runs at a time there: without fairness one that spins may keep the engine's away for minutes.
+        command.args(["valgrind", "--quiet", "--fair-sched=yes", "--error-exitcode=9", "--num-callers=40"]);
     }
     if watched == Watched::Memcheck {
         command.args(["--leak-check=full", "--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]);

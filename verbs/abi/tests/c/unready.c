@@ -44,7 +44,7 @@ static void without_a_receive(int end, int retry)
 	say(&l, 1 - end, message);
 	if (retry) {
 		say(&l, 1 - end, write);
-		/* The Write behind the Send is placed, and then the Send waits. */
+		/* The Write behind the Send is placed, and then the Send waits. A poll with room for none drives the engine. */
 		while (((volatile char *)l.memory[end])[6] != 'n')
 			ibv_poll_cq(l.cq[end], 0, NULL);
 		struct ibv_qp_attr attr;
