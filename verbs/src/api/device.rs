@@ -16,7 +16,7 @@ use crate::api::inspect::Inspector;
 use crate::api::neighbours::Neighbours;
 use crate::api::pd::{Pd, PdShared};
 use crate::drive::clock::Clock;
-use crate::drive::engine::{Engine, MpaConfig};
+use crate::drive::engine::{Berth, Engine, MpaConfig};
 use crate::drive::open::{choose_kernel, secret};
 use crate::drive::shard::{EngineAttr, EngineOps, Shard, Ties, linger_at_exit};
 use crate::drive::transport::Transport;
@@ -26,6 +26,7 @@ use crate::shared::cm::EventSink;
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::cq::{CqShared, check_depth};
 use crate::shared::doorbell::Doorbells;
+use crate::shared::engines::Commons;
 use crate::shared::error::{Error, Result};
 use crate::shared::events::{AsyncQueue, AsyncSink};
 use crate::shared::memory::{Allocate, PageAllocator, Regions};
@@ -38,6 +39,7 @@ use crate::shared::scope::Scope;
 /// What all objects of a device share.
 pub(crate) struct DeviceShared {
     pub(crate) shard: Arc<Shard>,
+    pub(crate) commons: Arc<Commons>,
     pub(crate) events: Arc<AsyncQueue>,
     clock: DeviceClock,
     pub(crate) memory: Arc<dyn Allocate>,
@@ -204,7 +206,8 @@ impl Device {
             ord: mpa.ord,
             counters: Vec::new(),
         };
-        let engine = Engine::new(transport, clock, secret()?, mpa, doorbells.clone(), attributes)?;
+        let berth = Berth::alone(doorbells.clone())?;
+        let engine = Engine::new(transport, clock, secret()?, mpa, berth, attributes);
         let core = config.engine.cores.first().copied();
         Self::from_engine(Box::new(engine), doorbells, Arc::new(PageAllocator), config.engine.progress, core)
     }
@@ -231,7 +234,8 @@ impl Device {
             inspector,
             neighbours: matches!(world, World::Host).then(Neighbours::default),
             shard,
-            events: ties.events,
+            events: ties.commons.events.clone(),
+            commons: ties.commons,
             clock: ties.clock,
             memory,
             qpns: Numbers::new(MAX_QPS),

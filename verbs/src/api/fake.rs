@@ -20,8 +20,9 @@ use crate::shared::cm::{
 };
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::doorbell::Doorbells;
+use crate::shared::engines::Commons;
 use crate::shared::error::{Error, Result};
-use crate::shared::events::{AsyncEvent, AsyncQueue};
+use crate::shared::events::AsyncEvent;
 use crate::shared::memory::{MrTable, PageAllocator};
 use crate::shared::numbers::MAX_QPS;
 use crate::shared::qp::{QpConnection, QpShared, QpState, Receives};
@@ -63,7 +64,7 @@ struct FakeQp {
 pub(crate) struct FakeEngine {
     knobs: Arc<Knobs>,
     doorbells: Arc<Doorbells>,
-    async_queue: Arc<AsyncQueue>,
+    commons: Arc<Commons>,
     table: MrTable,
     qps: HashMap<u32, FakeQp>,
     ready: VecDeque<u32>,
@@ -90,7 +91,7 @@ impl FakeEngine {
         Self {
             knobs,
             doorbells,
-            async_queue: AsyncQueue::new().unwrap(),
+            commons: Commons::new().unwrap(),
             table: MrTable::new(7),
             qps: HashMap::new(),
             ready: VecDeque::new(),
@@ -197,7 +198,7 @@ impl EngineOps for FakeEngine {
     fn ties(&self) -> Ties {
         let knobs = self.knobs.clone();
         let clock = Arc::new(move || knobs.passes.load(Ordering::SeqCst));
-        Ties { events: self.async_queue.clone(), clock }
+        Ties { commons: self.commons.clone(), clock }
     }
 
     fn table(&mut self) -> &mut MrTable {
@@ -368,7 +369,7 @@ impl EngineOps for FakeEngine {
         for qpn in self.qps.keys().copied().collect::<Vec<_>>() {
             let _ = self.disconnect(qpn);
         }
-        self.async_queue.raise(AsyncEvent::PortError);
+        self.commons.events.raise(AsyncEvent::PortError);
     }
 
     fn connections(&self) -> Vec<ConnectionAttr> {

@@ -15,7 +15,7 @@
 use crate::api::device::Device;
 
 use crate::drive::clock::Clock;
-use crate::drive::engine::Engine;
+use crate::drive::engine::{Berth, Engine};
 pub use crate::drive::engine::MpaConfig;
 use crate::drive::open::choose_kernel;
 use crate::drive::port::sim::{SimPort, SimWire};
@@ -349,7 +349,8 @@ impl Node {
         let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
         let (port, wire) = port(options);
         let transport = OverPort::new(port, stack, clock.now())?;
-        let engine = Engine::new(transport, clock, seed, mpa, doorbells.clone(), attributes)?;
+        let berth = Berth::alone(doorbells.clone())?;
+        let engine = Engine::new(transport, clock, seed, mpa, berth, attributes);
         let memory = Arc::new(PageAllocator);
         let device = Device::from_engine(Box::new(engine), doorbells, memory, progress, None)?;
         Ok(Node { device, wire: Some(wire) })

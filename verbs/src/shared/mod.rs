@@ -9,6 +9,7 @@ pub(crate) mod connection;
 pub(crate) mod convert;
 pub(crate) mod cq;
 pub(crate) mod doorbell;
+pub(crate) mod engines;
 pub(crate) mod error;
 pub(crate) mod eventfd;
 pub(crate) mod events;

@@ -393,6 +393,6 @@ impl<D: Data> Events<D> for Core<D> {
     }
 
     fn link(&mut self, up: bool) {
-        self.async_queue.raise(if up { AsyncEvent::PortActive } else { AsyncEvent::PortError });
+        self.commons.events.raise(if up { AsyncEvent::PortActive } else { AsyncEvent::PortError });
     }
 }

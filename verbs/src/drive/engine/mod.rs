@@ -37,8 +37,8 @@ use crate::shared::cm::{ConnParam, EventQueue, RequestId};
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::convert::Handover;
 use crate::shared::doorbell::Doorbells;
+use crate::shared::engines::{Commons, EngineNumber};
 use crate::shared::error::{Error, KERNEL_MEMORY};
-use crate::shared::events::AsyncQueue;
 use crate::shared::memory::{MrFault, MrTable};
 use crate::shared::qp::{QpConnection, QpShared, QpState};
 use crate::shared::quiet::deliver;
@@ -126,6 +126,24 @@ impl MpaConfig {
     }
 }
 
+/// An engine's place in its device.
+pub(crate) struct Berth {
+    pub(crate) number: EngineNumber,
+    pub(crate) commons: Arc<Commons>,
+    /// Those of the shard that will drive it.
+    pub(crate) doorbells: Arc<Doorbells>,
+}
+
+impl Berth {
+    /// The place of the only engine of a device.
+    ///
+    /// # Errors
+    /// [`Error::NoDescriptor`].
+    pub(crate) fn alone(doorbells: Arc<Doorbells>) -> Result<Self, Error> {
+        Ok(Self { number: EngineNumber::FIRST, commons: Commons::new()?, doorbells })
+    }
+}
+
 /// An RNIC on a transport.
 pub(crate) struct Engine<T: Transport, C: Clock> {
     transport: T,
@@ -162,7 +180,9 @@ struct Core<D: Data> {
     listeners: HashMap<BindId, Listener>,
     rooms: Rooms,
     alarms: Alarms,
-    async_queue: Arc<AsyncQueue>,
+    /// The number of this engine.
+    number: EngineNumber,
+    commons: Arc<Commons>,
     mpa: MpaConfig,
     /// When `Engine::tend` has something to do, or earlier.
     tend_at: Time,
@@ -263,18 +283,19 @@ fn access_fault(fault: MrFault) -> AccessFault {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// An engine on `transport`; `seed` is secret. `doorbells` are those of the shard that will drive it.
+    /// An engine on `transport`, with `berth` in its device; `seed` is secret.
     pub(crate) fn new(
         transport: T,
         clock: C,
         seed: u64,
         mpa: MpaConfig,
-        doorbells: Arc<Doorbells>,
+        berth: Berth,
         attributes: EngineAttr,
-    ) -> Result<Self, Error> {
+    ) -> Self {
+        let Berth { number, commons, doorbells } = berth;
         let now = clock.now();
         let budget = Budget::new(mpa.incomplete_max, transport.pinnable());
-        Ok(Engine {
+        Engine {
             core: Core {
                 table: MrTable::new(seed),
                 endpoints: Slab::new(),
@@ -286,7 +307,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 listeners: HashMap::new(),
                 rooms: Rooms::new(transport.max_connections()),
                 alarms: Alarms::default(),
-                async_queue: AsyncQueue::new()?,
+                number,
+                commons,
                 mpa,
                 tend_at: Time::MAX,
                 budget,
@@ -306,7 +328,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             advanced: now,
             check_at: now,
             shutdown_at: None,
-        })
+        }
     }
 
     /// Takes the time for a pass. While passes find nothing to do, only some of them look at the clock, and at what it
@@ -494,7 +516,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
 
     fn ties(&self) -> Ties {
         let clock = self.clock.clone();
-        Ties { events: self.core.async_queue.clone(), clock: Arc::new(move || clock.now().0) }
+        Ties { commons: self.core.commons.clone(), clock: Arc::new(move || clock.now().0) }
     }
 
     fn table(&mut self) -> &mut MrTable {

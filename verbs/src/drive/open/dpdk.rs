@@ -2,7 +2,7 @@
 
 use super::{choose_kernel, secret};
 use crate::drive::clock::Clock;
-use crate::drive::engine::{Engine, MpaConfig};
+use crate::drive::engine::{Berth, Engine, MpaConfig};
 use crate::drive::port::dpdk::DpdkPort;
 use crate::drive::shard::{EngineAttr, EngineOps, close_ports};
 use crate::drive::transport::over_port::OverPort;
@@ -129,7 +129,7 @@ pub(super) fn open(
     if !spec.is_memory_link() {
         transport.claim_addresses(&clock)?;
     }
-    let engine = Engine::new(transport, clock, seed, mpa, doorbells, attributes)?;
+    let engine = Engine::new(transport, clock, seed, mpa, Berth::alone(doorbells)?, attributes);
     Ok((Box::new(engine), Arc::new(Arena::new(&eal))))
 }
 

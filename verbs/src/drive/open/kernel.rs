@@ -2,7 +2,7 @@
 
 use super::{choose_kernel, secret};
 use crate::drive::clock::Watch;
-use crate::drive::engine::{Engine, MpaConfig};
+use crate::drive::engine::{Berth, Engine, MpaConfig};
 use crate::drive::shard::{EngineAttr, EngineOps};
 use crate::drive::transport::over_kernel::{OverKernel, host};
 use crate::shared::doorbell::Doorbells;
@@ -43,7 +43,8 @@ pub(super) fn open(
     };
     let mpa = MpaConfig::of(config);
     let attributes = attributes(&config.port.kernel, &mpa)?;
-    let engine = Engine::new(transport, Watch::new(), secret()?, mpa, doorbells, attributes)?;
+    let berth = Berth::alone(doorbells)?;
+    let engine = Engine::new(transport, Watch::new(), secret()?, mpa, berth, attributes);
     let memory: Arc<dyn Allocate> = match config.memory.hugepages {
         Hugepages::Off => Arc::new(PageAllocator),
         wanted => Arc::new(HugepageAllocator::new(wanted == Hugepages::Required)?),

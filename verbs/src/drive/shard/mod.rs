@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::shared::doorbell::Doorbells;
+use crate::shared::engines::{Fellow, PassNumber};
 use crate::shared::error::{Error, Result};
 use crate::shared::eventfd::EventFd;
 use crate::shared::quiet::{self, forked, is_quiet};
@@ -54,6 +55,8 @@ struct Hot {
     owner: AtomicUsize,
     /// Passes run by pollers; written under the lock. The engine's thread sees by it that somebody polls.
     polls: AtomicU32,
+    /// Times that somebody has let go of the engine; written under the lock.
+    passes: AtomicU32,
 }
 
 /// One engine with its lock and its driver.
@@ -296,6 +299,26 @@ impl Shard {
     }
 }
 
+impl Fellow for Shard {
+    fn ring(&self, qpn: u32) {
+        Shard::ring(self, qpn);
+    }
+
+    /// Writes the lock word, without changing it: a pass that begins later takes the lock over from that write, and sees
+    /// with it what was stored before. A fence would ask for one in every pass, too.
+    fn pass_under_way(&self) -> Option<PassNumber> {
+        let owner = self.hot.owner.fetch_add(0, Ordering::AcqRel);
+        let held = owner != 0 && owner != GONE;
+        // If that pass has ended by now this is the number of a later one, which is waited for in its place.
+        held.then(|| PassNumber(self.hot.passes.load(Ordering::Acquire)))
+    }
+
+    fn has_ended(&self, pass: PassNumber) -> bool {
+        let owner = self.hot.owner.load(Ordering::Acquire);
+        owner == 0 || owner == GONE || self.hot.passes.load(Ordering::Acquire) != pass.0
+    }
+}
+
 /// In the place of the thread that has the engine: it is closed. No thread's control block is there.
 const GONE: usize = 1;
 
@@ -345,7 +368,10 @@ impl DerefMut for EngineGuard<'_> {
 
 impl Drop for EngineGuard<'_> {
     fn drop(&mut self) {
-        self.shard.hot.owner.store(0, Ordering::Release);
+        let hot = &self.shard.hot;
+        // Under the lock, so no read-modify-write is needed.
+        hot.passes.store(hot.passes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        hot.owner.store(0, Ordering::Release);
     }
 }
 

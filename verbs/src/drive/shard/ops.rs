@@ -14,8 +14,8 @@ use crate::shared::clock::DeviceClock;
 use crate::shared::cm::{ConnParam, EventQueue, RequestId};
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::convert::Handover;
+use crate::shared::engines::Commons;
 use crate::shared::error::{Error, Result};
-use crate::shared::events::AsyncQueue;
 use crate::shared::memory::MrTable;
 use crate::shared::qp::{QpConnection, QpShared};
 
@@ -30,11 +30,10 @@ pub(crate) struct Way {
 /// Something to be done once.
 pub(crate) type Deed = Box<dyn FnOnce() + Send>;
 
-/// What a device has in common with its engine, beside the objects.
+/// What a device has in common with its engines, beside the objects.
 #[derive(Clone)]
 pub(crate) struct Ties {
-    /// Where asynchronous events go.
-    pub(crate) events: Arc<AsyncQueue>,
+    pub(crate) commons: Arc<Commons>,
     pub(crate) clock: DeviceClock,
 }
 
