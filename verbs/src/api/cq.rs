@@ -37,6 +37,9 @@ pub struct CqInit<'a> {
     pub channel: Option<&'a CompChannel>,
     /// Each completion gets a time stamp, which [`Cq::start_poll`] shows.
     pub timestamps: bool,
+    /// Its home engine, from 0; see [`DeviceAttr::engines`](crate::DeviceAttr::engines). Queue pairs that send to it begin there, and polling drives
+    /// it first.
+    pub vector: u32,
 }
 
 /// A completion queue. Clones are handles to the same queue.
@@ -78,7 +81,7 @@ impl Cq {
     /// use urnic::CqInit;
     ///
     /// let simulation = Simulation::new(&Options::default())?;
-    /// let init = CqInit { depth: 64, channel: None, timestamps: true };
+    /// let init = CqInit { depth: 64, channel: None, timestamps: true, vector: 0 };
     /// let cq = simulation.device(0).create_cq_with(&init)?;
     /// if let Some(mut completions) = cq.start_poll() {
     ///     while let Some(completion) = completions.next() {
@@ -112,7 +115,7 @@ impl Cq {
         let fresh = Lane::new(depth, cq.clock.is_some());
         // This lock first: who holds it (`start_poll`) may well use control verbs.
         let mut poller = cq.poller.lock();
-        let old = self.device.shard.control(|_| cq.resize(&mut poller, fresh))?;
+        let old = self.device.shards.first().control(|_| cq.resize(&mut poller, fresh))?;
         drop(poller);
         drop(old);
         Ok(())
@@ -122,7 +125,7 @@ impl Cq {
     #[inline]
     fn drive(&self) -> Polled {
         let cq = &*self.shared;
-        let shard = &self.device.shard;
+        let shard = self.device.shards.first();
         // Who armed the queue is about to sleep, so that poll does not keep the engine's thread away.
         let stays = cq.armed.load(Ordering::Relaxed) == armed::NO;
         if stays { shard.poll_pass() } else { shard.try_pass() }
@@ -152,7 +155,7 @@ impl Cq {
     /// Hands the engine over to its own thread.
     pub fn arm(&self, solicited_only: bool) {
         self.shared.arm(solicited_only);
-        self.device.shard.hand_over();
+        self.device.shards.hand_over();
     }
 
     /// The number of this queue, by which events name it.

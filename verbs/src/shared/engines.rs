@@ -1,12 +1,15 @@
 //! The engines of a device: how they are named, what they have in common, and how they see each other.
 
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+
+use urnic_config::MAX_ENGINES;
 
 use super::error::Result;
 use super::events::AsyncQueue;
 
-/// Most engines of a device.
-pub(crate) const MAX_ENGINES: usize = 64;
+// An owner has a bit that is no engine's.
+const _: () = assert!(MAX_ENGINES <= 128);
 
 /// An engine's number within its device, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,6 +29,41 @@ impl EngineNumber {
     #[inline]
     pub(crate) fn index(self) -> usize {
         self.0.into()
+    }
+}
+
+/// The engine that a queue pair belongs to.
+#[derive(Debug)]
+pub(crate) struct Owner(AtomicU8);
+
+impl Owner {
+    /// Says that the queue pair is about to leave the engine.
+    const LEAVING: u8 = 1 << 7;
+
+    pub(crate) fn new(engine: EngineNumber) -> Self {
+        Self(AtomicU8::new(engine.0))
+    }
+
+    /// Returns the engine; while the queue pair moves, that which it leaves. A doorbell there is forwarded.
+    #[inline]
+    pub(crate) fn get(&self) -> EngineNumber {
+        EngineNumber(self.0.load(Ordering::Acquire) & !Self::LEAVING)
+    }
+
+    /// Returns the engine; `None` while the queue pair moves.
+    pub(crate) fn settled(&self) -> Option<EngineNumber> {
+        let word = self.0.load(Ordering::Acquire);
+        (word & Self::LEAVING == 0).then_some(EngineNumber(word))
+    }
+
+    /// Begins a move away from `from`. False: the queue pair is elsewhere, or moves already.
+    pub(crate) fn leave(&self, from: EngineNumber) -> bool {
+        self.0.compare_exchange(from.0, from.0 | Self::LEAVING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Ends a move: the queue pair is with `to`.
+    pub(crate) fn join(&self, to: EngineNumber) {
+        self.0.store(to.0, Ordering::Release);
     }
 }
 

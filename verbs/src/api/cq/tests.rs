@@ -270,7 +270,7 @@ fn reading_in_place() {
 #[test]
 fn completions_have_time_stamps() {
     let (device, knobs) = fake::device(Progress::Inline);
-    let cq = device.create_cq_with(&CqInit { depth: 4, channel: None, timestamps: true }).unwrap();
+    let cq = device.create_cq_with(&CqInit { depth: 4, channel: None, timestamps: true, vector: 0 }).unwrap();
     // The fake engine's clock counts its passes.
     let mut expected = Vec::new();
     for i in 0..3 {
@@ -296,7 +296,7 @@ fn completions_have_time_stamps() {
 #[test]
 fn overflow_spares_time_stamps() {
     let (device, knobs) = fake::device(Progress::Inline);
-    let cq = device.create_cq_with(&CqInit { depth: 2, channel: None, timestamps: true }).unwrap();
+    let cq = device.create_cq_with(&CqInit { depth: 2, channel: None, timestamps: true, vector: 0 }).unwrap();
     let time = device.raw_clock();
     for _ in 0..5 {
         let _ = cq.shared.push(wc(1));
