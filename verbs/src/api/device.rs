@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+#[allow(unused_imports)] // named by the documentation
+use urnic_config::MAX_ENGINES;
 use urnic_config::{Cidr, Config, Progress};
 use urnic_dataplane::Capabilities;
 
@@ -204,8 +206,21 @@ impl Device {
     /// # Errors
     /// [`Error::Open`] if there are no descriptors or threads left; [`Error::Forked`].
     pub fn over<T: Transport + 'static>(transport: T, clock: impl Clock, config: &Config) -> Result<Self> {
+        Self::over_each([transport], clock, config)
+    }
+
+    /// The same with an engine on each of `transports`, which know of each other: what one reserves the others
+    /// [enter](Transport::bind_too), and connections that one has taken in can go to another
+    /// ([`part_with`](Transport::part_with)), or queue pairs go to theirs.
+    ///
+    /// # Errors
+    /// As those of [`over`](Self::over); [`Error::Invalid`] without transports, or with more than [`MAX_ENGINES`].
+    pub fn over_each<T: Transport + 'static>(
+        transports: impl IntoIterator<Item = T>,
+        clock: impl Clock,
+        config: &Config,
+    ) -> Result<Self> {
         choose_kernel(config.engine.crc_kernel)?;
-        let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
         let mpa = MpaConfig::of(config);
         let attributes = EngineAttr {
             mac: [0; 6],
@@ -219,10 +234,20 @@ impl Device {
             ord: mpa.ord,
             counters: Vec::new(),
         };
-        let berth = Berth::alone(doorbells.clone())?;
-        let engine = Engine::new(transport, clock, secret()?, mpa, berth, attributes);
-        let (memory, engine) = (Arc::new(PageAllocator), Undriven { engine: Box::new(engine), doorbells });
-        Self::from_engines(engine, [], memory, config.engine.progress, &config.engine.cores)
+        let commons = Commons::new()?;
+        let mut engines = Vec::new();
+        for (index, transport) in transports.into_iter().enumerate() {
+            let number = EngineNumber::new(index).ok_or(Error::Invalid("so many engines"))?;
+            let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
+            let berth = Berth { number, commons: commons.clone(), doorbells: doorbells.clone() };
+            let engine =
+                Engine::new(transport, clock.clone(), secret()?, mpa.clone(), berth, attributes.clone());
+            engines.push(Undriven { engine: Box::new(engine), doorbells });
+        }
+        let mut engines = engines.into_iter();
+        let first = engines.next().ok_or(Error::Invalid("a device without engines"))?;
+        let memory = Arc::new(PageAllocator);
+        Self::from_engines(first, engines, memory, config.engine.progress, &config.engine.cores)
     }
 
     /// A device on simulated engines; when it ends it waits for nothing, because time may stand still.

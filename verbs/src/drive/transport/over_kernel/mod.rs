@@ -182,9 +182,10 @@ impl OverKernel {
     ///
     /// # Errors
     /// [`Error::NoDescriptor`].
-    pub(crate) fn beside(&self) -> Result<Self> {
+    pub fn beside(&self) -> Result<Self> {
         let known = self.known.borrow().clone();
-        let mut other = Self::at(self.addresses.clone(), known, self.home, self.patience, self.doors.clone())?;
+        let mut other =
+            Self::at(self.addresses.clone(), known, self.home, self.patience, self.doors.clone())?;
         other.lends_from = self.lends_from;
         Ok(other.reading(self.buffer.len()))
     }
