@@ -26,7 +26,7 @@ use crate::shared::cm::EventSink;
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::cq::{CqShared, check_depth};
 use crate::shared::doorbell::Doorbells;
-use crate::shared::engines::Commons;
+use crate::shared::engines::{Commons, EngineNumber};
 use crate::shared::error::{Error, Result};
 use crate::shared::events::{AsyncQueue, AsyncSink};
 use crate::shared::memory::{Allocate, PageAllocator, Regions};
@@ -334,7 +334,8 @@ impl Device {
         let channel = channel.map(|channel| channel.shared.clone());
         let cqn = Number::take(&device.cqns).ok_or(Error::Exhausted("completion queues"))?;
         let clock = init.timestamps.then(|| device.clock.clone());
-        let shared = CqShared::new(cqn, init.depth, channel, device.events.clone(), clock);
+        let home = EngineNumber::FIRST;
+        let shared = CqShared::new(cqn, home, init.depth, channel, device.events.clone(), clock);
         Ok(Cq { shared, device: device.clone() })
     }
 

@@ -20,7 +20,7 @@ use crate::shared::cm::{
 };
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::doorbell::Doorbells;
-use crate::shared::engines::Commons;
+use crate::shared::engines::{Commons, EngineNumber};
 use crate::shared::error::{Error, Result};
 use crate::shared::events::AsyncEvent;
 use crate::shared::memory::{MrTable, PageAllocator};
@@ -120,7 +120,10 @@ impl FakeEngine {
             }
             let wc = Wc { wr_id: entry.wr_id, status, opcode, byte_len: entry.length, qpn, ..Wc::default() };
             if shared.signal_all || status != WcStatus::Success || entry.flags.contains(SendFlags::SIGNALED) {
-                self.knobs.overflows.fetch_add(shared.send_cq.push(wc).is_err().into(), Ordering::Relaxed);
+                self.knobs.overflows.fetch_add(
+                    shared.send_cq.push(EngineNumber::FIRST, wc).is_err().into(),
+                    Ordering::Relaxed,
+                );
             }
             shared.send.release(qp.sends);
             qp.sends = qp.sends.next();
@@ -129,7 +132,10 @@ impl FakeEngine {
             let Receives::Own(recv) = &shared.recv else { return };
             while let Some(view) = recv.peek(qp.receives) {
                 let wc = Wc { wr_id: view.wr_id, status, opcode: WcOpcode::Recv, qpn, ..Wc::default() };
-                self.knobs.overflows.fetch_add(shared.recv_cq.push(wc).is_err().into(), Ordering::Relaxed);
+                self.knobs.overflows.fetch_add(
+                    shared.recv_cq.push(EngineNumber::FIRST, wc).is_err().into(),
+                    Ordering::Relaxed,
+                );
                 recv.release(qp.receives);
                 qp.receives = qp.receives.next();
             }
@@ -147,7 +153,7 @@ impl FakeEngine {
                 flags,
                 ..Wc::default()
             };
-            let _ = peer.shared.recv_cq.push(wc);
+            let _ = peer.shared.recv_cq.push(EngineNumber::FIRST, wc);
             recv.release(peer.receives);
             peer.receives = peer.receives.next();
         }

@@ -529,7 +529,8 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
 
     fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<(), Error> {
         let slot = qp.qpn as usize;
-        let index = self.core.qps.insert(Box::new(QpCore::new(qp))).index;
+        let core = Box::new(QpCore::new(qp, self.core.number));
+        let index = self.core.qps.insert(core).index;
         if self.core.by_qpn.len() <= slot {
             self.core.by_qpn.resize(slot + 1, None);
         }
