@@ -122,7 +122,10 @@ impl FakeEngine {
             }
             let wc = Wc { wr_id: entry.wr_id, status, opcode, byte_len: entry.length, qpn, ..Wc::default() };
             if shared.signal_all || status != WcStatus::Success || entry.flags.contains(SendFlags::SIGNALED) {
-                self.knobs.overflows.fetch_add(shared.send_cq.push(wc).is_err().into(), Ordering::Relaxed);
+                self.knobs.overflows.fetch_add(
+                    shared.send_cq.push(EngineNumber::FIRST, wc).is_err().into(),
+                    Ordering::Relaxed,
+                );
             }
             shared.send.release(qp.sends);
             qp.sends = qp.sends.next();
@@ -131,7 +134,10 @@ impl FakeEngine {
             let Receives::Own(recv) = &shared.recv else { return };
             while let Some(view) = recv.peek(qp.receives) {
                 let wc = Wc { wr_id: view.wr_id, status, opcode: WcOpcode::Recv, qpn, ..Wc::default() };
-                self.knobs.overflows.fetch_add(shared.recv_cq.push(wc).is_err().into(), Ordering::Relaxed);
+                self.knobs.overflows.fetch_add(
+                    shared.recv_cq.push(EngineNumber::FIRST, wc).is_err().into(),
+                    Ordering::Relaxed,
+                );
                 recv.release(qp.receives);
                 qp.receives = qp.receives.next();
             }
@@ -149,7 +155,7 @@ impl FakeEngine {
                 flags,
                 ..Wc::default()
             };
-            let _ = peer.shared.recv_cq.push(wc);
+            let _ = peer.shared.recv_cq.push(EngineNumber::FIRST, wc);
             recv.release(peer.receives);
             peer.receives = peer.receives.next();
         }

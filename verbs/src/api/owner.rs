@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::device::DeviceShared;
-use crate::drive::shard::EngineOps;
+use crate::drive::shard::{EngineOps, Parcel};
 use crate::shared::cm::{ConnParam, RequestId};
 use crate::shared::engines::EngineNumber;
 use crate::shared::error::{Error, Result};
@@ -94,6 +94,22 @@ impl DeviceShared {
         })
     }
 
+    /// Takes an idle queue pair out of the engine `from`.
+    fn release_qp(&self, qp: &QpShared, from: EngineNumber, to: EngineNumber) -> Result<Parcel> {
+        for _ in 0..ATTEMPTS {
+            let parcel = self.shards.of(from).arrange(|engine| {
+                // What it has completed here is taken before what it will complete there.
+                let waits = [&qp.send_cq, &qp.recv_cq].into_iter().any(|cq| cq.holds_of(from, qp.qpn));
+                if waits { Ok(None) } else { engine.release_qp(qp.qpn, to).map(Some) }
+            })?;
+            if let Some(parcel) = parcel {
+                return Ok(parcel);
+            }
+            std::thread::yield_now();
+        }
+        Err(UNTAKEN)
+    }
+
     /// Moves an idle queue pair to another engine.
     ///
     /// # Errors
@@ -107,13 +123,7 @@ impl DeviceShared {
             if !qp.owner.leave(from) {
                 continue;
             }
-            let parcel =
-                self.shards.of(from).arrange(|engine| engine.release_qp(qp.qpn, to)).inspect_err(|_| {
-                    qp.owner.join(from);
-                })?;
-            // What it has completed there comes before what it will complete.
-            qp.send_cq.put_first(from);
-            qp.recv_cq.put_first(from);
+            let parcel = self.release_qp(qp, from, to).inspect_err(|_| qp.owner.join(from))?;
             return self.shards.of(to).control(|engine| {
                 qp.owner.join(to);
                 engine.admit_qp(parcel)
@@ -121,6 +131,14 @@ impl DeviceShared {
         }
     }
 }
+
+/// Attempts to see that all completions of a queue pair were taken, which nobody can tell while somebody polls.
+const ATTEMPTS: u32 = 1000;
+
+const UNTAKEN: Error = Error::Invalid(
+    "a queue pair whose earlier completions nobody has taken, for a connection of another engine: poll its completion \
+     queues first",
+);
 
 /// Waits until a queue pair is with an engine.
 fn settled(qp: &QpShared) -> Result<EngineNumber> {

@@ -89,7 +89,7 @@ impl Qp {
         }
         let device = &pd.shared.device;
         let qpn = device.qpns.take().ok_or(Error::Exhausted("queue pairs"))?;
-        let home = init.send_cq.shared.home();
+        let home = init.send_cq.shared.home;
         let shared = Arc::new(QpShared {
             qpn,
             owner: Owner::new(home),

@@ -25,6 +25,11 @@ impl EngineNumber {
         (index < MAX_ENGINES).then_some(Self(index as u8))
     }
 
+    /// Returns the engine behind this one, in a circle of all that a device may have.
+    pub(crate) fn after(self) -> Self {
+        Self((self.0 + 1) % MAX_ENGINES as u8)
+    }
+
     /// Returns its place in lists of a device's engines.
     #[inline]
     pub(crate) fn index(self) -> usize {

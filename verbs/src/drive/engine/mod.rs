@@ -546,7 +546,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     }
 
     fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<(), Error> {
-        self.core.house(Box::new(QpCore::new(qp)));
+        self.core.house(Box::new(QpCore::new(qp, self.core.number)));
         Ok(())
     }
 

@@ -52,10 +52,11 @@ impl<D: Data + Send + 'static> Core<D> {
 
     /// Takes a queue pair in, and looks at its queues: a doorbell that came before it was not kept.
     pub(super) fn admit_qp(&mut self, parcel: Parcel) -> Result<(), Error> {
-        let Ok(core) = parcel.downcast::<QpCore<D>>() else {
+        let Ok(mut core) = parcel.downcast::<QpCore<D>>() else {
             return Err(Error::Invalid("a queue pair of an engine of another kind"));
         };
         let qpn = core.qpn();
+        core.join(self.number);
         self.house(core);
         self.doorbell(qpn);
         Ok(())

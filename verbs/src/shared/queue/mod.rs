@@ -12,7 +12,7 @@ pub(crate) use send::{Payload, SendQueue, SendView, Stored};
 use crate::shared::wc::Wc;
 
 /// The completions that one engine gives to one completion queue.
-pub(crate) type CompletionLane = Ring<Wc>;
+pub(crate) type CompletionRing = Ring<Wc>;
 
 /// The number of a work request in its queue, from 0 in the order of posting. It wraps, so numbers have no order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

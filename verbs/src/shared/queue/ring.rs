@@ -93,6 +93,12 @@ impl<T: Copy> Ring<T> {
         Some(slot.entry.with(|place| unsafe { (*place).assume_init_ref() }))
     }
 
+    /// Consumer: the number of the first entry that is not released.
+    #[inline]
+    pub(crate) fn released(&self) -> u32 {
+        self.released.load(Ordering::Relaxed)
+    }
+
     /// Consumer: all entries up to and including `index` are free again. Entries not published yet, and
     /// entries already released, are left alone.
     #[inline]
