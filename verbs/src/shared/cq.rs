@@ -135,7 +135,7 @@ impl CqShared {
         let lane = lanes[engine.index()]
             .get_or_init(|| Box::new(Lane::new(Entries::new(*depth, self.clock.is_some()))));
         // Before anything is in it: a poll that is to find that sees this.
-        self.others.fetch_or(bit(engine), Ordering::Release);
+        self.others.fetch_or(engine.bit(), Ordering::Release);
         lane
     }
 
@@ -160,13 +160,9 @@ impl CqShared {
 
     /// Returns the engines that have lanes, each once, `first` first.
     pub(crate) fn engines(&self, first: EngineNumber) -> impl Iterator<Item = EngineNumber> + use<> {
-        let open = self.others.load(Ordering::Acquire) | bit(self.home);
-        let mut left = open.rotate_right(first.index() as u32);
-        std::iter::from_fn(move || {
-            let next = (left != 0).then(|| left.trailing_zeros() as usize)?;
-            left &= left - 1;
-            EngineNumber::new((first.index() + next) % MAX_ENGINES)
-        })
+        let open = self.others.load(Ordering::Acquire) | self.home.bit();
+        let before = open & (first.bit() - 1);
+        EngineNumber::of_set(open ^ before).chain(EngineNumber::of_set(before))
     }
 
     #[cold]
@@ -298,13 +294,6 @@ impl CqShared {
         self.engines(poller.turn)
             .find(|engine| self.lane_of(*engine).is_some_and(|lane| lane.has_some(poller)))
     }
-}
-
-// A bit for each.
-const _: () = assert!(MAX_ENGINES == u64::BITS as usize);
-
-fn bit(engine: EngineNumber) -> u64 {
-    1 << engine.index()
 }
 
 impl Drop for CqShared {

@@ -30,6 +30,21 @@ impl EngineNumber {
         Self((self.0 + 1) % MAX_ENGINES as u8)
     }
 
+    /// Returns its bit in sets of a device's engines.
+    #[inline]
+    pub(crate) fn bit(self) -> u64 {
+        1 << self.0
+    }
+
+    /// Returns the engines of a set, in the order of their numbers.
+    pub(crate) fn of_set(mut set: u64) -> impl Iterator<Item = Self> {
+        std::iter::from_fn(move || {
+            let next = (set != 0).then(|| set.trailing_zeros() as u8)?;
+            set &= set - 1;
+            Some(Self(next))
+        })
+    }
+
     /// Returns its place in lists of a device's engines.
     #[inline]
     pub(crate) fn index(self) -> usize {
@@ -80,6 +95,9 @@ pub(crate) struct PassNumber(pub(crate) u32);
 pub(crate) trait Fellow: Send + Sync {
     /// Enters the doorbell of a queue pair that belongs to that engine, and wakes whoever drives it.
     fn ring(&self, qpn: u32);
+
+    /// Tells that engine that a shared queue has receives for which messages wait there, and wakes its driver.
+    fn ring_receives(&self);
 
     /// Returns the pass (or verb) that holds the engine at this moment; `None` if nobody does. Whatever the caller stored
     /// before is seen by all passes that begin after this.

@@ -65,19 +65,22 @@ impl<'a> Completions<'a> {
         }
     }
 
-    /// Gives back the places of what was read in this lane.
-    fn release(&mut self) {
+    /// Gives back the places of what was read in this lane. False if nothing was.
+    fn release(&self) -> bool {
         let ring = &self.lane.polled(&self.poller).ring;
-        if self.next != ring.released() {
+        let some = self.next != ring.released();
+        if some {
             ring.release(self.next.wrapping_sub(1));
         }
+        some
     }
 }
 
 impl Drop for Completions<'_> {
     fn drop(&mut self) {
-        self.release();
-        self.poller.turn = self.engine.after();
+        if self.release() {
+            self.poller.turn = self.engine.after();
+        }
         self.poller.idle = 0;
     }
 }

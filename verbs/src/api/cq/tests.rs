@@ -320,3 +320,5 @@ fn as_many_as_there_may_be() {
     let foreign = other.create_comp_channel().unwrap();
     assert!(matches!(device.create_cq(1, Some(&foreign)), Err(crate::Error::Invalid(_))));
 }
+
+mod lanes;

@@ -5,7 +5,7 @@ mod recv;
 mod ring;
 mod send;
 
-pub(crate) use recv::{RecvQueue, RecvView};
+pub(crate) use recv::{RecvPoster, RecvQueue, RecvView};
 pub(crate) use ring::{Ring, capacity_for};
 pub(crate) use send::{Payload, SendQueue, SendView, Stored};
 
