@@ -5,6 +5,10 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::{HashMap, HashSet};
 use thiserror::Error;
 
+mod shared;
+
+pub use shared::SharedPorts;
+
 /// Hands out local ports. In this process, or (another implementation) shared among processes.
 pub trait PortSpace {
     /// Reserves `port` of the addresses in `scope`, for a listener or for connections that must come from it; zero
@@ -17,11 +21,11 @@ pub trait PortSpace {
     /// Gives a reservation back. Connections that use the port keep it from being reserved again.
     fn unbind(&mut self, scope: Scope, port: u16);
 
-    /// Claims a port for a connection to `remote`, hard to guess from outside (RFC 6056).
+    /// Claims a port that `fits` for a connection to `remote`, hard to guess from outside (RFC 6056).
     ///
     /// # Errors
-    /// None is free.
-    fn connect(&mut self, remote: SocketAddr) -> Result<u16, PortError>;
+    /// None of those that fit is free.
+    fn connect(&mut self, remote: SocketAddr, fits: &dyn Fn(u16) -> bool) -> Result<u16, PortError>;
 
     /// Claims a reserved port for a connection to `remote`.
     ///
@@ -146,8 +150,9 @@ impl PortSpace for LocalPorts {
         }
     }
 
-    fn connect(&mut self, remote: SocketAddr) -> Result<u16, PortError> {
-        let port = self.choose(|s, p| !s.bound.contains_key(&p) && !s.connected.contains(&(p, remote)))?;
+    fn connect(&mut self, remote: SocketAddr, fits: &dyn Fn(u16) -> bool) -> Result<u16, PortError> {
+        let port = self
+            .choose(|s, p| fits(p) && !s.bound.contains_key(&p) && !s.connected.contains(&(p, remote)))?;
         self.connect_from(port, remote)?;
         Ok(port)
     }

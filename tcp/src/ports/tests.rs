@@ -64,12 +64,12 @@ fn connections_to_one_peer_differ_and_run_out() {
     let mut p = LocalPorts::new(2);
     let mut seen = HashSet::new();
     for _ in EPHEMERAL {
-        assert!(seen.insert(p.connect(peer(1)).unwrap()));
+        assert!(seen.insert(p.connect(peer(1), &|_| true).unwrap()));
     }
-    assert_eq!(p.connect(peer(1)), Err(PortError::Exhausted));
-    assert!(p.connect(peer(2)).is_ok(), "another peer has all ports of its own");
+    assert_eq!(p.connect(peer(1), &|_| true), Err(PortError::Exhausted));
+    assert!(p.connect(peer(2), &|_| true).is_ok(), "another peer has all ports of its own");
     p.release(40_000, peer(1));
-    assert_eq!(p.connect(peer(1)), Ok(40_000));
+    assert_eq!(p.connect(peer(1), &|_| true), Ok(40_000));
     assert_eq!(p.bind(Scope::All, 40_000), Err(PortError::InUse));
     p.release(40_000, peer(1));
     p.release(40_000, peer(1));
@@ -80,7 +80,7 @@ fn connections_to_one_peer_differ_and_run_out() {
 #[test]
 fn ports_are_scattered() {
     let mut p = LocalPorts::new(3);
-    let ports: Vec<u16> = (0..64).map(|i| p.connect(peer(i)).unwrap()).collect();
+    let ports: Vec<u16> = (0..64).map(|i| p.connect(peer(i), &|_| true).unwrap()).collect();
     let near = ports.windows(2).filter(|w| w[0].abs_diff(w[1]) < 16).count();
     assert!(near < 8, "{ports:?}");
 }
@@ -124,4 +124,41 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_port_for_a_connection_fits() {
+    let mut p = LocalPorts::new(3);
+    for _ in 0..200 {
+        let port = p.connect(peer(1), &|port| port % 64 == 7).unwrap();
+        assert_eq!(port % 64, 7);
+    }
+    assert_eq!(p.connect(peer(1), &|_| false), Err(PortError::Exhausted));
+}
+
+/// What one stack reserves or uses another cannot have, and what one gives back another gets.
+#[test]
+fn stacks_share_ports() {
+    let [mut a, mut b] = SharedPorts::new(1, 2).try_into().unwrap();
+    assert_eq!(a.bind(Scope::All, 7471), Ok(7471));
+    assert_eq!(b.bind(Scope::V4, 7471), Err(PortError::InUse));
+    let port = b.connect(peer(1), &|_| true).unwrap();
+    assert_eq!(a.connect_from(port, peer(1)), Err(PortError::InUse));
+    assert_eq!(a.bind(Scope::All, port), Err(PortError::InUse));
+    b.release(port, peer(1));
+    assert_eq!(a.bind(Scope::All, port), Ok(port));
+    a.unbind(Scope::All, 7471);
+    assert_eq!(b.bind(Scope::V4, 7471), Ok(7471));
+}
+
+/// Frames are worked on while another stack has the ports: a release must not wait for it.
+#[test]
+fn a_release_does_not_wait() {
+    let [mut a, b] = SharedPorts::new(1, 2).try_into().unwrap();
+    let port = a.connect(peer(1), &|_| true).unwrap();
+    b.with(|ports| {
+        a.release(port, peer(1));
+        assert_eq!(ports.bind(Scope::All, port), Err(PortError::InUse), "the note is not read yet");
+    });
+    assert_eq!(a.bind(Scope::All, port), Ok(port));
 }
