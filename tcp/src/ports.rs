@@ -92,6 +92,14 @@ pub enum PortError {
 /// First and last port chosen for connections and for reservations that do not name one.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
 
+/// Returns all ports that are chosen, from a random one on (RFC 6056 §3.3.1).
+fn from_random_start(random: &mut Secret) -> impl Iterator<Item = u16> + use<> {
+    let (first, last) = (u32::from(*EPHEMERAL.start()), u32::from(*EPHEMERAL.end()));
+    let count = last - first + 1;
+    let start = random.below(count);
+    (0..count).map(move |i| (first + (start + i) % count) as u16)
+}
+
 /// The ports of this process.
 #[derive(Debug)]
 pub struct LocalPorts {
@@ -112,15 +120,9 @@ impl LocalPorts {
         }
     }
 
-    /// The first port from a random start on for which `free` holds (RFC 6056 §3.3.1).
+    /// Returns the first port from a random start on for which `free` holds.
     fn choose(&mut self, free: impl Fn(&Self, u16) -> bool) -> Result<u16, PortError> {
-        let (first, last) = (u32::from(*EPHEMERAL.start()), u32::from(*EPHEMERAL.end()));
-        let count = last - first + 1;
-        let start = self.random.below(count);
-        (0..count)
-            .map(|i| (first + (start + i) % count) as u16)
-            .find(|&p| free(self, p))
-            .ok_or(PortError::Exhausted)
+        from_random_start(&mut self.random).find(|&p| free(self, p)).ok_or(PortError::Exhausted)
     }
 
     /// Whether `port` can be reserved for `scope`: no reservation overlaps, and no connection uses it.

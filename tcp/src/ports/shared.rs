@@ -1,64 +1,136 @@
 //! The ports of a device with several stacks.
 
-use super::{LocalPorts, PortError, PortSpace, Scope};
+use super::{EPHEMERAL, PortError, PortSpace, Scope, from_random_start};
+use crate::secret::Secret;
+use core::fmt;
 use core::net::SocketAddr;
-use std::sync::mpsc::{self, Receiver, Sender};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One stack's handle to ports that all stacks of a device share.
+/// Someone has reserved the port. The other bits count the connections that use it.
+const RESERVED: u32 = 1 << 31;
+
+/// One stack's handle to the ports that all stacks of a device share.
 ///
-/// [`PortSpace::release`], which a stack calls while it works on frames, never waits: it leaves a note, and whoever takes
-/// the lock next reads it. Everything else waits for the other handles' calls, which are short.
+/// Connections are opened and end while a stack works on frames, so what concerns them never waits: a word for each port
+/// says whether it is reserved and how many connections use it. Which peers they have each stack knows by itself, because
+/// a connection has one owner. Reservations wait for each other.
 #[derive(Debug)]
 pub struct SharedPorts {
-    shared: Arc<Mutex<Shared>>,
-    released: Sender<(u16, SocketAddr)>,
+    pub(super) shared: Arc<Shared>,
+    random: Secret,
+    connected: HashSet<(u16, SocketAddr)>,
 }
 
-#[derive(Debug)]
-struct Shared {
-    ports: LocalPorts,
-    /// What each stack has given back. One channel for each, because senders of one channel may wait for each other.
-    released: Vec<Receiver<(u16, SocketAddr)>>,
+pub(super) struct Shared {
+    /// By port.
+    words: Box<[AtomicU32]>,
+    bound: Mutex<HashMap<u16, Vec<Scope>>>,
 }
 
 impl SharedPorts {
     /// Returns a handle for each of `stacks` stacks, to ports none of which is taken. `seed` is secret.
     pub fn new(seed: u64, stacks: usize) -> Vec<SharedPorts> {
-        let (senders, released): (Vec<_>, Vec<_>) = (0..stacks).map(|_| mpsc::channel()).unzip();
-        let shared = Arc::new(Mutex::new(Shared { ports: LocalPorts::new(seed), released }));
-        senders.into_iter().map(|released| SharedPorts { shared: shared.clone(), released }).collect()
+        let words = (0..=u16::MAX).map(|_| AtomicU32::new(0)).collect();
+        let shared = Arc::new(Shared { words, bound: Mutex::default() });
+        let mut seeds = Secret::new(seed ^ 0x706f_7274);
+        let handle = |_| SharedPorts {
+            shared: shared.clone(),
+            random: Secret::new(seeds.random()),
+            connected: HashSet::new(),
+        };
+        (0..stacks).map(handle).collect()
+    }
+}
+
+impl Shared {
+    pub(super) fn word(&self, port: u16) -> Option<&AtomicU32> {
+        self.words.get(usize::from(port))
     }
 
-    pub(super) fn with<R>(&self, f: impl FnOnce(&mut LocalPorts) -> R) -> R {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let Shared { ports, released } = &mut *shared;
-        for (port, remote) in released.iter().flat_map(Receiver::try_iter) {
-            ports.release(port, remote);
-        }
-        f(ports)
+    /// Counts one more connection that uses a port, unless it is reserved, or changes at this moment.
+    fn use_free(&self, port: u16) -> bool {
+        let Some(word) = self.word(port) else { return false };
+        let seen = word.load(Ordering::Relaxed);
+        seen & RESERVED == 0
+            && word.compare_exchange(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Reserves a port, which may be reserved already, unless connections use it.
+    fn reserve(&self, port: u16) -> bool {
+        let free = |word: u32| (word & !RESERVED == 0).then_some(RESERVED);
+        let reserve = |word: &AtomicU32| word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);
+        self.word(port).is_some_and(|word| reserve(word).is_ok())
     }
 }
 
 impl PortSpace for SharedPorts {
     fn bind(&mut self, scope: Scope, port: u16) -> Result<u16, PortError> {
-        self.with(|ports| ports.bind(scope, port))
+        let shared = &*self.shared;
+        let mut bound = shared.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        let overlaps = |scopes: &Vec<Scope>| scopes.iter().any(|other| other.overlaps(scope));
+        let take = |port: &u16| !bound.get(port).is_some_and(overlaps) && shared.reserve(*port);
+        let port = match port {
+            0 => from_random_start(&mut self.random).find(take).ok_or(PortError::Exhausted)?,
+            port => Some(port).filter(take).ok_or(PortError::InUse)?,
+        };
+        bound.entry(port).or_default().push(scope);
+        Ok(port)
     }
 
     fn unbind(&mut self, scope: Scope, port: u16) {
-        self.with(|ports| ports.unbind(scope, port));
+        let mut bound = self.shared.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(scopes) = bound.get_mut(&port) else { return };
+        scopes.retain(|other| *other != scope);
+        if scopes.is_empty() {
+            bound.remove(&port);
+            if let Some(word) = self.shared.word(port) {
+                word.fetch_and(!RESERVED, Ordering::Relaxed);
+            }
+        }
     }
 
     fn connect(&mut self, remote: SocketAddr, fits: &dyn Fn(u16) -> bool) -> Result<u16, PortError> {
-        self.with(|ports| ports.connect(remote, fits))
+        let Self { shared, random, connected } = self;
+        let takes = |port: &u16| !connected.contains(&(*port, remote)) && fits(*port) && shared.use_free(*port);
+        let port = from_random_start(random).find(takes).ok_or(PortError::Exhausted)?;
+        connected.insert((port, remote));
+        Ok(port)
     }
 
     fn connect_from(&mut self, port: u16, remote: SocketAddr) -> Result<(), PortError> {
-        self.with(|ports| ports.connect_from(port, remote))
+        if !self.connected.insert((port, remote)) {
+            return Err(PortError::InUse);
+        }
+        if let Some(word) = self.shared.word(port) {
+            word.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     fn release(&mut self, port: u16, remote: SocketAddr) {
-        // The receiver lives as long as any handle.
-        let _ = self.released.send((port, remote));
+        if self.connected.remove(&(port, remote))
+            && let Some(word) = self.shared.word(port)
+        {
+            word.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for SharedPorts {
+    fn drop(&mut self) {
+        for (port, _) in self.connected.drain() {
+            if let Some(word) = self.shared.word(port) {
+                word.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let used = EPHEMERAL.filter(|port| self.word(*port).is_some_and(|w| w.load(Ordering::Relaxed) > 0));
+        f.debug_struct("Shared").field("bound", &self.bound).field("used", &used.count()).finish()
     }
 }

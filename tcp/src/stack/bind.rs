@@ -171,6 +171,20 @@ impl<B: Buffers> Stack<B> {
         Ok(end)
     }
 
+    /// Returns the stack of the device at which a connection to `remote` from a reserved address must be opened; `None` if
+    /// there is no such reservation, or it cannot reach that address.
+    pub fn home_of(&self, from: BindId, remote: SocketAddr) -> Option<usize> {
+        let binding = self.binding(from)?;
+        let ip = remote.ip().to_canonical();
+        let local = match (binding.scope, ip) {
+            (Scope::One(own), _) => own,
+            (_, IpAddr::V4(_)) => self.net.ip.into(),
+            (_, IpAddr::V6(ip)) => self.net.inet6.source_for(ip)?.into(),
+        };
+        let (local, remote) = (SocketAddr::new(local, binding.port), SocketAddr::new(ip, remote.port()));
+        (local.is_ipv4() == remote.is_ipv4()).then(|| self.net.cfg.steering.owner(local, remote))
+    }
+
     fn binding(&self, id: BindId) -> Option<&Binding> {
         self.bindings.get(self.bindings.find(id.into())?)
     }

@@ -67,6 +67,15 @@ impl<P: Port> Transport for OverPort<P> {
         self.stack.bind(address, v6only)
     }
 
+    fn bind_too(&mut self, bound: Bound, v6only: bool) -> Result<(), BindError> {
+        self.stack.bind_too(bound, v6only)
+    }
+
+    fn home_of(&self, from: BindId, to: SocketAddr) -> Option<usize> {
+        let several = !self.stack.config().steering.is_alone();
+        several.then(|| self.stack.home_of(from, self.stack.destination(to)))?
+    }
+
     fn unbind(&mut self, bound: BindId) {
         self.stack.unbind(bound);
     }
