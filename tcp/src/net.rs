@@ -11,7 +11,6 @@ use crate::nd::Inet6;
 use crate::neighbours::Neighbour;
 use crate::paths::{Path, Paths};
 use crate::pmtu::PathMtus;
-use crate::sabotage::{Rule, broken};
 use crate::secret::{Purpose, Secret};
 use crate::seq::Seq;
 use crate::sum;
@@ -77,8 +76,7 @@ impl Net {
         } else {
             0
         };
-        let seed = if broken(Rule::SecretsAgree) { cfg.seed ^ cfg.steering.number() as u64 } else { cfg.seed };
-        let mut secret = Secret::new(seed);
+        let mut secret = Secret::new(cfg.seed);
         let (ip, prefix_len) = cfg.ipv4().unwrap_or((Ipv4Addr::UNSPECIFIED, 32));
         let mut arp = Arp::new(cfg.mac, ip, cfg.tcp.max_neighbours, now);
         if !cfg.steering.speaks() {

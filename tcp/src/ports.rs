@@ -153,8 +153,8 @@ impl PortSpace for LocalPorts {
     }
 
     fn connect(&mut self, remote: SocketAddr, fits: &dyn Fn(u16) -> bool) -> Result<u16, PortError> {
-        let port = self
-            .choose(|s, p| fits(p) && !s.bound.contains_key(&p) && !s.connected.contains(&(p, remote)))?;
+        let port =
+            self.choose(|s, p| fits(p) && !s.bound.contains_key(&p) && !s.connected.contains(&(p, remote)))?;
         self.connect_from(port, remote)?;
         Ok(port)
     }

@@ -21,8 +21,6 @@ pub enum Rule {
     NeighboursReachAll,
     /// A connection is opened from a port that makes the opening stack its owner.
     PortsLeadHome,
-    /// The stacks of a device have the same secrets.
-    SecretsAgree,
 }
 
 #[cfg(feature = "sabotage")]

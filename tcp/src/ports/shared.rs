@@ -93,7 +93,8 @@ impl PortSpace for SharedPorts {
 
     fn connect(&mut self, remote: SocketAddr, fits: &dyn Fn(u16) -> bool) -> Result<u16, PortError> {
         let Self { shared, random, connected } = self;
-        let takes = |port: &u16| !connected.contains(&(*port, remote)) && fits(*port) && shared.use_free(*port);
+        let takes =
+            |port: &u16| !connected.contains(&(*port, remote)) && fits(*port) && shared.use_free(*port);
         let port = from_random_start(random).find(takes).ok_or(PortError::Exhausted)?;
         connected.insert((port, remote));
         Ok(port)

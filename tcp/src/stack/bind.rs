@@ -44,13 +44,11 @@ impl<B: Buffers> Stack<B> {
     /// # Errors
     /// [`BindError::OutOfStep`]: this stack has seen other calls before, and would give it another name.
     pub fn bind_too(&mut self, bound: Bound, v6only: bool) -> Result<(), BindError> {
-        let scope = self.scope_of(bound.address.ip(), v6only);
-        let binding = Binding { scope, port: bound.address.port(), ours: false, listener: None };
-        let id: BindId = self.bindings.insert(binding).into();
-        if id != bound.id {
-            self.bindings.remove(id.index);
+        if BindId::from(self.bindings.next_id()) != bound.id {
             return Err(BindError::OutOfStep);
         }
+        let scope = self.scope_of(bound.address.ip(), v6only);
+        self.bindings.insert(Binding { scope, port: bound.address.port(), ours: false, listener: None });
         Ok(())
     }
 
