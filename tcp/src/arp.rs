@@ -193,9 +193,8 @@ impl Arp {
 
     /// Somebody uses our address, or wants to.
     fn contested(&mut self, by: [u8; 6], now: Time) {
-        if !self.silent {
-            (self.conflicts, self.rival) = (self.conflicts + 1, Some(by));
-        }
+        self.conflicts += u64::from(!self.silent);
+        self.rival = Some(by);
         if self.claim == Claim::Probing {
             (self.claim, self.probes, self.announcements) = (Claim::Conflict(by), 0, 0);
         } else if self.defended.is_none_or(|at| now >= at + DEFEND_INTERVAL) {

@@ -38,6 +38,9 @@ pub(crate) trait Fellow: Send + Sync {
     /// Enters the doorbell of a queue pair that belongs to that engine, and wakes whoever drives it.
     fn ring(&self, qpn: u32);
 
+    /// Wakes whoever drives that engine, if it sleeps: something has been put where the engine's next pass finds it.
+    fn wake(&self);
+
     /// Returns the pass (or verb) that holds the engine at this moment; `None` if nobody does. Whatever the caller stored
     /// before is seen by all passes that begin after this.
     fn pass_under_way(&self) -> Option<PassNumber>;

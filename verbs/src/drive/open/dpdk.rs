@@ -127,7 +127,7 @@ pub(super) fn open(
     let seed = stack.seed;
     let mut transport = OverPort::new(port, stack, Clock::now(&clock))?;
     if !spec.is_memory_link() {
-        transport.claim_addresses(&clock)?;
+        OverPort::claim_addresses(std::slice::from_mut(&mut transport), &clock)?;
     }
     let engine = Engine::new(transport, clock, seed, mpa, Berth::alone(doorbells)?, attributes);
     Ok((Box::new(engine), Arc::new(Arena::new(&eal))))
