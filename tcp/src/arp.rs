@@ -98,6 +98,8 @@ pub(crate) enum Resolved {
 /// The cache.
 pub(crate) struct Arp {
     mac: [u8; 6],
+    /// Another stack of the device claims and defends our address, and answers for it.
+    silent: bool,
     ip: Ipv4Addr,
     places: Places<Entry>,
     /// Neighbours to send a request for.
@@ -119,6 +121,7 @@ impl Arp {
     pub fn new(mac: [u8; 6], ip: Ipv4Addr, limit: u32, now: Time) -> Self {
         Arp {
             mac,
+            silent: false,
             ip,
             places: Places::new(limit, now),
             requests: Vec::new(),
@@ -131,6 +134,11 @@ impl Arp {
             conflicts: 0,
             rival: None,
         }
+    }
+
+    /// Leaves it to another stack of the device to speak for our address. What is heard of it counts as before.
+    pub fn be_silent(&mut self) {
+        self.silent = true;
     }
 
     /// Begins to ask whether somebody has our address (RFC 5227 §2.1.1). Until the answer is known, requests for it are
@@ -158,15 +166,22 @@ impl Arp {
             self.probes -= 1;
             self.claim_step = now + PROBE_INTERVAL;
             // RFC 5227 §2.1.1: a probe has no sender address, so that no cache learns from it.
-            self.about_us = Some(self.from(Ipv4Addr::UNSPECIFIED));
+            self.say_from(Ipv4Addr::UNSPECIFIED);
         } else if self.announcements > 0 {
             // RFC 5227 §2.3.
             self.claim = Claim::Held;
             self.announcements -= 1;
             self.claim_step = now + ANNOUNCE_INTERVAL;
-            self.about_us = Some(self.from(self.ip));
+            self.say_from(self.ip);
         } else {
             self.claim_step = Time::MAX;
+        }
+    }
+
+    /// Lets a request for our own address wait to be sent, if that is for us to do.
+    fn say_from(&mut self, sender: Ipv4Addr) {
+        if !self.silent {
+            self.about_us = Some(self.from(sender));
         }
     }
 
@@ -178,12 +193,13 @@ impl Arp {
 
     /// Somebody uses our address, or wants to.
     fn contested(&mut self, by: [u8; 6], now: Time) {
-        (self.conflicts, self.rival) = (self.conflicts + 1, Some(by));
+        self.conflicts += u64::from(!self.silent);
+        self.rival = Some(by);
         if self.claim == Claim::Probing {
             (self.claim, self.probes, self.announcements) = (Claim::Conflict(by), 0, 0);
         } else if self.defended.is_none_or(|at| now >= at + DEFEND_INTERVAL) {
             self.defended = Some(now);
-            self.about_us = Some(self.from(self.ip));
+            self.say_from(self.ip);
         }
     }
 
@@ -293,7 +309,7 @@ impl Arp {
         let resolved = n.and_then(|n| self.confirm(n, mac.0, now));
         // A switch drops a frame to the address that it comes from.
         let to = if us { EthernetAddress([0xff; 6]) } else { mac };
-        let reply = asked.then(|| self.packet(ArpOperation::Reply, to, self.ip, ip, mac));
+        let reply = (asked && !self.silent).then(|| self.packet(ArpOperation::Reply, to, self.ip, ip, mac));
         (resolved, reply)
     }
 

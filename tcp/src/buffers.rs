@@ -2,6 +2,7 @@
 //! what happens.
 
 use crate::slab::SlabId;
+use crate::steering::Elsewhere;
 use crate::sum;
 use core::fmt;
 use core::net::SocketAddr;
@@ -274,4 +275,10 @@ pub trait Handler<F> {
 
     /// The connection is gone and the id is dead.
     fn closed(&mut self, conn: ConnId, tag: u64, reason: CloseReason);
+
+    /// A frame concerns other stacks of the device ([`StackConfig::steering`](crate::StackConfig::steering)), which are
+    /// given a copy by [`Stack::take_over`](crate::Stack::take_over). One that is lost on the way is lost as on a network.
+    fn hand_over(&mut self, to: Elsewhere, frame: &F) {
+        let _ = (to, frame);
+    }
 }

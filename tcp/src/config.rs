@@ -2,6 +2,7 @@
 
 use crate::congestion::Congestion;
 use crate::ipv6::{MIN_MTU, is_link_local, is_no_host, link_local};
+use crate::steering::Steering;
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use thiserror::Error;
@@ -28,7 +29,10 @@ pub struct StackConfig {
     /// Largest IP packet, in octets: 576 to 65535.
     pub mtu: u16,
     /// Secret from which initial sequence numbers, port numbers and hash keys derive. Must not be guessable.
+    /// All stacks of a device have the same.
     pub seed: u64,
+    /// The stack's place among those of its device.
+    pub steering: Steering,
     /// The port fills TCP checksums: the field then holds the pseudo-header's sum.
     pub checksum_offload_tx: bool,
     /// TCP's own settings.
@@ -92,6 +96,7 @@ impl StackConfig {
             routes: Vec::new(),
             mtu: 1500,
             seed,
+            steering: Steering::ALONE,
             checksum_offload_tx: false,
             tcp: TcpConfig::default(),
         }

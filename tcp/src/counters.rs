@@ -17,6 +17,12 @@ pub struct Counters {
     /// Frames without the tag of our VLAN, or with another.
     pub other_vlan: u64,
     pub no_connection: u64,
+    /// Frames that went on to another stack of the device, which owns their connection or answers for the host.
+    pub handed_over: u64,
+    /// Frames of neighbours and routers that all other stacks of the device were told of.
+    pub shared: u64,
+    /// Frames from another stack of the device that do not belong here either.
+    pub strays: u64,
     // Frames out.
     pub segments_out: u64,
     pub bytes_out: u64,

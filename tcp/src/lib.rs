@@ -30,6 +30,12 @@
 //!
 //! ACKs that arrive in one burst and follow each other count as one, the newest: [`Stack::receive_burst`].
 //!
+//! # Several stacks of one device
+//! Each has a queue of the port and a [`Steering`], which says who owns a connection. A frame may reach any of them: one that
+//! belongs elsewhere leaves by [`Handler::hand_over`], and enters the stack that it belongs to by [`Stack::take_over`]. The
+//! stacks have one configuration and seed, and [`SharedPorts`]. What is reserved by [`Stack::bind`] at one is entered in the
+//! others by [`Stack::bind_too`]; an active open takes a port that makes the opening stack the owner.
+//!
 //! # Where things are
 //! | module | does |
 //! |---|---|
@@ -38,6 +44,7 @@
 //! | [`reassembly`], [`scoreboard`] | what is out of order here; what is outstanding there, when it was sent, and what became of it |
 //! | [`congestion`], [`rtt`], [`timer`] | how much, how long, when |
 //! | `arp`, `nd`, `neighbours`, `wire`, `ipv6`, [`sum`], `net` | neighbours and addresses, headers, checksums, what connections share |
+//! | `steering` | which stack of a device owns a connection, and which speaks for the host |
 //! | `paths`, `pmtu` | pairs of IPv6 addresses by numbers; what packets paths carry |
 //! | [`slab`] | tables whose entries keep their place, and names that outlive entries |
 //!
@@ -67,6 +74,7 @@ mod ports;
 mod secret;
 mod seq;
 mod stack;
+mod steering;
 mod table;
 #[cfg(test)]
 mod testing;
@@ -93,7 +101,8 @@ pub use congestion::{Congestion, Rate};
 pub use connection::{ConnInfo, RecoveryState, State};
 pub use counters::Counters;
 pub use listen::{BindError, Bound, ListenError};
-pub use ports::{LocalPorts, PortError, PortSpace, Scope};
+pub use ports::{LocalPorts, PortError, PortSpace, Scope, SharedPorts};
 pub use seq::Seq;
 pub use stack::{ConnectError, SendError, Stack};
+pub use steering::{Elsewhere, MAX_STACKS, Steering};
 pub use time::Time;

@@ -17,6 +17,8 @@ use thiserror::Error;
 pub(crate) struct Binding {
     pub scope: Scope,
     pub port: u16,
+    /// This stack has reserved it, not another one of the device.
+    pub ours: bool,
     pub listener: Option<Listener>,
 }
 
@@ -77,6 +79,9 @@ pub enum BindError {
     /// The port is one that this process may not have.
     #[error("port {0} is for processes with the capability CAP_NET_BIND_SERVICE")]
     Forbidden(u16),
+    /// The stacks of the device have been told of reservations in different orders.
+    #[error("the engines of the device disagree on what is reserved")]
+    OutOfStep,
     /// No port was named and none is free.
     #[error("no port is free")]
     Exhausted,

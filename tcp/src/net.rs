@@ -78,12 +78,16 @@ impl Net {
         };
         let mut secret = Secret::new(cfg.seed);
         let (ip, prefix_len) = cfg.ipv4().unwrap_or((Ipv4Addr::UNSPECIFIED, 32));
+        let mut arp = Arp::new(cfg.mac, ip, cfg.tcp.max_neighbours, now);
+        if !cfg.steering.speaks() {
+            arp.be_silent();
+        }
         Net {
             ip,
             prefix_len,
             window_scale,
             counters: Counters::default(),
-            arp: Arp::new(cfg.mac, ip, cfg.tcp.max_neighbours, now),
+            arp,
             inet6: Inet6::new(&cfg, now),
             paths: Paths::new(secret.random(), secret.random()),
             pmtus: PathMtus::new(),

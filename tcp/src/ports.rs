@@ -5,6 +5,10 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::{HashMap, HashSet};
 use thiserror::Error;
 
+mod shared;
+
+pub use shared::SharedPorts;
+
 /// Hands out local ports. In this process, or (another implementation) shared among processes.
 pub trait PortSpace {
     /// Reserves `port` of the addresses in `scope`, for a listener or for connections that must come from it; zero
@@ -17,11 +21,11 @@ pub trait PortSpace {
     /// Gives a reservation back. Connections that use the port keep it from being reserved again.
     fn unbind(&mut self, scope: Scope, port: u16);
 
-    /// Claims a port for a connection to `remote`, hard to guess from outside (RFC 6056).
+    /// Claims a port that `fits` for a connection to `remote`, hard to guess from outside (RFC 6056).
     ///
     /// # Errors
-    /// None is free.
-    fn connect(&mut self, remote: SocketAddr) -> Result<u16, PortError>;
+    /// None of those that fit is free.
+    fn connect(&mut self, remote: SocketAddr, fits: &dyn Fn(u16) -> bool) -> Result<u16, PortError>;
 
     /// Claims a reserved port for a connection to `remote`.
     ///
@@ -88,6 +92,14 @@ pub enum PortError {
 /// First and last port chosen for connections and for reservations that do not name one.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
 
+/// Returns all ports that are chosen, from a random one on (RFC 6056 §3.3.1).
+fn from_random_start(random: &mut Secret) -> impl Iterator<Item = u16> + use<> {
+    let (first, last) = (u32::from(*EPHEMERAL.start()), u32::from(*EPHEMERAL.end()));
+    let count = last - first + 1;
+    let start = random.below(count);
+    (0..count).map(move |i| (first + (start + i) % count) as u16)
+}
+
 /// The ports of this process.
 #[derive(Debug)]
 pub struct LocalPorts {
@@ -108,15 +120,9 @@ impl LocalPorts {
         }
     }
 
-    /// The first port from a random start on for which `free` holds (RFC 6056 §3.3.1).
+    /// Returns the first port from a random start on for which `free` holds.
     fn choose(&mut self, free: impl Fn(&Self, u16) -> bool) -> Result<u16, PortError> {
-        let (first, last) = (u32::from(*EPHEMERAL.start()), u32::from(*EPHEMERAL.end()));
-        let count = last - first + 1;
-        let start = self.random.below(count);
-        (0..count)
-            .map(|i| (first + (start + i) % count) as u16)
-            .find(|&p| free(self, p))
-            .ok_or(PortError::Exhausted)
+        from_random_start(&mut self.random).find(|&p| free(self, p)).ok_or(PortError::Exhausted)
     }
 
     /// Whether `port` can be reserved for `scope`: no reservation overlaps, and no connection uses it.
@@ -146,8 +152,9 @@ impl PortSpace for LocalPorts {
         }
     }
 
-    fn connect(&mut self, remote: SocketAddr) -> Result<u16, PortError> {
-        let port = self.choose(|s, p| !s.bound.contains_key(&p) && !s.connected.contains(&(p, remote)))?;
+    fn connect(&mut self, remote: SocketAddr, fits: &dyn Fn(u16) -> bool) -> Result<u16, PortError> {
+        let port =
+            self.choose(|s, p| fits(p) && !s.bound.contains_key(&p) && !s.connected.contains(&(p, remote)))?;
         self.connect_from(port, remote)?;
         Ok(port)
     }

@@ -1,6 +1,6 @@
-//! The one rule that tests can break only from inside, to prove that they notice: an attacker's segment is refused by its
-//! numbers alone, so nothing outside of the stack can let it pass without changing it. Tests break the others from outside
-//! (`tests/it/broken.rs`).
+//! Rules that tests can break only from inside, to prove that they notice: an attacker's segment is refused by its numbers
+//! alone, so nothing outside of the stack can let it pass without changing it; and what several stacks of a device agree on
+//! shows in none of them. Tests break the others from outside (`tests/it/broken.rs`).
 //!
 //! Without the feature `sabotage` [`broken`] is the constant `false`, and the compiler removes it.
 
@@ -9,6 +9,18 @@
 pub enum Rule {
     /// A segment outside the receive window is refused.
     SequenceWindow,
+    /// All stacks of a device see the same owner of a connection.
+    OwnersAgree,
+    /// Only the owner refuses what belongs to no connection.
+    OwnerRefuses,
+    /// One stack of a device answers for its addresses.
+    OneSpeaks,
+    /// An ICMP error reaches the owner of the connection that it is about.
+    ErrorsReachOwners,
+    /// What a neighbour or router says reaches all stacks of a device.
+    NeighboursReachAll,
+    /// A connection is opened from a port that makes the opening stack its owner.
+    PortsLeadHome,
 }
 
 #[cfg(feature = "sabotage")]

@@ -107,6 +107,15 @@ impl<T, I: SlabIndex> Slab<T, I> {
         SlabId { index, generation: 1 }
     }
 
+    /// Returns the id that the next entry will have.
+    pub fn next_id(&self) -> SlabId<I> {
+        let next = self.free.last().and_then(|&index| {
+            let generation = *self.generations.get(index.place() as usize)?;
+            Some(SlabId { index, generation })
+        });
+        next.unwrap_or(SlabId { index: I::from_place(self.values.len() as u32), generation: 1 })
+    }
+
     /// Takes an entry out. Its id names nothing from now on.
     pub fn remove(&mut self, index: I) -> Option<T> {
         let value = self.values.get_mut(index.place() as usize)?.take()?;

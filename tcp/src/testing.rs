@@ -189,7 +189,7 @@ impl PortSpace for Fixed {
 
     fn unbind(&mut self, _: Scope, _: u16) {}
 
-    fn connect(&mut self, _: SocketAddr) -> Result<u16, PortError> {
+    fn connect(&mut self, _: SocketAddr, _: &dyn Fn(u16) -> bool) -> Result<u16, PortError> {
         Ok(self.0)
     }
 

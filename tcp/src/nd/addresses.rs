@@ -108,7 +108,8 @@ impl Inet6 {
     /// Somebody has an address of ours, or wants it.
     pub(super) fn contested(&mut self, i: usize, by: [u8; 6], now: Time) {
         let Some(own) = self.own.get_mut(i) else { return };
-        (self.conflicts, self.rival) = (self.conflicts + 1, Some(by));
+        self.conflicts += u64::from(!self.silent);
+        self.rival = Some(by);
         self.contested_address = Some(own.ip);
         if own.is_tentative() {
             own.state = State::Duplicate;

@@ -45,6 +45,8 @@ pub(crate) struct Arrival<'a> {
 /// IPv6 of a stack.
 pub(crate) struct Inet6 {
     mac: [u8; 6],
+    /// Another stack of the device speaks for our addresses. This one follows what is said and only asks for neighbours.
+    silent: bool,
     /// Without it there is no IPv6: no addresses, and nothing is sent or taken.
     enabled: bool,
     autoconf: bool,
@@ -93,6 +95,7 @@ impl Inet6 {
         }
         let mut inet = Inet6 {
             mac: cfg.mac,
+            silent: !cfg.steering.speaks(),
             enabled,
             autoconf: cfg.autoconf,
             own,
@@ -317,7 +320,7 @@ impl Inet6 {
     }
 
     fn queue(&mut self, frame: Vec<u8>) {
-        if self.out.len() < MAX_WAITING {
+        if !self.silent && self.out.len() < MAX_WAITING {
             self.out.push_back(frame);
         }
     }

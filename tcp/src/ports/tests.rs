@@ -64,12 +64,12 @@ fn connections_to_one_peer_differ_and_run_out() {
     let mut p = LocalPorts::new(2);
     let mut seen = HashSet::new();
     for _ in EPHEMERAL {
-        assert!(seen.insert(p.connect(peer(1)).unwrap()));
+        assert!(seen.insert(p.connect(peer(1), &|_| true).unwrap()));
     }
-    assert_eq!(p.connect(peer(1)), Err(PortError::Exhausted));
-    assert!(p.connect(peer(2)).is_ok(), "another peer has all ports of its own");
+    assert_eq!(p.connect(peer(1), &|_| true), Err(PortError::Exhausted));
+    assert!(p.connect(peer(2), &|_| true).is_ok(), "another peer has all ports of its own");
     p.release(40_000, peer(1));
-    assert_eq!(p.connect(peer(1)), Ok(40_000));
+    assert_eq!(p.connect(peer(1), &|_| true), Ok(40_000));
     assert_eq!(p.bind(Scope::All, 40_000), Err(PortError::InUse));
     p.release(40_000, peer(1));
     p.release(40_000, peer(1));
@@ -80,7 +80,7 @@ fn connections_to_one_peer_differ_and_run_out() {
 #[test]
 fn ports_are_scattered() {
     let mut p = LocalPorts::new(3);
-    let ports: Vec<u16> = (0..64).map(|i| p.connect(peer(i)).unwrap()).collect();
+    let ports: Vec<u16> = (0..64).map(|i| p.connect(peer(i), &|_| true).unwrap()).collect();
     let near = ports.windows(2).filter(|w| w[0].abs_diff(w[1]) < 16).count();
     assert!(near < 8, "{ports:?}");
 }
@@ -124,4 +124,90 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_port_for_a_connection_fits() {
+    let mut p = LocalPorts::new(3);
+    for _ in 0..200 {
+        let port = p.connect(peer(1), &|port| port % 64 == 7).unwrap();
+        assert_eq!(port % 64, 7);
+    }
+    assert_eq!(p.connect(peer(1), &|_| false), Err(PortError::Exhausted));
+}
+
+/// What one stack reserves or uses another cannot have, and what one gives back another gets.
+#[test]
+fn stacks_share_ports() {
+    let [mut a, mut b] = SharedPorts::new(1, 2).try_into().unwrap();
+    assert_eq!(a.bind(Scope::All, 7471), Ok(7471));
+    assert_eq!(b.bind(Scope::V4, 7471), Err(PortError::InUse));
+    let port = b.connect(peer(1), &|_| true).unwrap();
+    assert_eq!(a.bind(Scope::All, port), Err(PortError::InUse));
+    assert_eq!(a.connect(peer(2), &|p| p == port), Ok(port), "another peer");
+    b.release(port, peer(1));
+    assert_eq!(b.bind(Scope::All, port), Err(PortError::InUse), "one connection is left");
+    drop(a);
+    assert_eq!(b.bind(Scope::All, port), Ok(port), "it ended with its stack");
+    b.unbind(Scope::All, 7471);
+    assert_eq!(b.bind(Scope::V4, 7471), Ok(7471));
+}
+
+proptest! {
+    /// Alone, a handle to shared ports does as ports that nobody shares, but for the ports that are chosen.
+    #[test]
+    fn shared_ports_do_as_others(
+        steps in proptest::collection::vec((0..5u8, 0..3u16, 0..3u16, 0..4usize), 1..60),
+    ) {
+        let (mut alone, mut shared) = (LocalPorts::new(1), SharedPorts::new(1, 1).pop().unwrap());
+        let scopes = [Scope::All, Scope::V4, Scope::V6, Scope::One([10, 0, 0, 1].into())];
+        let mut bound: Vec<(Scope, u16)> = Vec::new();
+        for (step, port, to, scope) in steps {
+            let (port, to, scope) = (40_000 + port, peer(to), scopes[scope]);
+            match step {
+                0 => {
+                    let answer = shared.bind(scope, port);
+                    prop_assert_eq!(alone.bind(scope, port), answer);
+                    bound.extend(answer.map(|port| (scope, port)));
+                }
+                1 => {
+                    if let Some((scope, port)) = bound.pop() {
+                        alone.unbind(scope, port);
+                        shared.unbind(scope, port);
+                    }
+                }
+                2 => prop_assert_eq!(alone.connect(to, &|p| p == port), shared.connect(to, &|p| p == port)),
+                3 => prop_assert_eq!(alone.connect_from(port, to), shared.connect_from(port, to)),
+                _ => {
+                    alone.release(port, to);
+                    shared.release(port, to);
+                }
+            }
+        }
+    }
+}
+
+/// A reservation and connections that choose their ports at the same time never get the same.
+#[test]
+fn a_port_is_not_reserved_while_it_is_chosen() {
+    let [mut a, mut b] = SharedPorts::new(1, 2).try_into().unwrap();
+    let few = |p: u16| p % 7000 == 0;
+    std::thread::scope(|threads| {
+        threads.spawn(move || {
+            for round in 0..20_000 {
+                if let Ok(port) = b.connect(peer(1), &few) {
+                    let word = b.shared.word(port).unwrap().load(std::sync::atomic::Ordering::Relaxed);
+                    assert_eq!(word, 1, "round {round}: port {port} is reserved, or was given back");
+                    b.release(port, peer(1));
+                }
+            }
+        });
+        for _ in 0..20_000 {
+            for port in [35_000, 42_000, 49_000, 56_000] {
+                if a.bind(Scope::All, port).is_ok() {
+                    a.unbind(Scope::All, port);
+                }
+            }
+        }
+    });
 }

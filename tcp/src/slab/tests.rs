@@ -115,3 +115,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_next_id_is_known() {
+    let mut slab: Slab<u8> = Slab::new();
+    let mut seen = Vec::new();
+    for i in 0..100 {
+        let next = slab.next_id();
+        assert_eq!(slab.insert(i), next);
+        seen.push(next);
+        if i % 3 == 0 {
+            slab.remove(seen[usize::from(i) / 2].index);
+        }
+    }
+}

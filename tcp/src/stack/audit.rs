@@ -19,6 +19,7 @@ impl<B: Buffers> Stack<B> {
             let listing = || {
                 must!(!c.flags.has(Flags::LISTED) || listed.contains(&i));
                 must!(c.armed == Time::MAX || self.wheel.deadline(i).is_some_and(|at| at <= c.armed));
+                must!(self.other_owner(c.key).is_none());
                 must!(self.table.get(c.key) == Some(super::Place::Connection(i).pack()));
                 Ok(())
             };

@@ -4,6 +4,7 @@ use super::*;
 use crate::ipv6::is_link_local;
 use crate::listen::{BindError, Bound, ListenError, Listener};
 use crate::ports::Scope;
+use crate::sabotage::{Rule, broken};
 use crate::seq::Seq;
 
 /// Our end of a connection that is about to be opened.
@@ -22,11 +23,7 @@ impl<B: Buffers> Stack<B> {
     /// # Errors
     /// The address is not ours; the port is taken, or none is free.
     pub fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError> {
-        let scope = match self.home(address.ip()) {
-            Some(IpAddr::V4(_)) => Scope::V4,
-            Some(IpAddr::V6(_)) => Scope::V6,
-            None => Scope::of(address.ip(), v6only),
-        };
+        let scope = self.scope_of(address.ip(), v6only);
         if let Scope::One(ip) = scope
             && !self.is_ours(ip)
         {
@@ -36,8 +33,31 @@ impl<B: Buffers> Stack<B> {
             PortError::InUse => BindError::InUse(address.port()),
             PortError::Exhausted => BindError::Exhausted,
         })?;
-        let id = self.bindings.insert(Binding { scope, port, listener: None });
+        let id = self.bindings.insert(Binding { scope, port, ours: true, listener: None });
         Ok(Bound { id: id.into(), address: SocketAddr::new(address.ip(), port) })
+    }
+
+    /// Enters what another stack of the device has reserved with [`bind`](Self::bind), under the same name. That one keeps
+    /// the reservation. To be called, as [`listen`](Self::listen) and [`unbind`](Self::unbind), in the same order in all
+    /// stacks but the one that reserves.
+    ///
+    /// # Errors
+    /// [`BindError::OutOfStep`]: this stack has seen other calls before, and would give it another name.
+    pub fn bind_too(&mut self, bound: Bound, v6only: bool) -> Result<(), BindError> {
+        if BindId::from(self.bindings.next_id()) != bound.id {
+            return Err(BindError::OutOfStep);
+        }
+        let scope = self.scope_of(bound.address.ip(), v6only);
+        self.bindings.insert(Binding { scope, port: bound.address.port(), ours: false, listener: None });
+        Ok(())
+    }
+
+    fn scope_of(&self, ip: IpAddr, v6only: bool) -> Scope {
+        match self.home(ip) {
+            Some(IpAddr::V4(_)) => Scope::V4,
+            Some(IpAddr::V6(_)) => Scope::V6,
+            None => Scope::of(ip, v6only),
+        }
     }
 
     /// Gives a reservation back, and accepts no more on it. Half-open connections of its listener are dropped; open
@@ -47,7 +67,9 @@ impl<B: Buffers> Stack<B> {
             return;
         }
         let Some(binding) = self.bindings.remove(id.index) else { return };
-        self.ports.unbind(binding.scope, binding.port);
+        if binding.ours {
+            self.ports.unbind(binding.scope, binding.port);
+        }
         if binding.listener.is_none() {
             return;
         }
@@ -64,11 +86,13 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Accepts connections to what is reserved, at most `backlog` of them half open at a time.
+    /// Accepts connections to what is reserved, at most `backlog` of them half open at a time, of which each of several
+    /// stacks of a device has its part.
     ///
     /// # Errors
     /// There is no such reservation, or it listens already.
     pub fn listen(&mut self, id: BindId, backlog: usize) -> Result<(), ListenError> {
+        let backlog = backlog.div_ceil(self.net.cfg.steering.stacks());
         let binding =
             self.binding_mut(id).filter(|b| b.listener.is_none()).ok_or(ListenError::NotReserved)?;
         binding.listener = Some(Listener { backlog: backlog.max(1), half_open: 0 });
@@ -120,9 +144,20 @@ impl<B: Buffers> Stack<B> {
         };
         let key = |port| Key::new(whole, remote.port(), port);
         let Some((_, port)) = bound else {
-            let port = self.ports.connect(remote).map_err(|_| ConnectError::NoPort)?;
+            let (net, ports) = (&self.net, &mut self.ports);
+            let leads_home = |port| {
+                let key = key(port);
+                let steering = &net.cfg.steering;
+                steering.is_alone()
+                    || broken(Rule::PortsLeadHome)
+                    || steering.other_owner(net.local(key), remote).is_none()
+            };
+            let port = ports.connect(remote, &leads_home).map_err(|_| ConnectError::NoPort)?;
             return Ok(LocalEnd { key: key(port), port: PortFrom::Choice, above: None });
         };
+        if let Some(owner) = self.other_owner(key(port)) {
+            return Err(ConnectError::Elsewhere(owner));
+        }
         self.ports.connect_from(port, remote).map_err(|_| ConnectError::InUse(port))?;
         let mut end = LocalEnd { key: key(port), port: PortFrom::Binding, above: None };
         // The old connection's last segments cannot be confused with those above what the peer may remember, as when
@@ -132,6 +167,20 @@ impl<B: Buffers> Stack<B> {
             self.end_timewait(index);
         }
         Ok(end)
+    }
+
+    /// Returns the stack of the device at which a connection to `remote` from a reserved address must be opened; `None` if
+    /// there is no such reservation, or it cannot reach that address.
+    pub fn home_of(&self, from: BindId, remote: SocketAddr) -> Option<usize> {
+        let binding = self.binding(from)?;
+        let ip = remote.ip().to_canonical();
+        let local = match (binding.scope, ip) {
+            (Scope::One(own), _) => own,
+            (_, IpAddr::V4(_)) => self.net.ip.into(),
+            (_, IpAddr::V6(ip)) => self.net.inet6.source_for(ip)?.into(),
+        };
+        let (local, remote) = (SocketAddr::new(local, binding.port), SocketAddr::new(ip, remote.port()));
+        (local.is_ipv4() == remote.is_ipv4()).then(|| self.net.cfg.steering.owner(local, remote))
     }
 
     fn binding(&self, id: BindId) -> Option<&Binding> {

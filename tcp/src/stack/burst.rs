@@ -39,6 +39,19 @@ impl<B: Buffers> Stack<B> {
         call.settle_acks();
     }
 
+    /// Takes frames that other stacks of the device have [handed over](Handler::hand_over).
+    pub fn take_over(
+        &mut self,
+        now: Time,
+        frames: impl IntoIterator<Item = B::Frame>,
+        h: &mut impl Handler<B::Frame>,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
+        self.taking_over = true;
+        self.receive_burst(now, frames, h, tx);
+        self.taking_over = false;
+    }
+
     /// Returns what has these addresses: most often the connection that the last segment was for.
     #[inline(always)]
     pub(super) fn find(&self, key: Key) -> Option<Place> {

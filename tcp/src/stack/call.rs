@@ -1,6 +1,7 @@
 //! What one call from outside works with, and what it does to connections.
 
 use super::*;
+use crate::sabotage::{Rule, broken};
 
 /// A call of the stack that is under way. A connection gets the part of this that concerns it, a [`Cx`].
 pub(super) struct Call<'a, B: Buffers, H, T> {
@@ -44,6 +45,37 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
         stack.begin_timewait(c.time_wait(self.now, &stack.net));
         self.handler.closed(id, c.tag, CloseReason::Graceful);
+    }
+
+    /// Hands a frame to other stacks of the device. One that comes from there goes no further.
+    #[cold]
+    pub fn hand_over(&mut self, to: Elsewhere, frame: &B::Frame) {
+        let counters = &mut self.stack.net.counters;
+        match to {
+            _ if self.stack.taking_over => {
+                counters.strays += u64::from(to != Elsewhere::Others);
+                return;
+            }
+            Elsewhere::Stack(_) => counters.handed_over += 1,
+            Elsewhere::Others => counters.shared += 1,
+        }
+        self.handler.hand_over(to, frame);
+    }
+
+    /// Tells all other stacks of the device of what a neighbour or router says.
+    pub fn tell_others(&mut self, frame: &B::Frame) {
+        if !self.stack.net.cfg.steering.is_alone() && !broken(Rule::NeighboursReachAll) {
+            self.hand_over(Elsewhere::Others, frame);
+        }
+    }
+
+    /// Returns true if another stack speaks for the host, to which the frame has been handed over.
+    pub fn leaves_to_speaker(&mut self, frame: &B::Frame) -> bool {
+        let leaves = !self.stack.net.cfg.steering.speaks();
+        if leaves {
+            self.hand_over(Elsewhere::Stack(0), frame);
+        }
+        leaves
     }
 
     /// Runs the timers that are due.

@@ -1,6 +1,7 @@
 //! ICMP: echo, and errors about what we sent (RFC 792, RFC 1122 §3.2.2, RFC 5927).
 
 use super::*;
+use crate::sabotage::{Rule, broken};
 use crate::seq::Seq;
 use crate::wire::ETHERNET;
 use smoltcp::phy::ChecksumCapabilities;
@@ -13,13 +14,24 @@ use smoltcp::wire::{
 const IP_HEADER: usize = wire::IPV4;
 
 impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
-    pub fn receive_icmp(&mut self, frame: &[u8], ip: &Ip) {
-        let body = frame.get(ip.payload.clone()).unwrap_or(&[]);
+    pub fn receive_icmp(&mut self, frame: &B::Frame, ip: &Ip) {
+        let body = frame.bytes().get(ip.payload.clone()).unwrap_or(&[]);
         let sums = ChecksumCapabilities::default();
         let Ok(packet) = Icmpv4Packet::new_checked(body) else {
             self.stack.net.counters.malformed += 1;
             return;
         };
+        let is_error = matches!(
+            packet.msg_type(),
+            Icmpv4Message::DstUnreachable | Icmpv4Message::TimeExceeded | Icmpv4Message::ParamProblem
+        );
+        if is_error
+            && packet.verify_checksum()
+            && let Some(quote) = Quote::parse(body)
+            && self.leaves_to_quoted(quote.sender(), quote.receiver(), frame)
+        {
+            return;
+        }
         match packet.msg_type() {
             // An error quotes only the beginning of a packet, so smoltcp's parser refuses it.
             Icmpv4Message::DstUnreachable if packet.verify_checksum() => {
@@ -39,13 +51,30 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             }
             Icmpv4Message::EchoRequest => match Icmpv4Repr::parse(&packet, &sums) {
                 Ok(Icmpv4Repr::EchoRequest { ident, seq_no, data }) => {
-                    let reply = Icmpv4Repr::EchoReply { ident, seq_no, data };
-                    self.reply_echo(frame, ip, &reply);
+                    if !self.leaves_to_speaker(frame) {
+                        let reply = Icmpv4Repr::EchoReply { ident, seq_no, data };
+                        self.reply_echo(frame.bytes(), ip, &reply);
+                    }
                 }
                 _ => self.stack.net.counters.malformed += 1,
             },
             _ => {}
         }
+    }
+
+    /// Returns true if an error is about a connection that another stack of the device owns, to which it has been handed
+    /// over.
+    pub(super) fn leaves_to_quoted(
+        &mut self,
+        sender: SocketAddr,
+        receiver: SocketAddr,
+        frame: &B::Frame,
+    ) -> bool {
+        let Some(owner) = self.stack.net.cfg.steering.other_owner(sender, receiver) else { return false };
+        if !broken(Rule::ErrorsReachOwners) {
+            self.hand_over(Elsewhere::Stack(owner), frame);
+        }
+        true
     }
 
     fn reply_echo(&mut self, frame: &[u8], ip: &Ip, reply: &Icmpv4Repr<'_>) {
@@ -133,6 +162,14 @@ struct Quote {
 }
 
 impl Quote {
+    fn sender(&self) -> SocketAddr {
+        SocketAddr::new(Ipv4Addr::from_bits(self.src).into(), self.key.local_port())
+    }
+
+    fn receiver(&self) -> SocketAddr {
+        SocketAddr::new(Ipv4Addr::from_bits(self.key.remote_ip()).into(), self.key.remote_port())
+    }
+
     fn parse(body: &[u8]) -> Option<Quote> {
         let &[_, code, _, _, _, _, m0, m1, ref packet @ ..] = body else { return None };
         let ip: &[u8; IP_HEADER] = packet.first_chunk()?;

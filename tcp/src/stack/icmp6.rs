@@ -13,9 +13,10 @@ use core::net::Ipv6Addr;
 const PORT: u8 = 4;
 
 impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
-    pub fn receive_icmp6(&mut self, frame: &[u8], ip: &Ip6) {
+    pub fn receive_icmp6(&mut self, frame: &B::Frame, ip: &Ip6) {
         let net = &mut self.stack.net;
-        let message = frame.get(ip.payload.clone()).unwrap_or(&[]);
+        let bytes = frame.bytes();
+        let message = bytes.get(ip.payload.clone()).unwrap_or(&[]);
         let pseudo = pseudo_sum(ip.src, ip.dst, next::ICMP, message.len());
         if message.len() < 8 || sum::add(pseudo, sum::sum(message)) != 0xffff {
             net.counters.malformed += 1;
@@ -29,7 +30,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             | kind::NEIGHBOUR_SOLICITATION
             | kind::NEIGHBOUR_ADVERTISEMENT
             | kind::REDIRECT => {
-                let Some(src_mac) = frame.get(6..12).and_then(|m| m.try_into().ok()) else { return };
+                let Some(src_mac) = bytes.get(6..12).and_then(|m| m.try_into().ok()) else { return };
                 let arrival = Arrival { src_mac, src: ip.src, dst: ip.dst, hop_limit: ip.hop_limit, message };
                 let resolved = net.inet6.receive(self.now, &arrival);
                 net.counters.nd_in += u64::from(ip.hop_limit == HOP_LIMIT);
@@ -37,11 +38,16 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
                 if let Some(resolved) = resolved {
                     self.wake_waiters(resolved);
                 }
+                self.tell_others(frame);
             }
             _ if tentative || is_no_host(ip.src) || ip.dst.is_multicast() => {}
-            kind::ECHO_REQUEST => self.reply_echo6(frame, ip, message),
+            kind::ECHO_REQUEST if self.leaves_to_speaker(frame) => {}
+            kind::ECHO_REQUEST => self.reply_echo6(bytes, ip, message),
+            kind::UNREACHABLE | kind::TOO_BIG | kind::PROBLEM | kind::TIME_EXCEEDED
+                if let Some((sender, receiver, _)) = quote6(message)
+                    && self.leaves_to_quoted(sender, receiver, frame) => {}
             kind::UNREACHABLE => {
-                net.counters.unreachables_in += 1;
+                self.stack.net.counters.unreachables_in += 1;
                 if let Some(q) = self.stack.quote6(message) {
                     self.unreachable6(message[1], &q);
                 }
@@ -97,7 +103,11 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 
     /// Tells the sender of a packet what is wrong with it, unless that could go round in circles or hit many (RFC 4443
     /// §2.4 e).
-    pub fn complain6(&mut self, frame: &[u8], ip: &Ip6, c: Complaint) {
+    pub fn complain6(&mut self, frame: &B::Frame, ip: &Ip6, c: Complaint) {
+        if self.leaves_to_speaker(frame) {
+            return;
+        }
+        let frame = frame.bytes();
         let group = ip.dst.is_multicast() || frame.first().is_some_and(|b| b & 1 != 0);
         // An error, or what cannot be told from one.
         let about_error = ip.protocol == next::ICMP
@@ -151,21 +161,31 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 }
 
 impl<B: Buffers> Stack<B> {
-    /// Returns what an error quotes, if that is a segment of TCP.
+    /// Returns what an error quotes, if that is a segment of TCP between addresses that are in use.
     fn quote6(&self, message: &[u8]) -> Option<Quote6> {
-        let packet = message.get(8..)?;
-        let header: &[u8; ipv6::HEADER] = packet.first_chunk()?;
-        // We send no extension headers.
-        if header[0] >> 4 != 6 || header[6] != PROTO_TCP {
-            return None;
-        }
-        let src = Ipv6Addr::from(*header[8..24].first_chunk::<16>()?);
-        let dst = Ipv6Addr::from(*header[24..40].first_chunk::<16>()?);
-        let &[s0, s1, d0, d1, q0, q1, q2, q3] = packet.get(ipv6::HEADER..)?.first_chunk()?;
-        let path = self.net.paths.find(src, dst)?;
-        let key = Key::v6(path, u16::from_be_bytes([d0, d1]), u16::from_be_bytes([s0, s1]));
-        Some(Quote6 { key, seq: Seq(u32::from_be_bytes([q0, q1, q2, q3])) })
+        let (sender, receiver, seq) = quote6(message)?;
+        let path = match (sender.ip(), receiver.ip()) {
+            (IpAddr::V6(src), IpAddr::V6(dst)) => self.net.paths.find(src, dst)?,
+            _ => return None,
+        };
+        Some(Quote6 { key: Key::v6(path, receiver.port(), sender.port()), seq })
     }
+}
+
+/// Returns the ends and the number of the TCP segment that an error quotes.
+fn quote6(message: &[u8]) -> Option<(SocketAddr, SocketAddr, Seq)> {
+    let packet = message.get(8..)?;
+    let header: &[u8; ipv6::HEADER] = packet.first_chunk()?;
+    // We send no extension headers.
+    if header[0] >> 4 != 6 || header[6] != PROTO_TCP {
+        return None;
+    }
+    let src = Ipv6Addr::from(*header[8..24].first_chunk::<16>()?);
+    let dst = Ipv6Addr::from(*header[24..40].first_chunk::<16>()?);
+    let &[s0, s1, d0, d1, q0, q1, q2, q3] = packet.get(ipv6::HEADER..)?.first_chunk()?;
+    let sender = SocketAddr::new(src.into(), u16::from_be_bytes([s0, s1]));
+    let receiver = SocketAddr::new(dst.into(), u16::from_be_bytes([d0, d1]));
+    Some((sender, receiver, Seq(u32::from_be_bytes([q0, q1, q2, q3]))))
 }
 
 /// What an error says about a TCP segment.

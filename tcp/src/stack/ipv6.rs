@@ -35,10 +35,10 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             return;
         }
         if let Err(refused) = ipv6::skip_extensions(frame.bytes(), &mut ip) {
-            return self.refuse_ipv6(frame.bytes(), &ip, refused);
+            return self.refuse_ipv6(&frame, &ip, refused);
         }
         match ip.protocol {
-            next::ICMP => self.receive_icmp6(frame.bytes(), &ip),
+            next::ICMP => self.receive_icmp6(&frame, &ip),
             // Groups are nothing to TCP; and what is unicast comes as such.
             _ if group || !to_station || !net.inet6.is_own(ip.dst) => net.counters.not_for_us += 1,
             _ if is_no_host(ip.src) => net.counters.malformed += 1,
@@ -54,12 +54,12 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             }
             next::UDP => {
                 net.counters.unknown_protocol += 1;
-                self.complain6(frame.bytes(), &ip, Complaint::PORT);
+                self.complain6(&frame, &ip, Complaint::PORT);
             }
             _ => {
                 net.counters.unknown_protocol += 1;
                 let complaint = Complaint::problem(problem::NEXT_HEADER, ip.named_at);
-                self.complain6(frame.bytes(), &ip, complaint);
+                self.complain6(&frame, &ip, complaint);
             }
         }
     }
@@ -87,7 +87,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    fn refuse_ipv6(&mut self, frame: &[u8], ip: &Ip6, refused: Refused6) {
+    fn refuse_ipv6(&mut self, frame: &B::Frame, ip: &Ip6, refused: Refused6) {
         let counters = &mut self.stack.net.counters;
         match refused {
             Refused6::Malformed => counters.malformed += 1,

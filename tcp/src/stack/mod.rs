@@ -22,6 +22,7 @@ use crate::listen::{Binding, Embryo};
 use crate::net::Net;
 use crate::ports::{PortError, PortSpace};
 use crate::slab::{Slab, SlabId};
+use crate::steering::Elsewhere;
 use crate::table::{Key, Table};
 use crate::time::Time;
 use crate::timer::TimerWheel;
@@ -36,7 +37,7 @@ use receive::Incoming;
 use std::collections::{HashMap, VecDeque};
 use thiserror::Error;
 
-/// A network stack with one port and one address.
+/// A network stack on one port, or on one of its queues.
 pub struct Stack<B: Buffers> {
     net: Net,
     ports: Box<dyn PortSpace + Send>,
@@ -64,6 +65,8 @@ pub struct Stack<B: Buffers> {
     ended: Vec<(ConnId, u64, CloseReason)>,
     /// Where ICMP replies are built.
     scratch: Vec<u8>,
+    /// The frames of this call come from another stack of the device.
+    taking_over: bool,
 }
 
 /// What an entry of the table names: the kind in the two highest bits, then the index.
@@ -116,7 +119,10 @@ pub enum ConnectError {
     /// There is a connection from this local port to that port of the peer.
     #[error("port {0} has a connection to this peer already")]
     InUse(u16),
-    /// All local ports are taken.
+    /// Another stack of the device would own the connection, by its addresses: it can be opened there.
+    #[error("the connection belongs to engine {0} of the device")]
+    Elsewhere(usize),
+    /// All local ports are taken, of those that lead to this stack.
     #[error("no free local port")]
     NoPort,
     /// The process has as many descriptors as it may, of which a connection over the kernel's sockets takes one.
@@ -165,6 +171,7 @@ impl<B: Buffers> Stack<B> {
             timewait_order: VecDeque::new(),
             ended: Vec::new(),
             scratch: Vec::new(),
+            taking_over: false,
         })
     }
 

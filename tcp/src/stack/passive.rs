@@ -5,6 +5,7 @@ use crate::connection::DEFAULT_PEER_MSS;
 use crate::connection::open::{syn_ack_window, syn_flags, syn_options};
 use crate::cookie::{self, Cookies};
 use crate::ecn;
+use crate::sabotage::{Rule, broken};
 use crate::seq::Seq;
 use crate::timewait::Verdict;
 use crate::wire::{Options, SynOptions, TcpFields, Timestamps, put_syn, put_timestamps};
@@ -14,6 +15,9 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
     /// before, our initial sequence number must not lie below `above`.
     pub fn arrive_new(&mut self, incoming: Incoming<'_, B::Frame>, above: Option<Seq>) {
         let Some(mac) = incoming.source_mac() else { return };
+        if self.leaves_to_owner(&incoming) {
+            return;
+        }
         let Some(listener) = self.stack.listener_at(incoming.key) else {
             self.stack.net.counters.no_connection += 1;
             return self.refuse(&incoming);
@@ -25,11 +29,27 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             flag::SYN => self.begin_embryo(embryo),
             flag::ACK if self.takes_cookies() => match self.eat_cookie(embryo, s) {
                 Some(e) => self.complete(&e, incoming),
+                // Data that has overtaken the ACK on a shorter way between the stacks of a device comes again.
+                None if s.len() > 0 && !self.stack.net.cfg.steering.is_alone() => {}
                 None => self.refuse(&incoming),
             },
             f if f & flag::RST == 0 && f & flag::ACK != 0 => self.refuse(&incoming),
             _ => {}
         }
+    }
+
+    /// Returns true if another stack of the device owns the segment's addresses, to which it has been handed over.
+    #[inline]
+    fn leaves_to_owner(&mut self, incoming: &Incoming<'_, B::Frame>) -> bool {
+        let Some(owner) = self.stack.other_owner(incoming.key) else { return false };
+        if broken(Rule::OwnerRefuses) {
+            self.refuse(incoming);
+        }
+        let counters = &mut self.stack.net.counters;
+        counters.segments_in -= 1;
+        counters.congestion_marks_in -= u64::from(incoming.segment.ecn == ecn::CE);
+        self.hand_over(Elsewhere::Stack(owner), &incoming.frame);
+        true
     }
 
     /// Whether SYN cookies may come back, and there is room for what they open.
@@ -271,6 +291,16 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 }
 
 impl<B: Buffers> Stack<B> {
+    /// Returns the stack of the device that owns the addresses, if it is another.
+    #[inline]
+    pub(super) fn other_owner(&self, key: Key) -> Option<usize> {
+        let steering = &self.net.cfg.steering;
+        if steering.is_alone() {
+            return None;
+        }
+        steering.other_owner(self.net.local(key), self.net.remote(key))
+    }
+
     /// Whether there are as many connections as are allowed.
     fn is_full(&self) -> bool {
         self.connections.len() >= self.net.cfg.tcp.max_connections as usize

@@ -76,7 +76,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             Some(TYPE_IPV6) => self.receive_ipv6(frame, at),
             Some(TYPE_ARP) => {
                 self.settle_acks();
-                self.receive_arp(bytes.get(at - wire::ETHERNET..).unwrap_or(&[]));
+                self.receive_arp(&frame, at);
             }
             Some(OTHER_VLAN) => counters.other_vlan += 1,
             Some(_) => counters.unknown_protocol += 1,
@@ -120,7 +120,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             PROTO_TCP => self.receive_tcp(frame, &ip),
             PROTO_ICMP => {
                 self.settle_acks();
-                self.receive_icmp(frame.bytes(), &ip);
+                self.receive_icmp(&frame, &ip);
             }
             _ => net.counters.unknown_protocol += 1,
         }
@@ -155,9 +155,10 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.with(index, |c, cx, h| c.arrive(cx, h, incoming.segment, incoming.frame));
     }
 
-    fn receive_arp(&mut self, frame: &[u8]) {
+    fn receive_arp(&mut self, frame: &B::Frame, at: usize) {
         let net = &mut self.stack.net;
-        let (resolved, reply) = net.arp.receive(frame, self.now);
+        let untagged = frame.bytes().get(at - wire::ETHERNET..).unwrap_or(&[]);
+        let (resolved, reply) = net.arp.receive(untagged, self.now);
         net.counters.arp_conflicts = net.arp.conflicts().0;
         if let Some(reply) = reply
             && self.tx.room() > 0
@@ -168,5 +169,6 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         if let Some(resolved) = resolved {
             self.wake_waiters(resolved);
         }
+        self.tell_others(frame);
     }
 }

@@ -21,7 +21,8 @@ impl<B: Buffers> Stack<B> {
     /// As [`connect`](Self::connect), from an address that [`bind`](Self::bind) has reserved, if one is given.
     ///
     /// # Errors
-    /// It cannot even be tried.
+    /// It cannot even be tried. [`ConnectError::Elsewhere`] names the stack of the device that can open it, under the same
+    /// name of the address.
     pub fn connect_from(
         &mut self,
         now: Time,

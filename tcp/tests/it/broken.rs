@@ -4,7 +4,7 @@
 use crate::harness::{App, Out, Record};
 use std::net::SocketAddr;
 use std::ops::Range;
-use urnic_tcp::{BindId, CloseReason, ConnId, Counters, Emit, Handler, Piece, Seq, Transmit, sum};
+use urnic_tcp::{BindId, CloseReason, ConnId, Counters, Elsewhere, Emit, Handler, Piece, Seq, Transmit, sum};
 
 /// A rule that can be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +87,10 @@ impl Handler<Vec<u8>> for Unruly<'_, App> {
 
     fn closed(&mut self, conn: ConnId, tag: u64, reason: CloseReason) {
         self.inner.closed(conn, tag, reason);
+    }
+
+    fn hand_over(&mut self, to: Elsewhere, frame: &Vec<u8>) {
+        self.inner.hand_over(to, frame);
     }
 }
 

@@ -77,14 +77,14 @@ fn receive(host: &mut Host, now: Time, frame: Vec<u8>) {
 }
 
 /// A frame whose source address, ports and number change from one to the next.
-struct Forge(Vec<u8>);
+pub struct Forge(Vec<u8>);
 
 impl Forge {
-    fn new(seg: &Seg) -> Forge {
+    pub fn new(seg: &Seg) -> Forge {
         Forge(seg.frame(ATTACKER, VICTIM))
     }
 
-    fn frame(&mut self, from: Ipv4Addr, port: u16, seq: u32, ack: u32) -> Vec<u8> {
+    pub fn frame(&mut self, from: Ipv4Addr, port: u16, seq: u32, ack: u32) -> Vec<u8> {
         let f = &mut self.0;
         f[26..30].copy_from_slice(&from.octets());
         f[34..36].copy_from_slice(&port.to_be_bytes());

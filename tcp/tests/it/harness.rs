@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::time::Duration;
 use urnic_sim::{Impairment, Network};
 use urnic_tcp::{
-    Address, BindId, Buffers, CloseReason, ConnId, Emit, Handler, LocalPorts, Stack, StackConfig, Time,
-    Transmit, sum,
+    Address, BindId, Buffers, CloseReason, ConnId, Elsewhere, Emit, Handler, LocalPorts, PortSpace, Stack,
+    StackConfig, Time, Transmit, sum,
 };
 
 /// Sent data, shared.
@@ -111,6 +111,8 @@ pub struct App {
     pub moody: Option<Rng>,
     /// When it looks at what it left.
     reads_at: Option<Time>,
+    /// Frames that concern other stacks of the device.
+    pub handed_over: Vec<(Elsewhere, Vec<u8>)>,
 }
 
 impl App {
@@ -211,6 +213,10 @@ impl Handler<Vec<u8>> for App {
         s.closed = Some(reason);
         self.by_conn.remove(&conn);
     }
+
+    fn hand_over(&mut self, to: Elsewhere, frame: &Vec<u8>) {
+        self.handed_over.push((to, frame.clone()));
+    }
 }
 
 /// A stack with its application.
@@ -220,6 +226,8 @@ pub struct Host {
     pub out: Out,
     /// Frames that arrived and are handed over in the next pass.
     pub inbox: VecDeque<Vec<u8>>,
+    /// The same, from other stacks of its device.
+    pub taken_over: VecDeque<Vec<u8>>,
     /// The rule that it breaks.
     pub broken: Option<Rule>,
 }
@@ -229,9 +237,14 @@ impl Host {
         let mut config = StackConfig::new(mac(n), ip(n), 24, 0x1234_5678 + u64::from(n));
         tune(&mut config);
         let ports = Box::new(LocalPorts::new(config.seed));
+        Host::with(config, ports)
+    }
+
+    pub fn with(config: StackConfig, ports: Box<dyn PortSpace + Send>) -> Self {
         let stack = Stack::new(config, ports, Time::ZERO).expect("valid configuration");
         let out = Out { frames: Vec::new(), loopback: Vec::new(), limit: 64, retransmitted: 0 };
-        Host { stack, app: App::default(), out, inbox: VecDeque::new(), broken: None }
+        let (inbox, taken_over) = Default::default();
+        Host { stack, app: App::default(), out, inbox, taken_over, broken: None }
     }
 
     /// Its main address.
@@ -255,6 +268,9 @@ impl Host {
         let app = &mut Unruly { inner: &mut self.app, rule };
         let out = &mut Unruly { inner: &mut self.out, rule };
         self.stack.receive_burst(now, burst, app, out);
+        if !self.taken_over.is_empty() {
+            self.stack.take_over(now, self.taken_over.drain(..), app, out);
+        }
         self.stack.advance(now, app, out);
         self.read(now);
         self.act(now);

@@ -11,6 +11,7 @@ mod peer;
 mod acks;
 mod attacks;
 mod closing;
+mod devices;
 mod far;
 mod floods;
 mod goodput;

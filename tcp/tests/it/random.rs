@@ -13,7 +13,7 @@ use urnic_sim::Impairment;
 use urnic_tcp::{CloseReason, Congestion, Ecn, StackConfig, Time};
 
 /// Both octet counts and record sizes of every magnitude.
-fn script(rng: &mut Rng, mtu: usize) -> Script {
+pub fn script(rng: &mut Rng, mtu: usize) -> Script {
     let send = match rng.u8(..8) {
         0 => 0,
         1 => rng.u64(1..100),
@@ -29,7 +29,7 @@ fn script(rng: &mut Rng, mtu: usize) -> Script {
     }
 }
 
-fn impairment(rng: &mut Rng) -> Impairment {
+pub fn impairment(rng: &mut Rng) -> Impairment {
     let rarely = |rng: &mut Rng, most: f64| if rng.u8(..3) == 0 { rng.f64() * most } else { 0.0 };
     Impairment {
         loss: rarely(rng, 0.15),
@@ -50,7 +50,7 @@ fn impairment(rng: &mut Rng) -> Impairment {
     }
 }
 
-fn settings(rng: &mut Rng) -> impl Fn(&mut StackConfig) + use<> {
+pub fn settings(rng: &mut Rng) -> impl Fn(&mut StackConfig) + use<> {
     let mtu = *rng.choice([576, 700, 1500, 9000, 9000].as_slice()).unwrap_or(&1500);
     let (sack, timestamps, window_scale) = (rng.bool(), rng.bool(), rng.bool());
     let congestion = *rng

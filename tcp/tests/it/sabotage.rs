@@ -37,3 +37,27 @@ fn a_window_that_is_not_checked_is_caught() {
     assert!(caught, "an ACK from outside of the window acknowledges");
     assert!(!fails(forged_ack), "with the rule in force nothing fails");
 }
+
+/// What the stacks of a device agree on: each rule, and the test that shows that it is broken.
+#[cfg(feature = "sabotage")]
+#[test]
+fn a_rule_among_stacks_that_is_broken_is_caught() {
+    use crate::devices;
+    use urnic_tcp::sabotage::{Rule, set};
+    let rules: [(Rule, fn(u64)); 6] = [
+        (Rule::OwnersAgree, devices::one),
+        (Rule::OwnerRefuses, devices::refused),
+        (Rule::OneSpeaks, devices::asked),
+        (Rule::ErrorsReachOwners, devices::narrow),
+        (Rule::NeighboursReachAll, devices::asked),
+        (Rule::PortsLeadHome, devices::steered),
+    ];
+    for (rule, test) in rules {
+        set(Some(rule));
+        let by = (0..20).find(|&seed| fails(|| test(seed)));
+        set(None);
+        println!("{rule:?}: seed {by:?}");
+        assert!(by.is_some(), "{rule:?} is not caught");
+        assert!(!fails(|| test(0)), "with the rule in force nothing fails");
+    }
+}

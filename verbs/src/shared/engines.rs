@@ -99,6 +99,9 @@ pub(crate) trait Fellow: Send + Sync {
     /// Tells that engine that a shared queue has receives for which messages wait there, and wakes its driver.
     fn ring_receives(&self);
 
+    /// Wakes whoever drives that engine, if it sleeps: something has been put where the engine's next pass finds it.
+    fn wake(&self);
+
     /// Returns the pass (or verb) that holds the engine at this moment; `None` if nobody does. Whatever the caller stored
     /// before is seen by all passes that begin after this.
     fn pass_under_way(&self) -> Option<PassNumber>;

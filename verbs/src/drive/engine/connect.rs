@@ -433,6 +433,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 ConnectError::Address(_) => Error::Invalid("the address is not that of a host's port"),
                 ConnectError::Family(_) => Error::Invalid("the peer's address and ours are of two families"),
                 ConnectError::InUse(port) => Error::PortInUse(port),
+                ConnectError::Elsewhere(_) => {
+                    Error::Invalid("the reserved address leads to another engine of the device")
+                }
                 ConnectError::NoDescriptor => Error::NoDescriptor,
                 ConnectError::NoPort | ConnectError::TooMany => Error::Exhausted("connections or ports"),
             });

@@ -283,6 +283,7 @@ fn bind_error(error: BindError) -> Error {
         BindError::NotOurs(ip) => Error::NotOurAddress(ip),
         BindError::InUse(port) => Error::PortInUse(port),
         BindError::Forbidden(port) => Error::PortForbidden(port),
+        BindError::OutOfStep => Error::Invalid("the engines of the device disagree on what is reserved"),
         BindError::Exhausted => Error::Exhausted("TCP ports"),
         BindError::NoDescriptor => Error::NoDescriptor,
         BindError::NoMemory => Error::Exhausted(KERNEL_MEMORY),

@@ -123,7 +123,7 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     let seed = stack.seed;
     let mut transport = OverPort::new(port, stack, Clock::now(&clock))?;
     if !spec.is_memory_link() {
-        transport.claim_addresses(&clock)?;
+        OverPort::claim_addresses(std::slice::from_mut(&mut transport), &clock)?;
     }
     let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
     let engine = Engine::new(transport, clock, seed, mpa, Berth::alone(doorbells.clone())?, attributes);

@@ -32,6 +32,10 @@ pub trait Port: Send {
     /// Takes what has arrived by `now`, at most [`BURST`] frames. Begins a pass.
     fn receive(&mut self, now: Time, into: &mut ArrayVec<Self::Frame, BURST>);
 
+    /// Returns a frame with these octets, as if it had been received; `None` while there is no buffer for it. `trusted`: its
+    /// checksums need no check.
+    fn adopt(&mut self, octets: &[u8], trusted: bool) -> Option<Self::Frame>;
+
     /// Asks the processor to fetch a frame that will be looked at soon, all of it.
     fn prefetch(frame: &Self::Frame);
 

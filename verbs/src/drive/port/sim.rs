@@ -253,6 +253,10 @@ impl Port for SimPort {
         }
     }
 
+    fn adopt(&mut self, octets: &[u8], _trusted: bool) -> Option<SimFrame> {
+        Some(SimFrame(octets.to_vec()))
+    }
+
     fn prefetch(_frame: &SimFrame) {}
 
     fn draft(&mut self) -> Option<SimDraft> {

@@ -134,6 +134,15 @@ impl Driver {
         }
     }
 
+    /// There is something that no doorbell tells of. It is counted first: a thread that is about to sleep, and has looked
+    /// before that, does not.
+    pub(super) fn alert(&self) {
+        self.wakes.fetch_add(1, Ordering::SeqCst);
+        if self.sleeping.load(Ordering::SeqCst) >= sleep::IDLE {
+            self.wake();
+        }
+    }
+
     /// Something was sent, and what comes back wants somebody who receives it: wakes the thread, unless the transport does.
     /// Whoever has sent is about to poll, as a rule, and two that want the engine wait for each other.
     #[inline]

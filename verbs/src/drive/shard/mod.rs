@@ -270,6 +270,10 @@ impl Fellow for Shard {
         Shard::ring_receives(self);
     }
 
+    fn wake(&self) {
+        self.driver.alert();
+    }
+
     /// Writes the lock word, without changing it: a pass that begins later takes the lock over from that write, and sees
     /// with it what was stored before. A fence would ask for one in every pass, too.
     fn pass_under_way(&self) -> Option<PassNumber> {

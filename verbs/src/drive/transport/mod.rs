@@ -291,13 +291,19 @@ pub trait Transport: Send {
     /// The address is not the transport's, the port is taken, or none is free.
     fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError>;
 
-    /// Enters a reservation that the transport of another engine of the device has made. All of them reserve and give
-    /// back in the same order, so that it has the same name here.
+    /// Enters what the transport of another engine of the device has reserved, under the same name. Reservations are made,
+    /// listened on and given back in the same order at all engines of a device; one reserves, the others enter.
     ///
     /// # Errors
-    /// This transport does not work beside others.
+    /// [`BindError::OutOfStep`]: the order was not the same, or the transport is made for one engine.
     fn bind_too(&mut self, _bound: Bound, _v6only: bool) -> Result<(), BindError> {
-        Err(BindError::Exhausted)
+        Err(BindError::OutOfStep)
+    }
+
+    /// Returns the number of the engine of the device that must open a connection from a reserved address to `to`; `None` if
+    /// any may, or none can.
+    fn home_of(&self, _from: BindId, _to: SocketAddr) -> Option<usize> {
+        None
     }
 
     /// Gives a reservation back, and admits no more connections to it.

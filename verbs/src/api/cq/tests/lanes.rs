@@ -10,8 +10,8 @@ use super::{CqInit, CqShared, wc};
 use crate::api::fake;
 use crate::shared::cq::CqOverflow;
 use crate::shared::engines::EngineNumber;
-use urnic_config::MAX_ENGINES;
 use crate::shared::wc::Wc;
+use urnic_config::MAX_ENGINES;
 
 /// Nothing takes that long but a stopped machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -52,7 +52,8 @@ fn lanes_are_taken_from_in_turn() {
 #[test]
 fn reading_in_place_goes_through_all_lanes() {
     let (device, knobs) = fake::device(Progress::Inline);
-    let cq = device.create_cq_with(&CqInit { depth: 256, channel: None, timestamps: true, vector: 0 }).unwrap();
+    let cq =
+        device.create_cq_with(&CqInit { depth: 256, channel: None, timestamps: true, vector: 0 }).unwrap();
     for i in 0..100 {
         for e in 0..2 {
             knobs.passes.store(1000 * i + e, Ordering::SeqCst);

@@ -401,9 +401,12 @@ impl Transport for OverKernel {
     }
 
     fn bind_too(&mut self, bound: Bound, _v6only: bool) -> Result<(), BindError> {
-        let door = self.doors.find(bound.id).ok_or(BindError::Exhausted)?;
+        let door = self.doors.find(bound.id).ok_or(BindError::OutOfStep)?;
         let id = self.places.insert(Place::at(door));
-        debug_assert_eq!(BindId::from(id), bound.id, "all engines reserve in the same order");
+        if BindId::from(id) != bound.id {
+            self.places.remove(id.index);
+            return Err(BindError::OutOfStep);
+        }
         Ok(())
     }
 

@@ -10,25 +10,34 @@ use std::time::Duration;
 use urnic_tcp::{BindId, Claim, CloseReason, ConnId, Time};
 
 impl<P: Port> OverPort<P> {
-    /// Asks the network whether another host has our addresses, if the port has a carrier; else that is asked when it
-    /// comes. To be called before there are connections.
-    pub(crate) fn claim_addresses(&mut self, clock: &impl Clock) -> Result<(), Error> {
+    /// Asks the network whether another host has the addresses of a device, whose engines `all` are for, if the port has a
+    /// carrier; else that is asked when it comes. To be called before there are connections, and before anything drives
+    /// the engines: the answer may reach any of them.
+    pub(crate) fn claim_addresses(all: &mut [Self], clock: &impl Clock) -> Result<(), Error> {
         const NAP: Duration = Duration::from_micros(200);
-        self.link.claims = true;
+        all.iter_mut().for_each(|one| one.link.claims = true);
         let mut check_at = Time::ZERO;
         loop {
             let now = clock.now();
-            if now >= check_at {
-                check_at = self.check_link(now, &mut Nobody);
+            let checks = now >= check_at;
+            for one in &mut *all {
+                if checks {
+                    check_at = one.check_link(now, &mut Nobody);
+                }
+                one.advance(now, &mut Nobody);
+                one.flush();
+                one.receive(now, &mut Nobody);
             }
-            self.advance(now, &mut Nobody);
-            self.flush();
-            self.receive(now, &mut Nobody);
-            match self.stack.claim() {
-                Claim::Probing => std::thread::sleep(NAP),
-                Claim::Conflict(mac) => return Err(self.conflict(mac)),
-                Claim::Held => return Ok(()),
+            let claims = || all.iter().map(|one| (one, one.stack.claim()));
+            for (one, claim) in claims() {
+                if let Claim::Conflict(mac) = claim {
+                    return Err(one.conflict(mac));
+                }
             }
+            if claims().all(|(_, claim)| claim == Claim::Held) {
+                return Ok(());
+            }
+            std::thread::sleep(NAP);
         }
     }
 }

@@ -2,7 +2,10 @@
 
 #[cfg(feature = "dpdk")]
 mod claim;
+mod crossing;
 mod link;
+#[cfg(test)]
+mod tests;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -11,13 +14,16 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use urnic_iwarp::Chunk;
 use urnic_tcp::{
-    BindError, BindId, Bound, Buffers, CloseReason, ConnId, ConnInfo, ConnectError, Emit, Frame, Handler,
-    ListenError, LocalPorts, Patience, Stack, StackConfig, State, Time, Transmit,
+    BindError, BindId, Bound, Buffers, CloseReason, ConnId, ConnInfo, ConnectError, Elsewhere, Emit, Frame,
+    Handler, ListenError, LocalPorts, Patience, PortSpace, SharedPorts, Stack, StackConfig, State, Steering,
+    Time, Transmit,
 };
 
 use super::{Data, Events, Facts, StreamFacts, Transport, Wakeup};
 use crate::drive::port::{BURST, Freeze, Port};
+use crate::shared::engines::Commons;
 use crate::shared::error::{Error, Result};
+use crossing::Passage;
 use link::Link;
 
 /// Held frames pin at most this part of the receive buffers.
@@ -29,25 +35,69 @@ pub(crate) struct OverPort<P: Port> {
     stack: Stack<PortBuffers<P>>,
     link: Link,
     under_pressure: bool,
+    /// The way to the other engines of the device; `None` if there are none.
+    passage: Option<Passage>,
 }
 
 impl<P: Port> OverPort<P> {
-    /// The stack that `config` describes, on `port`.
+    /// Returns the stack that `config` describes, on `port`.
     ///
     /// # Errors
     /// [`Error::Open`]: the stack refuses its configuration.
-    pub(crate) fn new(port: P, mut config: StackConfig, now: Time) -> Result<Self, Error> {
+    pub(crate) fn new(port: P, config: StackConfig, now: Time) -> Result<Self, Error> {
+        let ports = Box::new(LocalPorts::new(config.seed));
+        Self::with(port, config, ports, None, now)
+    }
+
+    /// Returns the stacks of a device, one for each of the ports, which are queues of one: they have addresses, TCP ports
+    /// and secrets in common, and hand frames to each other. `commons` knows the engines that they are for, in this order.
+    ///
+    /// # Errors
+    /// [`Error::Open`]: the stacks refuse their configuration, or there are too many of them.
+    pub(crate) fn of_device(
+        queues: Vec<P>,
+        config: &StackConfig,
+        commons: &Arc<Commons>,
+        now: Time,
+    ) -> Result<Vec<Self>, Error> {
+        let engines = queues.len();
+        if engines == 1 {
+            return queues.into_iter().map(|port| Self::new(port, config.clone(), now)).collect();
+        }
+        let passages = Passage::of_all(engines, commons);
+        let parts = SharedPorts::new(config.seed, engines).into_iter().zip(passages).enumerate();
+        let stack = |(port, (number, (ports, passage)))| {
+            let steering = Steering::new(number, engines, config.seed);
+            let steering = steering.ok_or_else(|| Error::Open(format!("{engines} engines are too many")))?;
+            let config = StackConfig { steering, ..config.clone() };
+            Self::with(port, config, Box::new(ports), Some(passage), now)
+        };
+        queues.into_iter().zip(parts).map(stack).collect()
+    }
+
+    fn with(
+        port: P,
+        mut config: StackConfig,
+        ports: Box<dyn PortSpace + Send>,
+        passage: Option<Passage>,
+        now: Time,
+    ) -> Result<Self, Error> {
         config.checksum_offload_tx = port.spares_checksum();
         // An MPA Request is short (MPA-60), and nothing may follow before our Reply (MPA-91).
         config.tcp.wary = true;
-        let ports = Box::new(LocalPorts::new(config.seed));
         let stack = Stack::new(config, ports, now).map_err(|e| Error::Open(e.to_string()))?;
-        Ok(Self { port, stack, link: Link::default(), under_pressure: false })
+        Ok(Self { port, stack, link: Link::default(), under_pressure: false, passage })
     }
 
     /// Octets that held frames may pin while there is no pressure.
     fn pinnable(&self) -> usize {
         self.port.receive_memory() / PINNED_PART
+    }
+
+    /// Returns whether frames from other engines wait.
+    #[inline]
+    fn is_told(&self) -> bool {
+        self.passage.as_ref().is_some_and(|passage| !passage.is_empty())
     }
 
     /// The receive pool has become low, or is low no more.
@@ -65,6 +115,15 @@ impl<P: Port> Transport for OverPort<P> {
 
     fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError> {
         self.stack.bind(address, v6only)
+    }
+
+    fn bind_too(&mut self, bound: Bound, v6only: bool) -> Result<(), BindError> {
+        self.stack.bind_too(bound, v6only)
+    }
+
+    fn home_of(&self, from: BindId, to: SocketAddr) -> Option<usize> {
+        let several = !self.stack.config().steering.is_alone();
+        several.then(|| self.stack.home_of(from, self.stack.destination(to)))?
     }
 
     fn unbind(&mut self, bound: BindId) {
@@ -117,8 +176,12 @@ impl<P: Port> Transport for OverPort<P> {
     fn receive(&mut self, now: Time, events: &mut impl Events<Self::Data>) -> bool {
         let mut burst = ArrayVec::<P::Frame, BURST>::new();
         self.port.receive(now, &mut burst);
+        let is_told = self.is_told();
+        if is_told {
+            self.take_over(now, events);
+        }
         if burst.is_empty() {
-            return false;
+            return is_told;
         }
         self.link.heard();
         let low = self.port.receive_pool_low();
@@ -138,13 +201,18 @@ impl<P: Port> Transport for OverPort<P> {
             }
             frame
         });
-        self.stack.receive_burst(now, frames, &mut Told(events), &mut Wire(&mut self.port));
+        let told = &mut Told { events, passage: self.passage.as_mut() };
+        self.stack.receive_burst(now, frames, told, &mut Wire(&mut self.port));
+        if let Some(passage) = &mut self.passage {
+            passage.wake();
+        }
         true
     }
 
     #[inline]
     fn advance(&mut self, now: Time, events: &mut impl Events<Self::Data>) {
-        self.stack.advance(now, &mut Told(events), &mut Wire(&mut self.port));
+        let told = &mut Told { events, passage: None };
+        self.stack.advance(now, told, &mut Wire(&mut self.port));
         self.stack.flush(now, &mut Wire(&mut self.port));
     }
 
@@ -154,6 +222,9 @@ impl<P: Port> Transport for OverPort<P> {
     }
 
     fn next_deadline(&self) -> Option<Time> {
+        if self.is_told() {
+            return Some(Time::ZERO);
+        }
         [self.stack.next_deadline(), self.port.next_deadline()].into_iter().flatten().min()
     }
 
@@ -171,7 +242,8 @@ impl<P: Port> Transport for OverPort<P> {
     }
 
     fn resume(&mut self, now: Time, conn: ConnId, events: &mut impl Events<Self::Data>) {
-        self.stack.resume(now, conn, &mut Told(events), &mut Wire(&mut self.port));
+        let told = &mut Told { events, passage: None };
+        self.stack.resume(now, conn, told, &mut Wire(&mut self.port));
     }
 
     #[inline]
@@ -332,6 +404,7 @@ impl<P: Port> Transport for OverPort<P> {
             ("send_buffers_free", self.port.send_buffers() as u64),
             ("aside_octets", self.port.aside() as u64),
         ]);
+        counters.extend(self.passage.iter().flat_map(Passage::counters));
         counters.extend(c.nstat());
         Facts {
             link_up: self.link.is_up(),
@@ -376,38 +449,48 @@ impl<F: Frame> Data for StreamRange<F> {
 }
 
 /// Tells the engine what the stack tells.
-struct Told<'a, E>(&'a mut E);
+struct Told<'a, E> {
+    events: &'a mut E,
+    /// Where frames go that concern other engines.
+    passage: Option<&'a mut Passage>,
+}
 
 impl<F: Frame, E: Events<StreamRange<F>>> Handler<F> for Told<'_, E> {
     #[inline]
     fn accepted(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64 {
-        self.0.incoming(listener, conn, peer)
+        self.events.incoming(listener, conn, peer)
     }
 
     #[inline]
     fn connected(&mut self, conn: ConnId, tag: u64) {
-        self.0.connected(conn, tag);
+        self.events.connected(conn, tag);
     }
 
     #[inline]
     fn data(&mut self, conn: ConnId, tag: u64, frame: F, range: Range<usize>) -> Option<(F, Range<usize>)> {
-        let rest = self.0.data(conn, tag, StreamRange { frame, range })?;
+        let rest = self.events.data(conn, tag, StreamRange { frame, range })?;
         Some((rest.frame, rest.range))
     }
 
     #[inline]
     fn acked(&mut self, conn: ConnId, tag: u64, bytes: u64) {
-        self.0.acked(conn, tag, bytes);
+        self.events.acked(conn, tag, bytes);
     }
 
     #[inline]
     fn finished(&mut self, conn: ConnId, tag: u64) {
-        self.0.finished(conn, tag);
+        self.events.finished(conn, tag);
     }
 
     #[inline]
     fn closed(&mut self, conn: ConnId, tag: u64, reason: CloseReason) {
-        self.0.closed(conn, tag, reason);
+        self.events.closed(conn, tag, reason);
+    }
+
+    fn hand_over(&mut self, to: Elsewhere, frame: &F) {
+        if let Some(passage) = &mut self.passage {
+            passage.hand_over(to, frame);
+        }
     }
 }
 

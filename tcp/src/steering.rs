@@ -1,0 +1,118 @@
+//! Several stacks as one host, each on a queue of the port. A frame may reach any of them.
+//!
+//! All stacks of a device compute the same owner of a connection from its addresses, so there is no directory: what a stack
+//! does not know and does not own it hands to the owner, and only the owner answers with a RST. Neighbour and router
+//! messages concern all of them, and only the first speaks for the host.
+
+use crate::sabotage::{Rule, broken};
+use crate::secret::Secret;
+use core::net::{IpAddr, SocketAddr};
+
+/// Stacks of a device, at most.
+pub const MAX_STACKS: usize = 64;
+
+/// A stack's place among those of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steering {
+    number: u8,
+    stacks: u8,
+    k0: u64,
+    k1: u64,
+}
+
+/// The other stacks that a frame concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// One, which owns the connection or answers for the host.
+    Stack(usize),
+    /// All others.
+    Others,
+}
+
+impl Steering {
+    /// The place of a stack that has the device to itself.
+    pub const ALONE: Steering = Steering { number: 0, stacks: 1, k0: 0, k1: 0 };
+
+    /// Returns the place of stack `number` of `stacks`; `None` if there is no such place. The `secret` is the device's.
+    pub fn new(number: usize, stacks: usize, secret: u64) -> Option<Self> {
+        if number >= stacks || stacks > MAX_STACKS {
+            return None;
+        }
+        let mut secret = Secret::new(secret ^ 0x7374_6565_72);
+        Some(Steering {
+            number: number as u8,
+            stacks: stacks as u8,
+            k0: secret.random(),
+            k1: secret.random() | 1,
+        })
+    }
+
+    /// Returns the stack's own number.
+    pub fn number(&self) -> usize {
+        self.number.into()
+    }
+
+    /// Returns the number of stacks.
+    pub fn stacks(&self) -> usize {
+        self.stacks.into()
+    }
+
+    /// Returns whether the stack has the device to itself.
+    #[inline]
+    pub fn is_alone(&self) -> bool {
+        self.stacks == 1
+    }
+
+    /// Returns the stack that owns the connection between two addresses, whichever of them is ours: a connection of the
+    /// host with itself has one owner. A peer that does not know the secret cannot aim at one stack.
+    pub fn owner(&self, a: SocketAddr, b: SocketAddr) -> usize {
+        if self.is_alone() {
+            return 0;
+        }
+        let (a, b) = (self.word(a), self.word(b));
+        let k0 = if broken(Rule::OwnersAgree) { self.k0 ^ u64::from(self.number) } else { self.k0 };
+        let mixed = fold(a.min(b) ^ k0, a.max(b) ^ self.k1);
+        let hash = fold(mixed ^ self.k1, k0 | 1) >> 32;
+        ((hash * u64::from(self.stacks)) >> 32) as usize
+    }
+
+    /// Returns the owner if it is another stack.
+    pub(crate) fn other_owner(&self, local: SocketAddr, remote: SocketAddr) -> Option<usize> {
+        Some(self.owner(local, remote)).filter(|owner| *owner != self.number())
+    }
+
+    /// Returns whether the stack speaks for the host: claims, announces and defends addresses, answers those who ask for
+    /// them and for an echo, and complains.
+    pub(crate) fn speaks(&self) -> bool {
+        self.number == 0 || broken(Rule::OneSpeaks)
+    }
+
+    /// Returns an address and port in one word.
+    fn word(&self, end: SocketAddr) -> u64 {
+        let port = u64::from(end.port());
+        match end.ip() {
+            IpAddr::V4(ip) => u64::from(ip.to_bits()) << 16 | port,
+            IpAddr::V6(ip) => {
+                let bits = ip.to_bits();
+                let high = (bits >> 64) as u64 ^ self.k1.rotate_left(32);
+                // The second half counts by itself too: a word of zeros would hide it.
+                fold(high, bits as u64 ^ self.k0.rotate_left(32)) ^ (bits as u64).rotate_left(23) ^ port << 48
+            }
+        }
+    }
+}
+
+impl Default for Steering {
+    fn default() -> Self {
+        Steering::ALONE
+    }
+}
+
+/// Both halves of a product, one over the other.
+fn fold(a: u64, b: u64) -> u64 {
+    let wide = u128::from(a) * u128::from(b);
+    (wide as u64) ^ ((wide >> 64) as u64)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Frames that reach an engine of a device and concern another: copies in ordinary memory, because a port's buffers are for
+//! one engine. With a port that steers rightly only neighbours and routers are told of, and what comes before it does.
+
+use crossbeam_queue::ArrayQueue;
+use std::sync::Arc;
+use urnic_tcp::{Elsewhere, Frame};
+
+use super::OverPort;
+use crate::drive::port::{BURST, Port};
+use crate::drive::transport::Events;
+use crate::shared::engines::{Commons, EngineNumber};
+use arrayvec::ArrayVec;
+use urnic_tcp::Time;
+
+/// Frames that wait for an engine, at most. Further ones are dropped, as on any link.
+const INBOX: usize = 512;
+
+/// A frame that another engine has received.
+struct Handed {
+    /// Of all engines that are told of it.
+    octets: Arc<[u8]>,
+    /// The port vouched for its checksums.
+    trusted: bool,
+}
+
+/// One engine's door to the others of its device.
+pub(super) struct Passage {
+    number: usize,
+    inboxes: Arc<[ArrayQueue<Handed>]>,
+    commons: Arc<Commons>,
+    /// Engines that have got something since they were last woken, a bit each.
+    unwoken: u64,
+    counters: Counters,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    /// Frames that other engines were given, each of them.
+    pub handed_over: u64,
+    /// Frames that came from others.
+    pub taken_over: u64,
+    /// Frames for which the other engine's inbox, or this one's pool, had no room.
+    pub dropped: u64,
+}
+
+impl Passage {
+    /// Returns the doors of so many engines to each other.
+    pub(super) fn of_all(engines: usize, commons: &Arc<Commons>) -> Vec<Passage> {
+        let inboxes: Arc<[_]> = (0..engines).map(|_| ArrayQueue::new(INBOX)).collect();
+        let passage = |number| Passage {
+            number,
+            inboxes: inboxes.clone(),
+            commons: commons.clone(),
+            unwoken: 0,
+            counters: Counters::default(),
+        };
+        (0..engines).map(passage).collect()
+    }
+
+    /// Gives the engines that a frame concerns a copy of it.
+    #[cold]
+    pub(super) fn hand_over(&mut self, to: Elsewhere, frame: &impl Frame) {
+        let handed = |octets| Handed { octets, trusted: frame.checksum_trusted() };
+        let octets: Arc<[u8]> = frame.bytes().into();
+        let targets = match to {
+            Elsewhere::Stack(one) => one..one + 1,
+            Elsewhere::Others => 0..self.inboxes.len(),
+        };
+        for target in targets.filter(|target| *target != self.number) {
+            let Some(inbox) = self.inboxes.get(target) else { continue };
+            match inbox.push(handed(octets.clone())) {
+                Ok(()) => self.counters.handed_over += 1,
+                Err(_) => self.counters.dropped += 1,
+            }
+            self.unwoken |= 1 << target;
+        }
+    }
+
+    /// Wakes the engines that have been given something. Nothing here waits.
+    #[inline]
+    pub(super) fn wake(&mut self) {
+        if self.unwoken != 0 {
+            self.wake_those();
+        }
+    }
+
+    #[cold]
+    fn wake_those(&mut self) {
+        let unwoken = std::mem::take(&mut self.unwoken);
+        for target in (0..self.inboxes.len()).filter(|target| unwoken >> target & 1 != 0) {
+            if let Some(fellow) = EngineNumber::new(target).and_then(|n| self.commons.fellow(n)) {
+                fellow.wake();
+            }
+        }
+    }
+
+    /// Returns whether nothing waits for this engine.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.inboxes.get(self.number).is_none_or(ArrayQueue::is_empty)
+    }
+
+    fn take(&mut self) -> Option<Handed> {
+        let handed = self.inboxes.get(self.number)?.pop()?;
+        self.counters.taken_over += 1;
+        Some(handed)
+    }
+
+    pub(super) fn counters(&self) -> [(&'static str, u64); 3] {
+        let Counters { handed_over, taken_over, dropped } = self.counters;
+        [
+            ("frames_handed_over", handed_over),
+            ("frames_taken_over", taken_over),
+            ("frames_between_engines_dropped", dropped),
+        ]
+    }
+}
+
+impl<P: Port> OverPort<P> {
+    /// Takes what other engines have handed over, a burst at most.
+    #[cold]
+    pub(super) fn take_over(&mut self, now: Time, events: &mut impl Events<super::StreamRange<P::Frame>>) {
+        let Some(passage) = &mut self.passage else { return };
+        let mut burst = ArrayVec::<P::Frame, BURST>::new();
+        for _ in 0..BURST {
+            let Some(Handed { octets, trusted }) = passage.take() else { break };
+            match self.port.adopt(&octets, trusted) {
+                Some(frame) => burst.push(frame),
+                None => passage.counters.dropped += 1,
+            }
+        }
+        self.link.heard();
+        let told = &mut super::Told { events, passage: None };
+        self.stack.take_over(now, burst, told, &mut super::Wire(&mut self.port));
+    }
+}

@@ -1,0 +1,285 @@
+use super::*;
+use crate::drive::draft::Draft;
+use crate::drive::port::sim::{SimFrame, SimPort, SimWire};
+use crate::shared::engines::{Fellow, PassNumber};
+use fastrand::Rng;
+use std::collections::HashMap;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+const PORT: u16 = 7471;
+const OCTETS: usize = 20_000;
+
+/// What an engine hears.
+#[derive(Default)]
+struct Ear {
+    /// Connections, with what has arrived.
+    heard: HashMap<ConnId, Vec<u8>>,
+    open: Vec<ConnId>,
+    finished: Vec<ConnId>,
+    closed: Vec<CloseReason>,
+}
+
+impl Events<StreamRange<SimFrame>> for Ear {
+    fn incoming(&mut self, _: BindId, conn: ConnId, _: SocketAddr) -> u64 {
+        self.open.push(conn);
+        0
+    }
+    fn connected(&mut self, conn: ConnId, _: u64) {
+        self.open.push(conn);
+    }
+    fn data(&mut self, conn: ConnId, _: u64, data: StreamRange<SimFrame>) -> Option<StreamRange<SimFrame>> {
+        self.heard.entry(conn).or_default().extend(data.bytes());
+        None
+    }
+    fn acked(&mut self, _: ConnId, _: u64, _: u64) {}
+    fn finished(&mut self, conn: ConnId, _: u64) {
+        self.finished.push(conn);
+    }
+    fn closed(&mut self, _: ConnId, _: u64, reason: CloseReason) {
+        self.closed.push(reason);
+    }
+    fn pinnable(&mut self, _: usize) {}
+    fn link(&mut self, _: bool) {}
+}
+
+/// An engine that counts how often it is woken.
+#[derive(Default)]
+struct Sleeper(AtomicUsize);
+
+impl Fellow for Sleeper {
+    fn ring(&self, _: u32) {}
+    fn ring_receives(&self) {}
+
+    fn wake(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+    fn pass_under_way(&self) -> Option<PassNumber> {
+        None
+    }
+    fn has_ended(&self, _: PassNumber) -> bool {
+        true
+    }
+}
+
+/// A device without anything above its transports.
+struct Device {
+    engines: Vec<(OverPort<SimPort>, SimWire, Ear)>,
+    sleepers: Vec<Arc<Sleeper>>,
+}
+
+fn address(node: usize) -> [u8; 4] {
+    [10, 0, 0, 1 + node as u8]
+}
+
+fn mac(node: usize) -> [u8; 6] {
+    [2, 0, 0, 0, 0, 1 + node as u8]
+}
+
+impl Device {
+    fn new(node: usize, engines: usize) -> Device {
+        let config = StackConfig::new(mac(node), address(node), 24, 77 + node as u64);
+        let commons = Commons::new().unwrap();
+        let (queues, wires): (Vec<_>, Vec<_>) = (0..engines).map(|_| SimPort::new(1500)).unzip();
+        let transports = OverPort::of_device(queues, &config, &commons, Time::ZERO).unwrap();
+        let sleepers: Vec<_> = (0..engines).map(|_| Arc::new(Sleeper::default())).collect();
+        let weak = |one: &Arc<Sleeper>| -> Weak<dyn Fellow> {
+            let one: Arc<dyn Fellow> = one.clone();
+            Arc::downgrade(&one)
+        };
+        commons.introduce(sleepers.iter().map(weak));
+        let engines =
+            transports.into_iter().zip(wires).map(|(port, wire)| (port, wire, Ear::default())).collect();
+        Device { engines, sleepers }
+    }
+
+    fn listen(&mut self) {
+        let any = SocketAddr::from(([0, 0, 0, 0], PORT));
+        let bound = self.engines[0].0.bind(any, false).unwrap();
+        for (i, (engine, _, _)) in self.engines.iter_mut().enumerate() {
+            if i > 0 {
+                engine.bind_too(bound, false).unwrap();
+            }
+            engine.listen(bound.id, 64).unwrap();
+        }
+    }
+
+    fn figure(&self, name: &str) -> u64 {
+        let facts = self.engines.iter().flat_map(|(engine, _, _)| engine.facts().counters);
+        facts.filter(|(n, _)| *n == name).map(|(_, figure)| figure).sum()
+    }
+}
+
+/// Gives every engine a pass, and its frames to any engine of the device that they are for.
+fn step(devices: &mut [Device], now: Time, rng: &mut Rng, loss: f64) -> bool {
+    let mut sent = Vec::new();
+    let mut busy = false;
+    for device in &mut *devices {
+        for (engine, wire, ear) in &mut device.engines {
+            busy |= engine.receive(now, ear);
+            engine.advance(now, ear);
+            engine.flush();
+            sent.extend(std::iter::from_fn(|| wire.take()));
+        }
+    }
+    for frame in sent {
+        busy = true;
+        for (node, device) in devices.iter().enumerate() {
+            let is_for =
+                frame.starts_with(&mac(node)) || frame[0] & 1 != 0 && !frame[6..].starts_with(&mac(node));
+            if is_for && rng.f64() >= loss {
+                let (_, wire, _) = &device.engines[rng.usize(..device.engines.len())];
+                wire.deliver(frame.clone());
+            }
+        }
+    }
+    busy
+}
+
+fn run(devices: &mut [Device], now: &mut Time, rng: &mut Rng, loss: f64, done: impl Fn(&[Device]) -> bool) {
+    for _ in 0..200_000 {
+        if done(devices) {
+            return;
+        }
+        if !step(devices, *now, rng, loss) {
+            let engines = devices.iter().flat_map(|device| &device.engines);
+            let next = engines.filter_map(|(engine, _, _)| engine.next_deadline()).min();
+            *now = (*now).max(next.expect("something happens"));
+        }
+    }
+    panic!("it never ends");
+}
+
+fn send(engine: &mut OverPort<SimPort>, now: Time, conn: ConnId, octets: &[u8]) {
+    for piece in octets.chunks(1000) {
+        let mut draft = engine.draft().unwrap();
+        draft.append(piece.len()).unwrap().copy_from_slice(piece);
+        engine.send(conn, draft, None, 0);
+    }
+    engine.output(now, conn);
+    engine.close(now, conn);
+}
+
+/// Devices with another number of engines each, a network that loses frames and throws the others at any engine: all data
+/// arrives, both ways.
+#[test]
+fn frames_may_reach_any_engine() {
+    for seed in 0..60 {
+        println!("seed {seed}");
+        let mut rng = Rng::with_seed(seed);
+        let mut devices = vec![Device::new(0, rng.usize(1..=5)), Device::new(1, rng.usize(2..=5))];
+        devices[1].listen();
+        let mut now = Time::from_secs(1);
+        let (a, b): (Vec<u8>, Vec<u8>) = ((0..OCTETS).map(|i| (i * 7) as u8).collect(), vec![0xb0; OCTETS]);
+        let opened = 2 * devices[0].engines.len();
+        for (engine, _, _) in &mut devices[0].engines {
+            for tag in 0..2 {
+                engine.connect(now, None, SocketAddr::from((address(1), PORT)), tag).unwrap();
+            }
+        }
+        let open = |devices: &[Device]| {
+            devices
+                .iter()
+                .all(|d| d.engines.iter().map(|(_, _, ear)| ear.open.len()).sum::<usize>() == opened)
+        };
+        run(&mut devices, &mut now, &mut rng, 0.01, open);
+        for (device, octets) in devices.iter_mut().zip([&a, &b]) {
+            for (engine, _, ear) in &mut device.engines {
+                ear.open.iter().for_each(|conn| send(engine, now, *conn, octets));
+            }
+        }
+        let over = |devices: &[Device]| {
+            let finished = |d: &Device| d.engines.iter().map(|(_, _, ear)| ear.finished.len()).sum::<usize>();
+            devices.iter().all(|d| finished(d) == opened)
+        };
+        run(&mut devices, &mut now, &mut rng, 0.01, over);
+        for (device, octets) in devices.iter().zip([&b, &a]) {
+            for (_, _, ear) in &device.engines {
+                assert!(ear.open.iter().all(|conn| ear.heard[conn] == *octets));
+                assert!(ear.closed.iter().all(|reason| *reason == CloseReason::Graceful));
+            }
+        }
+        let crossed = devices[1].figure("frames_handed_over");
+        assert!(crossed > 0 && crossed == devices[1].figure("frames_taken_over"));
+        assert_eq!(devices[1].figure("frames_between_engines_dropped"), 0);
+    }
+}
+
+/// A frame for another engine wakes that engine and no other, and it does not sleep before it has looked.
+#[test]
+fn whoever_gets_a_frame_is_woken() {
+    let mut devices = vec![Device::new(0, 1), Device::new(1, 4)];
+    devices[1].listen();
+    let mut rng = Rng::with_seed(5);
+    let mut now = Time::from_secs(1);
+    let to = SocketAddr::from((address(1), PORT));
+    devices[0].engines[0].0.connect(now, None, to, 0).unwrap();
+    run(&mut devices, &mut now, &mut rng, 0.0, |d| !d[0].engines[0].2.open.is_empty());
+    while step(&mut devices, now, &mut rng, 0.0) {}
+    let owner = devices[1].engines.iter().position(|(_, _, ear)| !ear.open.is_empty()).unwrap();
+    let wakes =
+        |d: &Device| -> Vec<usize> { d.sleepers.iter().map(|s| s.0.load(Ordering::SeqCst)).collect() };
+    let before = wakes(&devices[1]);
+    let conn = devices[0].engines[0].2.open[0];
+    let engine = &mut devices[0].engines[0].0;
+    send(engine, now, conn, &[1; 100]);
+    engine.flush();
+    let frames: Vec<_> = std::iter::from_fn(|| devices[0].engines[0].1.take()).collect();
+    let other = (owner + 1) % 4;
+    let Device { engines, sleepers: _ } = &mut devices[1];
+    frames.iter().for_each(|frame| engines[other].1.deliver(frame.clone()));
+    {
+        let (engine, _, ear) = &mut engines[other];
+        assert!(engine.receive(now, ear));
+    }
+    assert_eq!(engines[owner].0.next_deadline(), Some(Time::ZERO));
+    let (engine, _, ear) = &mut engines[owner];
+    assert!(engine.receive(now, ear));
+    assert_eq!(ear.heard[&ear.open[0]], [1; 100]);
+    assert_ne!(engine.next_deadline(), Some(Time::ZERO));
+    let mut expected = before;
+    expected[owner] += 1;
+    assert_eq!(wakes(&devices[1]), expected);
+}
+
+/// An inbox that is full drops what is too much, as links do, and says so.
+#[test]
+fn a_full_inbox_drops_frames() {
+    let mut device = Device::new(0, 2);
+    let mut question = vec![0xff; 6];
+    question.extend([2, 0, 0, 0, 0, 9, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 9, 10, 0, 0, 9]);
+    question.extend([0, 0, 0, 0, 0, 0]);
+    question.extend(address(0));
+    let (engine, wire, ear) = &mut device.engines[0];
+    for i in 0..1000u64 {
+        wire.deliver(question.clone());
+        engine.receive(Time::from_secs(1) + Duration::from_millis(i), ear);
+    }
+    assert_eq!(device.figure("frames_handed_over"), 512);
+    assert_eq!(device.figure("frames_between_engines_dropped"), 488);
+    let (engine, _, ear) = &mut device.engines[1];
+    let mut passes = 0;
+    while engine.receive(Time::from_secs(3), ear) {
+        passes += 1;
+    }
+    assert_eq!((passes, device.figure("frames_taken_over")), (512 / BURST, 512));
+}
+
+/// Addresses are claimed once, by the first engine, whichever engine the objection reaches.
+#[cfg(feature = "dpdk")]
+#[test]
+fn an_objection_may_reach_any_engine() {
+    let mut device = Device::new(0, 3);
+    let mut rival = vec![0xff; 6];
+    rival.extend([2, 0, 0, 0, 0, 9, 8, 6, 0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 9]);
+    rival.extend(address(0));
+    rival.extend([0, 0, 0, 0, 0, 0]);
+    rival.extend(address(0));
+    device.engines[2].1.deliver(rival);
+    let wires: Vec<_> = device.engines.iter().map(|(_, wire, _)| wire.clone()).collect();
+    let mut all: Vec<_> = device.engines.into_iter().map(|(engine, _, _)| engine).collect();
+    let refused = OverPort::claim_addresses(&mut all, &crate::drive::clock::Watch::new()).unwrap_err();
+    assert!(refused.to_string().contains("02:00:00:00:00:09"), "{refused}");
+    assert!(wires[1].take().is_none() && wires[2].take().is_none());
+}
