@@ -283,7 +283,7 @@ impl Default for TcpConfig {
             time_wait: Duration::from_secs(60),
             fin_wait: Duration::from_secs(60),
             sws_override: Duration::from_millis(100),
-            max_connections: 65_536,
+            max_connections: 1 << 19,
             max_syn_backlog: 1024,
             max_time_wait: 16_384,
             max_held_frames: 16_384,

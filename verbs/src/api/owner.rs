@@ -4,8 +4,11 @@
 //! then either goes to the other when the program accepts, the connection if its transport can part with it, else the queue
 //! pair. No two engines are held at once.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use urnic_tcp::BindId;
 
 use super::device::DeviceShared;
 use crate::drive::shard::{EngineOps, Parcel};
@@ -92,6 +95,18 @@ impl DeviceShared {
             engine.pass();
             engine.accept(*request, qp.qpn, param)
         })
+    }
+
+    /// Moves an idle queue pair to the engine that must open its connection, if it matters which: from a reserved address
+    /// connections to a peer belong to a certain one where several share a port.
+    ///
+    /// # Errors
+    /// As those of [`move_qp`](Self::move_qp).
+    pub(crate) fn go_home(&self, qp: &QpShared, from: BindId, to: SocketAddr) -> Result<()> {
+        match self.shards.first().arrange(|engine| Ok(engine.home_of(from, to)))? {
+            Some(home) => self.move_qp(qp, home),
+            None => Ok(()),
+        }
     }
 
     /// Takes an idle queue pair out of the engine `from`.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most queue pairs of a device.
-pub(crate) const MAX_QPS: u32 = 1 << 14;
+pub(crate) const MAX_QPS: u32 = 1 << 17;
 /// Most completion queues of a device.
 pub(crate) const MAX_CQS: u32 = 1 << 16;
 /// Most shared receive queues of a device.

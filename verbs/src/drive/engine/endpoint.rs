@@ -76,6 +76,8 @@ pub(super) enum Room {
     Starting,
     /// Those of [`Phase::Dismissed`] and [`Phase::Closing`] whose connection is not gone.
     Closing,
+    /// Those of them that were a queue pair's.
+    Carried,
 }
 
 /// Where an endpoint stands.

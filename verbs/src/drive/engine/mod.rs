@@ -635,6 +635,10 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         self.start_listening(at, backlog, places, events)
     }
 
+    fn home_of(&self, from: BindId, to: SocketAddr) -> Option<EngineNumber> {
+        self.transport.home_of(from, to).and_then(EngineNumber::new)
+    }
+
     fn connect(
         &mut self,
         qpn: u32,

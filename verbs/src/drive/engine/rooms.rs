@@ -7,6 +7,7 @@ use super::endpoint::{Farewell, Phase, Room};
 use super::names::EndpointIndex;
 use super::{Core, TEARDOWN_WITHIN};
 use crate::drive::transport::Data;
+use crate::shared::numbers::MAX_QPS;
 use crate::shared::waiting::Waiting;
 use std::sync::Arc;
 use urnic_tcp::{ConnId, Time};
@@ -18,6 +19,8 @@ const ENDED_PER_PASS: usize = 16;
 pub(super) struct Rooms {
     starting: Crowd<EndpointIndex>,
     closing: Crowd<EndpointIndex>,
+    /// Those that close and had a queue pair.
+    carried: Crowd<EndpointIndex>,
     /// Requests that the program has not answered, at all listeners.
     pub(super) waiting: Arc<Waiting>,
     /// Endpoints that end when the burst has been worked off: they need not take turns with queue pairs, because each
@@ -26,14 +29,15 @@ pub(super) struct Rooms {
 }
 
 impl Rooms {
-    /// The rooms of a stack that has at most `connections`: of 65,536 4,096 in start-up, 8,192 before the program and
-    /// 16,384 that close, as many as there are queue pairs.
+    /// The rooms of a stack that has at most `connections`: of 524,288 4,096 in start-up, 8,192 before the program, and
+    /// 16,384 that close and never had a queue pair. Those that had one are as many as there are queue pairs.
     pub(super) fn new(connections: u32) -> Self {
         let all = connections as usize;
         Self {
-            starting: Crowd::new(all / 16),
-            closing: Crowd::new(all / 4),
-            waiting: Waiting::of_device(all / 8),
+            starting: Crowd::new(all / 128),
+            closing: Crowd::new(all / 32),
+            carried: Crowd::new((MAX_QPS as usize).min(all / 4)),
+            waiting: Waiting::of_device(all / 64),
             parting: Vec::new(),
         }
     }
@@ -43,7 +47,7 @@ impl Rooms {
         if self.someone_parts() {
             return Some(Time::ZERO);
         }
-        [self.starting.next(), self.closing.next()].into_iter().flatten().min()
+        [&self.starting, &self.closing, &self.carried].into_iter().filter_map(Crowd::next).min()
     }
 
     pub(super) fn someone_parts(&self) -> bool {
@@ -59,6 +63,7 @@ impl Rooms {
         match room {
             Room::Starting => &mut self.starting,
             Room::Closing => &mut self.closing,
+            Room::Carried => &mut self.carried,
         }
     }
 }
@@ -90,8 +95,9 @@ impl<D: Data> Core<D> {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         endpoint.phase = Phase::Closing;
         endpoint.listener = None;
+        let room = if endpoint.carried { Room::Carried } else { Room::Closing };
         if endpoint.conn.is_some() {
-            self.take_seat(index, Room::Closing, self.now + TEARDOWN_WITHIN);
+            self.take_seat(index, room, self.now + TEARDOWN_WITHIN);
         }
     }
 
@@ -128,7 +134,7 @@ impl<D: Data> Core<D> {
     /// Resets connections whose time is over: the MPA Request is not complete (MPA-75, MPA-76), or the peer does not close,
     /// and `is_slow` does not say why.
     pub(super) fn clear_rooms(&mut self, is_slow: impl Fn(ConnId) -> bool) {
-        for room in [Room::Starting, Room::Closing] {
+        for room in [Room::Starting, Room::Closing, Room::Carried] {
             for _ in 0..ENDED_PER_PASS {
                 let Some(index) = self.rooms.crowd(room).due(self.now) else { break };
                 if self.waits_for_peer(index, &is_slow) {

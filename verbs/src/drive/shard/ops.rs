@@ -137,6 +137,10 @@ pub(crate) trait EngineOps: Send {
         places: Arc<Waiting>,
         events: Arc<EventQueue>,
     ) -> Result<()>;
+    /// The engine that must open a connection from a reserved address; `None`: any may.
+    fn home_of(&self, _from: BindId, _to: SocketAddr) -> Option<EngineNumber> {
+        None
+    }
     /// Starts to connect an idle QP; the outcome is an event.
     fn connect(&mut self, qpn: u32, way: Way, param: &ConnParam, events: Arc<EventQueue>) -> Result<()>;
     /// Makes a connected socket the connection of an idle QP; the outcome is an event.

@@ -380,7 +380,7 @@ pub trait Transport: Send {
 
     /// Connections that there can be at once.
     fn max_connections(&self) -> u32 {
-        65_536
+        1 << 19
     }
 
     // ---- a pass ----

@@ -8,9 +8,10 @@ fn the_rooms_leave_room() {
     let tcp = TcpConfig::default();
     let rooms = Rooms::new(tcp.max_connections);
     let strangers = rooms.starting.limit() + rooms.waiting.limit() + rooms.closing.limit();
+    let programs = rooms.carried.limit() + MAX_QPS as usize;
     assert_eq!(strangers, 4096 + 8192 + 16_384);
-    assert!(strangers + (MAX_QPS as usize) < tcp.max_connections as usize);
+    assert!(strangers + programs < tcp.max_connections as usize);
     assert!(strangers < tcp.max_neighbours as usize);
     // A program may give up all its queue pairs at once, and their last data still goes out.
-    assert!(rooms.closing.limit() >= MAX_QPS as usize);
+    assert!(rooms.carried.limit() >= MAX_QPS as usize);
 }
