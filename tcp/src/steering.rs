@@ -32,7 +32,7 @@ impl Steering {
         if number >= stacks || stacks > MAX_STACKS {
             return None;
         }
-        let mut secret = Secret::new(secret ^ 0x7374_6565_72);
+        let mut secret = Secret::new(secret ^ 0x0073_7465_6572);
         Some(Steering {
             number: number as u8,
             stacks: stacks as u8,
