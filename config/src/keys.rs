@@ -1,7 +1,7 @@
 //! The keys: name, variable of the environment, what is expected, and where the value goes.
 
 use crate::value::{Value, Wrong};
-use crate::{Cidr, Config, IRD_ORD_MAX, KernelAddresses, MTU_MAX, MTU_MIN};
+use crate::{Cidr, Config, IRD_ORD_MAX, KernelAddresses, MAX_ENGINES, MTU_MAX, MTU_MIN};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ fn gateways(list: Vec<IpAddr>) -> Result<Vec<IpAddr>, Wrong> {
 }
 
 /// All keys.
-pub(crate) static KEYS: [Key; 35] = [
+pub(crate) static KEYS: [Key; 36] = [
     Key {
         section: "port",
         name: "port",
@@ -173,6 +173,18 @@ pub(crate) static KEYS: [Key; 35] = [
         env: "URNIC_CORES",
         write: "write core numbers from 0 to 1023, such as [2, 3] in a file or 2,3 elsewhere",
         set: |c, v| put(&mut c.engine.cores, v.cores()),
+    },
+    Key {
+        section: "engine",
+        name: "engines",
+        env: "URNIC_ENGINES",
+        write: "write a number of engines from 1 to 64, or \"auto\" for one on each of cores",
+        set: |c, v| {
+            put(
+                &mut c.engine.engines,
+                unless(v.is_auto(), || v.number(1..=MAX_ENGINES as u64).map(|n| n as usize)),
+            )
+        },
     },
     Key {
         section: "engine",

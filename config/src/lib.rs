@@ -106,11 +106,23 @@ pub struct IpConfig {
 pub struct EngineConfig {
     /// Cores for engine threads, by number; none: any core.
     pub cores: Vec<usize>,
+    /// Engines of a device; `None`: one for each of `cores`, at least one.
+    pub engines: Option<usize>,
     /// Who drives the engine.
     pub progress: Progress,
     /// Which implementation of the CRC is used.
     pub crc_kernel: CrcKernel,
 }
+
+impl EngineConfig {
+    /// Returns how many engines a device is to have, from 1 to [`MAX_ENGINES`].
+    pub fn count(&self) -> usize {
+        self.engines.unwrap_or(self.cores.len()).clamp(1, MAX_ENGINES)
+    }
+}
+
+/// Most engines of a device.
+pub const MAX_ENGINES: usize = 64;
 
 /// Who drives an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -18,7 +18,7 @@ impl CompChannel {
     /// Waits for the next armed queue that got a completion; at most `timeout`, or without limit.
     /// Meanwhile the engine's own thread drives the engine, or this call if there is no such thread.
     pub fn get_event(&self, timeout: Option<Duration>) -> Option<Cq> {
-        let shared = self.device.shard.wait(&self.shared.fd, timeout, || self.shared.take())?;
+        let shared = self.device.shards.wait(&self.shared.fd, timeout, || self.shared.take())?;
         Some(Cq { shared, device: self.device.clone() })
     }
 

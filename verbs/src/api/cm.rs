@@ -1,7 +1,7 @@
 //! Connections: listening, connecting, and the events that tell of both.
 use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use urnic_iwarp::Role;
@@ -16,6 +16,11 @@ use crate::shared::cm::{
 };
 use crate::shared::convert::{ConvertError, Handover};
 use crate::shared::error::{Error, Result};
+use crate::shared::qp::QpShared;
+use crate::shared::waiting::Waiting;
+
+/// Most requests of one source that a listener has places for.
+const MAX_BACKLOG: u32 = 65_536;
 
 const FOREIGN: Error = Error::Invalid("the queue pair belongs to another device");
 const FOREIGN_ADDRESS: Error = Error::Invalid("the address is reserved at another device");
@@ -53,8 +58,13 @@ impl EventChannel {
         if !Arc::ptr_eq(&bound.device, &self.device) {
             return Err(FOREIGN_ADDRESS);
         }
-        let events = self.queue.clone();
-        self.device.shard.control(|engine| engine.listen(bound.id, backlog, events))?;
+        let backlog = backlog.clamp(1, MAX_BACKLOG);
+        // The places are the listener's, whichever engine takes connections in.
+        let places = Waiting::of_listener(backlog as usize);
+        let _order = self.device.reservations.lock();
+        self.device
+            .shards
+            .control_each(|_, engine| engine.listen(bound.id, backlog, places.clone(), self.queue.clone()))?;
         Ok(Listener { bound })
     }
 
@@ -160,7 +170,7 @@ impl EventChannel {
         let begun = self.hand_over(qp, Handover { socket: &mut socket, already_read, role }, param);
         match (begun, socket) {
             (Err(error), Some(socket)) => Err(ConvertError::new(error, socket)),
-            _ => Ok(Connection { qpn: qp.qpn(), device: self.device.clone() }),
+            _ => Ok(Connection::of(qp)),
         }
     }
 
@@ -170,7 +180,7 @@ impl EventChannel {
             return Err(FOREIGN);
         }
         let events = self.queue.clone();
-        self.device.shard.control(|engine| engine.convert(qp.qpn(), handover, param, events))
+        self.device.control_qp(&qp.shared, |engine| engine.convert(qp.qpn(), handover, param, events))
     }
 
     fn start(&self, qp: &Qp, way: Way, param: &ConnParam) -> Result<Connection> {
@@ -182,8 +192,8 @@ impl EventChannel {
             neighbours.warn(way.to.ip());
         }
         let (qpn, events) = (qp.qpn(), self.queue.clone());
-        self.device.shard.control(|engine| engine.connect(qpn, way, param, events))?;
-        Ok(Connection { qpn, device: self.device.clone() })
+        self.device.control_qp(&qp.shared, |engine| engine.connect(qpn, way, param, events))?;
+        Ok(Connection::of(qp))
     }
 
     /// The next event, if there is one. Drives the engine unless its own thread is dedicated to that.
@@ -191,13 +201,13 @@ impl EventChannel {
         if let Some(event) = self.take() {
             return Some(event);
         }
-        self.device.shard.poll_pass();
+        self.device.shards.poll_passes();
         self.take()
     }
 
     /// Waits for the next event, at most `timeout`.
     pub fn wait(&self, timeout: Duration) -> Option<CmEvent> {
-        self.device.shard.wait(&self.queue.fd, Some(timeout), || self.take())
+        self.device.shards.wait(&self.queue.fd, Some(timeout), || self.take())
     }
 
     fn take(&self) -> Option<CmEvent> {
@@ -235,8 +245,16 @@ pub struct Bound {
 
 impl Bound {
     pub(crate) fn new(device: &Arc<DeviceShared>, address: SocketAddr, v6only: bool) -> Result<Self> {
-        let bound = device.shard.control(|engine| engine.bind(address, v6only))?;
-        Ok(Self { id: bound.id, address: bound.address, device: device.clone() })
+        let _order = device.reservations.lock();
+        let mut reserved = None;
+        let outcome = device.shards.control_each(|_, engine| match reserved {
+            None => engine.bind(address, v6only).map(|bound| reserved = Some(bound)),
+            Some(bound) => engine.bind_too(bound, v6only),
+        });
+        // Whatever was reserved is given back if not all engines have it.
+        let bound =
+            reserved.map(|bound| Self { id: bound.id, address: bound.address, device: device.clone() });
+        outcome.and(bound.ok_or(Error::NoDescriptor))
     }
 
     /// The address as asked for, with the TCP port that is reserved.
@@ -247,7 +265,8 @@ impl Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        let _ = self.device.shard.control(|engine| {
+        let _order = self.device.reservations.lock();
+        let _ = self.device.shards.control_each(|_, engine| {
             engine.unbind(self.id);
             Ok(())
         });
@@ -284,9 +303,9 @@ impl ConnRequest {
         if !std::ptr::addr_eq(Arc::as_ptr(answers), Arc::as_ptr(device)) {
             return Err(FOREIGN);
         }
-        answers.accept(self.id, qp.qpn(), param)?;
+        answers.accept(&mut self.id, &qp.shared, param)?;
         self.answers = None;
-        Ok(Connection { qpn: qp.qpn(), device: device.clone() })
+        Ok(Connection::of(qp))
     }
 
     /// Returns the address and port of ours that it has come to.
@@ -308,20 +327,16 @@ impl ConnRequest {
 }
 
 impl Answers for DeviceShared {
-    fn accept(&self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<()> {
-        self.shard.control(|engine| {
-            // That the peer has given up may have arrived.
-            engine.pass();
-            engine.accept(request, qpn, param)
-        })
+    fn accept(&self, request: &mut RequestId, qp: &Arc<QpShared>, param: &ConnParam) -> Result<()> {
+        self.accept_with(request, qp, param)
     }
 
     fn local(&self, request: RequestId) -> Result<SocketAddr> {
-        self.shard.control(|engine| engine.local(request))
+        self.shards.of(request.engine).control(|engine| engine.local(request))
     }
 
     fn reject(&self, request: RequestId, private_data: &[u8]) -> Result<()> {
-        self.shard.control(|engine| engine.reject(request, private_data))
+        self.shards.of(request.engine).control(|engine| engine.reject(request, private_data))
     }
 }
 
@@ -329,10 +344,16 @@ impl Answers for DeviceShared {
 #[derive(Clone)]
 pub struct Connection {
     qpn: u32,
+    qp: Weak<QpShared>,
     device: Arc<DeviceShared>,
 }
 
 impl Connection {
+    fn of(qp: &Qp) -> Self {
+        let device = qp.pd().shared.device.clone();
+        Self { qpn: qp.qpn(), qp: Arc::downgrade(&qp.shared), device }
+    }
+
     /// The number of the queue pair.
     pub fn qpn(&self) -> u32 {
         self.qpn
@@ -344,7 +365,8 @@ impl Connection {
     /// # Errors
     /// [`Error::NotConnected`].
     pub fn disconnect(&self) -> Result<()> {
-        self.device.shard.control(|engine| engine.disconnect(self.qpn))
+        let qp = self.qp.upgrade().ok_or(Error::NotConnected)?;
+        self.device.control_qp(&qp, |engine| engine.disconnect(self.qpn))
     }
 
     /// Changes when a silent peer counts as dead, from now on; `None`: as configured.
@@ -368,7 +390,8 @@ impl Connection {
     /// [`Error::NotConnected`], [`Error::Invalid`] for times below 10 ms or over 24 h.
     pub fn set_patience(&self, patience: Option<Patience>) -> Result<()> {
         patience.as_ref().map_or(Ok(()), check_patience)?;
-        self.device.shard.arrange(|engine| engine.set_patience(self.qpn, patience))
+        let qp = self.qp.upgrade().ok_or(Error::NotConnected)?;
+        self.device.arrange_qp(&qp, |engine| engine.set_patience(self.qpn, patience))
     }
 }
 

@@ -3,12 +3,11 @@
 mod batch;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::channel::CompChannel;
 use super::device::DeviceShared;
 use crate::drive::shard::{Polled, still_quiet};
-use crate::shared::cq::{CqShared, Lane, Poller, armed, check_depth};
+use crate::shared::cq::{CqShared, Poller, check_depth};
 use crate::shared::error::Result;
 use crate::shared::queue::capacity_for;
 use crate::shared::quiet::is_quiet;
@@ -37,6 +36,9 @@ pub struct CqInit<'a> {
     pub channel: Option<&'a CompChannel>,
     /// Each completion gets a time stamp, which [`Cq::start_poll`] shows.
     pub timestamps: bool,
+    /// Its home engine, from 0; see [`DeviceAttr::engines`](crate::DeviceAttr::engines). Queue pairs that send to it begin there, and polling drives
+    /// it first.
+    pub vector: u32,
 }
 
 /// A completion queue. Clones are handles to the same queue.
@@ -78,7 +80,7 @@ impl Cq {
     /// use urnic::CqInit;
     ///
     /// let simulation = Simulation::new(&Options::default())?;
-    /// let init = CqInit { depth: 64, channel: None, timestamps: true };
+    /// let init = CqInit { depth: 64, channel: None, timestamps: true, vector: 0 };
     /// let cq = simulation.device(0).create_cq_with(&init)?;
     /// if let Some(mut completions) = cq.start_poll() {
     ///     while let Some(completion) = completions.next() {
@@ -93,8 +95,8 @@ impl Cq {
             return None;
         }
         let poller = self.shared.poller.lock();
-        if self.shared.polled(&poller).ring.peek(poller.tail).is_some() {
-            return Some(Completions::new(&self.shared, poller));
+        if let Some(engine) = self.shared.first_with_some(&poller) {
+            return Completions::new(&self.shared, poller, engine);
         }
         self.pace(poller, false, pass);
         None
@@ -109,23 +111,42 @@ impl Cq {
     pub fn resize(&self, depth: u32) -> Result<()> {
         check_depth(depth)?;
         let cq = &*self.shared;
-        let fresh = Lane::new(depth, cq.clock.is_some());
+        let mut old = Vec::new();
         // This lock first: who holds it (`start_poll`) may well use control verbs.
         let mut poller = cq.poller.lock();
-        let old = self.device.shard.control(|_| cq.resize(&mut poller, fresh))?;
+        for engine in cq.begin_resize(&poller, depth)? {
+            let fresh = cq.entries(depth);
+            // Should the engine be gone, the others have been replaced, and the queue has the depth that it had.
+            old.push(self.device.shards.of(engine).control(|_| Ok(cq.replace(&mut poller, engine, fresh)))?);
+        }
+        cq.end_resize(&poller, depth);
         drop(poller);
         drop(old);
         Ok(())
     }
 
-    /// Runs a pass if that is up to callers.
+    /// Runs a pass of the home engine if that is up to callers, and then of one of the others that complete to this queue, in
+    /// turn.
     #[inline]
     fn drive(&self) -> Polled {
         let cq = &*self.shared;
-        let shard = &self.device.shard;
+        let shard = self.device.shards.of(cq.home);
         // Who armed the queue is about to sleep, so that poll does not keep the engine's thread away.
-        let stays = cq.armed.load(Ordering::Relaxed) == armed::NO;
-        if stays { shard.poll_pass() } else { shard.try_pass() }
+        let stays = !cq.arming.is_armed();
+        let pass = if stays { shard.poll_pass() } else { shard.try_pass() };
+        if cq.has_others() { self.drive_another(stays, pass) } else { pass }
+    }
+
+    #[inline(never)]
+    fn drive_another(&self, stays: bool, pass: Polled) -> Polled {
+        let Some(engine) = self.shared.next_to_drive() else { return pass };
+        let shard = self.device.shards.of(engine);
+        let other = if stays { shard.poll_pass() } else { shard.try_pass() };
+        match (pass, other) {
+            (Polled::Worked, _) | (_, Polled::Worked) => Polled::Worked,
+            (Polled::Skipped, Polled::Skipped) => Polled::Skipped,
+            _ => Polled::Idle,
+        }
     }
 
     /// After a poll: who has found nothing for long lets others have the core.
@@ -151,8 +172,8 @@ impl Cq {
     /// solicited Send or error. Completions that are there already do not cause it: poll once more after this.
     /// Hands the engine over to its own thread.
     pub fn arm(&self, solicited_only: bool) {
-        self.shared.arm(solicited_only);
-        self.device.shard.hand_over();
+        self.shared.arming.arm(solicited_only);
+        self.device.shards.hand_over();
     }
 
     /// The number of this queue, by which events name it.
@@ -170,7 +191,7 @@ impl Cq {
     /// How many completions the queue holds.
     pub fn depth(&self) -> u32 {
         let poller = self.shared.poller.lock();
-        self.shared.polled(&poller).ring.capacity()
+        self.shared.capacity(&poller)
     }
 
     /// Whether completions were lost because the queue was full, since its creation or the last

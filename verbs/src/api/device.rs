@@ -1,10 +1,12 @@
 //! The device.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+#[allow(unused_imports)] // named by the documentation
+use urnic_config::MAX_ENGINES;
 use urnic_config::{Cidr, Config, Progress};
 use urnic_dataplane::Capabilities;
 
@@ -17,8 +19,8 @@ use crate::api::neighbours::Neighbours;
 use crate::api::pd::{Pd, PdShared};
 use crate::drive::clock::Clock;
 use crate::drive::engine::{Berth, Engine, MpaConfig};
-use crate::drive::open::{choose_kernel, secret};
-use crate::drive::shard::{EngineAttr, EngineOps, Shard, Ties, linger_at_exit};
+use crate::drive::open::{Opened, choose_kernel, secret};
+use crate::drive::shard::{EngineAttr, Shards, Ties, Undriven, linger_at_exit};
 use crate::drive::transport::Transport;
 use crate::shared::channel::ChannelShared;
 use crate::shared::clock::DeviceClock;
@@ -26,7 +28,7 @@ use crate::shared::cm::EventSink;
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::cq::{CqShared, check_depth};
 use crate::shared::doorbell::Doorbells;
-use crate::shared::engines::Commons;
+use crate::shared::engines::{Commons, EngineNumber};
 use crate::shared::error::{Error, Result};
 use crate::shared::events::{AsyncQueue, AsyncSink};
 use crate::shared::memory::{Allocate, PageAllocator, Regions};
@@ -38,7 +40,9 @@ use crate::shared::scope::Scope;
 
 /// What all objects of a device share.
 pub(crate) struct DeviceShared {
-    pub(crate) shard: Arc<Shard>,
+    pub(crate) shards: Shards,
+    /// Reservations and listeners are made in the same order at all engines, so that they have the same names there.
+    pub(crate) reservations: Reservations,
     pub(crate) commons: Arc<Commons>,
     pub(crate) events: Arc<AsyncQueue>,
     clock: DeviceClock,
@@ -54,6 +58,17 @@ pub(crate) struct DeviceShared {
     inspector: Option<Inspector>,
     /// Addresses that look as if the host had them, and cannot be reached from here.
     pub(crate) neighbours: Option<Neighbours>,
+}
+
+/// Who makes or gives back reservations, one at a time.
+#[derive(Default)]
+pub(crate) struct Reservations(Mutex<()>);
+
+impl Reservations {
+    /// Waits for the turn.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What a device is a part of.
@@ -76,10 +91,10 @@ impl DeviceShared {
 impl Drop for DeviceShared {
     fn drop(&mut self) {
         self.inspector = None;
-        // The thread first: it keeps the shard alive.
-        self.shard.stop();
+        // The threads first: they keep the shards alive.
+        self.shards.stop();
         if self.lingers {
-            self.shard.linger();
+            self.shards.linger();
         }
     }
 }
@@ -138,7 +153,9 @@ pub struct DeviceAttr {
     pub max_mw: u32,
     /// Atomics and Writes with immediate data (RFC 7306) are there; whether a peer has them, it has to tell.
     pub extensions: bool,
-    /// Counters of the engine, by name.
+    /// Engines, each of which runs on a core of its own where there are enough: completion vectors.
+    pub engines: u32,
+    /// Counters by name, of all engines together.
     pub counters: Vec<(&'static str, u64)>,
 }
 
@@ -172,17 +189,15 @@ impl Device {
         if forked() {
             return Err(Error::Forked);
         }
-        let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
-        let (engine, memory) = crate::drive::open::open(config, doorbells.clone())?;
-        let ties = engine.ties();
-        let core = config.engine.cores.first().copied();
-        let shard = Shard::new(engine, doorbells, config.engine.progress, core)?;
-        linger_at_exit(&shard);
+        let Opened { first, others, memory } = crate::drive::open::open(config)?;
+        let ties = first.engine.ties();
+        let shards = Shards::new(first, others, config.engine.progress, &config.engine.cores)?;
+        shards.iter().for_each(linger_at_exit);
         let world = match config.port.spec {
             None => World::Host,
             Some(_) => World::Network(&config.ip.addresses),
         };
-        Ok(Self::new(shard, ties, memory, &world))
+        Ok(Self::new(shards, ties, memory, &world))
     }
 
     /// A device whose connections are carried by `transport`. Of `config` the sections `engine`, `mpa` and `ip` count; the last
@@ -191,8 +206,21 @@ impl Device {
     /// # Errors
     /// [`Error::Open`] if there are no descriptors or threads left; [`Error::Forked`].
     pub fn over<T: Transport + 'static>(transport: T, clock: impl Clock, config: &Config) -> Result<Self> {
+        Self::over_each([transport], clock, config)
+    }
+
+    /// The same with an engine on each of `transports`, which know of each other: what one reserves the others
+    /// [enter](Transport::bind_too), and connections that one has taken in can go to another
+    /// ([`part_with`](Transport::part_with)), or queue pairs go to theirs.
+    ///
+    /// # Errors
+    /// As those of [`over`](Self::over); [`Error::Invalid`] without transports, or with more than [`MAX_ENGINES`].
+    pub fn over_each<T: Transport + 'static>(
+        transports: impl IntoIterator<Item = T>,
+        clock: impl Clock,
+        config: &Config,
+    ) -> Result<Self> {
         choose_kernel(config.engine.crc_kernel)?;
-        let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
         let mpa = MpaConfig::of(config);
         let attributes = EngineAttr {
             mac: [0; 6],
@@ -206,34 +234,45 @@ impl Device {
             ord: mpa.ord,
             counters: Vec::new(),
         };
-        let berth = Berth::alone(doorbells.clone())?;
-        let engine = Engine::new(transport, clock, secret()?, mpa, berth, attributes);
-        let core = config.engine.cores.first().copied();
-        Self::from_engine(Box::new(engine), doorbells, Arc::new(PageAllocator), config.engine.progress, core)
+        let commons = Commons::new()?;
+        let mut engines = Vec::new();
+        for (index, transport) in transports.into_iter().enumerate() {
+            let number = EngineNumber::new(index).ok_or(Error::Invalid("so many engines"))?;
+            let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
+            let berth = Berth { number, commons: commons.clone(), doorbells: doorbells.clone() };
+            let engine =
+                Engine::new(transport, clock.clone(), secret()?, mpa.clone(), berth, attributes.clone());
+            engines.push(Undriven { engine: Box::new(engine), doorbells });
+        }
+        let mut engines = engines.into_iter();
+        let first = engines.next().ok_or(Error::Invalid("a device without engines"))?;
+        let memory = Arc::new(PageAllocator);
+        Self::from_engines(first, engines, memory, config.engine.progress, &config.engine.cores)
     }
 
-    /// A device on a simulated engine; when it ends it waits for nothing, because time may stand still.
-    pub(crate) fn from_engine(
-        engine: Box<dyn EngineOps>,
-        doorbells: Arc<Doorbells>,
+    /// A device on simulated engines; when it ends it waits for nothing, because time may stand still.
+    pub(crate) fn from_engines(
+        first: Undriven,
+        others: impl IntoIterator<Item = Undriven>,
         memory: Arc<dyn Allocate>,
         progress: Progress,
-        core: Option<usize>,
+        cores: &[usize],
     ) -> Result<Self> {
-        let ties = engine.ties();
-        Ok(Self::new(Shard::new(engine, doorbells, progress, core)?, ties, memory, &World::Simulation))
+        let ties = first.engine.ties();
+        Ok(Self::new(Shards::new(first, others, progress, cores)?, ties, memory, &World::Simulation))
     }
 
-    pub(crate) fn new(shard: Arc<Shard>, ties: Ties, memory: Arc<dyn Allocate>, world: &World<'_>) -> Self {
+    pub(crate) fn new(shards: Shards, ties: Ties, memory: Arc<dyn Allocate>, world: &World<'_>) -> Self {
         let inspector = match world {
             World::Simulation => None,
-            World::Host => Inspector::start(&shard, &[]),
-            World::Network(own) => Inspector::start(&shard, own),
+            World::Host => Inspector::start(&shards, &[]),
+            World::Network(own) => Inspector::start(&shards, own),
         };
         let shared = DeviceShared {
             inspector,
             neighbours: matches!(world, World::Host).then(Neighbours::default),
-            shard,
+            shards,
+            reservations: Reservations::default(),
             events: ties.commons.events.clone(),
             commons: ties.commons,
             clock: ties.clock,
@@ -252,7 +291,8 @@ impl Device {
     /// # Errors
     /// [`Error::Forked`].
     pub fn attributes(&self) -> Result<DeviceAttr> {
-        let engine = self.shared.shard.control(|engine| Ok(engine.attributes()))?;
+        let engine = self.shared.shards.first().control(|engine| Ok(engine.attributes()))?;
+        let counters = self.shared.shards.counters()?;
         let main = engine.addresses.first().copied();
         Ok(DeviceAttr {
             mac: engine.mac,
@@ -280,7 +320,8 @@ impl Device {
             max_mr: crate::shared::memory::MAX_REGIONS as u32,
             max_mw: crate::shared::memory::MAX_REGIONS as u32,
             extensions: true,
-            counters: engine.counters,
+            engines: self.shared.shards.count() as u32,
+            counters,
         })
     }
 
@@ -294,7 +335,7 @@ impl Device {
     /// # Errors
     /// [`Error::Forked`].
     pub fn connections(&self) -> Result<Vec<ConnectionAttr>> {
-        self.shared.shard.control(|engine| Ok(engine.connections()))
+        self.shared.shards.connections()
     }
 
     /// Creates a protection domain.
@@ -314,10 +355,10 @@ impl Device {
     /// Creates a completion queue for at least `depth` completions, with a channel for its events if wanted.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a depth of 0 or beyond the device's limit or a channel of another device,
+    /// [`Error::Invalid`] for a depth of 0 or beyond the device's limit, a channel of another device, or a vector beyond its engines,
     /// [`Error::Exhausted`] if there are too many completion queues.
     pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq> {
-        self.create_cq_with(&CqInit { depth, channel, timestamps: false })
+        self.create_cq_with(&CqInit { depth, channel, timestamps: false, vector: 0 })
     }
 
     /// The same with all there is to choose.
@@ -328,13 +369,16 @@ impl Device {
         check_depth(init.depth)?;
         let channel = init.channel;
         let device = &self.shared;
+        let home =
+            EngineNumber::new(init.vector as usize).filter(|home| home.index() < device.shards.count());
+        let home = home.ok_or(Error::Invalid("the completion vector: the device has fewer engines"))?;
         if channel.is_some_and(|channel| !Arc::ptr_eq(&channel.device, device)) {
             return Err(Error::Invalid("the completion channel belongs to another device"));
         }
         let channel = channel.map(|channel| channel.shared.clone());
         let cqn = Number::take(&device.cqns).ok_or(Error::Exhausted("completion queues"))?;
         let clock = init.timestamps.then(|| device.clock.clone());
-        let shared = CqShared::new(cqn, init.depth, channel, device.events.clone(), clock);
+        let shared = CqShared::new(cqn, home, init.depth, channel, device.events.clone(), clock);
         Ok(Cq { shared, device: device.clone() })
     }
 
@@ -344,7 +388,7 @@ impl Device {
     /// # Errors
     /// [`Error::Forked`], [`Error::Interrupted`], [`Error::NoDescriptor`], [`Error::Forbidden`].
     pub fn source_for(&self, to: SocketAddr) -> Result<Option<IpAddr>> {
-        self.shared.shard.control(|engine| engine.source_for(to))
+        self.shared.shards.first().control(|engine| engine.source_for(to))
     }
 
     /// The device's clock in nanoseconds, from an arbitrary origin: that of time stamps
@@ -391,7 +435,7 @@ impl Device {
     /// # Errors
     /// [`Error::Forked`].
     pub fn after(&self, time: Duration, deed: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.shared.shard.control(|engine| {
+        self.shared.shards.first().control(|engine| {
             engine.after(time, Box::new(deed));
             Ok(())
         })

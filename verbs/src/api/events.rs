@@ -35,7 +35,7 @@ impl AsyncEvents {
     /// The next event, if there is one. Drives the engine unless its own thread is dedicated to that.
     pub fn poll(&self) -> Option<AsyncEvent> {
         self.device.events.take().or_else(|| {
-            self.device.shard.poll_pass();
+            self.device.shards.poll_passes();
             self.device.events.take()
         })
     }
@@ -43,7 +43,7 @@ impl AsyncEvents {
     /// Waits for the next event; at most `timeout`, or without limit.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<AsyncEvent> {
         let events = &self.device.events;
-        self.device.shard.wait(&events.fd, timeout, || events.take())
+        self.device.shards.wait(&events.fd, timeout, || events.take())
     }
 }
 

@@ -13,20 +13,21 @@ use urnic_iwarp::startup::{Negotiated, PeerParams};
 use urnic_tcp::{BindId, Bound};
 
 use crate::api::device::{Device, World};
-use crate::drive::shard::{Deed, EngineAttr, EngineOps, Shard, Ties, Way};
+use crate::drive::shard::{Deed, EngineAttr, EngineOps, Shards, Ties, Undriven, Way};
 use crate::drive::wakeup::Wakeup;
 use crate::shared::cm::{
     CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue, RequestId, Terms,
 };
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::doorbell::Doorbells;
-use crate::shared::engines::Commons;
+use crate::shared::engines::{Commons, EngineNumber};
 use crate::shared::error::{Error, Result};
 use crate::shared::events::AsyncEvent;
 use crate::shared::memory::{MrTable, PageAllocator};
 use crate::shared::numbers::MAX_QPS;
 use crate::shared::qp::{QpConnection, QpShared, QpState, Receives};
 use crate::shared::queue::WrNumber;
+use crate::shared::waiting::Waiting;
 use crate::shared::wc::{Wc, WcFlags, WcOpcode, WcStatus};
 use crate::shared::wr::SendFlags;
 
@@ -82,8 +83,9 @@ pub(crate) fn device(progress: Progress) -> (Device, Arc<Knobs>) {
     let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
     let engine = FakeEngine::new(knobs.clone(), doorbells.clone());
     let ties = engine.ties();
-    let shard = Shard::new(Box::new(engine), doorbells, progress, None).unwrap();
-    (Device::new(shard, ties, Arc::new(PageAllocator), &World::Host), knobs)
+    let engine = Undriven { engine: Box::new(engine), doorbells };
+    let shards = Shards::new(engine, [], progress, &[]).unwrap();
+    (Device::new(shards, ties, Arc::new(PageAllocator), &World::Host), knobs)
 }
 
 impl FakeEngine {
@@ -120,7 +122,10 @@ impl FakeEngine {
             }
             let wc = Wc { wr_id: entry.wr_id, status, opcode, byte_len: entry.length, qpn, ..Wc::default() };
             if shared.signal_all || status != WcStatus::Success || entry.flags.contains(SendFlags::SIGNALED) {
-                self.knobs.overflows.fetch_add(shared.send_cq.push(wc).is_err().into(), Ordering::Relaxed);
+                self.knobs.overflows.fetch_add(
+                    shared.send_cq.push(EngineNumber::FIRST, wc).is_err().into(),
+                    Ordering::Relaxed,
+                );
             }
             shared.send.release(qp.sends);
             qp.sends = qp.sends.next();
@@ -129,7 +134,10 @@ impl FakeEngine {
             let Receives::Own(recv) = &shared.recv else { return };
             while let Some(view) = recv.peek(qp.receives) {
                 let wc = Wc { wr_id: view.wr_id, status, opcode: WcOpcode::Recv, qpn, ..Wc::default() };
-                self.knobs.overflows.fetch_add(shared.recv_cq.push(wc).is_err().into(), Ordering::Relaxed);
+                self.knobs.overflows.fetch_add(
+                    shared.recv_cq.push(EngineNumber::FIRST, wc).is_err().into(),
+                    Ordering::Relaxed,
+                );
                 recv.release(qp.receives);
                 qp.receives = qp.receives.next();
             }
@@ -147,7 +155,7 @@ impl FakeEngine {
                 flags,
                 ..Wc::default()
             };
-            let _ = peer.shared.recv_cq.push(wc);
+            let _ = peer.shared.recv_cq.push(EngineNumber::FIRST, wc);
             recv.release(peer.receives);
             peer.receives = peer.receives.next();
         }
@@ -267,7 +275,13 @@ impl EngineOps for FakeEngine {
         self.listeners.remove(&id);
     }
 
-    fn listen(&mut self, at: BindId, _backlog: u32, events: Arc<EventQueue>) -> Result<()> {
+    fn listen(
+        &mut self,
+        at: BindId,
+        _backlog: u32,
+        _places: Arc<Waiting>,
+        events: Arc<EventQueue>,
+    ) -> Result<()> {
         self.listeners.insert(at, events);
         Ok(())
     }
@@ -286,7 +300,7 @@ impl EngineOps for FakeEngine {
         };
         self.qps.get_mut(&qpn).ok_or(Error::UnknownQp(qpn))?.events = Some(events);
         self.next += 1;
-        let id = RequestId(self.next);
+        let id = RequestId { engine: EngineNumber::FIRST, endpoint: self.next };
         self.requests.insert(id, (qpn, Vec::new()));
         let request = ConnRequest::new(id, to, param.private_data.clone(), &says(param), None);
         listener.push(PEER, CmEvent::ConnectRequest(request));

@@ -10,8 +10,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use urnic_config::Cidr;
 
-use crate::drive::shard::{Shard, with_signals_blocked};
+use crate::drive::shard::{Shards, WeakShards, with_signals_blocked};
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::quiet::forked;
 
@@ -43,7 +43,7 @@ pub(crate) struct Inspector {
 impl Inspector {
     /// Starts to answer; a device is none the worse without it.
     /// `own` are the addresses that the kernel of the host does not have.
-    pub(crate) fn start(shard: &Arc<Shard>, own: &[Cidr]) -> Option<Self> {
+    pub(crate) fn start(shards: &Shards, own: &[Cidr]) -> Option<Self> {
         static DEVICES: AtomicU32 = AtomicU32::new(0);
         let n = DEVICES.fetch_add(1, Ordering::Relaxed);
         let mut name = format!("{PREFIX}{}/{n}", std::process::id());
@@ -55,9 +55,9 @@ impl Inspector {
         let name = UnixAddr::from_abstract_name(name).ok()?;
         let listener = UnixListener::bind_addr(&name).ok()?;
         let stopping = Arc::new(AtomicBool::new(false));
-        let (end, shard) = (stopping.clone(), Arc::downgrade(shard));
+        let (end, shards) = (stopping.clone(), shards.downgrade());
         let thread = with_signals_blocked(|| {
-            thread::Builder::new().name("urnic-inspect".into()).spawn(move || serve(&listener, &end, &shard))
+            thread::Builder::new().name("urnic-inspect".into()).spawn(move || serve(&listener, &end, &shards))
         });
         Some(Self { name, stopping, thread: Some(thread.ok()?) })
     }
@@ -79,7 +79,7 @@ impl Drop for Inspector {
     }
 }
 
-fn serve(listener: &UnixListener, stopping: &AtomicBool, shard: &Weak<Shard>) {
+fn serve(listener: &UnixListener, stopping: &AtomicBool, shards: &WeakShards) {
     for stream in listener.incoming() {
         if stopping.load(Ordering::Relaxed) {
             return;
@@ -88,12 +88,12 @@ fn serve(listener: &UnixListener, stopping: &AtomicBool, shard: &Weak<Shard>) {
             thread::sleep(Duration::from_millis(100)); // no file descriptors, perhaps
             continue;
         };
-        let Some(shard) = shard.upgrade() else { return };
+        let Some(shards) = shards.upgrade() else { return };
         if !may_ask(&stream) || stream.set_write_timeout(Some(PATIENCE)).is_err() {
             continue;
         }
-        let told = shard.control(|engine| Ok((engine.attributes().counters, engine.connections())));
-        drop(shard);
+        let told = shards.counters().and_then(|counters| Ok((counters, shards.connections()?)));
+        drop(shards);
         if let Ok((counters, connections)) = told {
             let _ = stream.write_all(text(&counters, &connections).as_bytes());
         }

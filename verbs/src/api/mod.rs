@@ -11,6 +11,7 @@ pub(crate) mod inspect;
 pub(crate) mod mr;
 pub(crate) mod mw;
 mod neighbours;
+pub(crate) mod owner;
 pub(crate) mod pd;
 pub(crate) mod qp;
 pub mod simulation;

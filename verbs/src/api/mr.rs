@@ -100,7 +100,7 @@ impl Mr {
         let len = len as u64;
         let ours = block.is_some() || pd.shared.device.memory.holds(base, len as usize);
         let entry = MrEntry { base, len, pd: pd.shared.scope, access, virt, ours };
-        let stag = pd.shared.device.shard.arrange(|engine| engine.table().insert(entry))?;
+        let stag = pd.shared.device.shards.first().arrange(|engine| engine.table().insert(entry))?;
         pd.shared.regions.insert(stag, base, len, virt);
         Ok(Self { base, len, virt, access, stag, pd: pd.clone(), block })
     }
@@ -117,7 +117,7 @@ impl Mr {
     }
 
     fn refuse_if_bound(&self) -> Result<()> {
-        match self.pd.shared.device.shard.arrange(|engine| engine.table().windows(self.stag))? {
+        match self.pd.shared.device.shards.first().arrange(|engine| engine.table().windows(self.stag))? {
             0 => Ok(()),
             windows => Err(Error::WindowsBound(windows)),
         }
@@ -130,7 +130,7 @@ impl Mr {
     /// # Errors
     /// [`Error::WindowsBound`].
     pub fn revoke(&self) -> Result<()> {
-        self.pd.shared.device.shard.control(|engine| {
+        self.pd.shared.device.shards.first().control(|engine| {
             engine.take_back(&self.range());
             engine.table().revoke(self.stag)
         })
@@ -147,7 +147,7 @@ impl Mr {
             return Err(Error::Invalid("the queue pair is of another protection domain"));
         }
         let scope = qp.shared.scopes.qp;
-        self.pd.shared.device.shard.arrange(|engine| engine.table().restrict(self.stag, scope))
+        self.pd.shared.device.shards.first().arrange(|engine| engine.table().restrict(self.stag, scope))
     }
 
     /// Registers anew, with other rights, in another protection domain or with other memory; the region is as just
@@ -174,7 +174,7 @@ impl Mr {
         let ours =
             change.memory.is_none() && self.block.is_some() || pd.shared.device.memory.holds(base, len);
         let entry = MrEntry { base, len: len as u64, pd: pd.shared.scope, access, virt, ours };
-        let stag = self.pd.shared.device.shard.control(|engine| {
+        let stag = self.pd.shared.device.shards.first().control(|engine| {
             let table = engine.table();
             match table.windows(self.stag)? {
                 0 => {}
@@ -326,7 +326,7 @@ impl Drop for Mr {
     fn drop(&mut self) {
         self.pd.shared.regions.remove(self.stag);
         // Between passes: when this returns, nothing of the engine uses the memory.
-        let removed = self.pd.shared.device.shard.control(|engine| {
+        let removed = self.pd.shared.device.shards.first().control(|engine| {
             engine.take_back(&self.range());
             engine.table().remove(self.stag)
         });

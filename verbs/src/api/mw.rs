@@ -77,7 +77,8 @@ pub struct MwBind<'a> {
 impl Mw {
     pub(crate) fn allocate(pd: &Pd, kind: MwKind) -> Result<Self> {
         let scope = pd.shared.scope;
-        let stag = pd.shared.device.shard.arrange(|engine| engine.table().insert_window(kind, scope))?;
+        let stag =
+            pd.shared.device.shards.first().arrange(|engine| engine.table().insert_window(kind, scope))?;
         Ok(Self { stag, key: AtomicU8::new(stag as u8), kind, pd: pd.clone() })
     }
 
@@ -124,7 +125,7 @@ impl Mw {
 
 impl Drop for Mw {
     fn drop(&mut self) {
-        let _ = self.pd.shared.device.shard.arrange(|engine| engine.table().remove(self.stag));
+        let _ = self.pd.shared.device.shards.first().arrange(|engine| engine.table().remove(self.stag));
     }
 }
 

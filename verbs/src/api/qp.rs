@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::api::cq::Cq;
 use crate::api::pd::Pd;
 use crate::api::srq::Srq;
+use crate::drive::shard::Shard;
 use crate::shared::doorbell::{Awaited, Bell};
+use crate::shared::engines::Owner;
 use crate::shared::error::{Error, PostError, PostListError, Result};
 use crate::shared::events::Object;
 use crate::shared::numbers::{MAX_INLINE, MAX_SGE, MAX_WR};
@@ -87,8 +89,10 @@ impl Qp {
         }
         let device = &pd.shared.device;
         let qpn = device.qpns.take().ok_or(Error::Exhausted("queue pairs"))?;
+        let home = init.send_cq.shared.home;
         let shared = Arc::new(QpShared {
             qpn,
+            owner: Owner::new(home),
             scopes: Scopes { pd: pd.shared.scope, qp: device.next_scope() },
             send: SendQueue::new(init.max_send_wr, init.max_send_sge, init.max_inline),
             recv: match srq {
@@ -104,7 +108,7 @@ impl Qp {
             terminate: Mutex::new(None),
             events: device.events.clone(),
         });
-        match device.shard.arrange(|engine| engine.attach_qp(shared.clone())) {
+        match device.shards.of(home).arrange(|engine| engine.attach_qp(shared.clone())) {
             Ok(()) => Ok(Self { shared, pd: pd.clone() }),
             Err(error) => {
                 device.qpns.give_back(qpn);
@@ -186,7 +190,7 @@ impl Qp {
 
     #[cold]
     fn post_after_pass(&self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
-        self.pd.shared.device.shard.await_pass();
+        self.shard().await_pass();
         self.shared.send.poster().push(wr, payload)
     }
 
@@ -201,7 +205,7 @@ impl Qp {
         let refused = wrs.iter().enumerate().find_map(|(posted, wr)| {
             let mut answer = poster.push(wr, payload);
             if answer == Err(PostError::QueueFull) && !std::mem::replace(&mut waited, true) {
-                self.pd.shared.device.shard.await_pass(); // see `post`
+                self.shard().await_pass(); // see `post`
                 answer = poster.push(wr, payload);
             }
             answer.err().map(|error| PostListError { posted, error })
@@ -255,7 +259,7 @@ impl Qp {
     /// [`Error::Forked`].
     pub fn query(&self) -> Result<QpAttr> {
         let qpn = self.shared.qpn;
-        let connection = self.pd.shared.device.shard.arrange(|engine| engine.connection(qpn))?;
+        let connection = self.pd.shared.device.arrange_qp(&self.shared, |engine| engine.connection(qpn))?;
         Ok(QpAttr {
             state: self.state(),
             terminate: self.terminate(),
@@ -281,7 +285,7 @@ impl Qp {
     /// # Errors
     /// [`Error::QpState`] if the queue pair is not ready to send.
     pub fn drain(&self) -> Result<()> {
-        self.pd.shared.device.shard.control(|engine| engine.drain(self.shared.qpn))
+        self.pd.shared.device.control_qp(&self.shared, |engine| engine.drain(self.shared.qpn))
     }
 
     /// Moves a queue pair in the error state back to idle: it can be connected again. What is left in its queues is
@@ -291,22 +295,28 @@ impl Qp {
     /// [`Error::QpState`] in other states. In the terminate state, wait for the error state or call
     /// [`to_error`](Self::to_error).
     pub fn to_idle(&self) -> Result<()> {
-        self.pd.shared.device.shard.control(|engine| engine.modify_to_idle(self.shared.qpn))
+        self.pd.shared.device.control_qp(&self.shared, |engine| engine.modify_to_idle(self.shared.qpn))
     }
 
     /// Moves the queue pair to the error state, from whatever state: the connection is reset, outstanding work is
     /// flushed.
     pub fn to_error(&self) {
-        let _ = self.pd.shared.device.shard.control(|engine| {
+        let _ = self.pd.shared.device.control_qp(&self.shared, |engine| {
             engine.modify_to_error(self.shared.qpn);
             Ok(())
         });
     }
 
+    /// The shard of the engine that it belongs to.
+    #[inline]
+    fn shard(&self) -> &Shard {
+        self.pd.shared.device.shards.of(self.shared.owner.get())
+    }
+
     /// Tells the engine that there is work; what need not wait for anything leaves before this returns.
     #[inline]
     fn ring(&self) {
-        let shard = &self.pd.shared.device.shard;
+        let shard = self.shard();
         // Who has rung already waits for a pass.
         if !self.shared.bell.is_ringing() && !broken(Rule::Doorbell) && shard.kick(self.shared.qpn) {
             return;
@@ -323,7 +333,7 @@ impl Qp {
         let awaited = self.shared.awaited.seen_after_post();
         let over = self.shared.state.load(Ordering::Relaxed) > QpState::Rts as u8;
         if (over || awaited) && self.shared.bell.ring() {
-            self.pd.shared.device.shard.ring(self.shared.qpn);
+            self.shard().ring(self.shared.qpn);
         }
     }
 }
@@ -331,12 +341,20 @@ impl Qp {
 impl Drop for Qp {
     fn drop(&mut self) {
         let device = &self.pd.shared.device;
-        let detached = device.shard.control(|engine| {
+        let detached = device.control_qp(&self.shared, |engine| {
             engine.detach_qp(self.shared.qpn);
-            device.shard.doorbells.forget(self.shared.qpn);
             Ok(())
         });
-        if matches!(detached, Err(Error::Interrupted)) {
+        // Also where it was before it moved.
+        let forgotten = detached.and_then(|()| {
+            device.shards.iter().try_for_each(|shard| {
+                shard.arrange(|_| {
+                    shard.doorbells.forget(self.shared.qpn);
+                    Ok(())
+                })
+            })
+        });
+        if matches!(forgotten, Err(Error::Interrupted)) {
             return; // the engine has it, and with it its number
         }
         device.events.forget(Object::Qp(self.shared.qpn));

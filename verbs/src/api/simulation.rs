@@ -19,7 +19,7 @@ pub use crate::drive::engine::MpaConfig;
 use crate::drive::engine::{Berth, Engine};
 use crate::drive::open::choose_kernel;
 use crate::drive::port::sim::{SimPort, SimWire};
-use crate::drive::shard::EngineAttr;
+use crate::drive::shard::{EngineAttr, Undriven};
 use crate::drive::transport::over_port::OverPort;
 use crate::shared::doorbell::Doorbells;
 use crate::shared::error::Result;
@@ -249,12 +249,14 @@ impl Simulation {
         }
         let mut next: Option<u64> = None;
         for node in &self.nodes {
-            let (worked, deadline) = node.device.shared.shard.pass();
-            if worked {
-                next = Some(now);
-            } else if let Some(wait) = deadline {
-                let at = now.saturating_add(wait.as_nanos() as u64);
-                next = Some(next.map_or(at, |n| n.min(at)));
+            for shard in node.device.shared.shards.iter() {
+                let (worked, deadline) = shard.pass();
+                if worked {
+                    next = Some(now);
+                } else if let Some(wait) = deadline {
+                    let at = now.saturating_add(wait.as_nanos() as u64);
+                    next = Some(next.map_or(at, |n| n.min(at)));
+                }
             }
         }
         let mut sent = Vec::new();
@@ -297,7 +299,9 @@ impl Drop for Simulation {
         self.clock.advance_by(1_000_000_000);
         for node in &self.nodes {
             node.wire.iter().for_each(|wire| wire.set_link(false));
-            node.device.shared.shard.pass();
+            node.device.shared.shards.iter().for_each(|shard| {
+                shard.pass();
+            });
         }
     }
 }
@@ -352,7 +356,8 @@ impl Node {
         let berth = Berth::alone(doorbells.clone())?;
         let engine = Engine::new(transport, clock, seed, mpa, berth, attributes);
         let memory = Arc::new(PageAllocator);
-        let device = Device::from_engine(Box::new(engine), doorbells, memory, progress, None)?;
+        let engine = Undriven { engine: Box::new(engine), doorbells };
+        let device = Device::from_engines(engine, [], memory, progress, &[])?;
         Ok(Node { device, wire: Some(wire) })
     }
 }

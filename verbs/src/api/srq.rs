@@ -2,10 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::api::pd::Pd;
-use crate::shared::doorbell::Awaited;
+use crate::shared::engines::EngineNumber;
 use crate::shared::error::{Error, PostError, PostListError, Result};
 use crate::shared::numbers::{MAX_SGE, MAX_WR, Number};
 use crate::shared::queue::RecvQueue;
@@ -89,17 +88,10 @@ impl Srq {
         }
         let device = &pd.shared.device;
         let number = Number::take(&device.srqns).ok_or(Error::Exhausted("shared receive queues"))?;
-        let shared = Arc::new(SrqShared {
-            number,
-            domain: pd.shared.scope,
-            queue: RecvQueue::new(init.max_wr, init.max_sge),
-            head: AtomicU32::new(0),
-            // Nobody takes anything before the first receive is posted: the event waits for that.
-            limit: AtomicU32::new(init.limit),
-            events: device.events.clone(),
-            awaited: Awaited::default(),
-        });
-        Ok(Self { shared, pd: pd.clone() })
+        let queue = RecvQueue::new(init.max_wr, init.max_sge);
+        let (scope, events) = (pd.shared.scope, device.events.clone());
+        let shared = SrqShared::new(number, scope, queue, init.limit, events, device.commons.engines());
+        Ok(Self { shared: Arc::new(shared), pd: pd.clone() })
     }
 
     /// The number of this queue, by which events name it.
@@ -115,11 +107,7 @@ impl Srq {
     /// What it is like now.
     pub fn attributes(&self) -> SrqAttr {
         let queue = &self.shared.queue;
-        SrqAttr {
-            max_wr: queue.capacity(),
-            max_sge: queue.max_sge(),
-            limit: self.shared.limit.load(Ordering::Relaxed),
-        }
+        SrqAttr { max_wr: queue.capacity(), max_sge: queue.max_sge(), limit: self.shared.limit() }
     }
 
     /// Asks for one [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) when fewer than `limit`
@@ -131,9 +119,8 @@ impl Srq {
         if limit > self.shared.queue.capacity() {
             return Err(Error::Invalid("the limit is beyond the size of the shared receive queue"));
         }
-        self.pd.shared.device.shard.control(|_| {
-            self.shared.limit.store(limit, Ordering::Relaxed);
-            self.shared.check_limit();
+        self.pd.shared.device.shards.first().control(|_| {
+            self.shared.set_limit(limit);
             Ok(())
         })
     }
@@ -144,7 +131,7 @@ impl Srq {
     /// [`PostError`]; nothing was queued then.
     #[inline]
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.shared.queue.poster().push(wr)?;
+        self.shared.post(std::slice::from_ref(wr)).map_err(|refused| refused.error)?;
         self.ring_if_awaited();
         Ok(())
     }
@@ -154,17 +141,28 @@ impl Srq {
     /// # Errors
     /// [`PostListError`] says how many were posted.
     pub fn post_recv_list(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
-        let outcome = self.shared.queue.poster().push_list(wrs);
+        let outcome = self.shared.post(wrs);
         self.ring_if_awaited();
         outcome
     }
 
-    /// The engine takes receives when messages come, unless messages have come before.
+    /// Engines take receives when messages come, unless messages have come before.
     #[inline]
     fn ring_if_awaited(&self) {
-        if self.shared.awaited.seen_after_post() {
-            self.pd.shared.device.shard.ring_receives();
+        let engines = self.shared.awaited.seen_after_post();
+        if engines != 0 {
+            self.ring(engines);
         }
+    }
+
+    #[cold]
+    fn ring(&self, engines: u64) {
+        let device = &self.pd.shared.device;
+        if !self.shared.several {
+            return device.shards.first().ring_receives();
+        }
+        let fellows = EngineNumber::of_set(engines).filter_map(|engine| device.commons.fellow(engine));
+        fellows.for_each(|fellow| fellow.ring_receives());
     }
 }
 

@@ -11,15 +11,22 @@ use urnic_iwarp::startup::{Negotiated, PeerParams};
 use urnic_tcp::Patience;
 
 use super::by_source::BySource;
+use super::engines::EngineNumber;
 use super::error::{Error, Result};
 use super::eventfd::EventFd;
+use super::qp::QpShared;
 use super::quiet::deliver;
 use super::source::Source;
 use super::waiting::Place;
 
 /// A connection request that waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct RequestId(pub(crate) u64);
+pub(crate) struct RequestId {
+    /// The engine that has its connection.
+    pub(crate) engine: EngineNumber,
+    /// What that engine knows it by.
+    pub(crate) endpoint: u64,
+}
 
 /// Most private data of a connection request or answer, in bytes (RFC 5044 §7.1.1).
 pub const MAX_PRIVATE_DATA: usize = 512;
@@ -280,8 +287,8 @@ impl EventQueue {
 
 /// Who answers requests: the device whose engine has them.
 pub(crate) trait Answers: Send + Sync {
-    /// Accepts with an idle queue pair.
-    fn accept(&self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<()>;
+    /// Accepts with an idle queue pair. The request may have another name then, also if that fails.
+    fn accept(&self, request: &mut RequestId, qp: &Arc<QpShared>, param: &ConnParam) -> Result<()>;
     /// Which address and port of ours it has come to.
     fn local(&self, request: RequestId) -> Result<SocketAddr>;
     /// Refuses.

@@ -1,28 +1,28 @@
-//! The completion queue as engine and application share it.
+//! The completion queue as engines and application share it.
 
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Weak};
+mod lane;
 
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use super::arming::Arming;
 use super::channel::ChannelShared;
 use super::clock::DeviceClock;
+use urnic_config::MAX_ENGINES;
+
+use super::engines::EngineNumber;
 use super::error::{Error, Result};
 use super::events::{AsyncEvent, AsyncQueue, Object};
 use super::numbers::{MAX_CQE, Number};
-use super::queue::CompletionLane;
-use super::sync::{Line, SpinGuard, SpinLock};
+use super::queue::capacity_for;
+use super::sync::SpinLock;
 use super::wc::Wc;
+
+pub(crate) use lane::{Entries, Lane};
 
 /// The completion queue has more completions than its depth; the affected QP goes to the error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CqOverflow;
-
-/// What a completion queue was asked to report by an event.
-pub(crate) mod armed {
-    pub(crate) const NO: u8 = 0;
-    pub(crate) const SOLICITED: u8 = 1;
-    pub(crate) const ANY: u8 = 2;
-}
 
 pub(crate) fn check_depth(depth: u32) -> Result<()> {
     if depth == 0 || depth > MAX_CQE {
@@ -31,61 +31,48 @@ pub(crate) fn check_depth(depth: u32) -> Result<()> {
     Ok(())
 }
 
-/// Completions, and when they came if that is wanted.
-pub(crate) struct Lane {
-    pub(crate) ring: CompletionLane,
-    /// For each slot; none if there are no time stamps.
-    times: Box<[AtomicU64]>,
-}
-
-impl Lane {
-    pub(crate) fn new(depth: u32, stamped: bool) -> Self {
-        let ring = CompletionLane::new(depth);
-        let times = if stamped { ring.capacity() } else { 0 };
-        Self { ring, times: (0..times).map(|_| AtomicU64::new(0)).collect() }
-    }
-
-    pub(crate) fn time(&self, index: u32) -> Option<&AtomicU64> {
-        self.times.get(self.ring.slot_of(index))
-    }
-}
-
-/// A completion queue as engine and application share it. One engine, one lane.
+/// A completion queue as engines and application share it. Each engine that gives completions to it does so in a lane of its
+/// own, under its own lock; so order holds within a queue pair, which is at one engine at a time.
 pub(crate) struct CqShared {
     pub(crate) number: Number,
-    /// Used by the engine under its lock and by pollers under theirs; replaced under both.
-    lane: UnsafeCell<Lane>,
+    /// The engine that the application drives by polling this queue.
+    pub(crate) home: EngineNumber,
+    /// That of the home engine.
+    lane: Lane,
+    /// Engines other than that which have a lane, a bit each.
+    others: AtomicU64,
+    /// The lanes of those, by the engine's number. Most queues have none.
+    other_lanes: OnceLock<Box<[OnceLock<Box<Lane>>]>>,
+    /// The depth of a lane that is opened now.
+    depth: Mutex<u32>,
     /// Where time stamps come from, if they are wanted.
     pub(crate) clock: Option<DeviceClock>,
-    /// Number of the next completion; engine only.
-    head: Line<AtomicU32>,
-    pub(crate) armed: AtomicU8,
+    pub(crate) arming: Arming,
     /// This queue waits in its channel already.
     pub(crate) announced: AtomicBool,
     overflowed: AtomicBool,
     pub(crate) poller: SpinLock<Poller>,
     /// So many polls may take completions without driving the engine first: the last one has left some.
     ahead: AtomicU8,
+    /// The engine that pollers have driven last, beside the home engine.
+    driven: AtomicU8,
     channel: Option<Arc<ChannelShared>>,
     events: Arc<AsyncQueue>,
     itself: Weak<CqShared>,
 }
 
-// SAFETY: the lane is replaced only by `resize`, whose caller has the engine lock and which takes the pollers' lock;
-// everybody else has one of the two and uses it through shared references. All else is Sync.
-unsafe impl Sync for CqShared {}
-
-/// The application's end.
+/// The application's end. Only the pollers' lock has one.
 #[derive(Default)]
 pub(crate) struct Poller {
-    /// Number of the next completion to take.
-    pub(crate) tail: u32,
     pub(crate) idle: u32,
+    /// The lane that is looked at first.
+    pub(crate) turn: EngineNumber,
 }
 
 impl CqShared {
     pub(crate) fn new(
         number: Number,
+        home: EngineNumber,
         depth: u32,
         channel: Option<Arc<ChannelShared>>,
         events: Arc<AsyncQueue>,
@@ -93,14 +80,18 @@ impl CqShared {
     ) -> Arc<Self> {
         Arc::new_cyclic(|itself| Self {
             number,
-            lane: UnsafeCell::new(Lane::new(depth, clock.is_some())),
+            home,
+            lane: Lane::new(Entries::new(depth, clock.is_some())),
+            others: AtomicU64::new(0),
+            other_lanes: OnceLock::new(),
+            depth: Mutex::new(depth),
             clock,
-            head: Line(AtomicU32::new(0)),
-            armed: AtomicU8::new(armed::NO),
+            arming: Arming::default(),
             announced: AtomicBool::new(false),
             overflowed: AtomicBool::new(false),
-            poller: SpinLock::default(),
+            poller: SpinLock::new(Poller { idle: 0, turn: home }),
             ahead: AtomicU8::new(0),
+            driven: AtomicU8::new(0),
             channel,
             events,
             itself: itself.clone(),
@@ -109,39 +100,69 @@ impl CqShared {
 
     /// Engine, under its lock: publishes a completion and announces it if the application asked for that.
     #[inline(always)]
-    pub(crate) fn push(&self, wc: Wc) -> Result<(), CqOverflow> {
-        let head = self.head.load(Ordering::Relaxed);
-        // SAFETY: the caller has the engine lock.
-        let lane = unsafe { &*self.lane.get() };
-        if self.clock.is_some() {
-            self.stamp(lane, head);
-        }
-        if !lane.ring.push(head, wc) {
+    pub(crate) fn push(&self, engine: EngineNumber, wc: Wc) -> Result<(), CqOverflow> {
+        let lane = if engine == self.home { &self.lane } else { self.other_lane(engine) };
+        if !lane.push(wc, self.clock.as_ref()) {
             self.overflow();
             return Err(CqOverflow);
         }
-        self.head.store(head.wrapping_add(1), Ordering::Relaxed);
-        if let Some(channel) = &self.channel {
-            // Pairs with the fence in `arm`: either this sees the queue armed, or the poll that follows
-            // arming sees the completion (verbs §8.2.5).
-            fence(Ordering::SeqCst);
-            let wanted = self.armed.load(Ordering::Relaxed);
-            if wanted == armed::ANY || (wanted == armed::SOLICITED && wc.is_solicited()) {
-                self.armed.store(armed::NO, Ordering::Relaxed);
-                channel.announce(self, &self.itself);
-            }
+        if let Some(channel) = &self.channel
+            && self.arming.fires(|| wc.is_solicited())
+        {
+            channel.announce(self, &self.itself);
         }
         Ok(())
     }
 
-    /// Notes the time of completion `head`, which comes next.
-    #[inline(never)]
-    fn stamp(&self, lane: &Lane, head: u32) {
-        if let (Some(clock), Some(time)) = (&self.clock, lane.time(head))
-            && lane.ring.is_free(head)
-        {
-            time.store(clock(), Ordering::Relaxed);
+    /// Opens the lane of an engine that will give completions to this queue, unless it has one. Called outside of passes,
+    /// so that no pass has to.
+    pub(crate) fn open_lane(&self, engine: EngineNumber) {
+        if engine != self.home {
+            self.other_lane(engine);
         }
+    }
+
+    #[inline(never)]
+    fn other_lane(&self, engine: EngineNumber) -> &Lane {
+        self.lane_of(engine).unwrap_or_else(|| self.add_lane(engine))
+    }
+
+    #[cold]
+    fn add_lane(&self, engine: EngineNumber) -> &Lane {
+        let lanes = self.other_lanes.get_or_init(|| (0..MAX_ENGINES).map(|_| OnceLock::new()).collect());
+        // Under the lock, so that whoever resizes knows of the lane, or the lane of the new depth.
+        let depth = self.depth();
+        let lane = lanes[engine.index()]
+            .get_or_init(|| Box::new(Lane::new(Entries::new(*depth, self.clock.is_some()))));
+        // Before anything is in it: a poll that is to find that sees this.
+        self.others.fetch_or(engine.bit(), Ordering::Release);
+        lane
+    }
+
+    fn depth(&self) -> MutexGuard<'_, u32> {
+        self.depth.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the lane of an engine, if it has one.
+    #[inline]
+    pub(crate) fn lane_of(&self, engine: EngineNumber) -> Option<&Lane> {
+        if engine == self.home {
+            return Some(&self.lane);
+        }
+        self.other_lanes.get()?.get(engine.index())?.get().map(|lane| &**lane)
+    }
+
+    /// Whether there are lanes beside that of the home engine.
+    #[inline]
+    pub(crate) fn has_others(&self) -> bool {
+        self.others.load(Ordering::Acquire) != 0
+    }
+
+    /// Returns the engines that have lanes, each once, `first` first.
+    pub(crate) fn engines(&self, first: EngineNumber) -> impl Iterator<Item = EngineNumber> + use<> {
+        let open = self.others.load(Ordering::Acquire) | self.home.bit();
+        let before = open & (first.bit() - 1);
+        EngineNumber::of_set(open ^ before).chain(EngineNumber::of_set(before))
     }
 
     #[cold]
@@ -156,41 +177,69 @@ impl CqShared {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn arm(&self, solicited_only: bool) {
-        let wanted = if solicited_only { armed::SOLICITED } else { armed::ANY };
-        // The stronger wish wins: arming for solicited ones does not take back arming for any.
-        self.armed.fetch_max(wanted, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+    /// Returns entries for a lane of this queue.
+    pub(crate) fn entries(&self, depth: u32) -> Entries {
+        Entries::new(depth, self.clock.is_some())
     }
 
-    /// The application's side of the lane.
-    pub(crate) fn polled<'a>(&'a self, _poller: &'a SpinGuard<'_, Poller>) -> &'a Lane {
-        // SAFETY: the guard shows that the pollers' lock is held as long as the reference lives.
-        unsafe { &*self.lane.get() }
+    /// Returns how many completions each lane holds.
+    pub(crate) fn capacity(&self, poller: &Poller) -> u32 {
+        self.lane.polled(poller).ring.capacity()
     }
 
-    /// Moves what is there to `fresh`, which takes the lane's place; the old one is given back. The caller has the
-    /// engine lock.
-    pub(crate) fn resize(&self, poller: &mut Poller, fresh: Lane) -> Result<Lane> {
-        // SAFETY: the caller has the engine lock and, as the poller shows, the pollers' lock.
-        let lane = unsafe { &mut *self.lane.get() };
-        let pending = self.head.load(Ordering::Relaxed).wrapping_sub(poller.tail);
-        if pending > fresh.ring.capacity() {
+    /// Begins to give the lanes a new depth, and returns the engines whose lanes have to be [replaced](Self::replace) for
+    /// it. Lanes that are opened meanwhile are deep enough, whatever comes of it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: a lane holds more completions than that.
+    pub(crate) fn begin_resize(
+        &self,
+        poller: &Poller,
+        depth: u32,
+    ) -> Result<impl Iterator<Item = EngineNumber> + use<>> {
+        let mut for_new_ones = self.depth();
+        let engines = || self.engines(self.home);
+        let holds_more = |lane: &Lane| lane.pending(poller) > capacity_for(depth);
+        if engines().filter_map(|engine| self.lane_of(engine)).any(holds_more) {
             return Err(Error::Invalid("the completion queue holds more completions than that"));
         }
-        for new in 0..pending {
-            let old = poller.tail.wrapping_add(new);
-            if let Some(wc) = lane.ring.peek(old) {
-                fresh.ring.push(new, *wc);
-            }
-            if let (Some(from), Some(to)) = (lane.time(old), fresh.time(new)) {
-                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-            }
-        }
-        poller.tail = 0;
-        self.head.store(pending, Ordering::Relaxed);
+        *for_new_ones = depth.max(*for_new_ones);
+        Ok(engines())
+    }
+
+    /// Gives the lane of `engine` new entries, which take over what is in the old ones. The caller has that engine's lock.
+    pub(crate) fn replace(
+        &self,
+        poller: &mut Poller,
+        engine: EngineNumber,
+        fresh: Entries,
+    ) -> Option<Entries> {
+        Some(self.lane_of(engine)?.replace(poller, fresh))
+    }
+
+    /// All lanes have the new depth.
+    pub(crate) fn end_resize(&self, _poller: &Poller, depth: u32) {
+        *self.depth() = depth;
         self.overflowed.store(false, Ordering::Relaxed);
-        Ok(std::mem::replace(lane, fresh))
+    }
+
+    /// Whether completions of a queue pair that it had at `engine` wait to be taken. True also if somebody polls just now,
+    /// because nobody else can tell then. The queue pair gives no more completions to that engine's lane meanwhile if the
+    /// caller has the engine's lock.
+    pub(crate) fn holds_of(&self, engine: EngineNumber, qpn: u32) -> bool {
+        let Some(lane) = self.lane_of(engine) else { return false };
+        self.poller.try_lock().is_none_or(|poller| lane.holds_of(&poller, qpn))
+    }
+
+    /// Returns which of the engines that are not the home engine is to be driven next by whoever polls: each in turn.
+    pub(crate) fn next_to_drive(&self) -> Option<EngineNumber> {
+        let others = self.others.load(Ordering::Acquire);
+        // Of two pollers at once both may drive the same one: the next poll drives another.
+        let last = u32::from(self.driven.load(Ordering::Relaxed));
+        let next = last + 1 + others.rotate_right((last + 1) % u64::BITS).trailing_zeros();
+        let engine = EngineNumber::new((next % u64::BITS) as usize).filter(|_| others != 0)?;
+        self.driven.store(engine.index() as u8, Ordering::Relaxed);
+        Some(engine)
     }
 
     /// How many polls may take completions before the engine is driven again.
@@ -200,26 +249,50 @@ impl CqShared {
     }
 
     /// Takes what is there, without driving the engine. If there is more, the next `ahead` polls may do so, too.
-    pub(crate) fn take(&self, poller: &mut SpinGuard<'_, Poller>, out: &mut [Wc], ahead: u8) -> usize {
-        let (first, ring) = (poller.tail, &self.polled(poller).ring);
-        let mut taken = 0;
-        while let Some(slot) = out.get_mut(taken) {
-            let Some(wc) = ring.peek(first.wrapping_add(taken as u32)) else { break };
-            *slot = *wc;
-            taken += 1;
-        }
-        let tail = first.wrapping_add(taken as u32);
-        let mut more = false;
-        if taken > 0 {
-            ring.release(tail.wrapping_sub(1));
-            more = taken == out.len() && ring.peek(tail).is_some();
-            poller.tail = tail;
-        }
+    pub(crate) fn take(&self, poller: &mut Poller, out: &mut [Wc], ahead: u8) -> usize {
+        let (taken, more) = if self.has_others() {
+            self.take_in_turn(poller, out)
+        } else {
+            let taken = self.lane.take(poller, out);
+            (taken, taken > 0 && taken == out.len() && self.lane.has_some(poller))
+        };
         let ahead = if more { ahead } else { 0 };
         if self.ahead() != ahead {
             self.ahead.store(ahead, Ordering::Relaxed);
         }
         taken
+    }
+
+    /// Takes from all lanes, beginning behind the one with which the last poll ended. Gives how many, and whether there are
+    /// more.
+    #[inline(never)]
+    fn take_in_turn(&self, poller: &mut Poller, out: &mut [Wc]) -> (usize, bool) {
+        let mut taken = 0;
+        for engine in self.engines(poller.turn) {
+            let Some(lane) = self.lane_of(engine) else { continue };
+            if taken < out.len() {
+                taken += lane.take(poller, &mut out[taken..]);
+                if taken < out.len() {
+                    continue;
+                }
+                poller.turn = engine.after();
+            }
+            // Full, here or before: a lane that has more is reason enough to poll again.
+            if taken > 0 && lane.has_some(poller) {
+                return (taken, true);
+            }
+        }
+        (taken, false)
+    }
+
+    /// Returns the engine whose lane has the completion to be taken next, if there is one.
+    #[inline]
+    pub(crate) fn first_with_some(&self, poller: &Poller) -> Option<EngineNumber> {
+        if !self.has_others() {
+            return self.lane.has_some(poller).then_some(self.home);
+        }
+        self.engines(poller.turn)
+            .find(|engine| self.lane_of(*engine).is_some_and(|lane| lane.has_some(poller)))
     }
 }
 

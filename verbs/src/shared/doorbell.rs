@@ -1,7 +1,8 @@
 //! Which QPs have new work.
 
+use crate::shared::engines::EngineNumber;
 use crate::shared::sync::Line;
-use crate::shared::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use crate::shared::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 /// What a slot holds that nobody has rung at.
 const FREE: u32 = u32::MAX;
@@ -50,15 +51,41 @@ impl Awaited {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// Engine: whether some wait.
-    #[inline]
-    pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
     /// Poster, when the receive is in the queue: whether the engine is to look.
     #[inline]
     pub(crate) fn seen_after_post(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The engines at which messages wait for receives that are posted to a shared queue, a bit each. A poster has all of them
+/// look again.
+#[derive(Default)]
+pub(crate) struct AwaitedBy(AtomicU64);
+
+impl AwaitedBy {
+    /// Engine: messages wait here. To be called before looking at the queue once more: either that look finds what was
+    /// posted, or its poster [sees this](Self::seen_after_post).
+    pub(crate) fn set(&self, engine: EngineNumber) {
+        self.0.fetch_or(engine.bit(), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Engine: none waits here any more.
+    pub(crate) fn clear(&self, engine: EngineNumber) {
+        self.0.fetch_and(!engine.bit(), Ordering::Relaxed);
+    }
+
+    /// Returns the engines at which some wait. Only a hint.
+    #[inline]
+    pub(crate) fn all(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Poster, when the receive is in the queue: returns the engines that must look.
+    #[inline]
+    pub(crate) fn seen_after_post(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed)
     }

@@ -1,12 +1,15 @@
 //! The engines of a device: how they are named, what they have in common, and how they see each other.
 
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+
+use urnic_config::MAX_ENGINES;
 
 use super::error::Result;
 use super::events::AsyncQueue;
 
-/// Most engines of a device.
-pub(crate) const MAX_ENGINES: usize = 64;
+// An owner has a bit that is no engine's.
+const _: () = assert!(MAX_ENGINES <= 128);
 
 /// An engine's number within its device, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,10 +25,65 @@ impl EngineNumber {
         (index < MAX_ENGINES).then_some(Self(index as u8))
     }
 
+    /// Returns the engine behind this one, in a circle of all that a device may have.
+    pub(crate) fn after(self) -> Self {
+        Self((self.0 + 1) % MAX_ENGINES as u8)
+    }
+
+    /// Returns its bit in sets of a device's engines.
+    #[inline]
+    pub(crate) fn bit(self) -> u64 {
+        1 << self.0
+    }
+
+    /// Returns the engines of a set, in the order of their numbers.
+    pub(crate) fn of_set(mut set: u64) -> impl Iterator<Item = Self> {
+        std::iter::from_fn(move || {
+            let next = (set != 0).then(|| set.trailing_zeros() as u8)?;
+            set &= set - 1;
+            Some(Self(next))
+        })
+    }
+
     /// Returns its place in lists of a device's engines.
     #[inline]
     pub(crate) fn index(self) -> usize {
         self.0.into()
+    }
+}
+
+/// The engine that a queue pair belongs to.
+#[derive(Debug)]
+pub(crate) struct Owner(AtomicU8);
+
+impl Owner {
+    /// Says that the queue pair is about to leave the engine.
+    const LEAVING: u8 = 1 << 7;
+
+    pub(crate) fn new(engine: EngineNumber) -> Self {
+        Self(AtomicU8::new(engine.0))
+    }
+
+    /// Returns the engine; while the queue pair moves, that which it leaves. A doorbell there is forwarded.
+    #[inline]
+    pub(crate) fn get(&self) -> EngineNumber {
+        EngineNumber(self.0.load(Ordering::Acquire) & !Self::LEAVING)
+    }
+
+    /// Returns the engine; `None` while the queue pair moves.
+    pub(crate) fn settled(&self) -> Option<EngineNumber> {
+        let word = self.0.load(Ordering::Acquire);
+        (word & Self::LEAVING == 0).then_some(EngineNumber(word))
+    }
+
+    /// Begins a move away from `from`. False: the queue pair is elsewhere, or moves already.
+    pub(crate) fn leave(&self, from: EngineNumber) -> bool {
+        self.0.compare_exchange(from.0, from.0 | Self::LEAVING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Ends a move: the queue pair is with `to`.
+    pub(crate) fn join(&self, to: EngineNumber) {
+        self.0.store(to.0, Ordering::Release);
     }
 }
 
@@ -37,6 +95,9 @@ pub(crate) struct PassNumber(pub(crate) u32);
 pub(crate) trait Fellow: Send + Sync {
     /// Enters the doorbell of a queue pair that belongs to that engine, and wakes whoever drives it.
     fn ring(&self, qpn: u32);
+
+    /// Tells that engine that a shared queue has receives for which messages wait there, and wakes its driver.
+    fn ring_receives(&self);
 
     /// Wakes whoever drives that engine, if it sleeps: something has been put where the engine's next pass finds it.
     fn wake(&self);

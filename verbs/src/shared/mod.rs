@@ -1,6 +1,7 @@
 //! What applications and the engine share: work requests and completions, the queues that carry them, the shared halves of
 //! the objects, the table of STags, events, errors, limits.
 
+pub(crate) mod arming;
 pub(crate) mod by_source;
 pub(crate) mod channel;
 pub(crate) mod clock;

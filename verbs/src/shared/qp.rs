@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::cq::CqShared;
 use super::doorbell::{Awaited, Bell};
+use super::engines::Owner;
 use super::events::AsyncQueue;
 use super::queue::{RecvQueue, SendQueue};
 use super::scope::Scopes;
@@ -87,6 +88,7 @@ pub(crate) enum Receives {
 /// A queue pair as engine and application share it.
 pub(crate) struct QpShared {
     pub(crate) qpn: u32,
+    pub(crate) owner: Owner,
     pub(crate) scopes: Scopes,
     pub(crate) send: SendQueue,
     pub(crate) recv: Receives,

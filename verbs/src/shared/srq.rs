@@ -1,43 +1,102 @@
-//! The shared receive queue as engine and application share it.
+//! The shared receive queue as engines and application share it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::doorbell::Awaited;
+use super::doorbell::AwaitedBy;
+use super::engines::EngineNumber;
+use super::error::{PostError, PostListError};
 use super::events::{AsyncEvent, AsyncQueue, Object};
 use super::numbers::Number;
-use super::queue::{RecvQueue, RecvView, WrNumber};
+use super::queue::{RecvPoster, RecvQueue, RecvView, WrNumber};
 use super::scope::Scope;
-use super::wr::Sge;
+use super::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::sync::thread;
+use super::wr::{RecvWr, Sge};
 
-/// A shared receive queue as engine and application share it. One engine takes from it.
+/// How often a poster offers its core to an engine that is about to give back the slot that the poster needs.
+const YIELDS: u32 = 10_000;
+
+/// A shared receive queue as engines and application share it.
+///
+/// Several engines take from it without a lock: an engine claims the oldest receive by advancing `head`, then copies it and
+/// gives back its slot. One that is preempted meanwhile holds up nobody but a poster that needs this very slot.
 pub(crate) struct SrqShared {
     pub(crate) number: Number,
     /// The domain of the receives' memory, whatever that of the queue pairs is.
     pub(crate) domain: Scope,
     pub(crate) queue: RecvQueue,
-    /// Number of the next receive to take; engine only.
-    pub(crate) head: AtomicU32,
-    /// Fewer receives than this raise an event, once; 0: none do. Changed under the engine lock only.
-    pub(crate) limit: AtomicU32,
-    pub(crate) events: Arc<AsyncQueue>,
-    /// Sends of peers wait for receives: who posts one rings.
-    pub(crate) awaited: Awaited,
+    /// More engines than one take from this queue.
+    pub(crate) several: bool,
+    /// Number of the next receive to take, in 64 bits, so that it never comes back to a value that an engine has seen.
+    head: AtomicU64,
+    /// Fewer receives than this raise an event, once; 0: none do.
+    limit: AtomicU32,
+    events: Arc<AsyncQueue>,
+    /// Engines at which Sends of peers wait for receives: posters ring there.
+    pub(crate) awaited: AwaitedBy,
+    /// Those of them that have had a receive for such a Send since all of them had.
+    served: AtomicU64,
 }
 
 impl SrqShared {
+    /// A queue that `engines` engines take from.
+    pub(crate) fn new(
+        number: Number,
+        domain: Scope,
+        queue: RecvQueue,
+        limit: u32,
+        events: Arc<AsyncQueue>,
+        engines: usize,
+    ) -> Self {
+        Self {
+            number,
+            domain,
+            queue,
+            several: engines > 1,
+            head: AtomicU64::new(0),
+            // Nobody takes anything before the first receive is posted: the event waits for that.
+            limit: AtomicU32::new(limit),
+            events,
+            awaited: AwaitedBy::default(),
+            served: AtomicU64::new(0),
+        }
+    }
+
     /// Engine: takes the oldest receive, for a message that begins; gives the bytes that it holds. Its place in the queue
     /// is free from now on.
     #[inline(never)]
     pub(crate) fn take(&self, held: &mut HeldRecv) -> Option<u32> {
-        let head = WrNumber(self.head.load(Ordering::Relaxed));
-        held.fill(self.queue.peek(head)?);
-        self.queue.release(head);
-        self.head.store(head.next().0, Ordering::Relaxed);
+        if self.several {
+            return self.take_among_several(held);
+        }
+        let head = self.head.load(Ordering::Relaxed);
+        let number = WrNumber(head as u32);
+        held.fill(self.queue.peek(number)?);
+        self.queue.release(number);
+        self.head.store(head + 1, Ordering::Relaxed);
         if self.limit.load(Ordering::Relaxed) > 0 {
             self.check_limit();
         }
         Some(held.length)
+    }
+
+    fn take_among_several(&self, held: &mut HeldRecv) -> Option<u32> {
+        let number = claim(&self.head, |number| self.queue.has(number))?;
+        held.fill(self.queue.peek(number)?);
+        self.queue.release_one(number);
+        if self.limit.load(Ordering::Relaxed) > 0 {
+            self.check_limit();
+        }
+        Some(held.length)
+    }
+
+    /// Whether there is a receive to take.
+    pub(crate) fn has_some(&self) -> bool {
+        self.queue.has(self.next())
+    }
+
+    fn next(&self) -> WrNumber {
+        WrNumber(self.head.load(Ordering::Acquire) as u32)
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -50,13 +109,109 @@ impl SrqShared {
         HeldRecv { wr_id: 0, length: 0, num_sge: 0, sges }
     }
 
-    /// Under the engine lock: raises the event that was asked for, if it is time.
-    pub(crate) fn check_limit(&self) {
+    /// The limit, if its event is still to come; else 0.
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Asks for an event, and raises it if it is time. The only engine of a device has its lock taken by the caller.
+    pub(crate) fn set_limit(&self, limit: u32) {
+        self.limit.store(limit, Ordering::Relaxed);
+        // Orders this among the claims: an engine that claims later sees the limit, and earlier claims are seen here.
+        self.head.fetch_add(0, Ordering::AcqRel);
+        self.check_limit();
+    }
+
+    /// Raises the event that was asked for, if it is time. Of several engines, the last one to take a receive finds that, if
+    /// no other does; one of those that find it raises the event.
+    fn check_limit(&self) {
         let limit = self.limit.load(Ordering::Relaxed);
-        let last = self.head.load(Ordering::Relaxed).wrapping_add(limit).wrapping_sub(1);
-        if limit > 0 && self.queue.peek(WrNumber(last)).is_none() {
-            self.limit.store(0, Ordering::Relaxed);
+        let last = WrNumber(self.next().0.wrapping_add(limit).wrapping_sub(1));
+        let reached = limit > 0 && !self.queue.was_posted(last);
+        if reached && self.limit.compare_exchange(limit, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             self.events.raise(AsyncEvent::SrqLimitReached { srqn: self.number.get() });
+        }
+    }
+
+    /// Posts receives in order, up to the first that is refused. Those of other threads do not come in between.
+    pub(crate) fn post(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
+        let mut poster = self.queue.poster();
+        for (posted, wr) in wrs.iter().enumerate() {
+            poster
+                .push(wr)
+                .or_else(|error| self.post_late(&mut poster, wr, error))
+                .map_err(|error| PostListError { posted, error })?;
+        }
+        Ok(())
+    }
+
+    /// Posts a receive that was refused, once the slot that it needs is free: an engine has claimed what is in there and
+    /// copies it. A program that has seen younger receives complete may count on that.
+    #[cold]
+    fn post_late(
+        &self,
+        poster: &mut RecvPoster<'_>,
+        wr: &RecvWr<'_>,
+        mut error: PostError,
+    ) -> Result<(), PostError> {
+        for _ in 0..YIELDS {
+            let oldest = poster.next().0.wrapping_sub(self.queue.capacity());
+            let claimed = self.next().0.wrapping_sub(oldest) as i32 > 0;
+            if error != PostError::QueueFull || !self.several || !claimed {
+                break;
+            }
+            match poster.push(wr) {
+                Ok(()) => return Ok(()),
+                Err(refused) => error = refused,
+            }
+            thread::yield_now();
+        }
+        Err(error)
+    }
+
+    /// Engine: whether Sends that wait here leave the receives to other engines, where some wait that have had none since
+    /// this one had.
+    pub(crate) fn is_others_turn(&self, engine: EngineNumber) -> bool {
+        let served = self.served.load(Ordering::Relaxed);
+        self.several
+            && served & engine.bit() != 0
+            && self.awaited.all() & !(served | engine.bit()) != 0
+            && self.has_some()
+    }
+
+    /// Engine: whether Sends wait at other engines, too.
+    pub(crate) fn is_awaited_elsewhere(&self, engine: EngineNumber) -> bool {
+        self.several && self.awaited.all() & !engine.bit() != 0
+    }
+
+    /// Engine: a Send that waited here has had its receive.
+    pub(crate) fn has_served(&self, engine: EngineNumber) {
+        // Only a hint, so that it does not matter what other engines do between these steps.
+        let served = self.served.fetch_or(engine.bit(), Ordering::Relaxed) | engine.bit();
+        if self.awaited.all() & !served == 0 {
+            self.served.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Claims the oldest entry of a ring with several consumers: advances `head` if the entry there is published. An attempt
+/// fails only because another consumer has claimed one, so there are no more attempts than entries.
+pub(crate) fn claim(head: &AtomicU64, is_published: impl Fn(WrNumber) -> bool) -> Option<WrNumber> {
+    let mut seen = head.load(Ordering::Acquire);
+    loop {
+        let number = WrNumber(seen as u32);
+        if is_published(number) {
+            match head.compare_exchange(seen, seen + 1, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(number),
+                Err(now) => seen = now,
+            }
+        } else {
+            // Another may have claimed it, and given it back.
+            let now = head.load(Ordering::Acquire);
+            if now == seen {
+                return None;
+            }
+            seen = now;
         }
     }
 }

@@ -82,6 +82,13 @@ impl<T> SpinLock<T> {
         SpinGuard { lock: self }
     }
 
+    /// Takes the lock if nobody has it.
+    pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
+        let free = self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        // Not `then_some`: a guard made in vain would let go of the holder's lock.
+        free.then(|| SpinGuard { lock: self })
+    }
+
     #[cold]
     fn wait(&self) {
         let mut spins = 0;

@@ -9,6 +9,7 @@ pub mod raw;
 pub mod sockets;
 pub mod strangers;
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::time::Duration;
 use urnic::simulation::{Carrier, Options, Simulation, TcpConfig};
@@ -16,6 +17,17 @@ use urnic::*;
 
 pub const PORT: u16 = 7000;
 pub const LIMIT: Duration = Duration::from_secs(3600);
+
+thread_local! {
+    /// Completion queues made.
+    static QUEUES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A completion queue, whose home is another engine each time if there are several.
+pub fn next_cq(device: &Device) -> Cq {
+    let vector = QUEUES.replace(QUEUES.get() + 1) % device.attributes().unwrap().engines;
+    device.create_cq_with(&CqInit { depth: 256, channel: None, timestamps: false, vector }).unwrap()
+}
 
 /// A queue pair and what it needs.
 pub struct End {
@@ -34,14 +46,14 @@ impl End {
 
     pub fn with_events(device: &Device, events: EventChannel) -> End {
         let pd = device.alloc_pd();
-        let cq = device.create_cq(256, None).unwrap();
+        let cq = next_cq(device);
         let qp = create_qp(&pd, &cq);
         End { pd, cq, qp, events, connection: None }
     }
 
     /// Another end of the same protection domain.
     pub fn sibling(&self, device: &Device) -> End {
-        let (pd, cq) = (self.pd.clone(), device.create_cq(256, None).unwrap());
+        let (pd, cq) = (self.pd.clone(), next_cq(device));
         let qp = create_qp(&pd, &cq);
         End { pd, cq, qp, events: device.create_event_channel().unwrap(), connection: None }
     }
@@ -168,11 +180,12 @@ pub fn options() -> Options {
     Options { carrier: carrier(), network: "delay=5us".parse().unwrap(), ..Options::default() }
 }
 
-/// What carries streams in these tests: `tests/over_memory.rs` and `tests/over_kernel.rs` are made of tests that have files of their own, too.
+/// What carries streams in these tests: `tests/over_memory.rs`, `tests/over_kernel.rs` and `tests/over_engines.rs` are made of tests that have files of their own, too.
 fn carrier() -> Option<Carrier> {
     match env!("CARGO_CRATE_NAME") {
         "over_memory" => Some(medium::device),
         "over_kernel" => Some(sockets::device),
+        "over_engines" => Some(sockets::device_of_engines),
         _ => None,
     }
 }

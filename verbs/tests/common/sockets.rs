@@ -1,6 +1,7 @@
 //! Kernel sockets under the engines of a simulation: the octets take real ways, at which the virtual clock looks every few
 //! microseconds of its own.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::ops::Range;
@@ -79,6 +80,15 @@ thread_local! {
 
 /// Device number `index` of a simulation, with its settings as far as they are not about TCP.
 pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
+    device_of(options, index, clock, 1)
+}
+
+/// The same with several engines, of which each device has another number.
+pub fn device_of_engines(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
+    device_of(options, index, clock, 4 - index % 3)
+}
+
+fn device_of(options: &Options, index: usize, clock: &SimClock, engines: usize) -> urnic::Result<Device> {
     if index == 0 {
         NET.set(Net::new());
     }
@@ -96,14 +106,10 @@ pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Resul
     let home = net.real((ip, 0).into()).ip();
     let patience = Patience { keepalive: None, user_timeout: None };
     let inner = OverKernel::new(KernelAddresses::One(home), patience)?.reading(READ);
-    let end = Sockets {
-        inner,
-        net,
-        own: Address { ip, prefix_len: options.prefix },
-        clock: clock.clone(),
-        idle: 0,
-    };
-    Device::over(end, clock.clone(), &config)
+    let own = Address { ip, prefix_len: options.prefix };
+    let end = |inner| Sockets { inner, net, own, clock: clock.clone(), idle: 0 };
+    let others = (1..engines).map(|_| inner.beside()).collect::<urnic::Result<Vec<_>>>()?;
+    Device::over_each(std::iter::once(inner).chain(others).map(end), clock.clone(), &config)
 }
 
 /// Kernel sockets of a device that has other addresses than the host.
@@ -168,6 +174,22 @@ impl Transport for Sockets {
         })?;
         let port = self.net.shown(bound.address).port();
         Ok(Bound { address: SocketAddr::new(address.ip(), port), ..bound })
+    }
+
+    fn bind_too(&mut self, bound: Bound, v6only: bool) -> Result<(), BindError> {
+        self.inner.bind_too(bound, v6only)
+    }
+
+    fn can_part(&self) -> bool {
+        self.inner.can_part()
+    }
+
+    fn part_with(&mut self, conn: ConnId) -> Option<Box<dyn Any + Send>> {
+        self.inner.part_with(conn)
+    }
+
+    fn take_in(&mut self, now: Time, stream: Box<dyn Any + Send>, tag: u64) -> urnic::Result<ConnId> {
+        self.inner.take_in(now, stream, tag)
     }
 
     fn unbind(&mut self, bound: BindId) {

@@ -34,7 +34,7 @@ pub fn open() -> Result<*mut ibv_context, Errno> {
     rnic.device.sink_async_events(Box::new(super::async_event::dispatch));
     let events = Inbox::new()?;
     let context = Box::new(Context {
-        verbs: table(device::the_device()?, events.fd()),
+        verbs: table(device::the_device()?, events.fd(), rnic.attributes.engines),
         rnic,
         events,
         users: AtomicUsize::new(1),
@@ -107,7 +107,7 @@ pub fn tell_all(event: ibv_async_event) {
 }
 
 /// The functions that inline code of the headers calls. What is left null answers EOPNOTSUPP there.
-fn table(device: *mut ibv_device, async_fd: i32) -> verbs_context {
+fn table(device: *mut ibv_device, async_fd: i32, engines: u32) -> verbs_context {
     // SAFETY: null pointers and zeros are values of all members.
     let mut verbs: ManuallyDrop<verbs_context> = ManuallyDrop::new(unsafe { std::mem::zeroed() });
     verbs.query_port = Some(query::query_port);
@@ -135,7 +135,7 @@ fn table(device: *mut ibv_device, async_fd: i32) -> verbs_context {
     context.ops.post_recv = Some(post::post_recv);
     context.cmd_fd = -1;
     context.async_fd = async_fd;
-    context.num_comp_vectors = 1;
+    context.num_comp_vectors = c_int::try_from(engines).unwrap_or(1);
     context.abi_compat = EXTENDED as *mut _;
     ManuallyDrop::into_inner(verbs)
 }

@@ -53,13 +53,10 @@ impl Queue {
         vector: u32,
         timestamps: bool,
     ) -> Result<*mut Self, Errno> {
-        if vector >= context_vectors() {
-            return Err(libc::EINVAL);
-        }
         context.rnic.now()?; // a forked child has no device
         // SAFETY: null or a channel.
         let channel = unsafe { comp_channel.cast::<Channel>().as_ref() }.map(|c| &c.channel);
-        let init = CqInit { depth: cqe, channel, timestamps };
+        let init = CqInit { depth: cqe, channel, timestamps, vector };
         let cq = context.rnic.device.create_cq_with(&init).map_err(|e| errno_of(&e))?;
         // SAFETY: null pointers and zeros are values of all members.
         let mut base: ibv_cq_ex = unsafe { std::mem::zeroed() };
@@ -82,11 +79,6 @@ impl Queue {
         channel::enter(cqn, made, comp_channel);
         Ok(made)
     }
-}
-
-/// Completion vectors of a device.
-fn context_vectors() -> u32 {
-    1
 }
 
 #[unsafe(no_mangle)]

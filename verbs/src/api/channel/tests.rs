@@ -5,6 +5,7 @@ use std::time::Duration;
 use urnic_config::Progress;
 
 use crate::api::fake;
+use crate::shared::engines::EngineNumber;
 use crate::shared::wc::Wc;
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
@@ -20,11 +21,11 @@ fn the_descriptor_is_readable_while_events_wait() {
     let (device, _) = fake::device(Progress::Inline);
     let channel = device.create_comp_channel().unwrap();
     let cqs: Vec<_> = (0..2).map(|_| device.create_cq(4, Some(&channel)).unwrap()).collect();
-    cqs[0].shared.push(Wc::default()).unwrap();
+    cqs[0].shared.push(EngineNumber::FIRST, Wc::default()).unwrap();
     assert!(!readable(&channel), "nobody asked");
     for cq in &cqs {
         cq.arm(false);
-        cq.shared.push(Wc::default()).unwrap();
+        cq.shared.push(EngineNumber::FIRST, Wc::default()).unwrap();
     }
     assert!(readable(&channel));
     assert!(channel.get_event(NOW).unwrap().is(&cqs[0]));
@@ -41,7 +42,7 @@ fn a_queue_waits_at_most_once() {
     let cq = device.create_cq(4, Some(&channel)).unwrap();
     for _ in 0..3 {
         cq.arm(false);
-        cq.shared.push(Wc::default()).unwrap();
+        cq.shared.push(EngineNumber::FIRST, Wc::default()).unwrap();
     }
     assert!(channel.get_event(NOW).is_some());
     assert!(channel.get_event(NOW).is_none());
@@ -55,7 +56,7 @@ fn events_of_queues_that_are_gone_are_dropped() {
     let there = device.create_cq(4, Some(&channel)).unwrap();
     for cq in [&gone, &there] {
         cq.arm(false);
-        cq.shared.push(Wc::default()).unwrap();
+        cq.shared.push(EngineNumber::FIRST, Wc::default()).unwrap();
     }
     drop(gone);
     assert!(channel.get_event(NOW).unwrap().is(&there));
@@ -74,7 +75,7 @@ fn arm_then_poll_never_misses() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for i in 1..=ROUNDS {
-                cq.shared.push(Wc { wr_id: i, ..Wc::default() }).unwrap();
+                cq.shared.push(EngineNumber::FIRST, Wc { wr_id: i, ..Wc::default() }).unwrap();
                 while seen.load(Ordering::Acquire) < i {
                     std::thread::yield_now();
                 }

@@ -5,41 +5,81 @@ use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use crate::shared::cq::{CqShared, Poller};
+use crate::shared::cq::{CqShared, Lane, Poller};
+use crate::shared::engines::EngineNumber;
 use crate::shared::sync::SpinGuard;
 use crate::shared::wc::Wc;
+
+/// Completions read from one engine before those of the next have their turn.
+const PER_TURN: u32 = 64;
 
 /// Completions that are being read, by [`Cq::start_poll`](crate::Cq::start_poll). When this is dropped, the queue has
 /// room for as many more as were read.
 pub struct Completions<'a> {
     cq: &'a CqShared,
     poller: SpinGuard<'a, Poller>,
+    /// That of the next to read.
+    lane: &'a Lane,
+    engine: EngineNumber,
     /// The next to read.
     next: u32,
+    /// How many more are read before other lanes have their turn.
+    left: u32,
 }
 
 impl<'a> Completions<'a> {
-    pub(super) fn new(cq: &'a CqShared, poller: SpinGuard<'a, Poller>) -> Self {
-        let next = poller.tail;
-        Self { cq, poller, next }
+    /// Begins with the lane of `engine`; `None` if there is no such lane.
+    pub(super) fn new(cq: &'a CqShared, poller: SpinGuard<'a, Poller>, engine: EngineNumber) -> Option<Self> {
+        let lane = cq.lane_of(engine)?;
+        let next = lane.polled(&poller).ring.released();
+        Some(Self { cq, poller, lane, engine, next, left: PER_TURN })
     }
 
-    /// The next completion, in the order in which they came.
+    /// The next completion; those of a queue pair in the order in which they came.
     #[allow(clippy::should_implement_trait)] // what it gives must not outlive `self`
     #[inline]
     pub fn next(&mut self) -> Option<Completion<'_>> {
-        let wc = self.cq.polled(&self.poller).ring.peek(self.next)?;
+        if self.cq.has_others() {
+            self.turn();
+        }
+        let wc = self.lane.polled(&self.poller).ring.peek(self.next)?;
         let index = self.next;
         self.next = index.wrapping_add(1);
         Some(Completion { wc, index, of: self })
+    }
+
+    /// Goes on to the next lane that has something, if this one has had its turn or has nothing.
+    #[inline(never)]
+    fn turn(&mut self) {
+        if self.left > 0 && self.lane.polled(&self.poller).ring.peek(self.next).is_some() {
+            self.left -= 1;
+            return;
+        }
+        self.release();
+        self.poller.turn = self.engine.after();
+        let next = self.cq.first_with_some(&self.poller);
+        if let Some((engine, lane)) = next.and_then(|engine| Some((engine, self.cq.lane_of(engine)?))) {
+            (self.engine, self.lane) = (engine, lane);
+            self.next = lane.polled(&self.poller).ring.released();
+            self.left = PER_TURN - 1;
+        }
+    }
+
+    /// Gives back the places of what was read in this lane. False if nothing was.
+    fn release(&self) -> bool {
+        let ring = &self.lane.polled(&self.poller).ring;
+        let some = self.next != ring.released();
+        if some {
+            ring.release(self.next.wrapping_sub(1));
+        }
+        some
     }
 }
 
 impl Drop for Completions<'_> {
     fn drop(&mut self) {
-        if self.next != self.poller.tail {
-            self.cq.polled(&self.poller).ring.release(self.next.wrapping_sub(1));
-            self.poller.tail = self.next;
+        if self.release() {
+            self.poller.turn = self.engine.after();
         }
         self.poller.idle = 0;
     }
@@ -57,7 +97,7 @@ impl Completion<'_> {
     /// When the work completed, by the device's clock ([`Device::raw_clock`](crate::Device::raw_clock)), in
     /// nanoseconds. `None` if the queue was created without time stamps.
     pub fn timestamp(&self) -> Option<u64> {
-        let time = self.of.cq.polled(&self.of.poller).time(self.index)?;
+        let time = self.of.lane.polled(&self.of.poller).time(self.index)?;
         Some(time.load(Ordering::Relaxed))
     }
 

@@ -5,6 +5,7 @@ use urnic_config::Progress;
 use super::{CqInit, CqShared, POLLS_AHEAD};
 use crate::api::fake;
 use crate::shared::cq::CqOverflow;
+use crate::shared::engines::EngineNumber;
 use crate::shared::wc::{Wc, WcFlags, WcStatus};
 
 fn wc(wr_id: u64) -> Wc {
@@ -17,15 +18,15 @@ fn completions_come_out_in_order_and_overflow_is_told() {
     let cq = device.create_cq(3, None).unwrap();
     assert_eq!(cq.depth(), 4);
     for i in 0..4 {
-        cq.shared.push(wc(i)).unwrap();
+        cq.shared.push(EngineNumber::FIRST, wc(i)).unwrap();
     }
     assert!(!cq.overflowed());
-    assert_eq!(cq.shared.push(wc(4)), Err(CqOverflow));
+    assert_eq!(cq.shared.push(EngineNumber::FIRST, wc(4)), Err(CqOverflow));
     assert!(cq.overflowed());
     let mut out = [Wc::default(); 3];
     assert_eq!(cq.poll(&mut out), 3);
     assert_eq!(out.map(|wc| wc.wr_id), [0, 1, 2]);
-    cq.shared.push(wc(5)).unwrap();
+    cq.shared.push(EngineNumber::FIRST, wc(5)).unwrap();
     assert_eq!(cq.poll(&mut out), 2);
     assert_eq!([out[0].wr_id, out[1].wr_id], [3, 5]);
     assert_eq!(cq.poll(&mut []), 0);
@@ -38,7 +39,7 @@ fn polls_that_leave_completions_drive_the_engine_seldom() {
     let cq = device.create_cq(256, None).unwrap();
     let passes = || knobs.passes.load(Ordering::SeqCst);
     let mut out = [Wc::default(); 4];
-    (0..10).for_each(|i| cq.shared.push(wc(i)).unwrap());
+    (0..10).for_each(|i| cq.shared.push(EngineNumber::FIRST, wc(i)).unwrap());
     let before = passes();
     assert_eq!(cq.poll(&mut out), 4);
     assert_eq!(passes(), before + 1);
@@ -47,7 +48,7 @@ fn polls_that_leave_completions_drive_the_engine_seldom() {
     assert_eq!(cq.poll(&mut out), 0);
     assert_eq!(passes(), before + 2);
     // However many there are, the engine gets on.
-    (0..256).for_each(|i| cq.shared.push(wc(i)).unwrap());
+    (0..256).for_each(|i| cq.shared.push(EngineNumber::FIRST, wc(i)).unwrap());
     let before = passes();
     (0..64).for_each(|_| assert_eq!(cq.poll(&mut out), 4));
     let driven = passes() - before;
@@ -91,7 +92,7 @@ fn pollers_share_a_queue() {
             })
             .collect();
         for i in 0..COUNT {
-            while cq.shared.push(wc(i)).is_err() {
+            while cq.shared.push(EngineNumber::FIRST, wc(i)).is_err() {
                 std::thread::yield_now();
             }
         }
@@ -113,18 +114,18 @@ fn solicited_arming_waits_for_solicited_or_error() {
     let failed = Wc { status: WcStatus::Flushed, ..wc(3) };
     for raising in [solicited, failed] {
         cq.arm(true);
-        cq.shared.push(wc(1)).unwrap();
+        cq.shared.push(EngineNumber::FIRST, wc(1)).unwrap();
         assert!(channel.get_event(now).is_none());
-        cq.shared.push(raising).unwrap();
+        cq.shared.push(EngineNumber::FIRST, raising).unwrap();
         assert!(channel.get_event(now).unwrap().is(&cq));
         // One-shot.
-        cq.shared.push(raising).unwrap();
+        cq.shared.push(EngineNumber::FIRST, raising).unwrap();
         assert!(channel.get_event(now).is_none());
     }
     // Arming for any is not weakened by arming for solicited afterwards.
     cq.arm(false);
     cq.arm(true);
-    cq.shared.push(wc(4)).unwrap();
+    cq.shared.push(EngineNumber::FIRST, wc(4)).unwrap();
     assert!(channel.get_event(now).is_some());
 }
 
@@ -143,27 +144,27 @@ fn resizing_keeps_what_is_there() {
         let cq = device.create_cq(8, None).unwrap();
         let mut out = [Wc::default(); 32];
         for i in 0..before {
-            cq.shared.push(wc(100 + i)).unwrap();
+            cq.shared.push(EngineNumber::FIRST, wc(100 + i)).unwrap();
         }
         assert_eq!(cq.poll(&mut out) as u64, before);
         for i in 0..6 {
-            cq.shared.push(wc(i)).unwrap();
+            cq.shared.push(EngineNumber::FIRST, wc(i)).unwrap();
         }
         assert!(cq.resize(4).is_err(), "it holds six");
         assert_eq!(cq.depth(), 8);
         cq.resize(30).unwrap();
         assert_eq!(cq.depth(), 32);
         for i in 6..20 {
-            cq.shared.push(wc(i)).unwrap();
+            cq.shared.push(EngineNumber::FIRST, wc(i)).unwrap();
         }
         assert_eq!(cq.poll(&mut out[..18]), 18);
         assert!((0..18).all(|i| out[i].wr_id == i as u64));
         cq.resize(2).unwrap();
-        assert_eq!((cq.depth(), cq.shared.push(wc(20))), (2, Err(CqOverflow)));
+        assert_eq!((cq.depth(), cq.shared.push(EngineNumber::FIRST, wc(20))), (2, Err(CqOverflow)));
         assert!(cq.overflowed());
         cq.resize(4).unwrap();
         assert!(!cq.overflowed());
-        cq.shared.push(wc(20)).unwrap();
+        cq.shared.push(EngineNumber::FIRST, wc(20)).unwrap();
         assert_eq!(cq.poll(&mut out), 3);
         assert_eq!([0, 1, 2].map(|i| out[i].wr_id), [18, 19, 20]);
         assert!(cq.resize(0).is_err() && cq.resize(u32::MAX).is_err());
@@ -243,7 +244,7 @@ fn reading_in_place() {
     let cq = device.create_cq(4, None).unwrap();
     assert!(cq.start_poll().is_none());
     for i in 0..4 {
-        cq.shared.push(Wc { byte_len: 7, ..wc(i) }).unwrap();
+        cq.shared.push(EngineNumber::FIRST, Wc { byte_len: 7, ..wc(i) }).unwrap();
     }
     let mut reading = cq.start_poll().unwrap();
     for i in 0..2 {
@@ -251,9 +252,9 @@ fn reading_in_place() {
         assert_eq!((completion.wr_id, completion.byte_len, completion.status), (i, 7, WcStatus::Success));
         assert_eq!((completion.timestamp(), completion.wall_clock()), (None, None));
     }
-    assert_eq!(cq.shared.push(wc(4)), Err(CqOverflow), "its places are not free yet");
+    assert_eq!(cq.shared.push(EngineNumber::FIRST, wc(4)), Err(CqOverflow), "its places are not free yet");
     drop(reading);
-    cq.shared.push(wc(5)).unwrap();
+    cq.shared.push(EngineNumber::FIRST, wc(5)).unwrap();
     // Nothing read, nothing gone.
     drop(cq.start_poll());
     let mut ids = Vec::new();
@@ -270,13 +271,13 @@ fn reading_in_place() {
 #[test]
 fn completions_have_time_stamps() {
     let (device, knobs) = fake::device(Progress::Inline);
-    let cq = device.create_cq_with(&CqInit { depth: 4, channel: None, timestamps: true }).unwrap();
+    let cq = device.create_cq_with(&CqInit { depth: 4, channel: None, timestamps: true, vector: 0 }).unwrap();
     // The fake engine's clock counts its passes.
     let mut expected = Vec::new();
     for i in 0..3 {
         knobs.passes.fetch_add(1000, Ordering::SeqCst);
         expected.push(device.raw_clock());
-        cq.shared.push(wc(i)).unwrap();
+        cq.shared.push(EngineNumber::FIRST, wc(i)).unwrap();
     }
     knobs.passes.fetch_add(1_000_000_000, Ordering::SeqCst);
     cq.resize(16).unwrap();
@@ -296,10 +297,10 @@ fn completions_have_time_stamps() {
 #[test]
 fn overflow_spares_time_stamps() {
     let (device, knobs) = fake::device(Progress::Inline);
-    let cq = device.create_cq_with(&CqInit { depth: 2, channel: None, timestamps: true }).unwrap();
+    let cq = device.create_cq_with(&CqInit { depth: 2, channel: None, timestamps: true, vector: 0 }).unwrap();
     let time = device.raw_clock();
     for _ in 0..5 {
-        let _ = cq.shared.push(wc(1));
+        let _ = cq.shared.push(EngineNumber::FIRST, wc(1));
         knobs.passes.fetch_add(1000, Ordering::SeqCst);
     }
     let mut reading = cq.start_poll().unwrap();
@@ -319,3 +320,5 @@ fn as_many_as_there_may_be() {
     let foreign = other.create_comp_channel().unwrap();
     assert!(matches!(device.create_cq(1, Some(&foreign)), Err(crate::Error::Invalid(_))));
 }
+
+mod lanes;

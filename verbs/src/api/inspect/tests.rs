@@ -9,7 +9,7 @@ use crate::api::fake;
 #[test]
 fn a_device_answers() {
     let (device, _knobs) = fake::device(Progress::Inline);
-    let inspector = Inspector::start(&device.shared.shard, &[]).expect("an abstract socket");
+    let inspector = Inspector::start(&device.shared.shards, &[]).expect("an abstract socket");
     let name = inspector.name.clone();
     for _ in 0..3 {
         let mut text = String::new();

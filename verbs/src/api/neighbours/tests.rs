@@ -20,7 +20,7 @@ fn a_port_is_seen() {
     let (device, _knobs) = crate::api::fake::device(urnic_config::Progress::Inline);
     let own = ["10.99.7.1/24", "fd00:99::7/64"].map(|own| own.parse().unwrap());
     let inspector =
-        crate::api::inspect::Inspector::start(&device.shared.shard, &own).expect("an abstract socket");
+        crate::api::inspect::Inspector::start(&device.shared.shards, &own).expect("an abstract socket");
     let seen = || ports(&std::fs::read_to_string("/proc/net/unix").unwrap());
     for own in own {
         assert!(seen().contains(&Port { address: own.address, pid: std::process::id() }));

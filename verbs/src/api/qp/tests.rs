@@ -218,7 +218,7 @@ fn sizes_beyond_the_limits_are_refused() {
 fn doorbells_end_with_their_queue_pair() {
     let (device, _) = fake::device(Progress::Inline);
     let (pd, cq) = (device.alloc_pd(), device.create_cq(64, None).unwrap());
-    let doorbells = &device.shared.shard.doorbells;
+    let doorbells = &device.shared.shards.first().doorbells;
     let (gone, there) = (pd.create_qp(&init(&cq)).unwrap(), pd.create_qp(&init(&cq)).unwrap());
     gone.post_send(&wr(1, SendFlags::empty())).unwrap();
     there.post_send(&wr(1, SendFlags::empty())).unwrap();

@@ -171,4 +171,5 @@ fn no_ring_is_needed() {
     );
 }
 
+mod several;
 mod threads;

@@ -212,7 +212,7 @@ impl<D: Data> Core<D> {
 
     /// Puts a request before the application, or refuses it if too many wait there.
     fn ask(&mut self, index: EndpointIndex, peer: &PeerParams, private_data: Vec<u8>) {
-        let Some(id) = self.endpoints.id(index).map(names::request) else { return };
+        let Some(id) = self.endpoints.id(index).map(|id| names::request(self.number, id)) else { return };
         self.leave_seat(index);
         let Some(endpoint) = self.endpoints.get(index) else { return };
         let (listener, source) = (endpoint.listener, Source::of(endpoint.peer.ip()));
@@ -387,15 +387,15 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         &mut self,
         at: BindId,
         backlog: u32,
+        places: Arc<Waiting>,
         events: Arc<EventQueue>,
     ) -> Result<(), Error> {
-        let backlog = backlog.clamp(1, 65_536) as usize;
-        self.transport.listen(at, backlog).map_err(|e| match e {
+        self.transport.listen(at, backlog as usize).map_err(|e| match e {
             ListenError::NotReserved => Error::Invalid("an address that listens already"),
             ListenError::InUse(port) => Error::PortInUse(port),
             ListenError::NoMemory => Error::Exhausted(KERNEL_MEMORY),
         })?;
-        self.core.listeners.insert(at, Listener { events, backlog: Waiting::of_listener(backlog) });
+        self.core.listeners.insert(at, Listener { events, backlog: places });
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use super::qp::{QpCore, ReceiveSide, receive_scopes};
 use super::read_list;
 use super::teardown::Why;
 use crate::drive::transport::{Data, Events};
+use crate::shared::engines::EngineNumber;
 use crate::shared::events::AsyncEvent;
 use crate::shared::memory::{Access, MrFault, MrTable};
 use crate::shared::qp::QpShared;
@@ -24,6 +25,7 @@ use urnic_tcp::{BindId, CloseReason, ConnId};
 /// A queue pair's memory and receive queue, as its RDMAP stream sees them.
 struct QpSink<'a> {
     shared: &'a QpShared,
+    engine: EngineNumber,
     rx: &'a mut ReceiveSide,
     /// Others wait for the receives of the shared queue.
     yields: bool,
@@ -89,7 +91,7 @@ impl QpSink<'_> {
     fn received(&mut self, wc: Wc) {
         let Some(wr_id) = self.rx.complete(&self.shared.recv) else { return };
         let wc = Wc { wr_id, qpn: self.shared.qpn, ..wc };
-        self.overflow |= self.shared.recv_cq.push(wc).is_err();
+        self.overflow |= self.shared.recv_cq.push(self.engine, wc).is_err();
     }
 
     /// Calls `f` with the [`pieces`] of the receive in hand.
@@ -284,12 +286,15 @@ impl<D: Data> Core<D> {
         receive: impl FnOnce(&mut Stream<D>, &mut QpSink<'_>) -> Result<Option<Rest<D>>, Box<Fault>>,
     ) -> Option<Rest<D>> {
         let core = self.qps.get_mut(qp)?;
-        let QpCore { shared, stream: Some(stream), tx, rx, awaits, .. } = &mut **core else { return None };
+        let QpCore { shared, engine, stream: Some(stream), tx, rx, awaits, .. } = &mut **core else {
+            return None;
+        };
         if tx.terminate.is_some() || shared.state().is_over() {
             return None; // after the end what arrives is acknowledged and discarded
         }
         let mut inbound = QpSink {
             shared,
+            engine: *engine,
             rx,
             yields: turn == Turn::Later && awaits.yields(&shared.recv),
             table: &mut self.table,

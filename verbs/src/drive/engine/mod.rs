@@ -21,6 +21,7 @@ mod outbound;
 mod peers;
 mod qp;
 mod read_list;
+mod relocate;
 mod rooms;
 mod senders;
 mod teardown;
@@ -30,7 +31,7 @@ pub(crate) use incomplete::INCOMPLETE_MAX;
 pub(crate) use senders::ASIDE_MAX;
 
 use crate::drive::clock::Clock;
-use crate::drive::shard::{Deed, EngineAttr, EngineOps, Ties, Way};
+use crate::drive::shard::{Deed, EngineAttr, EngineOps, Parcel, Ties, Way};
 use crate::drive::transport::{Data, StreamFacts, Transport};
 use crate::drive::wakeup::Wakeup;
 use crate::shared::cm::{ConnParam, EventQueue, RequestId};
@@ -43,6 +44,7 @@ use crate::shared::memory::{MrFault, MrTable};
 use crate::shared::qp::{QpConnection, QpShared, QpState};
 use crate::shared::quiet::deliver;
 use crate::shared::turns::Turns;
+use crate::shared::waiting::Waiting;
 use alarms::{Alarm, Alarms};
 use arrayvec::ArrayVec;
 use connect::Listener;
@@ -51,6 +53,7 @@ use incomplete::Stopped;
 use later::Later;
 use names::{EndpointIndex, QpIndex, Qpn};
 use qp::{QpCore, ReadLimits};
+use relocate::Whereabouts;
 use rooms::Rooms;
 use senders::Shares;
 use std::collections::HashMap;
@@ -170,8 +173,8 @@ struct Core<D: Data> {
     table: MrTable,
     endpoints: Slab<Endpoint, EndpointIndex>,
     qps: Slab<Box<QpCore<D>>, QpIndex>,
-    /// Index in `qps` by queue pair number; numbers are small and dense.
-    by_qpn: Vec<Option<QpIndex>>,
+    /// Where queue pairs are, by their numbers, which are small and dense.
+    by_qpn: Vec<Whereabouts>,
     /// Endpoints that want a turn.
     ready: Turns<EndpointIndex>,
     /// Endpoints whose connections may hold memory that was lent to them.
@@ -206,7 +209,10 @@ impl<D: Data> Core<D> {
     /// Returns where a queue pair is.
     #[inline]
     fn index_of(&self, qpn: Qpn) -> Option<QpIndex> {
-        *self.by_qpn.get(qpn.0 as usize)?
+        match self.by_qpn.get(qpn.0 as usize)? {
+            Whereabouts::Here(index) => Some(*index),
+            Whereabouts::Unknown | Whereabouts::Away(_) => None,
+        }
     }
 
     /// Returns where a queue pair is that must be there.
@@ -232,7 +238,7 @@ impl<D: Data> Core<D> {
 
     /// A queue pair has work or, in the error state, work to flush.
     fn doorbell(&mut self, qpn: Qpn) {
-        let Some(index) = self.index_of(qpn) else { return };
+        let Some(index) = self.index_of(qpn) else { return self.forward(qpn) };
         let Some(qp) = self.qps.get_mut(index) else { return };
         qp.shared.bell.answer();
         match qp.endpoint {
@@ -269,6 +275,19 @@ impl<D: Data> Core<D> {
 fn is_slow(transport: &impl Transport, now: Time, conn: ConnId) -> bool {
     let moves = |since| now < since + MOVES_WITHIN;
     transport.is_held_up(conn) || transport.stalled_since(conn).is_some_and(moves)
+}
+
+/// Why an address was not reserved.
+fn bind_error(error: BindError) -> Error {
+    match error {
+        BindError::NotOurs(ip) => Error::NotOurAddress(ip),
+        BindError::InUse(port) => Error::PortInUse(port),
+        BindError::Forbidden(port) => Error::PortForbidden(port),
+        BindError::OutOfStep => Error::Invalid("the engines of the device disagree on what is reserved"),
+        BindError::Exhausted => Error::Exhausted("TCP ports"),
+        BindError::NoDescriptor => Error::NoDescriptor,
+        BindError::NoMemory => Error::Exhausted(KERNEL_MEMORY),
+    }
 }
 
 /// The RDMAP fault of an inbound Read whose memory is not there.
@@ -528,13 +547,18 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     }
 
     fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<(), Error> {
-        let slot = qp.qpn as usize;
-        let index = self.core.qps.insert(Box::new(QpCore::new(qp))).index;
-        if self.core.by_qpn.len() <= slot {
-            self.core.by_qpn.resize(slot + 1, None);
-        }
-        self.core.by_qpn[slot] = Some(index);
+        self.core.house(Box::new(QpCore::new(qp, self.core.number)));
         Ok(())
+    }
+
+    fn release_qp(&mut self, qpn: u32, to: EngineNumber) -> Result<Parcel, Error> {
+        self.now();
+        self.core.release_idle_qp(Qpn(qpn), to)
+    }
+
+    fn admit_qp(&mut self, parcel: Parcel) -> Result<(), Error> {
+        self.now();
+        self.core.admit_qp(parcel)
     }
 
     fn detach_qp(&mut self, qpn: u32) {
@@ -588,15 +612,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     }
 
     fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, Error> {
-        self.transport.bind(address, v6only).map_err(|e| match e {
-            BindError::NotOurs(ip) => Error::NotOurAddress(ip),
-            BindError::InUse(port) => Error::PortInUse(port),
-            BindError::Forbidden(port) => Error::PortForbidden(port),
-            BindError::OutOfStep => Error::Invalid("the engines of the device disagree on what is reserved"),
-            BindError::Exhausted => Error::Exhausted("TCP ports"),
-            BindError::NoDescriptor => Error::NoDescriptor,
-            BindError::NoMemory => Error::Exhausted(KERNEL_MEMORY),
-        })
+        self.transport.bind(address, v6only).map_err(bind_error)
     }
 
     fn unbind(&mut self, id: BindId) {
@@ -605,8 +621,18 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         self.transport.unbind(id);
     }
 
-    fn listen(&mut self, at: BindId, backlog: u32, events: Arc<EventQueue>) -> Result<(), Error> {
-        self.start_listening(at, backlog, events)
+    fn bind_too(&mut self, bound: Bound, v6only: bool) -> Result<(), Error> {
+        self.transport.bind_too(bound, v6only).map_err(bind_error)
+    }
+
+    fn listen(
+        &mut self,
+        at: BindId,
+        backlog: u32,
+        places: Arc<Waiting>,
+        events: Arc<EventQueue>,
+    ) -> Result<(), Error> {
+        self.start_listening(at, backlog, places, events)
     }
 
     fn connect(
@@ -627,6 +653,14 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         events: Arc<EventQueue>,
     ) -> Result<(), Error> {
         self.start_conversion(Qpn(qpn), handover, param, events)
+    }
+
+    fn part_with(&mut self, request: RequestId) -> Result<Option<Parcel>, Error> {
+        self.part_with_request(request)
+    }
+
+    fn take_in(&mut self, parcel: Parcel) -> Result<RequestId, Error> {
+        self.take_in_request(parcel)
     }
 
     fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<(), Error> {

@@ -4,6 +4,7 @@
 //! endpoint (alarms, queues of those that wait, the transport, the program) names it by an [`EndpointId`].
 
 use crate::shared::cm::RequestId;
+use crate::shared::engines::EngineNumber;
 use urnic_tcp::slab::{SlabId, SlabIndex};
 
 /// Where an endpoint, one connection, is in the engine's table.
@@ -64,11 +65,11 @@ pub(super) fn tagged(tag: u64) -> EndpointId {
 }
 
 /// Returns the name that a connection request has before the program.
-pub(super) fn request(id: EndpointId) -> RequestId {
-    RequestId(id.to_bits())
+pub(super) fn request(engine: EngineNumber, id: EndpointId) -> RequestId {
+    RequestId { engine, endpoint: id.to_bits() }
 }
 
 /// Returns the endpoint whose connection request the program answers.
 pub(super) fn requested(request: RequestId) -> EndpointId {
-    SlabId::from_bits(request.0)
+    SlabId::from_bits(request.endpoint)
 }

@@ -4,6 +4,7 @@ use super::lent::Lent;
 use super::names::{EndpointIndex, Qpn};
 use super::unready::Awaits;
 use crate::drive::transport::Data;
+use crate::shared::engines::EngineNumber;
 use crate::shared::events::AsyncEvent;
 use crate::shared::qp::{QpShared, QpState, Receives};
 use crate::shared::queue::{RecvView, WrNumber};
@@ -18,6 +19,8 @@ use urnic_tcp::Time;
 /// The engine's half of a queue pair.
 pub(super) struct QpCore<D: Data> {
     pub(super) shared: Arc<QpShared>,
+    /// The engine that this is at.
+    pub(super) engine: EngineNumber,
     /// The connection that this queue pair runs over.
     pub(super) endpoint: Option<EndpointIndex>,
     /// Present in RDMA mode and until the connection is gone.
@@ -182,6 +185,12 @@ impl ReceiveSide {
     }
 }
 
+/// Lets `engine` give completions to the queues of a queue pair.
+fn open_lanes(shared: &QpShared, engine: EngineNumber) {
+    shared.send_cq.open_lane(engine);
+    shared.recv_cq.open_lane(engine);
+}
+
 /// The scopes that the memory of receives may have.
 #[inline]
 pub(super) fn receive_scopes(qp: &QpShared) -> Scopes {
@@ -192,10 +201,13 @@ pub(super) fn receive_scopes(qp: &QpShared) -> Scopes {
 }
 
 impl<D: Data> QpCore<D> {
-    pub(super) fn new(shared: Arc<QpShared>) -> Self {
+    /// The half of a queue pair that is at `engine`; outside of passes.
+    pub(super) fn new(shared: Arc<QpShared>, engine: EngineNumber) -> Self {
+        open_lanes(&shared, engine);
         let rx = ReceiveSide::new(&shared.recv);
         QpCore {
             shared,
+            engine,
             endpoint: None,
             stream: None,
             reads: ReadLimits::default(),
@@ -205,6 +217,12 @@ impl<D: Data> QpCore<D> {
             tx: SendSide::default(),
             rx,
         }
+    }
+
+    /// It is at `engine` from now on; outside of passes.
+    pub(super) fn join(&mut self, engine: EngineNumber) {
+        open_lanes(&self.shared, engine);
+        self.engine = engine;
     }
 
     /// Returns its number.
@@ -351,7 +369,7 @@ impl<D: Data> QpCore<D> {
         while let Some(wr_id) = self.rx.complete(&self.shared.recv) {
             let wc = Wc { wr_id, status, opcode: WcOpcode::Recv, qpn: self.shared.qpn, ..Wc::default() };
             // An overflowing queue loses flushes only: its queue pairs are in error already.
-            let _ = self.shared.recv_cq.push(wc);
+            let _ = self.shared.recv_cq.push(self.engine, wc);
             status = WcStatus::Flushed;
         }
         self.rx.next = self.rx.done;
@@ -362,6 +380,6 @@ impl<D: Data> QpCore<D> {
     }
 
     fn publish_send(&mut self, wc: Wc) {
-        self.tx.overflowed |= self.shared.send_cq.push(wc).is_err();
+        self.tx.overflowed |= self.shared.send_cq.push(self.engine, wc).is_err();
     }
 }

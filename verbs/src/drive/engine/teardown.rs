@@ -4,6 +4,7 @@ use super::alarms::Alarm;
 use super::endpoint::{Farewell, Lingers, Phase};
 use super::names::{EndpointIndex, QpIndex, Qpn};
 use super::qp::Culprit;
+use super::relocate::Whereabouts;
 use super::{Core, LINGER_WITHIN, TEARDOWN_WITHIN};
 use crate::drive::transport::Data;
 use crate::shared::cm::{CmEvent, ConnectFailure, DisconnectReason};
@@ -286,7 +287,7 @@ impl<D: Data> Core<D> {
     /// The application destroys queue pair `qp`: no completion follows; what TCP holds is still delivered.
     pub(super) fn remove_qp(&mut self, qp: QpIndex) {
         let Some(core) = self.qps.remove(qp) else { return };
-        self.by_qpn[core.shared.qpn as usize] = None;
+        self.by_qpn[core.shared.qpn as usize] = Whereabouts::Unknown;
         self.table.queue_pair_gone(core.shared.scopes.qp);
         let Some(index) = core.endpoint else { return };
         if core.awaits.stopped {

@@ -25,6 +25,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 const FIN_WAITS: Duration = Duration::from_secs(1);
 /// A list of those that wait is cleared of those that are gone when it has become so long.
 const CLEAR_AT: usize = 64;
+/// Another engine whose turn it is takes its receive within this time, unless nobody drives it.
+const TURN_WITHIN: Duration = Duration::from_millis(1);
 
 /// How a queue pair waits for receives.
 #[derive(Default)]
@@ -55,7 +57,7 @@ impl Awaits {
     pub(super) fn yields(&self, receives: &Receives) -> bool {
         match receives {
             Receives::Own(_) => false,
-            Receives::Shared(srq) => self.may && srq.awaited.is_set(),
+            Receives::Shared(srq) => self.may && srq.awaited.all() != 0,
         }
     }
 
@@ -98,6 +100,8 @@ struct Queue {
     srq: Arc<SrqShared>,
     waiting: VecDeque<EndpointId>,
     clear_at: usize,
+    /// Since when the receives that there are have been left to other engines.
+    leaves_since: Option<Time>,
 }
 
 impl Unready {
@@ -137,8 +141,9 @@ impl<D: Data> Core<D> {
                     srq: srq.clone(),
                     waiting: VecDeque::new(),
                     clear_at: CLEAR_AT,
+                    leaves_since: None,
                 });
-                srq.awaited.set();
+                srq.awaited.set(self.number);
                 if queue.waiting.len() >= queue.clear_at {
                     queue.waiting.retain(|id| self.endpoints.find(*id).is_some());
                     queue.clear_at = (2 * queue.waiting.len()).max(CLEAR_AT);
@@ -215,7 +220,7 @@ impl<D: Data> Core<D> {
         let Some(index) = self.endpoints.find(id) else { return TakenUp::GONE };
         let Some(&Phase::Open { qp }) = self.endpoints.get(index).map(|e| &e.phase) else {
             // It has lost its queue pair: what comes is discarded.
-            return TakenUp { done: true, resumes: Some(index) };
+            return TakenUp { resumes: Some(index), ..TakenUp::GONE };
         };
         let waits = |core: &&mut Box<QpCore<D>>| core.awaits.is_waiting() || core.awaits.stopped;
         let Some(core) = self.qps.get_mut(qp).filter(waits) else { return TakenUp::GONE };
@@ -223,10 +228,11 @@ impl<D: Data> Core<D> {
         self.take_up_sends(index, qp);
         let Some(core) = self.qps.get_mut(qp) else { return TakenUp::GONE };
         let waits = !core.is_over() && core.stream.as_ref().is_some_and(|stream| stream.sends_wait());
-        if core.rx.next != before {
+        let took = core.rx.next != before;
+        if took {
             core.awaits.since = Some(self.now); // that of the next one
         }
-        let resumes = core.awaits.stopped && (core.rx.next != before || !waits);
+        let resumes = core.awaits.stopped && (took || !waits);
         if resumes {
             core.awaits.stopped = false;
         }
@@ -237,7 +243,7 @@ impl<D: Data> Core<D> {
                 self.peer_finished(index);
             }
         }
-        TakenUp { done: !waits, resumes: resumes.then_some(index) }
+        TakenUp { done: !waits, took, resumes: resumes.then_some(index) }
     }
 }
 
@@ -245,12 +251,14 @@ impl<D: Data> Core<D> {
 struct TakenUp {
     /// Nothing waits there any more.
     done: bool,
+    /// It has taken a receive.
+    took: bool,
     /// The stream has room again, and the transport keeps more.
     resumes: Option<EndpointIndex>,
 }
 
 impl TakenUp {
-    const GONE: Self = TakenUp { done: true, resumes: None };
+    const GONE: Self = TakenUp { done: true, took: false, resumes: None };
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
@@ -270,12 +278,26 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 
     /// Gives the receives of a shared queue to those that wait for them, in their order.
     fn serve_shared(&mut self, number: u32, now: Time) {
+        let engine = self.core.number;
+        let Some(queue) = self.core.unready.shared.get_mut(&number) else { return };
+        let others_turn = queue.srq.is_others_turn(engine);
+        let since = *queue.leaves_since.get_or_insert(now);
+        if others_turn && now < since + TURN_WITHIN {
+            self.core.unready.shared_posted = true; // looks again in the next pass
+            return;
+        }
+        queue.leaves_since = None;
+        let srq = queue.srq.clone();
+        // After waiting in vain for others it takes all.
+        let shares = !others_turn && srq.is_awaited_elsewhere(engine);
         // As many as there are now: one whose stream goes on may wait again, behind the others.
-        let Some(queue) = self.core.unready.shared.get(&number) else { return };
         for _ in 0..queue.waiting.len() {
             let Some(queue) = self.core.unready.shared.get_mut(&number) else { return };
             let Some(&id) = queue.waiting.front() else { break };
-            let TakenUp { done, resumes } = self.core.take_up(id);
+            let TakenUp { done, took, resumes } = self.core.take_up(id);
+            if took && srq.several {
+                srq.has_served(engine);
+            }
             if !done {
                 // It keeps its turn, and there are no more receives.
                 self.go_on(resumes, now);
@@ -285,11 +307,15 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 queue.waiting.pop_front();
             }
             self.go_on(resumes, now);
+            if took && shares {
+                self.core.unready.shared_posted |= srq.has_some();
+                break;
+            }
         }
         if let Some(queue) = self.core.unready.shared.get(&number)
             && queue.waiting.is_empty()
         {
-            queue.srq.awaited.clear();
+            queue.srq.awaited.clear(engine);
             self.core.unready.shared.remove(&number);
         }
     }

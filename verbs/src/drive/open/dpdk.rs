@@ -1,14 +1,14 @@
 //! From a configuration to an engine on a DPDK port.
 
-use super::{choose_kernel, secret};
+use super::{Opened, choose_kernel, secret};
 use crate::drive::clock::Clock;
 use crate::drive::engine::{Berth, Engine, MpaConfig};
 use crate::drive::port::dpdk::DpdkPort;
-use crate::drive::shard::{EngineAttr, EngineOps, close_ports};
+use crate::drive::shard::{EngineAttr, Undriven, close_ports};
 use crate::drive::transport::over_port::OverPort;
 use crate::shared::doorbell::Doorbells;
 use crate::shared::error::{Error, Result};
-use crate::shared::memory::Allocate;
+use crate::shared::numbers::MAX_QPS;
 use nix::ifaddrs::InterfaceAddress;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,12 +20,8 @@ use urnic_dataplane::{
 use urnic_sim::Impairment;
 use urnic_tcp::{Address, Congestion, Ecn, Keepalive, Route, StackConfig, TcpConfig};
 
-/// An engine as `config` describes it, and where its registered memory comes from.
-pub(super) fn open(
-    config: &Config,
-    spec: &PortSpec,
-    doorbells: Arc<Doorbells>,
-) -> Result<(Box<dyn EngineOps>, Arc<dyn Allocate>)> {
+/// An engine as `config` describes it.
+pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     if !config.ip.is_configured() {
         return Err(Error::Invalid("no IP address: set [ip] ip, or --ip"));
     }
@@ -129,8 +125,16 @@ pub(super) fn open(
     if !spec.is_memory_link() {
         OverPort::claim_addresses(std::slice::from_mut(&mut transport), &clock)?;
     }
-    let engine = Engine::new(transport, clock, seed, mpa, Berth::alone(doorbells)?, attributes);
-    Ok((Box::new(engine), Arc::new(Arena::new(&eal))))
+    let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
+    let engine = Engine::new(transport, clock, seed, mpa, Berth::alone(doorbells.clone())?, attributes);
+    if config.engine.count() > 1 {
+        tracing::warn!(
+            "{spec}: a port has one engine; of {} that are wanted it gets the first",
+            config.engine.count()
+        );
+    }
+    let first = Undriven { engine: Box::new(engine), doorbells };
+    Ok(Opened { first, others: Vec::new(), memory: Arc::new(Arena::new(&eal)) })
 }
 
 /// The interface that `urnic run` shows to programs; the kernel does not have it.

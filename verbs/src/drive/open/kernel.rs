@@ -1,22 +1,21 @@
 //! From a configuration to an engine on the kernel's sockets.
 
-use super::{choose_kernel, secret};
+use super::{Opened, choose_kernel, secret};
 use crate::drive::clock::Watch;
 use crate::drive::engine::{Berth, Engine, MpaConfig};
-use crate::drive::shard::{EngineAttr, EngineOps};
+use crate::drive::shard::{EngineAttr, Undriven};
 use crate::drive::transport::over_kernel::{OverKernel, host};
 use crate::shared::doorbell::Doorbells;
+use crate::shared::engines::{Commons, EngineNumber};
 use crate::shared::error::{Error, Result};
 use crate::shared::memory::{Allocate, HugepageAllocator, PageAllocator};
+use crate::shared::numbers::MAX_QPS;
 use std::sync::Arc;
 use urnic_config::{Cidr, Config, Hugepages, KernelAddresses, Lend};
 use urnic_tcp::{Address, Keepalive, Patience};
 
-/// An engine as `config` describes it, and where its registered memory comes from.
-pub(super) fn open(
-    config: &Config,
-    doorbells: Arc<Doorbells>,
-) -> Result<(Box<dyn EngineOps>, Arc<dyn Allocate>)> {
+/// Engines as `config` describes them.
+pub(super) fn open(config: &Config) -> Result<Opened> {
     if config.ip.is_configured() {
         return Err(Error::Invalid(
             "an IP address without a port: the kernel's sockets have the host's own addresses; set [port] port, or \
@@ -43,13 +42,21 @@ pub(super) fn open(
     };
     let mpa = MpaConfig::of(config);
     let attributes = attributes(&config.port.kernel, &mpa)?;
-    let berth = Berth::alone(doorbells)?;
-    let engine = Engine::new(transport, Watch::new(), secret()?, mpa, berth, attributes);
+    let (commons, clock) = (Commons::new()?, Watch::new());
+    let undriven = |number, transport| -> Result<Undriven> {
+        let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
+        let berth = Berth { number, commons: commons.clone(), doorbells: doorbells.clone() };
+        let engine = Engine::new(transport, clock.clone(), secret()?, mpa.clone(), berth, attributes.clone());
+        Ok(Undriven { engine: Box::new(engine), doorbells })
+    };
+    let others = (1..config.engine.count()).filter_map(EngineNumber::new);
+    let others = others.map(|number| undriven(number, transport.beside()?)).collect::<Result<_>>()?;
+    let first = undriven(EngineNumber::FIRST, transport)?;
     let memory: Arc<dyn Allocate> = match config.memory.hugepages {
         Hugepages::Off => Arc::new(PageAllocator),
         wanted => Arc::new(HugepageAllocator::new(wanted == Hugepages::Required)?),
     };
-    Ok((Box::new(engine), memory))
+    Ok(Opened { first, others, memory })
 }
 
 fn attributes(addresses: &KernelAddresses, mpa: &MpaConfig) -> Result<EngineAttr> {

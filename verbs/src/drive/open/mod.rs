@@ -4,9 +4,8 @@
 mod dpdk;
 mod kernel;
 
-use crate::drive::shard::EngineOps;
+use crate::drive::shard::Undriven;
 use crate::drive::transport::over_kernel::host;
-use crate::shared::doorbell::Doorbells;
 use crate::shared::error::{Error, Result};
 use crate::shared::memory::Allocate;
 use std::net::IpAddr;
@@ -15,14 +14,20 @@ use std::sync::Arc;
 use urnic_config::PortSpec;
 use urnic_config::{Choice, Config, CrcKernel, Mac};
 
-/// An engine as `config` describes it, and where its registered memory comes from.
-pub(crate) fn open(
-    config: &Config,
-    doorbells: Arc<Doorbells>,
-) -> Result<(Box<dyn EngineOps>, Arc<dyn Allocate>)> {
+/// What a device is made of.
+pub(crate) struct Opened {
+    /// Its engines, in the order of their numbers.
+    pub(crate) first: Undriven,
+    pub(crate) others: Vec<Undriven>,
+    /// Where registered memory comes from.
+    pub(crate) memory: Arc<dyn Allocate>,
+}
+
+/// Engines as `config` describes them.
+pub(crate) fn open(config: &Config) -> Result<Opened> {
     match &config.port.spec {
-        Some(spec) => open_port(config, spec, doorbells),
-        None => kernel::open(config, doorbells),
+        Some(spec) => open_port(config, spec),
+        None => kernel::open(config),
     }
 }
 
@@ -31,11 +36,7 @@ use dpdk::open as open_port;
 
 /// Says that there is nothing to open.
 #[cfg(not(feature = "dpdk"))]
-fn open_port(
-    _config: &Config,
-    _spec: &PortSpec,
-    _doorbells: Arc<Doorbells>,
-) -> Result<(Box<dyn EngineOps>, Arc<dyn Allocate>)> {
+fn open_port(_config: &Config, _spec: &PortSpec) -> Result<Opened> {
     Err(Error::Open(
         "ports need the build of urnic with DPDK, and this is the one without: build it with the feature dpdk, or leave the \
          port out to use the kernel's sockets"

@@ -23,7 +23,7 @@ pub const BURST: usize = 32;
 /// A port of one stack: frames in, frames out, buffers to build payload in.
 pub trait Port: Send {
     /// A received frame.
-    type Frame: Frame + Send;
+    type Frame: Frame + Send + 'static;
     /// Finished payload, shared by reference count between TCP's retransmission queue and frames under way.
     type Payload: Payload + Send;
     /// Payload under construction.

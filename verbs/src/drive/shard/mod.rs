@@ -5,6 +5,7 @@ mod driver;
 mod last;
 mod linger;
 mod ops;
+mod shards;
 
 use std::arch::asm;
 use std::cell::UnsafeCell;
@@ -19,7 +20,6 @@ use std::time::{Duration, Instant};
 use crate::shared::doorbell::Doorbells;
 use crate::shared::engines::{Fellow, PassNumber};
 use crate::shared::error::{Error, Result};
-use crate::shared::eventfd::EventFd;
 use crate::shared::quiet::{self, forked, is_quiet};
 use crate::shared::sync::Line;
 
@@ -28,7 +28,8 @@ pub use linger::before_exit;
 #[cfg(feature = "dpdk")]
 pub(crate) use linger::close_ports;
 pub(crate) use linger::{linger_at_exit, still_quiet};
-pub(crate) use ops::{Deed, EngineAttr, EngineOps, Ties, Way};
+pub(crate) use ops::{Deed, EngineAttr, EngineOps, Parcel, Ties, Way};
+pub(crate) use shards::{Shards, Undriven, WeakShards};
 
 use urnic_config::Progress;
 
@@ -184,45 +185,6 @@ impl Shard {
         self.driver.hand_over();
     }
 
-    /// Waits until `take` answers, which `fd` tells of; at most `timeout`. Without an engine thread this drives
-    /// the engine meanwhile.
-    pub(crate) fn wait<R>(
-        &self,
-        fd: &EventFd,
-        timeout: Option<Duration>,
-        take: impl Fn() -> Option<R>,
-    ) -> Option<R> {
-        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        let mut nap = Duration::ZERO;
-        loop {
-            if let Some(found) = take() {
-                return Some(found);
-            }
-            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
-            let limit = if self.driver.has_thread() {
-                self.hand_over();
-                left
-            } else {
-                let pass = self.try_pass();
-                if let Some(found) = take() {
-                    return Some(found);
-                }
-                nap = if pass == Polled::Worked { Duration::ZERO } else { longer(nap) };
-                Some(left.map_or(nap, |l| l.min(nap)))
-            };
-            if left.is_some_and(|l| l.is_zero()) {
-                return None;
-            }
-            // An interruption by a signal is only a reason to look again.
-            let _ = fd.wait(limit);
-        }
-    }
-
-    /// Ends all connections gracefully and drives the engine until their data is acknowledged; bounded.
-    pub(crate) fn linger(&self) {
-        linger::linger(&[self]);
-    }
-
     /// Stops the engine's thread; from then on only callers drive the engine.
     pub(crate) fn stop(&self) {
         // A forked child has no such thread.
@@ -302,6 +264,10 @@ impl Shard {
 impl Fellow for Shard {
     fn ring(&self, qpn: u32) {
         Shard::ring(self, qpn);
+    }
+
+    fn ring_receives(&self) {
+        Shard::ring_receives(self);
     }
 
     fn wake(&self) {

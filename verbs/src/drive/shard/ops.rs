@@ -1,5 +1,6 @@
 //! What the shard and the control verbs need of an engine.
 
+use std::any::Any;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,10 +15,11 @@ use crate::shared::clock::DeviceClock;
 use crate::shared::cm::{ConnParam, EventQueue, RequestId};
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::convert::Handover;
-use crate::shared::engines::Commons;
+use crate::shared::engines::{Commons, EngineNumber};
 use crate::shared::error::{Error, Result};
 use crate::shared::memory::MrTable;
 use crate::shared::qp::{QpConnection, QpShared};
+use crate::shared::waiting::Waiting;
 
 /// Where a connection goes.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +31,9 @@ pub(crate) struct Way {
 
 /// Something to be done once.
 pub(crate) type Deed = Box<dyn FnOnce() + Send>;
+
+/// Something that goes from one engine of a device to another, which knows what it is.
+pub(crate) type Parcel = Box<dyn Any + Send>;
 
 /// What a device has in common with its engines, beside the objects.
 #[derive(Clone)]
@@ -96,6 +101,14 @@ pub(crate) trait EngineOps: Send {
 
     /// Takes a new QP, in the idle state.
     fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<()>;
+    /// Parts with an idle QP, which goes to another engine. Doorbells that ring here are forwarded to it.
+    fn release_qp(&mut self, qpn: u32, _to: EngineNumber) -> Result<Parcel> {
+        Err(Error::UnknownQp(qpn))
+    }
+    /// Takes in a QP that another engine has released.
+    fn admit_qp(&mut self, _parcel: Parcel) -> Result<()> {
+        Ok(())
+    }
     /// Destroys a QP: ends its connection if any; no completions of it follow.
     fn detach_qp(&mut self, qpn: u32);
     /// Resets the connection if any and flushes.
@@ -109,10 +122,21 @@ pub(crate) trait EngineOps: Send {
 
     /// Reserves a TCP port of a local address.
     fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound>;
+    /// Enters a reservation that another engine of the device has made. It has the same name here.
+    fn bind_too(&mut self, _bound: Bound, _v6only: bool) -> Result<()> {
+        Err(Error::Exhausted("engines of this transport"))
+    }
     /// Gives a reservation back. If it listens that stops, and requests without an answer are rejected.
     fn unbind(&mut self, id: BindId);
     /// Starts to listen on a reserved address.
-    fn listen(&mut self, at: BindId, backlog: u32, events: Arc<EventQueue>) -> Result<()>;
+    /// `places` are for requests that the application has not answered.
+    fn listen(
+        &mut self,
+        at: BindId,
+        backlog: u32,
+        places: Arc<Waiting>,
+        events: Arc<EventQueue>,
+    ) -> Result<()>;
     /// Starts to connect an idle QP; the outcome is an event.
     fn connect(&mut self, qpn: u32, way: Way, param: &ConnParam, events: Arc<EventQueue>) -> Result<()>;
     /// Makes a connected socket the connection of an idle QP; the outcome is an event.
@@ -124,6 +148,14 @@ pub(crate) trait EngineOps: Send {
         _events: Arc<EventQueue>,
     ) -> Result<()> {
         Err(Error::NoConversion)
+    }
+    /// Parts with the connection of a request, for another engine of the device; `None` if its transport can't.
+    fn part_with(&mut self, _request: RequestId) -> Result<Option<Parcel>> {
+        Ok(None)
+    }
+    /// Takes in what another engine has parted with: the request has a new name.
+    fn take_in(&mut self, _parcel: Parcel) -> Result<RequestId> {
+        Err(Error::RequestGone)
     }
     /// Accepts a request with an idle QP; an event follows when the connection stands.
     fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<()>;

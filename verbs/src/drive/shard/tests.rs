@@ -53,9 +53,9 @@ fn threads_drive_without_callers() {
 fn inline_has_no_thread() {
     let (device, knobs) = fake::device(Progress::Inline);
     let before = passes(&knobs);
-    assert_eq!(device.shared.shard.poll_pass(), Polled::Idle);
+    assert_eq!(device.shared.shards.first().poll_pass(), Polled::Idle);
     knobs.arrivals.store(1, Ordering::SeqCst);
-    assert_eq!(device.shared.shard.try_pass(), Polled::Worked);
+    assert_eq!(device.shared.shards.first().try_pass(), Polled::Worked);
     assert_eq!(passes(&knobs), before + 2);
 }
 
@@ -74,7 +74,7 @@ fn a_post_that_finds_the_queue_full_waits_for_the_pass_under_way() {
         let posted = || {
             if list { qp.post_send_list(&[wr]).map_err(|e| e.error) } else { qp.post_send(&wr) }
         };
-        let shard = &device.shared.shard;
+        let shard = device.shared.shards.first();
         thread::scope(|scope| {
             let pass = shard.lock();
             let poster = scope.spawn(posted);
@@ -89,7 +89,7 @@ fn a_post_that_finds_the_queue_full_waits_for_the_pass_under_way() {
 #[test]
 fn pollers_leave_a_dedicated_engine_alone() {
     let (device, _) = fake::device(Progress::Dedicated);
-    assert_eq!(device.shared.shard.poll_pass(), Polled::Skipped);
+    assert_eq!(device.shared.shards.first().poll_pass(), Polled::Skipped);
 }
 
 /// A thread whose engine always has work still ends with the device.
@@ -109,7 +109,7 @@ fn a_busy_thread_stops() {
 #[test]
 fn adaptive_watches_pollers_and_takes_over() {
     let (device, knobs) = fake::device(Progress::Adaptive);
-    let shard = &device.shared.shard;
+    let shard = device.shared.shards.first();
     let polling = |rounds: u64| {
         let before = passes(&knobs);
         let mut own = 0;
@@ -140,7 +140,7 @@ fn one_driver_at_a_time() {
             for _ in 0..3 {
                 scope.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
-                        device.shared.shard.poll_pass();
+                        device.shared.shards.first().poll_pass();
                         thread::yield_now();
                     }
                 });
@@ -163,7 +163,7 @@ fn control_is_not_starved_by_busy_pollers() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    device.shared.shard.poll_pass();
+                    device.shared.shards.first().poll_pass();
                 }
             });
         }
@@ -179,7 +179,7 @@ fn control_is_not_starved_by_busy_pollers() {
 #[test]
 fn hand_over_and_doorbells_wake() {
     let (device, knobs) = fake::device(Progress::Adaptive);
-    let shard = &device.shared.shard;
+    let shard = device.shared.shards.first();
     for round in 0..200 {
         shard.poll_pass();
         let before = passes(&knobs);
@@ -209,8 +209,8 @@ fn frames_and_doorbells_end_a_nap_of_an_armed_port() {
             }
             // Nobody takes what is signalled: the next has to be noticed nevertheless.
             1 => frames.signal(),
-            2 => device.shared.shard.ring(1),
-            _ => device.shared.shard.hand_over(),
+            2 => device.shared.shards.first().ring(1),
+            _ => device.shared.shards.first().hand_over(),
         }
         until("the next nap", || armed() > before && knobs.arrivals.load(Ordering::SeqCst) == 0);
     }
@@ -224,9 +224,9 @@ fn a_verb_in_the_middle_of_ones_own_pass_is_refused() {
         let (device, knobs) = fake::device(progress);
         let region = device.alloc_pd().alloc_mr(4096, crate::Access::LOCAL_WRITE).unwrap();
         let address = region.as_ptr();
-        let pass = device.shared.shard.lock().unwrap();
+        let pass = device.shared.shards.first().lock().unwrap();
         assert!(matches!(device.attributes(), Err(crate::Error::Interrupted)));
-        assert_eq!(device.shared.shard.poll_pass(), Polled::Skipped);
+        assert_eq!(device.shared.shards.first().poll_pass(), Polled::Skipped);
         // The pass may still write there: the memory stays.
         drop(region);
         // SAFETY: as said.
@@ -264,7 +264,7 @@ fn a_forked_child_leaves_the_device_alone() {
         assert!(child >= 0);
         if child == 0 {
             let refused = matches!(device.attributes(), Err(crate::Error::Forked));
-            let skipped = device.shared.shard.poll_pass() == Polled::Skipped;
+            let skipped = device.shared.shards.first().poll_pass() == Polled::Skipped;
             drop(device);
             let untouched = !knobs.shut_down.load(Ordering::SeqCst) && Arc::strong_count(&knobs) == 2;
             // SAFETY: ends the child without running anything of the parent's.

@@ -251,6 +251,7 @@
 pub(crate) mod over_kernel;
 pub(crate) mod over_port;
 
+use std::any::Any;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -277,7 +278,7 @@ pub use urnic_tcp::{
 /// [`receive`](Self::receive). Nothing here waits.
 pub trait Transport: Send {
     /// Stream data that has arrived. It stays where it is for as long as it is held.
-    type Data: Data + Send;
+    type Data: Data + Send + 'static;
     /// A record under construction.
     type Draft: Draft + Send;
 
@@ -341,6 +342,25 @@ pub trait Transport: Send {
         _tag: u64,
     ) -> Result<Adopted, ConvertError> {
         Err(ConvertError::new(Error::NoConversion, socket))
+    }
+
+    /// Whether a connection may go to the transport of another engine of the device.
+    fn can_part(&self) -> bool {
+        false
+    }
+
+    /// Parts with a connection on which nothing was sent, for [`take_in`](Self::take_in) of another engine; `None` if it is
+    /// gone.
+    fn part_with(&mut self, _conn: ConnId) -> Option<Box<dyn Any + Send>> {
+        None
+    }
+
+    /// Takes in a connection that another engine has parted with; its events carry `tag` from now on.
+    ///
+    /// # Errors
+    /// It is lost: there is no room for it.
+    fn take_in(&mut self, _now: Time, _stream: Box<dyn Any + Send>, _tag: u64) -> Result<ConnId> {
+        Err(Error::RequestGone)
     }
 
     /// The program wants this connection that has come in: until now its peer may have sent little more than an MPA Request.

@@ -5,6 +5,7 @@ use urnic_config::Progress;
 use super::{AsyncEvent, AsyncQueue, Object};
 use crate::api::fake;
 use crate::api::qp::tests::{connect, init};
+use crate::shared::engines::EngineNumber;
 use crate::shared::wc::Wc;
 
 fn readable(fd: impl AsFd) -> bool {
@@ -97,13 +98,13 @@ fn overflow_is_an_event() {
     let (cq, other) = (device.create_cq(2, None).unwrap(), device.create_cq(2, None).unwrap());
     assert_ne!(cq.cqn(), other.cqn());
     for _ in 0..5 {
-        let _ = cq.shared.push(Wc::default());
+        let _ = cq.shared.push(EngineNumber::FIRST, Wc::default());
     }
     let events = device.async_events();
     assert_eq!(events.poll(), Some(AsyncEvent::CqError { cqn: cq.cqn() }));
     assert_eq!(events.wait(Some(std::time::Duration::ZERO)), None);
     for _ in 0..5 {
-        let _ = other.shared.push(Wc::default());
+        let _ = other.shared.push(EngineNumber::FIRST, Wc::default());
     }
     drop(other);
     assert_eq!(events.poll(), None);

@@ -5,14 +5,14 @@ mod recv;
 mod ring;
 mod send;
 
-pub(crate) use recv::{RecvQueue, RecvView};
+pub(crate) use recv::{RecvPoster, RecvQueue, RecvView};
 pub(crate) use ring::{Ring, capacity_for};
 pub(crate) use send::{Payload, SendQueue, SendView, Stored};
 
 use crate::shared::wc::Wc;
 
 /// The completions that one engine gives to one completion queue.
-pub(crate) type CompletionLane = Ring<Wc>;
+pub(crate) type CompletionRing = Ring<Wc>;
 
 /// The number of a work request in its queue, from 0 in the order of posting. It wraps, so numbers have no order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -78,6 +78,23 @@ impl RecvQueue {
         self.ring.release(number.0);
     }
 
+    /// One of several engines: gives back the slot of receive `number`, which it alone has.
+    #[inline]
+    pub(crate) fn release_one(&self, number: WrNumber) {
+        self.ring.release_one(number.0);
+    }
+
+    /// Whether receive `number` is posted and not taken.
+    #[inline]
+    pub(crate) fn has(&self, number: WrNumber) -> bool {
+        self.ring.is_published(number.0)
+    }
+
+    /// Whether receive `number` was posted, even if it was taken since.
+    pub(crate) fn was_posted(&self, number: WrNumber) -> bool {
+        self.ring.was_published(number.0)
+    }
+
     /// Start of the slot's list; valid for `max_sge` elements.
     fn sges_at(&self, slot: usize) -> *mut Sge {
         self.sges.as_ptr().cast_mut().cast::<Sge>().wrapping_add(slot * self.max_sge)
@@ -91,6 +108,11 @@ pub(crate) struct RecvPoster<'a> {
 }
 
 impl RecvPoster<'_> {
+    /// Returns the number of the next receive.
+    pub(crate) fn next(&self) -> WrNumber {
+        WrNumber(*self.tail)
+    }
+
     /// Posts one receive, or refuses it and changes nothing.
     pub(crate) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let queue = self.queue;

@@ -14,6 +14,9 @@ use crate::shared::sync::{Cell, Line};
 /// Exactly one thread at a time may be the producer ([`push`](Self::push)) and one the consumer
 /// ([`peek`](Self::peek), [`release`](Self::release)); the owners of a ring see to that by locks.
 /// What the consumer peeked stays valid until it releases the entry.
+///
+/// Several consumers may share a ring if they agree by other means on one owner for each entry, which gives it back
+/// [by itself](Self::release_one).
 pub(crate) struct Ring<T> {
     slots: Box<[Slot<T>]>,
     /// The consumer's: the next entry to be released.
@@ -91,6 +94,33 @@ impl<T: Copy> Ring<T> {
         }
         // SAFETY: published, so it is initialized, and the producer leaves it alone until release.
         Some(slot.entry.with(|place| unsafe { (*place).assume_init_ref() }))
+    }
+
+    /// Whether entry `index` is published and not released. Several consumers ask this, since they must not look at an
+    /// entry that is not theirs.
+    #[inline]
+    pub(crate) fn is_published(&self, index: u32) -> bool {
+        self.slots[self.slot_of(index)].sequence.load(Ordering::Acquire) == index.wrapping_add(1)
+    }
+
+    /// Whether entry `index` was published, even if it was released since. It must be within a capacity of what is.
+    #[inline]
+    pub(crate) fn was_published(&self, index: u32) -> bool {
+        let sequence = self.slots[self.slot_of(index)].sequence.load(Ordering::Acquire);
+        sequence.wrapping_sub(index.wrapping_add(1)) as i32 >= 0
+    }
+
+    /// One of several consumers, the owner of entry `index`: that is free again, whatever others do with theirs.
+    #[inline]
+    pub(crate) fn release_one(&self, index: u32) {
+        let sequence = &self.slots[self.slot_of(index)].sequence;
+        sequence.store(index.wrapping_add(self.capacity()), Ordering::Release);
+    }
+
+    /// Consumer: the number of the first entry that is not released.
+    #[inline]
+    pub(crate) fn released(&self) -> u32 {
+        self.released.load(Ordering::Relaxed)
     }
 
     /// Consumer: all entries up to and including `index` are free again. Entries not published yet, and

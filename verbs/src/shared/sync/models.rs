@@ -1,6 +1,8 @@
 //! Every order of events that the memory model allows, for what threads share without a lock of the system's
 //! (`cargo test -p urnic --features loom --lib models`).
 
+mod engines;
+
 use loom::sync::Arc;
 
 use super::{SpinLock, thread};

@@ -110,7 +110,7 @@ fn regions_end_with_their_handle() {
     let (stag, addr, id) = (mr.lkey(), mr.addr(), Scopes { pd: pd.shared.scope, qp: Scope(u32::MAX) });
     let known = || {
         let resolve = |table: &MrTable| table.resolve(stag, id, Access::empty(), addr, 64).is_ok();
-        device.shared.shard.control(|engine| Ok(resolve(engine.table()))).unwrap()
+        device.shared.shards.first().control(|engine| Ok(resolve(engine.table()))).unwrap()
     };
     assert!(known());
     drop(mr);

@@ -201,14 +201,14 @@ fn exit_child() {
         at_quick_exit(judge);
     }
     let (device, knobs) = fake::device(progress);
-    linger_at_exit(&device.shared.shard);
+    linger_at_exit(device.shared.shards.first());
     knobs.undrained.store(50, Ordering::SeqCst);
     KNOBS.set(knobs).unwrap_or_else(|_| panic!("once"));
     if how == "exit after all" {
         drop(device);
         std::process::exit(0);
     }
-    let shard = device.shared.shard.clone();
+    let shard = device.shared.shards.first().clone();
     let (how, state) = how.split_once(' ').unwrap_or((&how, ""));
     match state {
         "in a pass" => std::mem::forget(shard.lock().unwrap()),

@@ -6,8 +6,10 @@
 
 mod adopt;
 mod descriptors;
+mod doors;
 pub(crate) mod host;
 mod info;
+mod moved;
 mod poll;
 mod record;
 mod socket;
@@ -15,6 +17,7 @@ mod stream;
 mod turns;
 mod watch;
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
@@ -35,6 +38,7 @@ use super::{Adopted, Events, Facts, StreamFacts, Transport, Wakeup};
 use crate::shared::convert::ConvertError;
 use crate::shared::error::{Error, Result};
 use crate::shared::quiet::forked;
+use doors::{Door, Doors};
 use info::TcpInfo;
 use poll::Poll;
 use record::{Pieces, Record, Spare};
@@ -67,6 +71,7 @@ pub struct OverKernel {
     poll: Poll,
     streams: Slab<Stream>,
     places: Slab<Place>,
+    doors: Arc<Doors>,
     /// Those that have something to do.
     ready: VecDeque<Token>,
     /// Those that were heard of last, the last first.
@@ -99,14 +104,9 @@ pub struct OverKernel {
     counters: Counters,
 }
 
-/// A reserved address.
+/// A reserved address, as this engine has it.
 struct Place {
-    socket: Socket,
-    /// As asked for.
-    address: SocketAddr,
-    /// What "any" stands for is in its place.
-    real: SocketAddr,
-    v6only: bool,
+    door: Arc<Door>,
     listens: bool,
     /// It is in the list of those that are ready.
     listed: bool,
@@ -130,6 +130,12 @@ struct Counters {
 enum Token {
     Stream(ConnId),
     Place(BindId),
+}
+
+impl Place {
+    fn at(door: Arc<Door>) -> Self {
+        Self { door, listens: false, listed: false, complained: false }
+    }
 }
 
 impl Token {
@@ -169,9 +175,32 @@ impl OverKernel {
         if let Some(limit) = descriptors::raise_limit() {
             tracing::debug!("connections take a descriptor each, of which this process may have {limit}");
         }
+        Self::at(addresses, known, home, patience, Arc::default())
+    }
+
+    /// The streams of another engine of the same device: what this one reserves, that one can take connections in at.
+    ///
+    /// # Errors
+    /// [`Error::NoDescriptor`].
+    pub fn beside(&self) -> Result<Self> {
+        let known = self.known.borrow().clone();
+        let mut other =
+            Self::at(self.addresses.clone(), known, self.home, self.patience, self.doors.clone())?;
+        other.lends_from = self.lends_from;
+        Ok(other.reading(self.buffer.len()))
+    }
+
+    fn at(
+        addresses: KernelAddresses,
+        known: Vec<Address>,
+        home: Option<IpAddr>,
+        patience: Patience,
+        doors: Arc<Doors>,
+    ) -> Result<Self> {
         Ok(Self {
             addresses,
             known: RefCell::new(known),
+            doors,
             poll: Poll::new().map_err(|source| Error::os("epoll", source))?,
             streams: Slab::new(),
             places: Slab::new(),
@@ -305,25 +334,12 @@ impl OverKernel {
         }
     }
 
-    /// Whether a reservation, or a connection from one, has a port of some address in `scope`. The kernel would let two
-    /// sockets have it that do not listen.
-    fn has(&self, scope: Scope, port: u16) -> bool {
-        let overlaps = |place: &Place| {
-            place.real.port() == port && Scope::of(place.real.ip(), place.v6only).overlaps(scope)
-        };
-        self.places.iter().any(|(_, place)| overlaps(place))
-            || self
-                .streams
-                .iter()
-                .any(|(_, stream)| stream.from.is_some_and(|a| a.port() == port && scope.covers(a.ip())))
-    }
-
     /// The address that a connection to `to` comes from, as the kernel wants it.
     fn source(&mut self, bound: BindId, to: SocketAddr) -> Result<(SocketAddr, bool), ConnectError> {
-        let place = self.place_mut(bound).ok_or(ConnectError::NoPort)?;
-        let (real, v6only) = (place.real, place.v6only);
+        let door = &self.place_mut(bound).ok_or(ConnectError::NoPort)?.door;
+        let (real, v6only) = (door.real, door.v6only);
         match (real.ip().to_canonical(), to) {
-            (IpAddr::V6(ip), SocketAddr::V4(_)) if ip.is_unspecified() && !v6only => {
+            (IpAddr::V6(_), SocketAddr::V4(_)) if door.is_for_both() => {
                 Ok(((Ipv4Addr::UNSPECIFIED, real.port()).into(), false))
             }
             (IpAddr::V6(_), SocketAddr::V6(_)) => Ok((real, v6only)),
@@ -355,7 +371,7 @@ impl Transport for OverKernel {
             wanted.set_ip(home);
         }
         let scope = Scope::of(wanted.ip(), v6only);
-        if address.port() > 0 && self.has(scope, address.port()) {
+        if address.port() > 0 && self.doors.have(scope, address.port()) {
             return Err(BindError::InUse(address.port()));
         }
         let socket = Socket::bind(wanted, v6only).or_else(|error| match error.raw_os_error() {
@@ -378,13 +394,24 @@ impl Transport for OverKernel {
         let mut address = address;
         address.set_port(port);
         wanted.set_port(port);
-        let place =
-            Place { socket, address, real: wanted, v6only, listens: false, listed: false, complained: false };
-        let id = self.places.insert(place);
-        Ok(Bound { id: id.into(), address })
+        let door = Arc::new(Door { socket, address, real: wanted, v6only });
+        let id = self.places.insert(Place::at(door.clone())).into();
+        self.doors.enter(id, door);
+        Ok(Bound { id, address })
+    }
+
+    fn bind_too(&mut self, bound: Bound, _v6only: bool) -> Result<(), BindError> {
+        let door = self.doors.find(bound.id).ok_or(BindError::OutOfStep)?;
+        let id = self.places.insert(Place::at(door));
+        if BindId::from(id) != bound.id {
+            self.places.remove(id.index);
+            return Err(BindError::OutOfStep);
+        }
+        Ok(())
     }
 
     fn unbind(&mut self, bound: BindId) {
+        self.doors.leave(bound);
         if let Some(index) = self.places.find(bound.into()) {
             self.places.remove(index);
         }
@@ -396,12 +423,12 @@ impl Transport for OverKernel {
             self.places.get_mut(index).filter(|place| !place.listens).ok_or(ListenError::NotReserved)?;
         let token = Token::Place(at).pack();
         let listening =
-            place.socket.listen(backlog).and_then(|()| self.poll.add(place.socket.as_fd(), token));
+            place.door.socket.listen(backlog).and_then(|()| self.poll.add(place.door.socket.as_fd(), token));
         listening.map_err(|error| {
-            tracing::debug!("listening at {}: {error}", place.real);
+            tracing::debug!("listening at {}: {error}", place.door.real);
             match error.raw_os_error() {
                 Some(libc::ENOBUFS | libc::ENOMEM | libc::ENOSPC) => ListenError::NoMemory,
-                _ => ListenError::InUse(place.address.port()),
+                _ => ListenError::InUse(place.door.address.port()),
             }
         })?;
         place.listens = true;
@@ -439,10 +466,11 @@ impl Transport for OverKernel {
             Socket::connect(from, to).inspect_err(|error| tracing::debug!("connecting to {to}: {error}"));
         let socket = socket.map_err(failed)?;
         let conn = self.add(socket, to).map_err(failed)?;
-        let patience = self.patience;
+        let (patience, doors) = (self.patience, self.doors.clone());
         if let Some(stream) = self.stream_mut(conn) {
             (stream.tag, stream.connecting) = (tag, true);
-            stream.from = from.filter(|(from, _)| from.port() > 0).and_then(|_| stream.socket.local());
+            let reserved = from.filter(|(from, _)| from.port() > 0).and_then(|_| stream.socket.local());
+            stream.from = reserved.map(|from| doors.claim(from));
             stream.progress = (0, now);
             let _ = stream.socket.set_keepalive(patience.keepalive);
         }
@@ -457,6 +485,18 @@ impl Transport for OverKernel {
         tag: u64,
     ) -> Result<Adopted, ConvertError> {
         self.take_over(now, &socket, already_read, tag).map_err(|error| ConvertError::new(error, socket))
+    }
+
+    fn can_part(&self) -> bool {
+        true
+    }
+
+    fn part_with(&mut self, conn: ConnId) -> Option<Box<dyn Any + Send>> {
+        self.send_off(conn)
+    }
+
+    fn take_in(&mut self, _now: Time, stream: Box<dyn Any + Send>, tag: u64) -> Result<ConnId> {
+        self.welcome_in(stream, tag)
     }
 
     fn set_patience(&mut self, conn: ConnId, patience: Option<Patience>) {

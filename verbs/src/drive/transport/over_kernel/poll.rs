@@ -50,6 +50,19 @@ impl Poll {
         if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    /// Lets a socket tell no longer, which stays open.
+    pub(super) fn remove(&self, socket: BorrowedFd<'_>) {
+        // SAFETY: both descriptors are open; Linux ignores the event.
+        unsafe {
+            libc::epoll_ctl(
+                self.0.0.as_raw_fd(),
+                libc::EPOLL_CTL_DEL,
+                socket.as_raw_fd(),
+                std::ptr::null_mut(),
+            )
+        };
+    }
+
     /// Calls `f` with what is new, of a bounded number of sockets. False: nothing is.
     pub(super) fn look(&self, mut f: impl FnMut(Ready)) -> bool {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];

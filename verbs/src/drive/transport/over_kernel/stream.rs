@@ -8,6 +8,7 @@ use std::sync::Arc;
 use urnic_iwarp::Chunk;
 use urnic_tcp::{CloseReason, Patience, Time};
 
+use super::doors::Claim;
 use super::record::{Pieces, Queue, Spare};
 use super::socket::Socket;
 use crate::drive::transport::Data;
@@ -23,7 +24,7 @@ pub(super) struct Stream {
     pub(super) tag: u64,
     pub(super) peer: SocketAddr,
     /// Our end, if it was reserved.
-    pub(super) from: Option<SocketAddr>,
+    pub(super) from: Option<Claim>,
     /// It does not stand yet.
     pub(super) connecting: bool,
     /// How many had been accepted when it was, until something was read of it.

@@ -218,7 +218,7 @@ impl OverKernel {
         place.listed = false;
         for _ in 0..ACCEPTS {
             let Some(place) = self.place_mut(bound) else { return true };
-            let accepted = match place.socket.accept() {
+            let accepted = match place.door.socket.accept() {
                 Ok(Accepted::Connection(socket, peer)) => self.add(socket, peer).map(|conn| (conn, peer)),
                 Ok(Accepted::Gone) => continue,
                 Ok(Accepted::Nothing) => {
@@ -292,7 +292,7 @@ impl OverKernel {
                 };
                 tracing::warn!(
                     "connections to {} cannot be accepted and wait: {error}{remedy}",
-                    place.address
+                    place.door.address
                 );
             }
             place.listed = true;

@@ -50,6 +50,8 @@ struct Sleeper(AtomicUsize);
 
 impl Fellow for Sleeper {
     fn ring(&self, _: u32) {}
+    fn ring_receives(&self) {}
+
     fn wake(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }

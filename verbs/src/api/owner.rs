@@ -1,0 +1,155 @@
+//! Queue pairs and the engines that they belong to.
+//!
+//! A queue pair begins with the home engine of its send completion queue. A connection that comes in may be another engine's:
+//! then either goes to the other when the program accepts, the connection if its transport can part with it, else the queue
+//! pair. No two engines are held at once.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::device::DeviceShared;
+use crate::drive::shard::{EngineOps, Parcel};
+use crate::shared::cm::{ConnParam, RequestId};
+use crate::shared::engines::EngineNumber;
+use crate::shared::error::{Error, Result};
+use crate::shared::qp::QpShared;
+
+/// How long a verb waits for a queue pair that another thread is moving: that thread may never go on, as when a signal
+/// handler has interrupted it.
+const MOVES_WITHIN: Duration = Duration::from_secs(5);
+
+impl DeviceShared {
+    /// Runs `verb` on the engine that a queue pair belongs to, between passes, and a pass afterwards.
+    ///
+    /// # Errors
+    /// Those of `verb`; [`Error::Forked`], [`Error::Interrupted`].
+    pub(crate) fn control_qp<R>(
+        &self,
+        qp: &QpShared,
+        verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>,
+    ) -> Result<R> {
+        self.at_owner(qp, verb, true)
+    }
+
+    /// The same for a verb that gives the engine nothing to do.
+    ///
+    /// # Errors
+    /// As those of [`control_qp`](Self::control_qp).
+    pub(crate) fn arrange_qp<R>(
+        &self,
+        qp: &QpShared,
+        verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>,
+    ) -> Result<R> {
+        self.at_owner(qp, verb, false)
+    }
+
+    fn at_owner<R>(
+        &self,
+        qp: &QpShared,
+        verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>,
+        gives_work: bool,
+    ) -> Result<R> {
+        let mut verb = Some(verb);
+        loop {
+            let owner = settled(qp)?;
+            let shard = self.shards.of(owner);
+            // It may have left meanwhile.
+            let attempt =
+                |engine: &mut dyn EngineOps| match verb.take_if(|_| qp.owner.settled() == Some(owner)) {
+                    Some(verb) => verb(engine).map(Some),
+                    None => Ok(None),
+                };
+            let answer = if gives_work { shard.control(attempt) } else { shard.arrange(attempt) };
+            if let Some(answer) = answer? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Accepts a request by an idle queue pair. `request` is what the connection is called afterwards, wherever it is.
+    ///
+    /// # Errors
+    /// As those of [`ConnRequest::accept`](crate::ConnRequest::accept).
+    pub(crate) fn accept_with(
+        &self,
+        request: &mut RequestId,
+        qp: &Arc<QpShared>,
+        param: &ConnParam,
+    ) -> Result<()> {
+        let home = settled(qp)?;
+        if home != request.engine {
+            let parcel = self.shards.of(request.engine).control(|engine| {
+                // That the peer has given up may have arrived.
+                engine.pass();
+                engine.part_with(*request)
+            })?;
+            match parcel {
+                Some(parcel) => *request = self.shards.of(home).control(|engine| engine.take_in(parcel))?,
+                None => self.move_qp(qp, request.engine)?,
+            }
+        }
+        self.control_qp(qp, |engine| {
+            engine.pass();
+            engine.accept(*request, qp.qpn, param)
+        })
+    }
+
+    /// Takes an idle queue pair out of the engine `from`.
+    fn release_qp(&self, qp: &QpShared, from: EngineNumber, to: EngineNumber) -> Result<Parcel> {
+        for _ in 0..ATTEMPTS {
+            let parcel = self.shards.of(from).arrange(|engine| {
+                // What it has completed here is taken before what it will complete there.
+                let waits = [&qp.send_cq, &qp.recv_cq].into_iter().any(|cq| cq.holds_of(from, qp.qpn));
+                if waits { Ok(None) } else { engine.release_qp(qp.qpn, to).map(Some) }
+            })?;
+            if let Some(parcel) = parcel {
+                return Ok(parcel);
+            }
+            std::thread::yield_now();
+        }
+        Err(UNTAKEN)
+    }
+
+    /// Moves an idle queue pair to another engine.
+    ///
+    /// # Errors
+    /// [`Error::QpState`] if it is not idle or has a connection.
+    pub(crate) fn move_qp(&self, qp: &QpShared, to: EngineNumber) -> Result<()> {
+        loop {
+            let from = settled(qp)?;
+            if from == to {
+                return Ok(());
+            }
+            if !qp.owner.leave(from) {
+                continue;
+            }
+            let parcel = self.release_qp(qp, from, to).inspect_err(|_| qp.owner.join(from))?;
+            return self.shards.of(to).control(|engine| {
+                qp.owner.join(to);
+                engine.admit_qp(parcel)
+            });
+        }
+    }
+}
+
+/// Attempts to see that all completions of a queue pair were taken, which nobody can tell while somebody polls.
+const ATTEMPTS: u32 = 1000;
+
+const UNTAKEN: Error = Error::Invalid(
+    "a queue pair whose earlier completions nobody has taken, for a connection of another engine: poll its completion \
+     queues first",
+);
+
+/// Waits until a queue pair is with an engine.
+fn settled(qp: &QpShared) -> Result<EngineNumber> {
+    let mut since = None;
+    loop {
+        if let Some(owner) = qp.owner.settled() {
+            return Ok(owner);
+        }
+        if since.get_or_insert_with(Instant::now).elapsed() >= MOVES_WITHIN {
+            return Err(Error::Interrupted);
+        }
+        std::thread::yield_now();
+    }
+}

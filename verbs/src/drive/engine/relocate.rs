@@ -1,0 +1,116 @@
+//! What goes from one engine of a device to another: idle queue pairs, and connections whose request the program has accepted
+//! with a queue pair of another engine.
+
+use super::endpoint::{Endpoint, Farewell};
+use super::names::{self, QpIndex, Qpn};
+use super::qp::QpCore;
+use super::{Clock, Core, Engine};
+use crate::drive::shard::Parcel;
+use crate::drive::transport::{Data, Transport};
+use crate::shared::cm::RequestId;
+use crate::shared::engines::EngineNumber;
+use crate::shared::error::Error;
+use std::any::Any;
+
+/// Where a queue pair is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Whereabouts {
+    /// It was never here, or is no more.
+    #[default]
+    Unknown,
+    /// In this engine's table.
+    Here(QpIndex),
+    /// It went to another engine. If it came to leave that one, that one knows where it went.
+    Away(EngineNumber),
+}
+
+/// A connection on its way to another engine.
+struct Relocated {
+    endpoint: Endpoint,
+    /// What the other engine's transport takes in.
+    stream: Box<dyn Any + Send>,
+}
+
+impl<D: Data + Send + 'static> Core<D> {
+    /// Gives a queue pair its place.
+    pub(super) fn house(&mut self, core: Box<QpCore<D>>) {
+        let slot = core.shared.qpn as usize;
+        let index = self.qps.insert(core).index;
+        if self.by_qpn.len() <= slot {
+            self.by_qpn.resize(slot + 1, Whereabouts::Unknown);
+        }
+        self.by_qpn[slot] = Whereabouts::Here(index);
+    }
+
+    /// Takes an idle queue pair out.
+    pub(super) fn release_idle_qp(&mut self, qpn: Qpn, to: EngineNumber) -> Result<Parcel, Error> {
+        let index = self.idle_qp(qpn)?;
+        let core = self.qps.remove(index).ok_or(Error::UnknownQp(qpn.0))?;
+        self.by_qpn[qpn.0 as usize] = Whereabouts::Away(to);
+        Ok(core)
+    }
+
+    /// Takes a queue pair in, and looks at its queues: a doorbell that came before it was not kept.
+    pub(super) fn admit_qp(&mut self, parcel: Parcel) -> Result<(), Error> {
+        let Ok(mut core) = parcel.downcast::<QpCore<D>>() else {
+            return Err(Error::Invalid("a queue pair of an engine of another kind"));
+        };
+        let qpn = core.qpn();
+        core.join(self.number);
+        self.house(core);
+        self.doorbell(qpn);
+        Ok(())
+    }
+}
+
+impl<D: Data> Core<D> {
+    /// Rings where a queue pair has gone to. That it is unknown means that it is about to come, or that it is gone.
+    #[cold]
+    pub(super) fn forward(&self, qpn: Qpn) {
+        if let Some(Whereabouts::Away(to)) = self.by_qpn.get(qpn.0 as usize)
+            && let Some(fellow) = self.commons.fellow(*to)
+        {
+            fellow.ring(qpn.0);
+        }
+    }
+}
+
+impl<T: Transport, C: Clock> Engine<T, C> {
+    /// Parts with the connection of a request that waits for its answer.
+    pub(super) fn part_with_request(&mut self, request: RequestId) -> Result<Option<Parcel>, Error> {
+        self.now();
+        let index = self.core.pending(request)?;
+        if !self.transport.can_part() {
+            return Ok(None);
+        }
+        let conn = self.core.endpoints.get(index).and_then(|endpoint| endpoint.conn);
+        let stream = conn.and_then(|conn| self.transport.part_with(conn)).ok_or(Error::RequestGone)?;
+        let endpoint = self.core.endpoints.remove(index).ok_or(Error::RequestGone)?;
+        Ok(Some(Box::new(Relocated { endpoint, stream })))
+    }
+
+    /// Takes such a connection in.
+    pub(super) fn take_in_request(&mut self, parcel: Parcel) -> Result<RequestId, Error> {
+        let now = self.now();
+        let Ok(relocated) = parcel.downcast::<Relocated>() else { return Err(Error::RequestGone) };
+        let Relocated { endpoint, stream } = *relocated;
+        let listens = endpoint.listener.is_some_and(|id| self.core.listeners.contains_key(&id));
+        let id = self.core.endpoints.insert(Endpoint { conn: None, queued: false, ..endpoint });
+        let conn = match self.transport.take_in(now, stream, names::tag(id)) {
+            Ok(conn) => conn,
+            Err(error) => {
+                self.core.endpoints.remove(id.index);
+                return Err(error);
+            }
+        };
+        if let Some(endpoint) = self.core.endpoints.get_mut(id.index) {
+            endpoint.conn = Some(conn);
+        }
+        if !listens {
+            // The listener was closed meanwhile, and with it the requests that this engine had.
+            self.core.end_startup(id.index, Farewell::Reset, None);
+            return Err(Error::RequestGone);
+        }
+        Ok(names::request(self.core.number, id))
+    }
+}

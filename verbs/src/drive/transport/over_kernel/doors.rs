@@ -1,0 +1,93 @@
+//! Reserved addresses, which the engines of a device have in common: each of them takes connections in at the same socket.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use urnic_tcp::{BindId, Scope};
+
+use super::socket::Socket;
+
+/// A reserved address, and the socket that keeps it.
+pub(super) struct Door {
+    pub(super) socket: Socket,
+    /// As asked for.
+    pub(super) address: SocketAddr,
+    /// What "any" stands for is in its place.
+    pub(super) real: SocketAddr,
+    pub(super) v6only: bool,
+}
+
+/// The reservations of a device. Only verbs that reserve, give back and connect look here, none in a pass.
+#[derive(Default)]
+pub(super) struct Doors {
+    open: Mutex<HashMap<BindId, Arc<Door>>>,
+    /// Reserved addresses that connections come from, and how many.
+    taken: Mutex<HashMap<SocketAddr, usize>>,
+}
+
+/// Says that a connection comes from a reserved address, as long as it lives.
+pub(super) struct Claim {
+    doors: Arc<Doors>,
+    address: SocketAddr,
+}
+
+impl Doors {
+    fn open(&self) -> MutexGuard<'_, HashMap<BindId, Arc<Door>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn taken(&self) -> MutexGuard<'_, HashMap<SocketAddr, usize>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters a reservation, by the name that it has at all engines.
+    pub(super) fn enter(&self, id: BindId, door: Arc<Door>) {
+        self.open().insert(id, door);
+    }
+
+    /// Returns a reservation.
+    pub(super) fn find(&self, id: BindId) -> Option<Arc<Door>> {
+        self.open().get(&id).cloned()
+    }
+
+    /// Forgets a reservation; its socket is closed when no engine has it any longer.
+    pub(super) fn leave(&self, id: BindId) {
+        self.open().remove(&id);
+    }
+
+    /// Returns whether a reservation, or a connection from one, has a port of some address in `scope`. The kernel would let
+    /// two sockets have it that do not listen.
+    pub(super) fn have(&self, scope: Scope, port: u16) -> bool {
+        let overlaps = |door: &Arc<Door>| {
+            door.real.port() == port && Scope::of(door.real.ip(), door.v6only).overlaps(scope)
+        };
+        let covers = |taken: &SocketAddr| taken.port() == port && scope.covers(taken.ip());
+        self.open().values().any(overlaps) || self.taken().keys().any(covers)
+    }
+
+    /// Notes a connection from a reserved address.
+    pub(super) fn claim(self: &Arc<Self>, address: SocketAddr) -> Claim {
+        *self.taken().entry(address).or_default() += 1;
+        Claim { doors: self.clone(), address }
+    }
+}
+
+impl Door {
+    /// Returns whether connections to all addresses of IPv4 come in, too.
+    pub(super) fn is_for_both(&self) -> bool {
+        matches!(self.real.ip(), IpAddr::V6(ip) if ip.is_unspecified()) && !self.v6only
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut taken = self.doors.taken();
+        if let Some(count) = taken.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.address);
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What one engine gives to one completion queue.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::Poller;
+use crate::shared::clock::DeviceClock;
+use crate::shared::queue::{CompletionRing, capacity_for};
+use crate::shared::sync::Line;
+use crate::shared::wc::Wc;
+
+/// Completions, and when they came if that is wanted.
+pub(crate) struct Entries {
+    pub(crate) ring: CompletionRing,
+    /// For each slot; none if there are no time stamps.
+    times: Box<[AtomicU64]>,
+}
+
+impl Entries {
+    pub(crate) fn new(depth: u32, stamped: bool) -> Self {
+        let ring = CompletionRing::new(depth);
+        let times = if stamped { ring.capacity() } else { 0 };
+        Self { ring, times: (0..times).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    pub(crate) fn time(&self, index: u32) -> Option<&AtomicU64> {
+        self.times.get(self.ring.slot_of(index))
+    }
+
+    fn is_stamped(&self) -> bool {
+        !self.times.is_empty()
+    }
+}
+
+/// The completions of one engine, in the order in which it gave them.
+pub(crate) struct Lane {
+    /// Used by the engine under its lock and by pollers under theirs; replaced under both.
+    entries: UnsafeCell<Entries>,
+    /// Number of the next completion; written by the engine only.
+    head: Line<AtomicU32>,
+}
+
+// SAFETY: the entries are replaced only by `replace`, whose caller has the engine lock and, as the poller shows, the
+// pollers' lock; everybody else has one of the two and uses them through shared references. All else is Sync.
+unsafe impl Sync for Lane {}
+
+impl Lane {
+    pub(super) fn new(entries: Entries) -> Self {
+        Self { entries: UnsafeCell::new(entries), head: Line(AtomicU32::new(0)) }
+    }
+
+    /// Engine, under its lock: publishes a completion. False if there is no room.
+    #[inline(always)]
+    pub(super) fn push(&self, wc: Wc, clock: Option<&DeviceClock>) -> bool {
+        let head = self.head.load(Ordering::Relaxed);
+        // SAFETY: the caller has the engine lock.
+        let entries = unsafe { &*self.entries.get() };
+        if let Some(clock) = clock {
+            stamp(entries, head, clock);
+        }
+        if !entries.ring.push(head, wc) {
+            return false;
+        }
+        self.head.store(head.wrapping_add(1), Ordering::Relaxed);
+        true
+    }
+
+    /// The pollers' side.
+    #[inline(always)]
+    pub(crate) fn polled<'a>(&'a self, _poller: &'a Poller) -> &'a Entries {
+        // SAFETY: a poller is borrowed from the guard of the pollers' lock, which is held as long as the reference lives.
+        unsafe { &*self.entries.get() }
+    }
+
+    /// Completions that nobody has taken. The engine may add to them at any time.
+    pub(super) fn pending(&self, poller: &Poller) -> u32 {
+        self.head.load(Ordering::Relaxed).wrapping_sub(self.polled(poller).ring.released())
+    }
+
+    /// Moves what is there to `fresh`, which takes the place of the entries; the old ones are given back. If the engine has
+    /// added more than `fresh` holds since that was checked, a larger one takes their place: nothing is lost. The caller has
+    /// the engine lock.
+    pub(super) fn replace(&self, poller: &mut Poller, mut fresh: Entries) -> Entries {
+        let pending = self.pending(poller);
+        if pending > fresh.ring.capacity() {
+            fresh = Entries::new(capacity_for(pending), fresh.is_stamped());
+        }
+        // SAFETY: the caller has the engine lock and, as the poller shows, the pollers' lock.
+        let entries = unsafe { &mut *self.entries.get() };
+        let first = entries.ring.released();
+        for new in 0..pending {
+            let old = first.wrapping_add(new);
+            if let Some(wc) = entries.ring.peek(old) {
+                fresh.ring.push(new, *wc);
+            }
+            if let (Some(from), Some(to)) = (entries.time(old), fresh.time(new)) {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+        self.head.store(pending, Ordering::Relaxed);
+        std::mem::replace(entries, fresh)
+    }
+
+    /// Takes completions into `out`; gives how many.
+    #[inline(always)]
+    pub(super) fn take(&self, poller: &Poller, out: &mut [Wc]) -> usize {
+        let ring = &self.polled(poller).ring;
+        let first = ring.released();
+        let mut taken = 0;
+        while let Some(slot) = out.get_mut(taken) {
+            let Some(wc) = ring.peek(first.wrapping_add(taken as u32)) else { break };
+            *slot = *wc;
+            taken += 1;
+        }
+        if taken > 0 {
+            ring.release(first.wrapping_add(taken as u32).wrapping_sub(1));
+        }
+        taken
+    }
+
+    /// Whether there is something to take.
+    #[inline(always)]
+    pub(super) fn has_some(&self, poller: &Poller) -> bool {
+        let ring = &self.polled(poller).ring;
+        ring.peek(ring.released()).is_some()
+    }
+
+    /// Whether completions of this queue pair wait here.
+    pub(super) fn holds_of(&self, poller: &Poller, qpn: u32) -> bool {
+        let ring = &self.polled(poller).ring;
+        let first = ring.released();
+        let waiting = (0..ring.capacity()).map_while(|i| ring.peek(first.wrapping_add(i)));
+        waiting.into_iter().any(|wc| wc.qpn == qpn)
+    }
+}
+
+/// Notes the time of completion `head`, which comes next.
+#[inline(never)]
+fn stamp(entries: &Entries, head: u32, clock: &DeviceClock) {
+    if let Some(time) = entries.time(head)
+        && entries.ring.is_free(head)
+    {
+        time.store(clock(), Ordering::Relaxed);
+    }
+}
