@@ -192,6 +192,7 @@ impl EventChannel {
             neighbours.warn(way.to.ip());
         }
         let (qpn, events) = (qp.qpn(), self.queue.clone());
+        self.device.go_to_home_of(&qp.shared, &way)?;
         self.device.control_qp(&qp.shared, |engine| engine.connect(qpn, way, param, events))?;
         Ok(Connection::of(qp))
     }

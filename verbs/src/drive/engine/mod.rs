@@ -621,6 +621,10 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         self.transport.unbind(id);
     }
 
+    fn home_of(&self, from: BindId, to: SocketAddr) -> Option<EngineNumber> {
+        self.transport.home_of(from, to).and_then(EngineNumber::new)
+    }
+
     fn bind_too(&mut self, bound: Bound, v6only: bool) -> Result<(), Error> {
         self.transport.bind_too(bound, v6only).map_err(bind_error)
     }

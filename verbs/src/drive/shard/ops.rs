@@ -126,6 +126,10 @@ pub(crate) trait EngineOps: Send {
     fn bind_too(&mut self, _bound: Bound, _v6only: bool) -> Result<()> {
         Err(Error::Exhausted("engines of this transport"))
     }
+    /// Returns the engine of the device that must open a connection from a reserved address to `to`, if not any can.
+    fn home_of(&self, _from: BindId, _to: SocketAddr) -> Option<EngineNumber> {
+        None
+    }
     /// Gives a reservation back. If it listens that stops, and requests without an answer are rejected.
     fn unbind(&mut self, id: BindId);
     /// Starts to listen on a reserved address.
