@@ -126,6 +126,10 @@ pub(crate) trait EngineOps: Send {
     fn bind_too(&mut self, _bound: Bound, _v6only: bool) -> Result<()> {
         Err(Error::Exhausted("engines of this transport"))
     }
+    /// Returns the engine of the device that must open a connection from a reserved address to `to`, if not any can.
+    fn home_of(&self, _from: BindId, _to: SocketAddr) -> Option<EngineNumber> {
+        None
+    }
     /// Gives a reservation back. If it listens that stops, and requests without an answer are rejected.
     fn unbind(&mut self, id: BindId);
     /// Starts to listen on a reserved address.
@@ -137,10 +141,6 @@ pub(crate) trait EngineOps: Send {
         places: Arc<Waiting>,
         events: Arc<EventQueue>,
     ) -> Result<()>;
-    /// The engine that must open a connection from a reserved address; `None`: any may.
-    fn home_of(&self, _from: BindId, _to: SocketAddr) -> Option<EngineNumber> {
-        None
-    }
     /// Starts to connect an idle QP; the outcome is an event.
     fn connect(&mut self, qpn: u32, way: Way, param: &ConnParam, events: Arc<EventQueue>) -> Result<()>;
     /// Makes a connected socket the connection of an idle QP; the outcome is an event.
