@@ -82,6 +82,8 @@ fn bad_settings() {
         &["option --progress", "inline, dedicated, adaptive"],
     );
     refuses(&mut urnic(&["info", "--cores", "a"]), &["option --cores", "not a whole number"]);
+    refuses(&mut urnic(&["info", "--engines", "65"]), &["option --engines", "from 1 to 64", "\"auto\""]);
+    refuses(urnic(&["info"]).env("URNIC_ENGINES", "0"), &["URNIC_ENGINES: engine.engines", "1 to 64"]);
     refuses(
         &mut urnic(&["info", "--ip", "10.0.0.1/24", "--gateway", "10.1.0.1"]),
         &["option --gateway", "not in the network of 10.0.0.1/24"],
