@@ -31,6 +31,7 @@ use crate::shared::doorbell::Doorbells;
 use crate::shared::engines::{Commons, EngineNumber};
 use crate::shared::error::{Error, Result};
 use crate::shared::events::{AsyncQueue, AsyncSink};
+use crate::shared::figures::EngineFigures;
 use crate::shared::memory::{Allocate, PageAllocator, Regions};
 use crate::shared::numbers::{
     MAX_CQE, MAX_CQS, MAX_INLINE, MAX_QPS, MAX_SGE, MAX_SRQS, MAX_WR, Number, Numbers,
@@ -157,6 +158,8 @@ pub struct DeviceAttr {
     pub engines: u32,
     /// Counters by name, of all engines together.
     pub counters: Vec<(&'static str, u64)>,
+    /// How busy each engine is, in the order of their numbers.
+    pub per_engine: Vec<EngineFigures>,
 }
 
 /// An RNIC. Clones are handles to the same device; it lives as long as anything made from it, and ends
@@ -292,7 +295,7 @@ impl Device {
     /// [`Error::Forked`].
     pub fn attributes(&self) -> Result<DeviceAttr> {
         let engine = self.shared.shards.first().control(|engine| Ok(engine.attributes()))?;
-        let counters = self.shared.shards.counters()?;
+        let per_engine = self.shared.shards.figures()?;
         let main = engine.addresses.first().copied();
         Ok(DeviceAttr {
             mac: engine.mac,
@@ -321,7 +324,8 @@ impl Device {
             max_mw: crate::shared::memory::MAX_REGIONS as u32,
             extensions: true,
             engines: self.shared.shards.count() as u32,
-            counters,
+            counters: EngineFigures::sum(&per_engine),
+            per_engine,
         })
     }
 

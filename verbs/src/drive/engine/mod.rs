@@ -31,7 +31,7 @@ pub(crate) use incomplete::INCOMPLETE_MAX;
 pub(crate) use senders::ASIDE_MAX;
 
 use crate::drive::clock::Clock;
-use crate::drive::shard::{Deed, EngineAttr, EngineOps, Parcel, Ties, Way};
+use crate::drive::shard::{Deed, EngineAttr, EngineOps, Parcel, Population, Ties, Way};
 use crate::drive::transport::{Data, StreamFacts, Transport};
 use crate::drive::wakeup::Wakeup;
 use crate::shared::cm::{ConnParam, EventQueue, RequestId};
@@ -755,6 +755,10 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     fn source_for(&mut self, to: SocketAddr) -> Result<Option<IpAddr>, Error> {
         let now = self.now();
         self.transport.source_for(now, self.transport.destination(to))
+    }
+
+    fn population(&self) -> Population {
+        Population { queue_pairs: self.core.qps.len(), connections: self.core.endpoints.len() }
     }
 
     fn attributes(&self) -> EngineAttr {

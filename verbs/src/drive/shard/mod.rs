@@ -13,13 +13,14 @@ use std::hint;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::shared::doorbell::Doorbells;
-use crate::shared::engines::{Fellow, PassNumber};
+use crate::shared::engines::{EngineNumber, Fellow, PassNumber};
 use crate::shared::error::{Error, Result};
+use crate::shared::figures::EngineFigures;
 use crate::shared::quiet::{self, forked, is_quiet};
 use crate::shared::sync::Line;
 
@@ -28,7 +29,7 @@ pub use linger::before_exit;
 #[cfg(feature = "dpdk")]
 pub(crate) use linger::close_ports;
 pub(crate) use linger::{linger_at_exit, still_quiet};
-pub(crate) use ops::{Deed, EngineAttr, EngineOps, Parcel, Ties, Way};
+pub(crate) use ops::{Deed, EngineAttr, EngineOps, Parcel, Population, Ties, Way};
 pub(crate) use shards::{Shards, Undriven, WeakShards};
 
 use urnic_config::Progress;
@@ -57,7 +58,16 @@ struct Hot {
     /// Passes run by pollers; written under the lock. The engine's thread sees by it that somebody polls.
     polls: AtomicU32,
     /// Times that somebody has let go of the engine; written under the lock.
-    passes: AtomicU32,
+    passes: AtomicU64,
+    /// Passes that found work; written under the lock.
+    busy: AtomicU64,
+}
+
+impl Hot {
+    /// Returns the pass that is under way, or would be.
+    fn pass(&self) -> PassNumber {
+        PassNumber(self.passes.load(Ordering::Acquire) as u32)
+    }
 }
 
 /// One engine with its lock and its driver.
@@ -68,6 +78,8 @@ pub(crate) struct Shard {
     engine: UnsafeCell<ManuallyDrop<Box<dyn EngineOps>>>,
     pub(crate) doorbells: Arc<Doorbells>,
     driver: Driver,
+    /// The core that the engine's thread is pinned to; `None`: to none, or there is no thread.
+    core: Option<usize>,
 }
 
 // SAFETY: the engine is Send and only accessed by the holder of the lock; everything else is Sync.
@@ -91,6 +103,7 @@ impl Shard {
             engine: UnsafeCell::new(ManuallyDrop::new(engine)),
             doorbells,
             driver: Driver::new(progress)?,
+            core: core.filter(|_| progress != Progress::Inline),
         });
         Driver::start(&shard, core)?;
         Ok(shard)
@@ -136,13 +149,34 @@ impl Shard {
 
     /// Runs `verb` between passes, and a pass afterwards.
     pub(crate) fn control<R>(&self, verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>) -> Result<R> {
-        let answer = self.arrange(|engine| {
-            let answer = verb(engine);
+        if forked() {
+            return Err(Error::Forked);
+        }
+        let answer = self.lock().and_then(|mut engine| {
+            let answer = verb(&mut **engine);
             engine.pass();
             answer
         });
         self.driver.nudge();
         answer
+    }
+
+    /// Returns how busy the engine, number `number` of its device, is and was.
+    ///
+    /// # Errors
+    /// As those of [`control`](Self::control).
+    pub(crate) fn figures(&self, number: EngineNumber) -> Result<EngineFigures> {
+        let (Population { queue_pairs, connections }, counters) =
+            self.control(|engine| Ok((engine.population(), engine.attributes().counters)))?;
+        Ok(EngineFigures {
+            number: number.index() as u32,
+            core: self.core,
+            passes: self.hot.passes.load(Ordering::Relaxed),
+            busy_passes: self.hot.busy.load(Ordering::Relaxed),
+            queue_pairs: queue_pairs as u32,
+            connections: connections as u32,
+            counters,
+        })
     }
 
     /// Runs `verb` between passes: one that gives the engine nothing to do.
@@ -280,12 +314,12 @@ impl Fellow for Shard {
         let owner = self.hot.owner.fetch_add(0, Ordering::AcqRel);
         let held = owner != 0 && owner != GONE;
         // If that pass has ended by now this is the number of a later one, which is waited for in its place.
-        held.then(|| PassNumber(self.hot.passes.load(Ordering::Acquire)))
+        held.then(|| self.hot.pass())
     }
 
     fn has_ended(&self, pass: PassNumber) -> bool {
         let owner = self.hot.owner.load(Ordering::Acquire);
-        owner == 0 || owner == GONE || self.hot.passes.load(Ordering::Acquire) != pass.0
+        owner == 0 || owner == GONE || self.hot.pass() != pass
     }
 }
 
@@ -319,6 +353,20 @@ impl Drop for Shard {
 /// The right to use the engine.
 struct EngineGuard<'a> {
     shard: &'a Shard,
+}
+
+impl EngineGuard<'_> {
+    /// Runs a pass, and counts it if it finds work.
+    #[inline]
+    fn pass(&mut self) -> bool {
+        let found = (**self).pass();
+        if found {
+            let busy = &self.shard.hot.busy;
+            // Under the lock, so no read-modify-write is needed.
+            busy.store(busy.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
+        found
+    }
 }
 
 impl Deref for EngineGuard<'_> {

@@ -71,6 +71,14 @@ impl EngineAttr {
     }
 }
 
+/// What an engine has at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Population {
+    pub(crate) queue_pairs: usize,
+    /// Those that begin or end included.
+    pub(crate) connections: usize,
+}
+
 /// An engine, used by the holder of its shard's lock.
 pub(crate) trait EngineOps: Send {
     /// One bounded pass.
@@ -185,6 +193,10 @@ pub(crate) trait EngineOps: Send {
     fn source_for(&mut self, to: SocketAddr) -> Result<Option<IpAddr>>;
     /// Facts to show.
     fn attributes(&self) -> EngineAttr;
+    /// Counts what the engine has.
+    fn population(&self) -> Population {
+        Population::default()
+    }
     /// The TCP connections that there are.
     fn connections(&self) -> Vec<ConnectionAttr>;
 }
