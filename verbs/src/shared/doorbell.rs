@@ -51,12 +51,6 @@ impl Awaited {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// Engine: whether some wait.
-    #[inline]
-    pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
     /// Poster, when the receive is in the queue: whether the engine is to look.
     #[inline]
     pub(crate) fn seen_after_post(&self) -> bool {
