@@ -1,6 +1,7 @@
 //! The device.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -29,7 +30,7 @@ use crate::shared::doorbell::Doorbells;
 use crate::shared::engines::Commons;
 use crate::shared::error::{Error, Result};
 use crate::shared::events::{AsyncQueue, AsyncSink};
-use crate::shared::memory::{Allocate, PageAllocator, Regions};
+use crate::shared::memory::{Allocate, MrTable, PageAllocator, Regions};
 use crate::shared::numbers::{
     MAX_CQE, MAX_CQS, MAX_INLINE, MAX_QPS, MAX_SGE, MAX_SRQS, MAX_WR, Number, Numbers,
 };
@@ -40,6 +41,8 @@ use crate::shared::scope::Scope;
 pub(crate) struct DeviceShared {
     pub(crate) shard: Arc<Shard>,
     pub(crate) commons: Arc<Commons>,
+    /// Memory regions and windows.
+    pub(crate) table: Arc<MrTable>,
     pub(crate) events: Arc<AsyncQueue>,
     clock: DeviceClock,
     pub(crate) memory: Arc<dyn Allocate>,
@@ -142,6 +145,36 @@ pub struct DeviceAttr {
     pub counters: Vec<(&'static str, u64)>,
 }
 
+/// What was taken back from the engines' table goes on being used by passes that are under way.
+impl DeviceShared {
+    /// Waits for the end of the passes that are under way.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`]: one of them does not end before the caller returns; [`Error::Forked`].
+    pub(crate) fn await_passes(&self) -> Result<()> {
+        self.shards().try_for_each(|shard| shard.await_pass())
+    }
+
+    /// The same, and from then on nothing that any engine has lent reads memory within `range` (addresses), which has been
+    /// taken from the table. One engine after the other: no two are held at once.
+    ///
+    /// # Errors
+    /// As those of [`Self::await_passes`].
+    pub(crate) fn take_back(&self, range: &Range<usize>) -> Result<()> {
+        self.shards().try_for_each(|shard| {
+            shard.control(|engine| {
+                engine.take_back(range);
+                Ok(())
+            })
+        })
+    }
+
+    /// The shards of the device's engines.
+    fn shards(&self) -> impl Iterator<Item = &Arc<Shard>> {
+        std::iter::once(&self.shard)
+    }
+}
+
 /// An RNIC. Clones are handles to the same device; it lives as long as anything made from it, and ends
 /// its connections gracefully, within five seconds, when the last is dropped or the process exits.
 #[derive(Clone)]
@@ -236,6 +269,7 @@ impl Device {
             shard,
             events: ties.commons.events.clone(),
             commons: ties.commons,
+            table: ties.table,
             clock: ties.clock,
             memory,
             qpns: Numbers::new(MAX_QPS),

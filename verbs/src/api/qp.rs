@@ -186,7 +186,7 @@ impl Qp {
 
     #[cold]
     fn post_after_pass(&self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
-        self.pd.shared.device.shard.await_pass();
+        let _ = self.pd.shared.device.shard.await_pass();
         self.shared.send.poster().push(wr, payload)
     }
 
@@ -201,7 +201,7 @@ impl Qp {
         let refused = wrs.iter().enumerate().find_map(|(posted, wr)| {
             let mut answer = poster.push(wr, payload);
             if answer == Err(PostError::QueueFull) && !std::mem::replace(&mut waited, true) {
-                self.pd.shared.device.shard.await_pass(); // see `post`
+                let _ = self.pd.shared.device.shard.await_pass(); // see `post`
                 answer = poster.push(wr, payload);
             }
             answer.err().map(|error| PostListError { posted, error })

@@ -23,6 +23,7 @@ mod qp;
 mod read_list;
 mod rooms;
 mod senders;
+mod stags;
 mod teardown;
 mod unready;
 
@@ -39,7 +40,7 @@ use crate::shared::convert::Handover;
 use crate::shared::doorbell::Doorbells;
 use crate::shared::engines::{Commons, EngineNumber};
 use crate::shared::error::{Error, KERNEL_MEMORY};
-use crate::shared::memory::{MrFault, MrTable};
+use crate::shared::memory::MrFault;
 use crate::shared::qp::{QpConnection, QpShared, QpState};
 use crate::shared::quiet::deliver;
 use crate::shared::turns::Turns;
@@ -53,6 +54,7 @@ use names::{EndpointIndex, QpIndex, Qpn};
 use qp::{QpCore, ReadLimits};
 use rooms::Rooms;
 use senders::Shares;
+use stags::Stags;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -167,7 +169,7 @@ pub(crate) struct Engine<T: Transport, C: Clock> {
 
 /// Everything of an engine that is not its transport, so that the transport can tell it of events.
 struct Core<D: Data> {
-    table: MrTable,
+    table: Stags,
     endpoints: Slab<Endpoint, EndpointIndex>,
     qps: Slab<Box<QpCore<D>>, QpIndex>,
     /// Index in `qps` by queue pair number; numbers are small and dense.
@@ -297,7 +299,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let budget = Budget::new(mpa.incomplete_max, transport.pinnable());
         Engine {
             core: Core {
-                table: MrTable::new(seed),
+                table: Stags::new(commons.table(seed), number),
                 endpoints: Slab::new(),
                 qps: Slab::new(),
                 by_qpn: Vec::new(),
@@ -516,11 +518,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
 
     fn ties(&self) -> Ties {
         let clock = self.clock.clone();
-        Ties { commons: self.core.commons.clone(), clock: Arc::new(move || clock.now().0) }
-    }
-
-    fn table(&mut self) -> &mut MrTable {
-        &mut self.core.table
+        Ties { commons: self.core.commons.clone(), table: self.core.table.shared().clone(), clock: Arc::new(move || clock.now().0) }
     }
 
     fn take_back(&mut self, range: &Range<usize>) {
