@@ -15,6 +15,7 @@ pub(crate) mod error;
 pub(crate) mod eventfd;
 pub(crate) mod events;
 pub(crate) mod figures;
+pub(crate) mod grace;
 pub(crate) mod memory;
 pub(crate) mod numbers;
 pub(crate) mod qp;

@@ -202,7 +202,9 @@ fn all_to_all(servers: usize, clients: usize, progress: Progress) {
         server.done.store(true, Ordering::Relaxed);
         assert!(ended.iter().all(Result::is_ok));
         accepts.join().unwrap();
-        pollers.map(|poller| poller.join().unwrap());
+        for poller in pollers {
+            poller.join().unwrap();
+        }
     });
     assert_eq!(server.answered.load(Ordering::Relaxed), CLIENTS * ROUNDS);
 }

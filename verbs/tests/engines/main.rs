@@ -10,10 +10,10 @@ use urnic::config::{Config, KernelAddresses};
 use urnic::*;
 
 /// Nothing takes that long but a stopped machine.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A device on the loopback with so many engines.
-pub fn device(engines: usize, progress: Progress) -> Device {
+pub(crate) fn device(engines: usize, progress: Progress) -> Device {
     let mut config = Config::default();
     config.port.kernel = KernelAddresses::One(Ipv4Addr::LOCALHOST.into());
     config.engine.engines = Some(engines);
@@ -24,12 +24,12 @@ pub fn device(engines: usize, progress: Progress) -> Device {
 }
 
 /// A completion queue whose home is the engine `vector`, or that of the same rest if there are fewer.
-pub fn queue(device: &Device, vector: usize) -> Cq {
+pub(crate) fn queue(device: &Device, vector: usize) -> Cq {
     let vector = vector as u32 % device.attributes().unwrap().engines;
     device.create_cq_with(&CqInit { depth: 4096, channel: None, timestamps: false, vector }).unwrap()
 }
 
-pub fn init(cq: &Cq) -> QpInit<'_> {
+pub(crate) fn init(cq: &Cq) -> QpInit<'_> {
     QpInit {
         send_cq: cq,
         recv_cq: cq,
@@ -43,20 +43,20 @@ pub fn init(cq: &Cq) -> QpInit<'_> {
 }
 
 /// Ends a test that stands still.
-pub struct Limit(Instant);
+pub(crate) struct Limit(Instant);
 
 impl Limit {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Instant::now() + PATIENCE)
     }
 
-    pub fn check(&self, what: &str) {
+    pub(crate) fn check(&self, what: &str) {
         assert!(Instant::now() < self.0, "{what} did not happen within {PATIENCE:?}");
     }
 }
 
 /// The next completion, which must be a success.
-pub fn next(cq: &Cq, limit: &Limit, what: &str) -> Wc {
+pub(crate) fn next(cq: &Cq, limit: &Limit, what: &str) -> Wc {
     let mut wc = [Wc::default()];
     while cq.poll(&mut wc) == 0 {
         limit.check(what);
@@ -66,12 +66,12 @@ pub fn next(cq: &Cq, limit: &Limit, what: &str) -> Wc {
 }
 
 /// The next event of a channel.
-pub fn event(events: &EventChannel, what: &str) -> CmEvent {
+pub(crate) fn event(events: &EventChannel, what: &str) -> CmEvent {
     events.wait(PATIENCE).unwrap_or_else(|| panic!("{what} did not happen"))
 }
 
 /// Connects `qp` to what listens on `port`; the other end accepts by itself.
-pub fn connect(events: &EventChannel, qp: &Qp, port: u16) -> Connection {
+pub(crate) fn connect(events: &EventChannel, qp: &Qp, port: u16) -> Connection {
     let to = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
     let param = ConnParam { rtr: Some(RtrChoice::Any), ..ConnParam::default() };
     let connection = events.connect(qp, to, &param).unwrap();
@@ -82,6 +82,6 @@ pub fn connect(events: &EventChannel, qp: &Qp, port: u16) -> Connection {
     connection
 }
 
-pub fn bytes(seed: usize, len: usize) -> Vec<u8> {
+pub(crate) fn bytes(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 256 + seed * 7) as u8).collect()
 }

@@ -39,6 +39,8 @@ pub(crate) type Parcel = Box<dyn Any + Send>;
 #[derive(Clone)]
 pub(crate) struct Ties {
     pub(crate) commons: Arc<Commons>,
+    /// Memory regions and windows.
+    pub(crate) table: Arc<MrTable>,
     pub(crate) clock: DeviceClock,
 }
 
@@ -101,10 +103,7 @@ pub(crate) trait EngineOps: Send {
     fn after(&mut self, time: Duration, deed: Deed);
     /// What the device has in common with it.
     fn ties(&self) -> Ties;
-    /// The memory regions.
-    fn table(&mut self) -> &mut MrTable;
-    /// From now on nothing that is under way reads memory within `range` (addresses). To be called before a region is
-    /// taken from the table.
+    /// From now on nothing that is under way reads memory within `range` (addresses). What names it was revoked before.
     fn take_back(&mut self, range: &Range<usize>);
 
     /// Takes a new QP, in the idle state.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::drive::draft::Draft;
 use crate::drive::port::sim::{SimFrame, SimPort, SimWire, Steer};
-use crate::shared::engines::{Fellow, PassNumber};
+use crate::shared::grace::{Fellow, PassNumber};
 use fastrand::Rng;
 use std::collections::HashMap;
 use std::sync::Weak;
