@@ -59,9 +59,12 @@ pub struct EngineArgs {
     /// Largest IP packet in bytes, 576 to 9000
     #[arg(long, value_name = "BYTES")]
     pub mtu: Option<String>,
-    /// Cores to run on, such as 0,1 or 2-3
+    /// Cores to run on, such as 0,1 or 2-3: an engine of the device on each, unless --engines says how many
     #[arg(long, value_name = "LIST")]
     pub cores: Option<String>,
+    /// Engines of the device, 1 to 64, or auto for one on each of --cores
+    #[arg(long, value_name = "N")]
+    pub engines: Option<String>,
     /// Who drives the engine: inline, dedicated or adaptive
     #[arg(long, value_name = "WHO")]
     pub progress: Option<String>,

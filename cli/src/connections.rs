@@ -17,6 +17,8 @@ use crate::failure::{Failure, print};
 struct Running {
     pid: u32,
     counters: BTreeMap<String, Value>,
+    /// Empty: the program's urnic is older than these figures.
+    engines: Vec<BTreeMap<String, Value>>,
     connections: Vec<BTreeMap<String, Value>>,
 }
 
@@ -52,21 +54,34 @@ fn ask(name: &str) -> Option<Running> {
     if answer.is_empty() {
         return None;
     }
-    let mut told = Running { pid, counters: BTreeMap::new(), connections: Vec::new() };
+    let mut told = Running { pid, counters: BTreeMap::new(), engines: Vec::new(), connections: Vec::new() };
+    read(&answer, &mut told)?;
+    Some(told)
+}
+
+/// Reads the lines of an answer; those of unknown kinds are skipped.
+fn read(answer: &str, told: &mut Running) -> Option<()> {
+    let pairs = |rest: &str| -> BTreeMap<String, Value> {
+        let pairs = rest.split(' ').filter_map(|pair| pair.split_once('='));
+        pairs.map(|(name, v)| (name.to_owned(), value(v))).collect()
+    };
     for line in answer.lines() {
         match line.split_once(' ')? {
             ("counter", rest) => {
                 let (name, number) = rest.split_once(' ')?;
                 told.counters.insert(name.to_owned(), value(number));
             }
-            ("connection", rest) => {
-                let pairs = rest.split(' ').filter_map(|pair| pair.split_once('='));
-                told.connections.push(pairs.map(|(name, v)| (name.to_owned(), value(v))).collect());
+            ("engine", rest) => {
+                let (number, rest) = rest.split_once(' ')?;
+                let mut engine = pairs(rest);
+                engine.insert("number".to_owned(), value(number));
+                told.engines.push(engine);
             }
+            ("connection", rest) => told.connections.push(pairs(rest)),
             _ => {}
         }
     }
-    Some(told)
+    Some(())
 }
 
 /// A number or a truth value, or else a word.
@@ -82,14 +97,34 @@ fn text(running: &[Running]) -> String {
         return "no program of yours has a device open in this network namespace".into();
     }
     let mut text = String::new();
+    let shown = |of: &BTreeMap<String, Value>, name: &str| match of.get(name) {
+        Some(Value::String(s)) => s.clone(),
+        Some(v) => v.to_string(),
+        None => "-".into(),
+    };
     for device in running {
         let _ = writeln!(text, "process {}: {} connections", device.pid, device.connections.len());
+        for e in &device.engines {
+            let word = |name: &str| shown(e, name);
+            let _ = write!(
+                text,
+                "  engine {}, core {}: {} queue pairs, {} connections, {} passes, {} with work",
+                word("number"),
+                e.get("core").map_or("any".into(), Value::to_string),
+                word("queue_pairs"),
+                word("connections"),
+                word("passes"),
+                word("busy_passes"),
+            );
+            for (name, said) in [("handed_over", "handed over"), ("taken_over", "taken over")] {
+                if let Some(count) = e.get(name) {
+                    let _ = write!(text, ", {count} frames {said}");
+                }
+            }
+            text.push('\n');
+        }
         for c in &device.connections {
-            let word = |name: &str| match c.get(name) {
-                Some(Value::String(s)) => s.clone(),
-                Some(v) => v.to_string(),
-                None => "-".into(),
-            };
+            let word = |name: &str| shown(c, name);
             let _ = writeln!(
                 text,
                 "  {} {} {} qp {}: rtt {} us, cwnd {}, in flight {}, retransmits {}, delivered {}, received {}",
@@ -111,3 +146,6 @@ fn text(running: &[Running]) -> String {
     }
     text.trim_end().to_owned()
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fmt::Write;
 
 use serde::Serialize;
-use urnic::{Device, DeviceAttr};
+use urnic::{Device, DeviceAttr, EngineFigures};
 use urnic_config::{Choice, Config, Mac, PortSpec};
 use urnic_dataplane::{Capabilities, ExternalMemory, RxChecksum, TxChecksum, allowed_cores, hugepage_status};
 
@@ -89,6 +89,19 @@ struct DeviceInfo {
     max_inline: u32,
     max_cqe: u32,
     max_mr: u32,
+    engines: Vec<EngineInfo>,
+}
+
+/// How busy an engine of the device is.
+#[derive(Serialize)]
+struct EngineInfo {
+    number: u32,
+    /// The core that its thread is pinned to; null: none.
+    core: Option<usize>,
+    passes: u64,
+    busy_passes: u64,
+    queue_pairs: u32,
+    connections: u32,
 }
 
 pub fn run(args: &InfoArgs) -> Result<(), Failure> {
@@ -264,6 +277,13 @@ impl Offloads {
     }
 }
 
+impl EngineInfo {
+    fn of(engine: &EngineFigures) -> Self {
+        let &EngineFigures { number, core, passes, busy_passes, queue_pairs, connections, .. } = engine;
+        Self { number, core, passes, busy_passes, queue_pairs, connections }
+    }
+}
+
 impl DeviceInfo {
     fn of(device: &DeviceAttr) -> Self {
         let [a, b, c, d, e, f] = device.mac;
@@ -281,6 +301,7 @@ impl DeviceInfo {
             max_inline: device.max_inline,
             max_cqe: device.max_cqe,
             max_mr: device.max_mr,
+            engines: device.per_engine.iter().map(EngineInfo::of).collect(),
         }
     }
 
@@ -299,6 +320,17 @@ impl DeviceInfo {
         line("max_inline", &self.max_inline);
         line("max_cqe", &self.max_cqe);
         line("max_mr", &self.max_mr);
+        line("engines", &self.engines.len());
+        for engine in &self.engines {
+            let core = engine.core.map_or("any core".to_owned(), |core| format!("core {core}"));
+            let EngineInfo { passes, busy_passes, queue_pairs, connections, .. } = engine;
+            line(
+                &format!("engine {}", engine.number),
+                &format!(
+                    "{core}; {passes} passes, {busy_passes} with work; {queue_pairs} queue pairs, {connections} connections"
+                ),
+            );
+        }
         line("state", &self.state);
         line("mac", &self.mac);
         line("ip", &self.ip);

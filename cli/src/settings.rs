@@ -30,6 +30,7 @@ impl Settings {
         Self::new(args.config.as_deref())
             .set("--mtu", "port.mtu", args.mtu.as_deref())
             .set("--cores", "engine.cores", args.cores.as_deref())
+            .set("--engines", "engine.engines", args.engines.as_deref())
             .set("--progress", "engine.progress", args.progress.as_deref())
             .set("--fault", "port.fault", args.fault.as_deref())
             .set("--capture", "port.capture", args.capture.as_deref())

@@ -82,6 +82,8 @@ fn bad_settings() {
         &["option --progress", "inline, dedicated, adaptive"],
     );
     refuses(&mut urnic(&["info", "--cores", "a"]), &["option --cores", "not a whole number"]);
+    refuses(&mut urnic(&["info", "--engines", "65"]), &["option --engines", "from 1 to 64", "\"auto\""]);
+    refuses(urnic(&["info"]).env("URNIC_ENGINES", "0"), &["URNIC_ENGINES: engine.engines", "1 to 64"]);
     refuses(
         &mut urnic(&["info", "--ip", "10.0.0.1/24", "--gateway", "10.1.0.1"]),
         &["option --gateway", "not in the network of 10.0.0.1/24"],
@@ -151,10 +153,30 @@ fn info_of_the_machine() {
     assert_eq!((&info["mtu"], &info["memory_mb"]), (&9000.into(), &256.into()));
     assert!(info["port"] == "kernel" && info["offloads"].is_null(), "{info}");
     assert!(info["device"]["ip"].to_string().contains("127.0.0.1"), "{info}");
+    let engine = &info["device"]["engines"][0];
+    assert!(engine["number"] == 0 && engine["core"].is_null() && engine["passes"].is_u64(), "{info}");
+    assert!(info["device"]["engines"][1].is_null(), "one engine: {info}");
     assert!(info["dpdk"].as_str().is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit())), "{info}");
     let output = run(&["info"]);
     assert!(text(&output.stdout).contains("TCP of the kernel; whoever reaches these addresses may connect"));
     refuses(&mut urnic(&["perf", "server", "--port", "kernel:a/b"]), &["port.port", "neither an address"]);
+}
+
+/// As many engines as are asked for, else one on each core.
+#[test]
+fn info_of_several_engines() {
+    let engines = |args: &[&str]| {
+        let info = json(&run(&[&["info", "--json"], args].concat()));
+        let engines = info["device"]["engines"].as_array().expect("engines").clone();
+        engines.into_iter().map(|engine| engine["core"].as_u64()).collect::<Vec<_>>()
+    };
+    assert_eq!(engines(&["--engines", "3"]), [None; 3]);
+    assert_eq!(engines(&["--engines", "2", "--cores", "0"]), [Some(0), None]);
+    assert_eq!(engines(&["--engines", "auto", "--cores", "0"]), [Some(0)]);
+    let shown = text(&run(&["info", "--engines", "2"]).stdout);
+    assert!(shown.contains("engine 1:") && shown.contains("any core"), "{shown}");
+    let environment = json(&run(&["info", "--json", "--engines", "2"]))["run"]["environment"].clone();
+    assert_eq!(environment["URNIC_ENGINES"], "2");
 }
 
 /// With one, the device, in the same process over a ring.
@@ -284,5 +306,6 @@ fn connections_of_running_programs() {
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     for program in told.as_array().expect("an array") {
         assert!(program["pid"].is_u64() && program["connections"].is_array(), "{program}");
+        assert!(program["engines"].is_array(), "{program}");
     }
 }

@@ -57,6 +57,16 @@ pub struct RecvFault;
 #[error("the STag cannot be invalidated")]
 pub struct CannotInvalidate;
 
+/// What became of an invalidation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalidation {
+    /// Nothing uses the STag any more.
+    Done,
+    /// It must be asked for again later, before anything that follows it in the stream. The last segment of its message is
+    /// then checked and placed once more.
+    Later,
+}
+
 /// What a queue pair offers to inbound segments. Implemented by the engine over registered memory.
 ///
 /// Calls for one segment come in this order: a check that yields a [`Sink::Target`], then `place` for its pieces in
@@ -81,7 +91,7 @@ pub trait Sink {
     fn place(&mut self, target: Self::Target, at: u32, src: &[u8]);
 
     /// Invalidates `stag` for a Send with Invalidate, just before the message is delivered.
-    fn invalidate(&mut self, stag: u32) -> Result<(), CannotInvalidate>;
+    fn invalidate(&mut self, stag: u32) -> Result<Invalidation, CannotInvalidate>;
 
     /// Checks the source of an arriving Read Request of `len` > 0 octets (RDMAP-82). The memory is read later: check
     /// again then.

@@ -230,7 +230,7 @@ impl<C: Chunk> Stream<C> {
         self.rdmap.inbound.waits()
     }
 
-    /// There may be receives: takes up the messages that wait for them, in order. A fault is that of [`Self::receive`].
+    /// There may be receives, or an invalidation is done: takes up the messages that wait, in order. A fault is that of [`Self::receive`].
     pub fn take_up_sends<S: Sink>(&mut self, sink: &mut S) -> Result<(), Box<Fault>> {
         if self.deaf {
             return Ok(());
@@ -267,7 +267,7 @@ impl<C: Chunk> Stream<C> {
             match self.rdmap.spread(&fpdu, sink, self.assembly.budget())? {
                 Handled::Done => self.assembly.clear(),
                 Handled::Terminated => return Ok(self.hear_no_more()),
-                Handled::NoRoom => return Ok(Some(Rest { chunk, taken: 0, wants: Wants::Receive })),
+                Handled::Stopped(wants) => return Ok(Some(Rest { chunk, taken: 0, wants })),
             }
             at = end;
         }
@@ -275,7 +275,7 @@ impl<C: Chunk> Stream<C> {
             match self.rdmap.whole(fpdu, ulpdu_len, sink, self.assembly.budget())? {
                 Handled::Done => at += fpdu.len(),
                 Handled::Terminated => return Ok(self.hear_no_more()),
-                Handled::NoRoom => return Ok(Some(Rest { chunk, taken: at, wants: Wants::Receive })),
+                Handled::Stopped(wants) => return Ok(Some(Rest { chunk, taken: at, wants })),
             }
         }
         Ok(if at < bytes.len() { self.assembly.keep(chunk, at, Markers::NONE) } else { None })
@@ -291,7 +291,7 @@ impl<C: Chunk> Stream<C> {
             match self.rdmap.spread(&fpdu, sink, self.assembly.budget())? {
                 Handled::Done => self.assembly.clear(),
                 Handled::Terminated => return Ok(self.hear_no_more()),
-                Handled::NoRoom => return Ok(Some(Rest { chunk, taken: at, wants: Wants::Receive })),
+                Handled::Stopped(wants) => return Ok(Some(Rest { chunk, taken: at, wants })),
             }
             self.rx_markers = self.rx_markers.after(plain);
             at += n;

@@ -95,7 +95,7 @@ impl Sink for Misled<'_> {
         }
     }
 
-    fn invalidate(&mut self, stag: u32) -> Result<(), CannotInvalidate> {
+    fn invalidate(&mut self, stag: u32) -> Result<Invalidation, CannotInvalidate> {
         self.memory.invalidate(stag)
     }
 

@@ -2,7 +2,6 @@
 //! what happens.
 
 use crate::slab::SlabId;
-use crate::steering::Elsewhere;
 use crate::sum;
 use core::fmt;
 use core::net::SocketAddr;
@@ -246,6 +245,15 @@ impl fmt::Display for CloseReason {
             CloseReason::Aborted => "aborted",
         })
     }
+}
+
+/// The other stacks of the device that a frame concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// One, which owns the connection or answers for the host.
+    Stack(usize),
+    /// All others.
+    Others,
 }
 
 /// Told of what happens to connections, from inside `Stack::receive`, `advance`, `flush` and `abort`. It cannot

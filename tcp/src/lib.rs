@@ -94,7 +94,8 @@ pub mod timer;
 pub use arp::Claim;
 pub use audit::{Fault, Numbers};
 pub use buffers::{
-    BindId, Buffers, CloseReason, ConnId, Emit, Frame, Handler, MAX_PIECES, Payload, Piece, Transmit,
+    BindId, Buffers, CloseReason, ConnId, Elsewhere, Emit, Frame, Handler, MAX_PIECES, Payload, Piece,
+    Transmit,
 };
 pub use config::{Address, ConfigError, Ecn, Keepalive, Patience, Route, StackConfig, TcpConfig};
 pub use congestion::{Congestion, Rate};
@@ -104,5 +105,5 @@ pub use listen::{BindError, Bound, ListenError};
 pub use ports::{LocalPorts, PortError, PortSpace, Scope, SharedPorts};
 pub use seq::Seq;
 pub use stack::{ConnectError, SendError, Stack};
-pub use steering::{Elsewhere, MAX_STACKS, Steering};
+pub use steering::{MAX_STACKS, Steering};
 pub use time::Time;

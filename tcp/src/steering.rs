@@ -4,9 +4,12 @@
 //! does not know and does not own it hands to the owner, and only the owner answers with a RST. Neighbour and router
 //! messages concern all of them, and only the first speaks for the host.
 
+use crate::buffers::Frame;
+use crate::ipv6;
 use crate::sabotage::{Rule, broken};
 use crate::secret::Secret;
-use core::net::{IpAddr, SocketAddr};
+use crate::wire::{self, PROTO_TCP, TYPE_IPV4, TYPE_IPV6, TYPE_TAG};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Stacks of a device, at most.
 pub const MAX_STACKS: usize = 64;
@@ -20,15 +23,6 @@ pub struct Steering {
     k1: u64,
 }
 
-/// The other stacks that a frame concerns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Elsewhere {
-    /// One, which owns the connection or answers for the host.
-    Stack(usize),
-    /// All others.
-    Others,
-}
-
 impl Steering {
     /// The place of a stack that has the device to itself.
     pub const ALONE: Steering = Steering { number: 0, stacks: 1, k0: 0, k1: 0 };
@@ -38,7 +32,7 @@ impl Steering {
         if number >= stacks || stacks > MAX_STACKS {
             return None;
         }
-        let mut secret = Secret::new(secret ^ 0x7374_6565_72);
+        let mut secret = Secret::new(secret ^ 0x0073_7465_6572);
         Some(Steering {
             number: number as u8,
             stacks: stacks as u8,
@@ -76,6 +70,37 @@ impl Steering {
         ((hash * u64::from(self.stacks)) >> 32) as usize
     }
 
+    /// Returns the owner of the connection that a frame belongs to, read from its headers without any check; `None` if it is
+    /// no TCP segment, or a fragment, which any stack may get. A port, or what stands for one, can steer by it.
+    pub fn owner_of(&self, frame: &[u8]) -> Option<usize> {
+        let (kind, at) = match wire::ether_type(frame)? {
+            TYPE_TAG => (wire::tagged(frame)?.1, wire::ETHERNET + wire::TAG),
+            kind => (kind, wire::ETHERNET),
+        };
+        let (src, dst, tcp): (IpAddr, IpAddr, usize) = match kind {
+            TYPE_IPV4 => {
+                let ip: &[u8; wire::IPV4] = frame.get(at..)?.first_chunk()?;
+                if ip[9] != PROTO_TCP || u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0 {
+                    return None;
+                }
+                let address = |n: usize| Some(Ipv4Addr::from(*ip.get(n..)?.first_chunk::<4>()?).into());
+                (address(12)?, address(16)?, at + usize::from(ip[0] & 0x0f) * 4)
+            }
+            TYPE_IPV6 => {
+                let mut ip = ipv6::parse(&Octets(frame), at)?;
+                ipv6::skip_extensions(frame, &mut ip).ok()?;
+                if ip.protocol != PROTO_TCP {
+                    return None;
+                }
+                (ip.src.into(), ip.dst.into(), ip.payload.start)
+            }
+            _ => return None,
+        };
+        let &[s0, s1, d0, d1] = frame.get(tcp..)?.first_chunk()?;
+        let from = SocketAddr::new(src, u16::from_be_bytes([s0, s1]));
+        Some(self.owner(from, SocketAddr::new(dst, u16::from_be_bytes([d0, d1]))))
+    }
+
     /// Returns the owner if it is another stack.
     pub(crate) fn other_owner(&self, local: SocketAddr, remote: SocketAddr) -> Option<usize> {
         Some(self.owner(local, remote)).filter(|owner| *owner != self.number())
@@ -105,6 +130,15 @@ impl Steering {
 impl Default for Steering {
     fn default() -> Self {
         Steering::ALONE
+    }
+}
+
+/// A frame that nobody owns.
+struct Octets<'a>(&'a [u8]);
+
+impl Frame for Octets<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.0
     }
 }
 

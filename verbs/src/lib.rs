@@ -101,6 +101,7 @@ pub use shared::connection::ConnectionAttr;
 pub use shared::convert::{ConvertError, NotConvertible};
 pub use shared::error::{Error, PostError, PostListError, Result};
 pub use shared::events::{AsyncEvent, AsyncSink, FaultCause, QpFault};
+pub use shared::figures::EngineFigures;
 pub use shared::memory::{Access, MwKind};
 pub use shared::qp::{QpConnection, QpState, TerminateInfo};
 pub use shared::quiet::in_forked_child;

@@ -149,6 +149,32 @@ fn a_device_needs_no_settings() {
     assert!(connections[0].tcp.delivered > 1_000_000 && connections[0].peer.port() == listener.port());
 }
 
+#[test]
+fn a_device_tells_what_each_of_its_engines_has() {
+    let mut config = Config::default();
+    config.engine.engines = Some(2);
+    config.engine.cores = vec![0];
+    let device = Device::open(&config).unwrap();
+    let pd = device.alloc_pd();
+    let cqs = [0, 1].map(|vector| {
+        let init = CqInit { depth: 16, channel: None, timestamps: false, vector };
+        device.create_cq_with(&init).unwrap()
+    });
+    let _qps = [&cqs[0], &cqs[1], &cqs[1]].map(|cq| queue_pair(&pd, cq));
+    let told = device.attributes().unwrap();
+    assert_eq!((told.engines, told.per_engine.len()), (2, 2));
+    let of = |number: usize| &told.per_engine[number];
+    assert_eq!([of(0).number, of(1).number], [0, 1]);
+    assert_eq!([of(0).core, of(1).core], [Some(0), None], "one core for two engines");
+    assert_eq!([of(0).queue_pairs, of(1).queue_pairs], [1, 2]);
+    assert!(of(1).passes >= of(1).busy_passes && of(1).passes > 0, "{told:?}");
+    for (name, sum) in &told.counters {
+        let parts = told.per_engine.iter().flat_map(|engine| &engine.counters);
+        let parts: u64 = parts.filter(|(other, _)| other == name).map(|(_, count)| count).sum();
+        assert_eq!(parts, *sum, "{name}");
+    }
+}
+
 /// Linux 6.2 and later tell of the window that the peer was told of.
 fn tells_windows() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();

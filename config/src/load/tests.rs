@@ -67,6 +67,26 @@ fn the_documented_file_is_complete() {
     assert_eq!(documented, KEYS.len());
 }
 
+/// Without a number, or with `auto`, an engine on each core.
+#[test]
+fn engines_are_counted_or_follow_the_cores() {
+    let count = |text: &str| parse(&format!("[engine]\n{text}")).map(|c| c.engine.count());
+    assert_eq!(count(""), Ok(1));
+    assert_eq!(count("cores = [4, 5, 6]"), Ok(3));
+    assert_eq!(count("cores = [4, 5, 6]\nengines = \"auto\""), Ok(3));
+    assert_eq!(count("cores = [4, 5, 6]\nengines = 1"), Ok(1));
+    assert_eq!(count("engines = 64"), Ok(64));
+    for wrong in ["0", "65", "-1", "\"many\"", "[2]"] {
+        let error = count(&format!("engines = {wrong}")).unwrap_err().to_string();
+        assert!(error.contains("engine.engines") && error.contains("from 1 to 64, or \"auto\""), "{error}");
+    }
+    let sources = Sources { env: env(&[("URNIC_ENGINES", "2")]), ..Sources::default() };
+    assert_eq!(Config::load(&sources).unwrap().engine.count(), 2);
+    let options = vec![option("--engines", "engine.engines", "auto")];
+    let sources = Sources { options, ..sources };
+    assert_eq!(Config::load(&sources).unwrap().engine.count(), 1, "the option has the last word");
+}
+
 /// MPA-2, 29: CRCs are on unless somebody says otherwise, and who looks up how is told what then protects the data.
 #[test]
 fn the_documentation_says_what_crcs_are_for() {
@@ -103,6 +123,7 @@ fn every_key_reaches_its_field() {
         gateway = "10.1.1.1"
         [engine]
         cores = [1, 0]
+        engines = 3
         progress = "inline"
         crc_kernel = "sse4.2"
         [tcp]
@@ -137,7 +158,8 @@ fn every_key_reaches_its_field() {
     assert_eq!(c.port.fault.as_deref(), Some("loss=0.01"));
     assert_eq!(c.ip.addresses, ["10.0.0.7/8".parse().unwrap()]);
     assert_eq!(c.ip.gateways, [IpAddr::from([10, 1, 1, 1])]);
-    assert_eq!((c.engine.cores, c.engine.progress), (vec![1, 0], Progress::Inline));
+    assert_eq!((c.engine.count(), c.engine.cores), (3, vec![1, 0]));
+    assert_eq!(c.engine.progress, Progress::Inline);
     assert_eq!(c.engine.crc_kernel, CrcKernel::Sse42);
     assert_eq!((c.tcp.rto_min, c.tcp.recv_window), (Duration::from_millis(5), 100_000));
     assert!(!c.tcp.sack && !c.tcp.timestamps && !c.tcp.window_scale);

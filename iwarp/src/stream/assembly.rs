@@ -45,6 +45,8 @@ pub enum Wants {
     Memory,
     /// A receive, and [`Stream::take_up_sends`](crate::Stream::take_up_sends).
     Receive,
+    /// That an invalidation is done ([`Invalidation::Later`](crate::Invalidation::Later)).
+    Invalidation,
 }
 
 /// A chunk the rest of which the stream cannot take now.

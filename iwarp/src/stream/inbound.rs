@@ -4,6 +4,7 @@
 //! resources (receive request, STag, read queue). Nothing of the user's is taken for a segment that is malformed.
 
 use super::aside::{Aside, Octets, Waiting};
+use super::assembly::Wants;
 use super::outbound::Outbound;
 use super::{AtomicRequest, Pending, ReadRequest};
 use crate::atomic::{AtomicHeader, AtomicResult};
@@ -12,7 +13,9 @@ use crate::header::{
     TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, VERSION, opcode, queue,
 };
 use crate::terminate::TERMINATE_MAX;
-use crate::{AccessFault, AtomicFault, Budget, Cause, Delivery, Fault, Sink, TaggedOp, Terminate};
+use crate::{
+    AccessFault, AtomicFault, Budget, Cause, Delivery, Fault, Invalidation, Sink, TaggedOp, Terminate,
+};
 use std::collections::VecDeque;
 
 /// Octets of a ULPDU that must lie in one piece to be understood.
@@ -138,8 +141,18 @@ pub(super) enum Handled {
     Done,
     /// It was a Terminate: the stream is over.
     Terminated,
-    /// It waits for a receive, and there is no room for it: nothing of it was taken.
-    NoRoom,
+    /// It waits, and its message is not complete: it must come again. If it waits for a receive, there is no room for it.
+    Stopped(Wants),
+}
+
+/// What became of a segment of queue 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    Done,
+    /// It has found no receive.
+    NoReceive,
+    /// The invalidation that its message ends with is not done.
+    Later,
 }
 
 /// When a message of queue 0 arrived.
@@ -216,12 +229,17 @@ impl Inbound {
                 queue::SEND,
                 opcode::SEND | opcode::SEND_INVALIDATE | opcode::SEND_SE | opcode::SEND_SE_INVALIDATE,
             ) => {
-                if self.held || !self.send(s, control, h, sink, octets, Arrival::Now)? {
+                if self.held {
                     return Ok(self.hold(s, control, octets, budget));
+                }
+                match self.send(s, control, h, sink, octets, Arrival::Now)? {
+                    Taken::Done => {}
+                    Taken::NoReceive => return Ok(self.hold(s, control, octets, budget)),
+                    Taken::Later => return Ok(Handled::Stopped(Wants::Invalidation)),
                 }
             }
             (queue::SEND, opcode::IMMEDIATE | opcode::IMMEDIATE_SE) => {
-                if self.held || !self.immediate(s, control, h, sink, Arrival::Now)? {
+                if self.held || self.immediate(s, control, h, sink, Arrival::Now)? != Taken::Done {
                     return Ok(self.hold(s, control, octets, budget));
                 }
             }
@@ -285,7 +303,6 @@ impl Inbound {
         Ok(())
     }
 
-    /// `false`: it has found no receive.
     fn send<S: Sink>(
         &mut self,
         s: &Segment<'_>,
@@ -294,7 +311,7 @@ impl Inbound {
         sink: &mut S,
         octets: &impl Octets,
         arrival: Arrival,
-    ) -> Result<bool, Fault> {
+    ) -> Result<Taken, Fault> {
         in_turn(s, h, self.send_msn)?;
         let message = match self.message {
             Some(message) if message.opcode != control.opcode => return Err(s.opcode(control.opcode)),
@@ -339,10 +356,14 @@ impl Inbound {
         let invalidates = matches!(message.opcode, opcode::SEND_INVALIDATE | opcode::SEND_SE_INVALIDATE);
         let invalidated = invalidates.then_some(message.invalidate);
         if control.last {
-            if let Some(stag) = invalidated
-                && sink.invalidate(stag).is_err()
-            {
-                return Err(s.fault(Terminate::new(0, 1, 0x09), Cause::CannotInvalidate(stag)));
+            if let Some(stag) = invalidated {
+                match sink.invalidate(stag) {
+                    Ok(Invalidation::Done) => {}
+                    Ok(Invalidation::Later) => return Ok(Taken::Later),
+                    Err(_) => {
+                        return Err(s.fault(Terminate::new(0, 1, 0x09), Cause::CannotInvalidate(stag)));
+                    }
+                }
             }
             self.message = None;
             if let Arrival::Now = arrival {
@@ -355,10 +376,10 @@ impl Inbound {
         } else {
             self.message = Some(Message { placed, ..message });
         }
-        Ok(true)
+        Ok(Taken::Done)
     }
 
-    /// Immediate Data takes a receive request, whatever that holds (RDMAPX-21). `false`: it has found none.
+    /// Immediate Data takes a receive request, whatever that holds (RDMAPX-21).
     #[inline(never)]
     fn immediate<S: Sink>(
         &mut self,
@@ -367,7 +388,7 @@ impl Inbound {
         h: Untagged,
         sink: &mut S,
         arrival: Arrival,
-    ) -> Result<bool, Fault> {
+    ) -> Result<Taken, Fault> {
         in_turn(s, h, self.send_msn)?;
         if self.message.is_some() {
             return Err(s.opcode(control.opcode));
@@ -383,15 +404,15 @@ impl Inbound {
             Arrival::Earlier { written } => written,
         };
         sink.deliver(Delivery::Immediate { data, solicited, written });
-        Ok(true)
+        Ok(Taken::Done)
     }
 
-    /// A message has found no receive: `false` if that is no fault.
+    /// A message has found no receive, which may be a fault.
     #[cold]
-    fn no_receive(&self, s: &Segment<'_>) -> Result<bool, Fault> {
+    fn no_receive(&self, s: &Segment<'_>) -> Result<Taken, Fault> {
         match self.unready {
             Unready::Ends => Err(s.untagged(0x02, Cause::NoReceive)),
-            Unready::Waits | Unready::Discarded => Ok(false),
+            Unready::Waits | Unready::Discarded => Ok(Taken::NoReceive),
         }
     }
 
@@ -404,7 +425,7 @@ impl Inbound {
         }
         let aside = self.aside.get_or_insert_with(|| Box::new(Aside::new(budget.clone(), s)));
         if !aside.has_room(s) {
-            return Handled::NoRoom;
+            return Handled::Stopped(Wants::Receive);
         }
         // Which Write it follows is known now.
         let written = if control.last { self.write.followed() } else { 0 };
@@ -442,23 +463,26 @@ impl Inbound {
         self.aside.as_ref().map(|aside| aside.fault())
     }
 
-    /// Takes up what waits, in order, as far as there are receives.
+    /// Takes up what waits, in order, as far as there are receives and invalidations are done.
     pub(super) fn take_up<S: Sink>(&mut self, sink: &mut S) -> Result<(), Fault> {
         let Some(mut aside) = self.aside.take() else { return Ok(()) };
         while let Some(Waiting { ulpdu, written }) = aside.first() {
-            if !self.take_up_segment(ulpdu, written, sink)? {
-                aside.first_is_unready();
-                self.aside = Some(aside);
-                return Ok(());
+            match self.take_up_segment(ulpdu, written, sink)? {
+                Taken::Done => aside.take_first(),
+                waits => {
+                    if waits == Taken::NoReceive {
+                        aside.first_is_unready();
+                    }
+                    self.aside = Some(aside);
+                    return Ok(());
+                }
             }
-            aside.take_first();
         }
         self.held = false;
         Ok(())
     }
 
-    /// `false`: it has found no receive.
-    fn take_up_segment<S: Sink>(&mut self, ulpdu: &[u8], written: u32, sink: &mut S) -> Result<bool, Fault> {
+    fn take_up_segment<S: Sink>(&mut self, ulpdu: &[u8], written: u32, sink: &mut S) -> Result<Taken, Fault> {
         let s = Segment::of(ulpdu);
         // What waits has been looked at so far when it arrived.
         let (Some(&[ddp, rdmap, ..]), Some(header)) = (ulpdu.first_chunk::<2>(), ulpdu.first_chunk()) else {

@@ -1,7 +1,7 @@
 //! What needs a look inside: sequence numbers at their end, memory.
 
 use super::*;
-use crate::{CannotInvalidate, Fpdu, RecvFault, TaggedFault, TaggedOp};
+use crate::{CannotInvalidate, Fpdu, Invalidation, RecvFault, TaggedFault, TaggedOp};
 
 impl Chunk for Vec<u8> {
     fn bytes(&self) -> &[u8] {
@@ -25,8 +25,8 @@ impl Sink for Events {
         Ok(())
     }
     fn place(&mut self, _: (), _: u32, _: &[u8]) {}
-    fn invalidate(&mut self, _: u32) -> Result<(), CannotInvalidate> {
-        Ok(())
+    fn invalidate(&mut self, _: u32) -> Result<Invalidation, CannotInvalidate> {
+        Ok(Invalidation::Done)
     }
     fn read_source(&mut self, _: u32, _: u64, _: u32) -> Result<(), ReadFault> {
         Ok(())

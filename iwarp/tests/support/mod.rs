@@ -237,13 +237,13 @@ impl Sink for Memory {
         octets[from..from + n].copy_from_slice(&src[..n]);
     }
 
-    fn invalidate(&mut self, stag: u32) -> Result<(), CannotInvalidate> {
+    fn invalidate(&mut self, stag: u32) -> Result<Invalidation, CannotInvalidate> {
         let index = self.lookup(stag).map_err(|_| CannotInvalidate)?;
         if self.pinned_stags.contains(&stag) || !self.regions[index].valid || !self.regions[index].ours {
             return Err(CannotInvalidate);
         }
         self.regions[index].valid = false;
-        Ok(())
+        Ok(Invalidation::Done)
     }
 
     fn read_source(&mut self, stag: u32, to: u64, len: u32) -> Result<(), ReadFault> {

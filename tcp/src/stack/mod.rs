@@ -13,7 +13,7 @@ mod receive;
 mod user;
 
 use crate::arp::{Claim, Resolved};
-use crate::buffers::{BindId, Buffers, CloseReason, ConnId, Frame, Handler, Payload, Transmit};
+use crate::buffers::{BindId, Buffers, CloseReason, ConnId, Elsewhere, Frame, Handler, Payload, Transmit};
 use crate::config::{Address, ConfigError, Patience, StackConfig};
 use crate::connection::{Birth, ConnInfo, Connection, Cx, Fate, Flags, PortFrom, State};
 use crate::counters::Counters;
@@ -22,7 +22,6 @@ use crate::listen::{Binding, Embryo};
 use crate::net::Net;
 use crate::ports::{PortError, PortSpace};
 use crate::slab::{Slab, SlabId};
-use crate::steering::Elsewhere;
 use crate::table::{Key, Table};
 use crate::time::Time;
 use crate::timer::TimerWheel;

@@ -65,3 +65,78 @@ fn the_owner_depends_on_the_secret() {
     let owners = |secret| Steering::new(0, 4, secret).unwrap().owner(a, b);
     assert!((1..64).any(|secret| owners(secret) != owners(0)));
 }
+
+/// A segment from port 1000 to port 2000 over IPv4, with options in the header or without.
+fn segment4(words: u8) -> Vec<u8> {
+    let mut frame = vec![0; 12];
+    frame.extend([8, 0, 0x40 | words, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame.resize(14 + usize::from(words) * 4, 1);
+    frame.extend([0x03, 0xe8, 0x07, 0xd0]);
+    frame
+}
+
+/// The same over IPv6, behind a header of destination options.
+fn segment6(options: bool) -> Vec<u8> {
+    let mut frame = vec![0; 12];
+    let (len, first) = if options { (28, 60) } else { (20, 6) };
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, len, first, 64]);
+    frame.extend("fd00::1".parse::<core::net::Ipv6Addr>().unwrap().octets());
+    frame.extend("fd00::2".parse::<core::net::Ipv6Addr>().unwrap().octets());
+    if options {
+        frame.extend([6, 0, 1, 4, 0, 0, 0, 0]);
+    }
+    frame.extend([0x03, 0xe8, 0x07, 0xd0]);
+    frame.resize(frame.len() + 16, 0);
+    frame
+}
+
+#[test]
+fn a_frame_tells_its_owner() {
+    for secret in 0..50 {
+        let steering = Steering::new(3, 8, secret).unwrap();
+        let owner = |a: &str, b: &str| {
+            let end = |ip: &str, port| SocketAddr::new(ip.parse().unwrap(), port);
+            Some(steering.owner(end(a, 1000), end(b, 2000)))
+        };
+        for words in [5, 8, 15] {
+            let frame = segment4(words);
+            assert_eq!(steering.owner_of(&frame), owner("10.0.0.1", "10.0.0.2"));
+            let tagged = [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
+            assert_eq!(steering.owner_of(&tagged), owner("10.0.0.1", "10.0.0.2"));
+        }
+        for options in [false, true] {
+            assert_eq!(steering.owner_of(&segment6(options)), owner("fd00::1", "fd00::2"));
+        }
+    }
+}
+
+#[test]
+fn what_is_no_whole_segment_has_no_owner() {
+    let steering = Steering::new(0, 4, 1).unwrap();
+    let (whole4, whole6) = (segment4(5), segment6(false));
+    for len in 0..whole4.len() {
+        assert_eq!(steering.owner_of(&whole4[..len]), None);
+    }
+    for len in 0..whole6.len() {
+        assert_eq!(steering.owner_of(&whole6[..len]), None);
+    }
+    let mut fragment = segment4(5);
+    fragment[20] = 0x20;
+    assert_eq!(steering.owner_of(&fragment), None);
+    let mut icmp = segment4(5);
+    icmp[23] = 1;
+    assert_eq!(steering.owner_of(&icmp), None);
+}
+
+proptest! {
+    #[test]
+    fn any_octets_may_come(octets: Vec<u8>, v6: bool) {
+        let mut frame = if v6 { segment6(true) } else { segment4(5) };
+        let steering = Steering::new(0, 4, 1).unwrap();
+        for (at, octet) in octets.into_iter().enumerate() {
+            let place = (at * 7 + 12) % frame.len();
+            frame[place] ^= octet;
+            let _ = steering.owner_of(&frame);
+        }
+    }
+}

@@ -192,9 +192,7 @@ impl EventChannel {
             neighbours.warn(way.to.ip());
         }
         let (qpn, events) = (qp.qpn(), self.queue.clone());
-        if let Some(from) = way.from.filter(|_| self.device.shards.count() > 1) {
-            self.device.go_home(&qp.shared, from, way.to)?;
-        }
+        self.device.go_to_home_of(&qp.shared, &way)?;
         self.device.control_qp(&qp.shared, |engine| engine.connect(qpn, way, param, events))?;
         Ok(Connection::of(qp))
     }

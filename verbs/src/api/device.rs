@@ -1,6 +1,7 @@
 //! The device.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,7 +32,8 @@ use crate::shared::doorbell::Doorbells;
 use crate::shared::engines::{Commons, EngineNumber};
 use crate::shared::error::{Error, Result};
 use crate::shared::events::{AsyncQueue, AsyncSink};
-use crate::shared::memory::{Allocate, PageAllocator, Regions};
+use crate::shared::figures::EngineFigures;
+use crate::shared::memory::{Allocate, MrTable, PageAllocator, Regions};
 use crate::shared::numbers::{
     MAX_CQE, MAX_CQS, MAX_INLINE, MAX_QPS, MAX_SGE, MAX_SRQS, MAX_WR, Number, Numbers,
 };
@@ -44,6 +46,8 @@ pub(crate) struct DeviceShared {
     /// Reservations and listeners are made in the same order at all engines, so that they have the same names there.
     pub(crate) reservations: Reservations,
     pub(crate) commons: Arc<Commons>,
+    /// Memory regions and windows.
+    pub(crate) table: Arc<MrTable>,
     pub(crate) events: Arc<AsyncQueue>,
     clock: DeviceClock,
     pub(crate) memory: Arc<dyn Allocate>,
@@ -157,6 +161,33 @@ pub struct DeviceAttr {
     pub engines: u32,
     /// Counters by name, of all engines together.
     pub counters: Vec<(&'static str, u64)>,
+    /// How busy each engine is, in the order of their numbers.
+    pub per_engine: Vec<EngineFigures>,
+}
+
+/// What was taken back from the engines' table goes on being used by passes that are under way.
+impl DeviceShared {
+    /// Waits for the end of the passes that are under way.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`]: one of them does not end before the caller returns; [`Error::Forked`].
+    pub(crate) fn await_passes(&self) -> Result<()> {
+        self.shards.iter().try_for_each(|shard| shard.await_pass())
+    }
+
+    /// The same, and from then on nothing that any engine has lent reads memory within `range` (addresses), which has been
+    /// taken from the table. One engine after the other: no two are held at once.
+    ///
+    /// # Errors
+    /// As those of [`Self::await_passes`].
+    pub(crate) fn take_back(&self, range: &Range<usize>) -> Result<()> {
+        self.shards.iter().try_for_each(|shard| {
+            shard.control(|engine| {
+                engine.take_back(range);
+                Ok(())
+            })
+        })
+    }
 }
 
 /// An RNIC. Clones are handles to the same device; it lives as long as anything made from it, and ends
@@ -275,6 +306,7 @@ impl Device {
             reservations: Reservations::default(),
             events: ties.commons.events.clone(),
             commons: ties.commons,
+            table: ties.table,
             clock: ties.clock,
             memory,
             qpns: Numbers::new(MAX_QPS),
@@ -292,7 +324,7 @@ impl Device {
     /// [`Error::Forked`].
     pub fn attributes(&self) -> Result<DeviceAttr> {
         let engine = self.shared.shards.first().control(|engine| Ok(engine.attributes()))?;
-        let counters = self.shared.shards.counters()?;
+        let per_engine = self.shared.shards.figures()?;
         let main = engine.addresses.first().copied();
         Ok(DeviceAttr {
             mac: engine.mac,
@@ -321,7 +353,8 @@ impl Device {
             max_mw: crate::shared::memory::MAX_REGIONS as u32,
             extensions: true,
             engines: self.shared.shards.count() as u32,
-            counters,
+            counters: EngineFigures::sum(&per_engine),
+            per_engine,
         })
     }
 

@@ -66,7 +66,7 @@ pub(crate) struct FakeEngine {
     knobs: Arc<Knobs>,
     doorbells: Arc<Doorbells>,
     commons: Arc<Commons>,
-    table: MrTable,
+    table: Arc<MrTable>,
     qps: HashMap<u32, FakeQp>,
     ready: VecDeque<u32>,
     listeners: HashMap<BindId, Arc<EventQueue>>,
@@ -90,11 +90,12 @@ pub(crate) fn device(progress: Progress) -> (Device, Arc<Knobs>) {
 
 impl FakeEngine {
     pub(crate) fn new(knobs: Arc<Knobs>, doorbells: Arc<Doorbells>) -> Self {
+        let commons = Commons::new().unwrap();
         Self {
             knobs,
             doorbells,
-            commons: Commons::new().unwrap(),
-            table: MrTable::new(7),
+            table: commons.table(7),
+            commons,
             qps: HashMap::new(),
             ready: VecDeque::new(),
             listeners: HashMap::new(),
@@ -206,11 +207,7 @@ impl EngineOps for FakeEngine {
     fn ties(&self) -> Ties {
         let knobs = self.knobs.clone();
         let clock = Arc::new(move || knobs.passes.load(Ordering::SeqCst));
-        Ties { commons: self.commons.clone(), clock }
-    }
-
-    fn table(&mut self) -> &mut MrTable {
-        &mut self.table
+        Ties { commons: self.commons.clone(), table: self.table.clone(), clock }
     }
 
     fn after(&mut self, _time: Duration, deed: Deed) {

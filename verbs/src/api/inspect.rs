@@ -2,9 +2,11 @@
 //!
 //! Each device has a Unix socket with the abstract name `urnic/PID/N`, which leaves no file behind and is seen in its
 //! network namespace. Behind it, each after a `/`, come the addresses of a port as it was configured, for those who look
-//! whose an address is (`neighbours`). Who connects as the same user, or as root, gets lines of text, and the socket is closed: `counter
-//! NAME VALUE` for each of [`DeviceAttr::counters`](crate::DeviceAttr::counters), then `connection NAME=VALUE ...` for each
-//! connection. The thread that answers sleeps otherwise, and asks the engine as any other verb does.
+//! whose an address is (`neighbours`). A process of the same user, or of root, that connects gets lines of text, and the
+//! socket is closed: `counter NAME VALUE` for each of [`DeviceAttr::counters`](crate::DeviceAttr::counters), then `engine
+//! NUMBER NAME=VALUE ...` for each of [`DeviceAttr::per_engine`](crate::DeviceAttr::per_engine), then `connection
+//! NAME=VALUE ...` for each connection. The thread that answers sleeps otherwise, and asks the engines as any other verb
+//! does.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -21,6 +23,7 @@ use urnic_config::Cidr;
 
 use crate::drive::shard::{Shards, WeakShards, with_signals_blocked};
 use crate::shared::connection::ConnectionAttr;
+use crate::shared::figures::EngineFigures;
 use crate::shared::quiet::forked;
 
 #[cfg(test)]
@@ -92,10 +95,10 @@ fn serve(listener: &UnixListener, stopping: &AtomicBool, shards: &WeakShards) {
         if !may_ask(&stream) || stream.set_write_timeout(Some(PATIENCE)).is_err() {
             continue;
         }
-        let told = shards.counters().and_then(|counters| Ok((counters, shards.connections()?)));
+        let told = shards.figures().and_then(|engines| Ok((engines, shards.connections()?)));
         drop(shards);
-        if let Ok((counters, connections)) = told {
-            let _ = stream.write_all(text(&counters, &connections).as_bytes());
+        if let Ok((engines, connections)) = told {
+            let _ = stream.write_all(text(&engines, &connections).as_bytes());
         }
     }
 }
@@ -106,10 +109,25 @@ fn may_ask(stream: &UnixStream) -> bool {
     getsockopt(stream, PeerCredentials).is_ok_and(|c| c.uid() == own || c.uid() == 0)
 }
 
-fn text(counters: &[(&'static str, u64)], connections: &[ConnectionAttr]) -> String {
+/// Counters that are shown for each engine, too: what the engines of a device hand to each other.
+const OF_ENGINES: [&str; 2] = ["handed_over", "taken_over"];
+
+fn text(engines: &[EngineFigures], connections: &[ConnectionAttr]) -> String {
     let mut text = String::new();
-    for (name, value) in counters {
+    for (name, value) in EngineFigures::sum(engines) {
         let _ = writeln!(text, "counter {name} {value}");
+    }
+    for e in engines {
+        let _ = write!(text, "engine {}", e.number);
+        if let Some(core) = e.core {
+            let _ = write!(text, " core={core}");
+        }
+        let _ = write!(text, " passes={} busy_passes={}", e.passes, e.busy_passes);
+        let _ = write!(text, " queue_pairs={} connections={}", e.queue_pairs, e.connections);
+        for (name, value) in e.counters.iter().filter(|(name, _)| OF_ENGINES.contains(name)) {
+            let _ = write!(text, " {name}={value}");
+        }
+        text.push('\n');
     }
     for c in connections {
         let t = &c.tcp;

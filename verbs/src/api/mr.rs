@@ -100,7 +100,7 @@ impl Mr {
         let len = len as u64;
         let ours = block.is_some() || pd.shared.device.memory.holds(base, len as usize);
         let entry = MrEntry { base, len, pd: pd.shared.scope, access, virt, ours };
-        let stag = pd.shared.device.shards.first().arrange(|engine| engine.table().insert(entry))?;
+        let stag = pd.shared.device.table.insert(entry)?;
         pd.shared.regions.insert(stag, base, len, virt);
         Ok(Self { base, len, virt, access, stag, pd: pd.clone(), block })
     }
@@ -117,7 +117,7 @@ impl Mr {
     }
 
     fn refuse_if_bound(&self) -> Result<()> {
-        match self.pd.shared.device.shards.first().arrange(|engine| engine.table().windows(self.stag))? {
+        match self.pd.shared.device.table.windows(self.stag)? {
             0 => Ok(()),
             windows => Err(Error::WindowsBound(windows)),
         }
@@ -130,10 +130,9 @@ impl Mr {
     /// # Errors
     /// [`Error::WindowsBound`].
     pub fn revoke(&self) -> Result<()> {
-        self.pd.shared.device.shards.first().control(|engine| {
-            engine.take_back(&self.range());
-            engine.table().revoke(self.stag)
-        })
+        let device = &self.pd.shared.device;
+        device.table.revoke(self.stag)?;
+        device.take_back(&self.range())
     }
 
     /// From now on only `qp` can use the region: neither the peers of other queue pairs of the domain, nor requests posted
@@ -147,7 +146,9 @@ impl Mr {
             return Err(Error::Invalid("the queue pair is of another protection domain"));
         }
         let scope = qp.shared.scopes.qp;
-        self.pd.shared.device.shards.first().arrange(|engine| engine.table().restrict(self.stag, scope))
+        let device = &self.pd.shared.device;
+        device.table.restrict(self.stag, scope)?;
+        device.await_passes()
     }
 
     /// Registers anew, with other rights, in another protection domain or with other memory; the region is as just
@@ -174,25 +175,24 @@ impl Mr {
         let ours =
             change.memory.is_none() && self.block.is_some() || pd.shared.device.memory.holds(base, len);
         let entry = MrEntry { base, len: len as u64, pd: pd.shared.scope, access, virt, ours };
-        let stag = self.pd.shared.device.shards.first().control(|engine| {
-            let table = engine.table();
-            match table.windows(self.stag)? {
-                0 => {}
-                windows => return Err(Error::WindowsBound(windows)),
-            }
-            let stag = table.insert(entry)?;
-            table.remove(self.stag)?;
-            engine.take_back(&self.range());
-            Ok(stag)
-        })?;
+        let device = &pd.shared.device;
+        let stag = device.table.replace(self.stag, entry)?;
         self.pd.shared.regions.remove(self.stag);
         pd.shared.regions.insert(stag, base, len as u64, virt);
+        let taken_back = device.take_back(&self.range());
+        if taken_back.is_ok() {
+            let _ = device.table.release(self.stag);
+        }
         if change.memory.is_some() {
-            self.block = None;
+            let block = self.block.take();
+            if taken_back.is_err() {
+                // A pass that goes on after this signal handler still uses it.
+                std::mem::forget(block);
+            }
         }
         (self.base, self.len, self.virt) = (base, len as u64, virt);
         (self.access, self.stag, self.pd) = (access, stag, pd);
-        Ok(())
+        taken_back
     }
 
     /// What names the first byte in scatter-gather elements, and as tagged offset for the peer: its address, unless the
@@ -325,14 +325,13 @@ impl Sge {
 impl Drop for Mr {
     fn drop(&mut self) {
         self.pd.shared.regions.remove(self.stag);
-        // Between passes: when this returns, nothing of the engine uses the memory.
-        let removed = self.pd.shared.device.shards.first().control(|engine| {
-            engine.take_back(&self.range());
-            engine.table().remove(self.stag)
-        });
-        if matches!(removed, Err(Error::Interrupted)) {
+        let device = &self.pd.shared.device;
+        // The wait for each engine's lock is the grace period: when this returns, nothing of the engines uses the memory.
+        let withdrawn = device.table.withdraw(self.stag).and_then(|()| device.take_back(&self.range()));
+        match withdrawn.and_then(|()| device.table.release(self.stag)) {
             // A pass that goes on after this signal handler still uses it.
-            std::mem::forget(self.block.take());
+            Err(Error::Interrupted) => std::mem::forget(self.block.take()),
+            Ok(()) | Err(_) => {}
         }
     }
 }

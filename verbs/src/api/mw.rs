@@ -77,8 +77,7 @@ pub struct MwBind<'a> {
 impl Mw {
     pub(crate) fn allocate(pd: &Pd, kind: MwKind) -> Result<Self> {
         let scope = pd.shared.scope;
-        let stag =
-            pd.shared.device.shards.first().arrange(|engine| engine.table().insert_window(kind, scope))?;
+        let stag = pd.shared.device.table.insert_window(kind, scope)?;
         Ok(Self { stag, key: AtomicU8::new(stag as u8), kind, pd: pd.clone() })
     }
 
@@ -125,7 +124,10 @@ impl Mw {
 
 impl Drop for Mw {
     fn drop(&mut self) {
-        let _ = self.pd.shared.device.shards.first().arrange(|engine| engine.table().remove(self.stag));
+        let device = &self.pd.shared.device;
+        let withdrawn = device.table.withdraw(self.stag).and_then(|()| device.await_passes());
+        // What passes still use is not used again.
+        let _ = withdrawn.and_then(|()| device.table.release(self.stag));
     }
 }
 

@@ -2,16 +2,13 @@
 //!
 //! A queue pair begins with the home engine of its send completion queue. A connection that comes in may be another engine's:
 //! then either goes to the other when the program accepts, the connection if its transport can part with it, else the queue
-//! pair. No two engines are held at once.
+//! pair. A connection from a reserved address may have to be opened by another engine: the queue pair goes there. No two engines are held at once.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use urnic_tcp::BindId;
-
 use super::device::DeviceShared;
-use crate::drive::shard::{EngineOps, Parcel};
+use crate::drive::shard::{EngineOps, Parcel, Way};
 use crate::shared::cm::{ConnParam, RequestId};
 use crate::shared::engines::EngineNumber;
 use crate::shared::error::{Error, Result};
@@ -97,16 +94,14 @@ impl DeviceShared {
         })
     }
 
-    /// Moves an idle queue pair to the engine that must open its connection, if it matters which: from a reserved address
-    /// connections to a peer belong to a certain one where several share a port.
+    /// Moves a queue pair to the engine that must open a connection of this way, if not any can.
     ///
     /// # Errors
     /// As those of [`move_qp`](Self::move_qp).
-    pub(crate) fn go_home(&self, qp: &QpShared, from: BindId, to: SocketAddr) -> Result<()> {
-        match self.shards.first().arrange(|engine| Ok(engine.home_of(from, to)))? {
-            Some(home) => self.move_qp(qp, home),
-            None => Ok(()),
-        }
+    pub(crate) fn go_to_home_of(&self, qp: &QpShared, way: &Way) -> Result<()> {
+        let Some(from) = way.from.filter(|_| self.shards.count() > 1) else { return Ok(()) };
+        let home = self.shards.first().arrange(|engine| Ok(engine.home_of(from, way.to)))?;
+        home.map_or(Ok(()), |home| self.move_qp(qp, home))
     }
 
     /// Takes an idle queue pair out of the engine `from`.

@@ -190,7 +190,7 @@ impl Qp {
 
     #[cold]
     fn post_after_pass(&self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
-        self.shard().await_pass();
+        let _ = self.shard().await_pass();
         self.shared.send.poster().push(wr, payload)
     }
 
@@ -205,7 +205,7 @@ impl Qp {
         let refused = wrs.iter().enumerate().find_map(|(posted, wr)| {
             let mut answer = poster.push(wr, payload);
             if answer == Err(PostError::QueueFull) && !std::mem::replace(&mut waited, true) {
-                self.shard().await_pass(); // see `post`
+                let _ = self.shard().await_pass(); // see `post`
                 answer = poster.push(wr, payload);
             }
             answer.err().map(|error| PostListError { posted, error })

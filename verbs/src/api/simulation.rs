@@ -18,13 +18,15 @@ use crate::drive::clock::Clock;
 pub use crate::drive::engine::MpaConfig;
 use crate::drive::engine::{Berth, Engine};
 use crate::drive::open::choose_kernel;
-use crate::drive::port::sim::{SimPort, SimWire};
+use crate::drive::port::sim::{SimPort, SimWire, Steer};
 use crate::drive::shard::{EngineAttr, Undriven};
 use crate::drive::transport::over_port::OverPort;
 use crate::shared::doorbell::Doorbells;
-use crate::shared::error::Result;
+use crate::shared::engines::{Commons, EngineNumber};
+use crate::shared::error::{Error, Result};
 use crate::shared::memory::PageAllocator;
 use crate::shared::numbers::MAX_QPS;
+use fastrand::Rng;
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -80,6 +82,19 @@ pub struct Options {
     pub exceptions: Vec<(usize, MpaChange)>,
     /// Which CRC implementation this process uses from now on.
     pub crc_kernel: CrcKernel,
+    /// Engines of each device; of those beyond the list as many as of the last one, or one.
+    pub engines: Vec<usize>,
+    /// Which engine of a device a frame reaches.
+    pub steering: Steering,
+}
+
+/// How the network chooses an engine of a device for a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steering {
+    /// The one whose connection it belongs to, as with a network card that knows the device's hash.
+    ToOwner,
+    /// Any, as the seed wants.
+    Random,
 }
 
 impl Default for Options {
@@ -103,6 +118,8 @@ impl Default for Options {
             rtr: RtrChoice::Off,
             exceptions: Vec::new(),
             crc_kernel: CrcKernel::Auto,
+            engines: Vec::new(),
+            steering: Steering::ToOwner,
         }
     }
 }
@@ -350,28 +367,41 @@ impl Node {
             ord: mpa.ord,
             counters: Vec::new(),
         };
-        let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
-        let (port, wire) = port(options);
-        let transport = OverPort::new(port, stack, clock.now())?;
-        let berth = Berth::alone(doorbells.clone())?;
-        let engine = Engine::new(transport, clock, seed, mpa, berth, attributes);
-        let memory = Arc::new(PageAllocator);
-        let engine = Undriven { engine: Box::new(engine), doorbells };
-        let device = Device::from_engines(engine, [], memory, progress, &[])?;
+        let (queues, wire) = queues(options, index, seed);
+        let commons = Commons::new()?;
+        let mut engines = Vec::new();
+        for transport in OverPort::of_device(queues, &stack, &commons, clock.now())? {
+            let number = EngineNumber::new(engines.len()).ok_or(Error::Invalid("so many engines"))?;
+            let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
+            let berth = Berth { number, commons: commons.clone(), doorbells: doorbells.clone() };
+            let engine = Engine::new(transport, clock.clone(), seed, mpa.clone(), berth, attributes.clone());
+            engines.push(Undriven { engine: Box::new(engine), doorbells });
+        }
+        let mut engines = engines.into_iter();
+        let first = engines.next().ok_or(Error::Invalid("a device without engines"))?;
+        let device = Device::from_engines(first, engines, Arc::new(PageAllocator), progress, &[])?;
         Ok(Node { device, wire: Some(wire) })
     }
 }
 
-/// A device's port on a simulated network.
-fn port(options: &Options) -> (SimPort, SimWire) {
-    let (mut port, wire) = SimPort::new(options.mtu);
-    port.set_gso_max(options.gso_max);
-    port.set_lends_from(options.lends_from);
-    if options.lends_own_only {
-        port.set_lends_own_only();
+/// The queues of a device's port on a simulated network, one for each engine.
+fn queues(options: &Options, index: usize, seed: u64) -> (Vec<SimPort>, SimWire) {
+    let engines = options.engines.get(index).or(options.engines.last()).copied().unwrap_or(1);
+    let rng = Rng::with_seed(seed);
+    let steer = match urnic_tcp::Steering::new(0, engines, seed) {
+        Some(steering) if options.steering == Steering::ToOwner => Steer::ByOwner(steering, rng),
+        _ => Steer::Random(rng),
+    };
+    let (mut queues, wire) = SimPort::several(options.mtu, engines, steer);
+    for port in &mut queues {
+        port.set_gso_max(options.gso_max);
+        port.set_lends_from(options.lends_from);
+        if options.lends_own_only {
+            port.set_lends_own_only();
+        }
+        port.set_send_buffers(options.send_buffers);
     }
-    port.set_send_buffers(options.send_buffers);
-    (port, wire)
+    (queues, wire)
 }
 
 /// A device in real time, which can reach itself only.

@@ -122,6 +122,8 @@ impl CqShared {
         }
     }
 
+    /// Only the layout of the code makes it cold: what surrounds it is to be fast where a device has one engine.
+    #[cold]
     #[inline(never)]
     fn other_lane(&self, engine: EngineNumber) -> &Lane {
         self.lane_of(engine).unwrap_or_else(|| self.add_lane(engine))

@@ -7,6 +7,9 @@ use urnic_config::MAX_ENGINES;
 
 use super::error::Result;
 use super::events::AsyncQueue;
+use super::memory::MrTable;
+
+use super::grace::{Fellow, Fellows};
 
 // An owner has a bit that is no engine's.
 const _: () = assert!(MAX_ENGINES <= 128);
@@ -87,35 +90,13 @@ impl Owner {
     }
 }
 
-/// Names one pass of an engine. It wraps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PassNumber(pub(crate) u32);
-
-/// An engine as the other engines of its device see it. Nothing here waits.
-pub(crate) trait Fellow: Send + Sync {
-    /// Enters the doorbell of a queue pair that belongs to that engine, and wakes whoever drives it.
-    fn ring(&self, qpn: u32);
-
-    /// Tells that engine that a shared queue has receives for which messages wait there, and wakes its driver.
-    fn ring_receives(&self);
-
-    /// Wakes whoever drives that engine, if it sleeps: something has been put where the engine's next pass finds it.
-    fn wake(&self);
-
-    /// Returns the pass (or verb) that holds the engine at this moment; `None` if nobody does. Whatever the caller stored
-    /// before is seen by all passes that begin after this.
-    fn pass_under_way(&self) -> Option<PassNumber>;
-
-    /// Returns whether a pass that was under way has ended. What it did is seen by the caller then.
-    fn has_ended(&self, pass: PassNumber) -> bool;
-}
-
 /// What the engines of a device have in common.
 pub(crate) struct Commons {
     /// Where asynchronous events go.
     pub(crate) events: Arc<AsyncQueue>,
-    /// Engines, by number.
-    fellows: OnceLock<Box<[Weak<dyn Fellow>]>>,
+    /// Memory regions and windows. There once the first engine is.
+    table: OnceLock<Arc<MrTable>>,
+    fellows: Arc<Fellows>,
 }
 
 impl Commons {
@@ -124,21 +105,31 @@ impl Commons {
     /// # Errors
     /// [`Error::NoDescriptor`](super::error::Error::NoDescriptor).
     pub(crate) fn new() -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { events: AsyncQueue::new()?, fellows: OnceLock::new() }))
+        Ok(Arc::new(Self {
+            events: AsyncQueue::new()?,
+            table: OnceLock::new(),
+            fellows: Arc::new(Fellows::default()),
+        }))
+    }
+
+    /// Returns the table of STags, which the first caller makes: they follow from its `seed`, which must be secret outside of
+    /// tests.
+    pub(crate) fn table(&self, seed: u64) -> Arc<MrTable> {
+        self.table.get_or_init(|| Arc::new(MrTable::new(seed, self.fellows.clone()))).clone()
     }
 
     /// Tells the engines of each other, once, in the order of their numbers.
     pub(crate) fn introduce(&self, fellows: impl IntoIterator<Item = Weak<dyn Fellow>>) {
-        let _ = self.fellows.set(fellows.into_iter().collect());
+        self.fellows.introduce(fellows);
     }
 
     /// Returns an engine; `None` if it is gone, or not there yet.
     pub(crate) fn fellow(&self, engine: EngineNumber) -> Option<Arc<dyn Fellow>> {
-        self.fellows.get()?.get(engine.index())?.upgrade()
+        self.fellows.get(engine.index())
     }
 
     /// Returns the number of engines; 1 until they have been introduced.
     pub(crate) fn engines(&self) -> usize {
-        self.fellows.get().map_or(1, |fellows| fellows.len())
+        self.fellows.count()
     }
 }

@@ -14,6 +14,8 @@ pub(crate) mod engines;
 pub(crate) mod error;
 pub(crate) mod eventfd;
 pub(crate) mod events;
+pub(crate) mod figures;
+pub(crate) mod grace;
 pub(crate) mod memory;
 pub(crate) mod numbers;
 pub(crate) mod qp;

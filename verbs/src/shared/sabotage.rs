@@ -11,6 +11,10 @@ pub enum Rule {
     LentUntilAcked,
     /// A doorbell brings the engine to look at the queue.
     Doorbell,
+    /// An STag's slot is written anew only when no pass uses what it said.
+    RewriteAfterGrace,
+    /// An invalidation completes only when no pass uses the STag.
+    CompleteAfterGrace,
 }
 
 #[cfg(feature = "sabotage")]

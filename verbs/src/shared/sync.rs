@@ -1,7 +1,10 @@
 //! Small synchronization tools.
 
+mod leaf;
+
 use std::ops::{Deref, DerefMut};
 
+pub(crate) use leaf::{LeafLock, this_thread};
 pub(crate) use primitives::{Cell, atomic, hint, thread};
 
 use atomic::{AtomicBool, Ordering};

@@ -47,23 +47,42 @@ impl Waiting {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for `source` in each of two rooms: a listener's and the device's. `None` if one has none for it. Only
-    /// the engine takes.
+    /// Takes a place for `source` in each of two rooms: a listener's and the device's. `None` if one has none for it. Any
+    /// engine may take at any time.
     pub(crate) fn take(rooms: [&Arc<Self>; 2], source: Source) -> Option<Place> {
-        let full = |room: &Arc<Self>| {
-            let taken = room.taken();
-            let own = taken.by_source.get(&source).copied().unwrap_or(0);
-            own >= room.share.min(room.limit - taken.all)
-        };
-        if rooms.into_iter().any(full) {
+        let [first, second] = rooms;
+        if !first.enter(source) {
             return None;
         }
-        for room in rooms {
-            let mut taken = room.taken();
-            taken.all += 1;
-            *taken.by_source.entry(source).or_default() += 1;
+        if !second.enter(source) {
+            first.leave(source);
+            return None;
         }
         Some(Place { rooms: rooms.map(Arc::clone), source })
+    }
+
+    /// Takes a place for `source`; false if there is none for it.
+    fn enter(&self, source: Source) -> bool {
+        let mut taken = self.taken();
+        let own = taken.by_source.get(&source).copied().unwrap_or(0);
+        let free = own < self.share.min(self.limit.saturating_sub(taken.all));
+        if free {
+            taken.all += 1;
+            taken.by_source.insert(source, own + 1);
+        }
+        free
+    }
+
+    /// Gives a place of `source` back.
+    fn leave(&self, source: Source) {
+        let mut taken = self.taken();
+        taken.all -= 1;
+        if let Some(own) = taken.by_source.get_mut(&source) {
+            *own -= 1;
+            if *own == 0 {
+                taken.by_source.remove(&source);
+            }
+        }
     }
 }
 
@@ -76,16 +95,7 @@ pub(crate) struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        for room in &self.rooms {
-            let mut taken = room.taken();
-            taken.all -= 1;
-            if let Some(own) = taken.by_source.get_mut(&self.source) {
-                *own -= 1;
-                if *own == 0 {
-                    taken.by_source.remove(&self.source);
-                }
-            }
-        }
+        self.rooms.iter().for_each(|room| room.leave(self.source));
     }
 }
 
@@ -123,5 +133,20 @@ mod tests {
         let places: Vec<_> = (0..9).filter_map(|n| Waiting::take([&listener, &device], source(n))).collect();
         assert_eq!(places.len(), 3);
         assert_eq!(listener.taken().all, 3);
+    }
+
+    #[test]
+    fn engines_that_take_at_once_do_not_take_too_many() {
+        let (listener, device) = (Waiting::of_listener(100), Waiting::of_device(30));
+        let places: Vec<_> = std::thread::scope(|scope| {
+            let take = |n| Waiting::take([&listener, &device], source(n));
+            let engines: Vec<_> = (0..3)
+                .map(|e| scope.spawn(move || (0..50).filter_map(|i| take(3 * i + e)).collect::<Vec<_>>()))
+                .collect();
+            engines.into_iter().flat_map(|engine| engine.join().unwrap()).collect()
+        });
+        assert_eq!((places.len(), device.taken().all), (30, 30));
+        drop(places);
+        assert!(listener.taken().by_source.is_empty() && device.taken().by_source.is_empty());
     }
 }

@@ -1,5 +1,6 @@
 //! Contexts: the handle by which a program uses the device. Several of one process share the device.
 
+use std::ffi::c_int;
 use std::mem::{ManuallyDrop, offset_of};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};

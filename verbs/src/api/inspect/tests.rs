@@ -14,7 +14,11 @@ fn a_device_answers() {
     for _ in 0..3 {
         let mut text = String::new();
         UnixStream::connect_addr(&name).expect("connect").read_to_string(&mut text).expect("read");
-        assert!(text.lines().all(|l| l.starts_with("counter ") || l.starts_with("connection ")), "{text}");
+        let known = ["counter ", "engine ", "connection "];
+        assert!(text.lines().all(|l| known.iter().any(|word| l.starts_with(word))), "{text}");
+        let engine = text.lines().find(|l| l.starts_with("engine ")).expect("an engine");
+        assert!(engine.starts_with("engine 0 passes="), "no thread, no core: {engine}");
+        assert!(engine.contains(" busy_passes=") && engine.contains(" queue_pairs="), "{engine}");
     }
     drop(inspector);
     assert!(UnixStream::connect_addr(&name).is_err());

@@ -20,7 +20,7 @@ pub(super) fn word(table: &MrTable, qp: &QpShared, stag: u32, to: u64) -> Result
 /// Performs `request`; gives what was there before.
 pub(super) fn perform(table: &MrTable, qp: &QpShared, request: &AtomicRequest) -> Result<u64, AtomicFault> {
     let word = word(table, qp, request.stag, request.to)?;
-    // SAFETY: just resolved and aligned; regions leave the table only under the engine lock, which we hold.
+    // SAFETY: just resolved and aligned; the memory stays registered until this pass has ended.
     let word = unsafe { AtomicU64::from_ptr(word) };
     let updated = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| request.op.apply(old));
     Ok(updated.unwrap_or_else(|old| old))

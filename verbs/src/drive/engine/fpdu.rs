@@ -78,7 +78,7 @@ impl Composer<'_> {
                 if len > 0 {
                     let to = request.src_to.wrapping_add(u64::from(fpdu.payload.start));
                     let span = table.resolve(request.src_stag, qp.scopes, Access::REMOTE_READ, to, len)?;
-                    // SAFETY: just resolved; regions leave the table only under the engine lock, which we hold.
+                    // SAFETY: just resolved; the memory stays registered until this pass has ended.
                     unsafe { writer.memory(span.ptr, len as usize) };
                 }
             }
@@ -138,7 +138,7 @@ impl Composer<'_> {
             draft.truncate(before);
             return None;
         }
-        // SAFETY: just resolved; regions leave the table only under the engine lock, which we hold.
+        // SAFETY: just resolved; the memory stays registered until this pass has ended.
         let crc =
             unsafe { urnic_crc::crc32c_at(urnic_crc::crc32c(urnic_crc::INIT, header), at, len as usize) };
         let pad = usize::from(fpdu.pad.min(3));
@@ -190,7 +190,7 @@ impl Composer<'_> {
             let n = (sge.len - skip).min(range.end - at);
             let addr = sge.addr.wrapping_add(u64::from(skip));
             let span = self.table.resolve(sge.lkey, self.qp.scopes, Access::LOCAL_READ, addr, n)?;
-            // SAFETY: just resolved; regions leave the table only under the engine lock, which we hold.
+            // SAFETY: just resolved; the memory stays registered until this pass has ended.
             unsafe { writer.memory(span.ptr, n as usize) };
             at += n;
         }

@@ -5,11 +5,12 @@ use super::endpoint::{Endpoint, Phase};
 use super::names::{EndpointIndex, QpIndex};
 use super::qp::{QpCore, ReceiveSide, receive_scopes};
 use super::read_list;
+use super::stags::Stags;
 use super::teardown::Why;
 use crate::drive::transport::{Data, Events};
 use crate::shared::engines::EngineNumber;
 use crate::shared::events::AsyncEvent;
-use crate::shared::memory::{Access, MrFault, MrTable};
+use crate::shared::memory::{Access, MrFault, MrTable, Refused};
 use crate::shared::qp::QpShared;
 use crate::shared::queue::WrNumber;
 use crate::shared::scope::Scopes;
@@ -17,7 +18,7 @@ use crate::shared::wc::{Wc, WcFlags, WcOpcode};
 use crate::shared::wr::Sge;
 use std::net::SocketAddr;
 use urnic_iwarp::{
-    AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, ReadFault, RecvFault, Rest, Sink, Stream,
+    AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, Invalidation, ReadFault, RecvFault, Rest, Sink, Stream,
     TaggedFault, TaggedOp, Terminate, Wants,
 };
 use urnic_tcp::{BindId, CloseReason, ConnId};
@@ -29,12 +30,14 @@ struct QpSink<'a> {
     rx: &'a mut ReceiveSide,
     /// Others wait for the receives of the shared queue.
     yields: bool,
-    table: &'a mut MrTable,
+    table: &'a Stags,
     reads_answered: u32,
     /// There may be something to send now.
     ready: bool,
     terminated: Option<Terminate>,
     overflow: bool,
+    /// An invalidation waits for other engines.
+    later: bool,
     /// The peer's first FPDU has arrived.
     first: bool,
 }
@@ -53,6 +56,8 @@ enum Turn {
 enum Target {
     /// Contiguous memory.
     Memory(*mut u8),
+    /// None: it has been placed.
+    Placed,
     /// The scatter list of the receive in hand, from this offset on.
     Scatter(u32),
     /// The scatter list of this Read of ours, from this offset on.
@@ -150,6 +155,10 @@ impl Sink for QpSink<'_> {
     }
 
     fn untagged_target(&mut self, offset: u32, len: u32) -> Result<Target, RecvFault> {
+        // The segment comes again, after its invalidation, which may be that of this very memory.
+        if self.rx.grace.is_some() {
+            return Ok(Target::Placed);
+        }
         let mut whole = None;
         let checked = self.scatter(offset, len, |ptr, n, _| {
             whole = if n == len { Some(ptr) } else { None };
@@ -165,10 +174,11 @@ impl Sink for QpSink<'_> {
         match target {
             Target::Memory(ptr) => {
                 // SAFETY: `tagged` or `untagged_target` has resolved the whole segment within the same
-                // call of `Stream::receive`, the engine lock is held throughout, and regions leave the table
-                // only under that lock; so [ptr + at, + src.len()) is registered memory. `src` is a frame of ours.
+                // call of `Stream::receive`, within a pass, and memory stays registered until the passes have ended
+                // that were under way when it was revoked; so [ptr + at, + src.len()) is registered memory. `src` is a frame of ours.
                 unsafe { urnic_crc::place(ptr.add(at as usize), src.as_ptr(), src.len()) }
             }
+            Target::Placed => {}
             Target::Scatter(offset) => {
                 let placed = self.scatter(offset + at, src.len() as u32, |ptr, n, from| {
                     // SAFETY: as above; `scatter` has just resolved n octets at ptr, and from + n <= src.len().
@@ -186,8 +196,25 @@ impl Sink for QpSink<'_> {
         }
     }
 
-    fn invalidate(&mut self, stag: u32) -> Result<(), CannotInvalidate> {
-        self.table.invalidate(stag, self.shared.scopes).map_err(|_| CannotInvalidate)
+    fn invalidate(&mut self, stag: u32) -> Result<Invalidation, CannotInvalidate> {
+        let grace = match &mut self.rx.grace {
+            Some(grace) => grace,
+            none => match self.table.invalidate(stag, self.shared.scopes) {
+                Ok(grace) if grace.is_over() => return Ok(Invalidation::Done),
+                Ok(grace) => none.insert(Box::new(grace)),
+                Err(Refused::Fault(_)) => return Err(CannotInvalidate),
+                Err(Refused::Later) => {
+                    self.later = true;
+                    return Ok(Invalidation::Later);
+                }
+            },
+        };
+        if self.table.has_ended(grace) {
+            self.rx.grace = None;
+            return Ok(Invalidation::Done);
+        }
+        self.later = true;
+        Ok(Invalidation::Later)
     }
 
     fn read_source(&mut self, stag: u32, to: u64, len: u32) -> Result<(), ReadFault> {
@@ -260,7 +287,8 @@ impl<D: Data> Core<D> {
         let Rest { chunk: mut data, taken, wants } = rest?;
         match wants {
             Wants::Memory => self.wait_for_memory(endpoint),
-            Wants::Receive => {
+            // Of an invalidation `hear` sees to it that it goes on.
+            Wants::Receive | Wants::Invalidation => {
                 if let Some(core) = self.qps.get_mut(qp) {
                     core.awaits.stopped = true;
                 }
@@ -297,15 +325,16 @@ impl<D: Data> Core<D> {
             engine: *engine,
             rx,
             yields: turn == Turn::Later && awaits.yields(&shared.recv),
-            table: &mut self.table,
+            table: &self.table,
             reads_answered: 0,
             ready: false,
             terminated: None,
             overflow: false,
+            later: false,
             first: false,
         };
         let outcome = receive(stream, &mut inbound);
-        let QpSink { reads_answered, ready, terminated, overflow, first, .. } = inbound;
+        let QpSink { reads_answered, ready, terminated, overflow, later, first, .. } = inbound;
         let (incomplete, unready) = (stream.mid_fpdu(), stream.sends_wait());
         let initiator = tx.initiator;
         if reads_answered > 0 {
@@ -323,6 +352,9 @@ impl<D: Data> Core<D> {
         }
         if unready {
             self.await_receive(endpoint, qp);
+        }
+        if later {
+            self.may_go_on(endpoint); // in the next pass
         }
         match outcome {
             Err(fault) => {

@@ -24,6 +24,7 @@ mod read_list;
 mod relocate;
 mod rooms;
 mod senders;
+mod stags;
 mod teardown;
 mod unready;
 
@@ -31,7 +32,7 @@ pub(crate) use incomplete::INCOMPLETE_MAX;
 pub(crate) use senders::ASIDE_MAX;
 
 use crate::drive::clock::Clock;
-use crate::drive::shard::{Deed, EngineAttr, EngineOps, Parcel, Ties, Way};
+use crate::drive::shard::{Deed, EngineAttr, EngineOps, Parcel, Population, Ties, Way};
 use crate::drive::transport::{Data, StreamFacts, Transport};
 use crate::drive::wakeup::Wakeup;
 use crate::shared::cm::{ConnParam, EventQueue, RequestId};
@@ -40,7 +41,7 @@ use crate::shared::convert::Handover;
 use crate::shared::doorbell::Doorbells;
 use crate::shared::engines::{Commons, EngineNumber};
 use crate::shared::error::{Error, KERNEL_MEMORY};
-use crate::shared::memory::{MrFault, MrTable};
+use crate::shared::memory::MrFault;
 use crate::shared::qp::{QpConnection, QpShared, QpState};
 use crate::shared::quiet::deliver;
 use crate::shared::turns::Turns;
@@ -56,6 +57,7 @@ use qp::{QpCore, ReadLimits};
 use relocate::Whereabouts;
 use rooms::Rooms;
 use senders::Shares;
+use stags::Stags;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -170,7 +172,7 @@ pub(crate) struct Engine<T: Transport, C: Clock> {
 
 /// Everything of an engine that is not its transport, so that the transport can tell it of events.
 struct Core<D: Data> {
-    table: MrTable,
+    table: Stags,
     endpoints: Slab<Endpoint, EndpointIndex>,
     qps: Slab<Box<QpCore<D>>, QpIndex>,
     /// Where queue pairs are, by their numbers, which are small and dense.
@@ -316,7 +318,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let budget = Budget::new(mpa.incomplete_max, transport.pinnable());
         Engine {
             core: Core {
-                table: MrTable::new(seed),
+                table: Stags::new(commons.table(seed), number),
                 endpoints: Slab::new(),
                 qps: Slab::new(),
                 by_qpn: Vec::new(),
@@ -535,11 +537,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
 
     fn ties(&self) -> Ties {
         let clock = self.clock.clone();
-        Ties { commons: self.core.commons.clone(), clock: Arc::new(move || clock.now().0) }
-    }
-
-    fn table(&mut self) -> &mut MrTable {
-        &mut self.core.table
+        Ties { commons: self.core.commons.clone(), table: self.core.table.shared().clone(), clock: Arc::new(move || clock.now().0) }
     }
 
     fn take_back(&mut self, range: &Range<usize>) {
@@ -755,6 +753,10 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     fn source_for(&mut self, to: SocketAddr) -> Result<Option<IpAddr>, Error> {
         let now = self.now();
         self.transport.source_for(now, self.transport.destination(to))
+    }
+
+    fn population(&self) -> Population {
+        Population { queue_pairs: self.core.qps.len(), connections: self.core.endpoints.len() }
     }
 
     fn attributes(&self) -> EngineAttr {

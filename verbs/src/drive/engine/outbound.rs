@@ -11,7 +11,9 @@ use super::read_list;
 use super::teardown::Why;
 use super::{Clock, Engine, access_fault};
 use crate::drive::transport::{Data, Draft, Transport};
-use crate::shared::memory::{Bind, MrFault, MrTable};
+use super::stags::Stags;
+use crate::shared::grace::Grace;
+use crate::shared::memory::{Bind, MrFault, MrTable, Refused};
 use crate::shared::queue::Stored;
 use crate::shared::wc::WcStatus;
 use crate::shared::wr::{Atomic, SendFlags, SendOp, Sge};
@@ -43,6 +45,8 @@ enum Next {
     Bad(WcStatus),
     /// An Atomic of the peer whose memory is not there any more.
     Refused(Box<Terminate>),
+    /// A work request about memory of ours waits for other engines: again in the next pass.
+    Later,
     Nothing,
 }
 
@@ -65,7 +69,7 @@ impl<D: Data> QpCore<D> {
     /// Chooses and begins the next message. Answers to the peer and work requests alternate; a message is never
     /// interrupted by another (siw can't interleave, and RFC 5041 §5.3 wants submission order: DDP-34).
     #[inline]
-    fn next_message(&mut self, table: &mut MrTable) -> Next {
+    fn next_message(&mut self, table: &Stags) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         if let Some(terminate) = &self.tx.terminate {
             let Ok(outgoing) = stream.begin(Op::Terminate(*terminate), 0) else { return Next::Nothing };
@@ -81,7 +85,10 @@ impl<D: Data> QpCore<D> {
             }
         }
         match self.next_work_request(table) {
-            Next::Nothing if !responses_first => self.next_response(table),
+            next @ (Next::Nothing | Next::Later) if !responses_first => match self.next_response(table) {
+                Next::Nothing => next,
+                response => response,
+            },
             next => next,
         }
     }
@@ -112,7 +119,7 @@ impl<D: Data> QpCore<D> {
     }
 
     #[inline]
-    fn next_work_request(&mut self, table: &mut MrTable) -> Next {
+    fn next_work_request(&mut self, table: &Stags) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         let number = self.tx.next;
         let Some(view) = self.shared.send.peek(number) else { return Next::Nothing };
@@ -137,7 +144,7 @@ impl<D: Data> QpCore<D> {
 
     /// As [`Self::next_work_request`], for all that is neither Send nor Write.
     #[inline(never)]
-    fn next_of_other_kind(&mut self, table: &mut MrTable) -> Next {
+    fn next_of_other_kind(&mut self, table: &Stags) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         let number = self.tx.next;
         let Some(view) = self.shared.send.peek(number) else { return Next::Nothing };
@@ -176,12 +183,20 @@ impl<D: Data> QpCore<D> {
                 let (sink_stag, sink_to) = (sink.lkey, sink.addr);
                 (Op::Atomic { sink_stag, sink_to, stag, to, op }, Origin::None, true)
             }
-            SendOp::LocalInv(stag) => return self.managed(table.invalidate_local(stag, scopes)),
+            SendOp::LocalInv(_) | SendOp::BindMw { .. } if self.tx.grace.is_some() => {
+                return self.await_grace(table);
+            }
+            SendOp::LocalInv(stag) => {
+                let outcome = table.invalidate_local(stag, scopes);
+                return self.managed(table, outcome);
+            }
             SendOp::BindMw { rkey, lkey, addr, len, access } => {
-                return self.managed(table.bind(Bind { rkey, lkey, addr, len, access }, scopes));
+                let outcome = table.bind(Bind { rkey, lkey, addr, len, access }, scopes);
+                return self.managed(table, outcome);
             }
             SendOp::RegMr { key, addr, len, access } => {
-                return self.managed(table.register(key, addr, len, access, scopes));
+                let outcome = table.register(key, addr, len, access, scopes);
+                return self.managed(table, outcome.map(|()| Grace::default()));
             }
             // Not stored like this, or not at all.
             SendOp::Send | SendOp::SendInv(_) | SendOp::Write { .. } | SendOp::SendImm(_) => {
@@ -210,11 +225,30 @@ impl<D: Data> QpCore<D> {
     }
 
     /// The next work request was about memory of ours. It took place in its turn: earlier requests have taken their data,
-    /// later ones have not begun (verbs draft §8.2.2).
-    fn managed(&mut self, outcome: Result<(), MrFault>) -> Next {
-        if outcome.is_err() {
-            return Next::Bad(WcStatus::MemoryManagement);
+    /// later ones have not begun (verbs draft §8.2.2). It is done when the passes of other engines have ended that may use
+    /// what it took back.
+    fn managed(&mut self, table: &Stags, outcome: Result<Grace, Refused>) -> Next {
+        match outcome {
+            Ok(grace) if grace.is_over() => {
+                self.tx.next = self.tx.next.next();
+                Next::Done
+            }
+            Ok(grace) => {
+                self.tx.grace = Some(Box::new(grace));
+                self.await_grace(table)
+            }
+            Err(Refused::Later) => Next::Later,
+            Err(Refused::Fault(_)) => Next::Bad(WcStatus::MemoryManagement),
         }
+    }
+
+    /// The next work request has been carried out, but for the wait.
+    #[cold]
+    fn await_grace(&mut self, table: &Stags) -> Next {
+        if self.tx.grace.as_mut().is_some_and(|grace| !table.has_ended(grace)) {
+            return Next::Later;
+        }
+        self.tx.grace = None;
         self.tx.next = self.tx.next.next();
         Next::Done
     }
@@ -306,7 +340,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let Some(stream) = &qp.stream else { return false };
         if !stream.may_send() {
             // MPA-70: the Responder is silent until it has seen a valid FPDU. What is about its own memory need not wait.
-            let table = &mut self.core.table;
+            let table = &self.core.table;
             let next =
                 (0..QUANTUM_FPDUS).map(|_| qp.next_work_request(table)).find(|next| *next != Next::Done);
             qp.complete_sends();
@@ -319,7 +353,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             if qp.tx.terminate.take().is_some() || qp.finishes() {
                 self.core.farewell(index, Farewell::Fin);
             }
-            return next.is_none();
+            return matches!(next, None | Some(Next::Later));
         }
         let first_words = !qp.tx.spoken && qp.tx.initiator;
         let emss = self.transport.segment(conn);
@@ -343,7 +377,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             sum: 0,
             wants_sum: self.transport.wants_sum(),
         };
-        let outcome = turn.run(qp, &mut self.core.table, &mut self.transport);
+        let outcome = turn.run(qp, &self.core.table, &mut self.transport);
         turn.hand_over(&mut self.transport);
         let nudge = first_words && qp.tx.spoken;
         if qp.tx.closing || matches!(outcome, Turn::Fault { .. }) {
@@ -397,11 +431,12 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 /// Begins the next message. `Some`: there is none, and the turn is over; `fpdus` is what is left of it, of which requests
 /// about memory of ours take a part.
 #[inline]
-fn begin<D: Data>(qp: &mut QpCore<D>, table: &mut MrTable, fpdus: &mut usize) -> Option<Turn> {
+fn begin<D: Data>(qp: &mut QpCore<D>, table: &Stags, fpdus: &mut usize) -> Option<Turn> {
     loop {
         match qp.next_message(table) {
             Next::Message => return None,
             Next::Done if *fpdus <= 1 => return Some(Turn::More),
+            Next::Later => return Some(Turn::More),
             Next::Done => *fpdus -= 1,
             Next::Nothing => return Some(Turn::Idle),
             Next::Refused(terminate) => return Some(Turn::Fault { terminate: *terminate, culprit: None }),
@@ -457,7 +492,7 @@ impl<D: Draft> Segments<'_, D> {
     fn run<T: Transport<Draft = D>>(
         &mut self,
         qp: &mut QpCore<T::Data>,
-        table: &mut MrTable,
+        table: &Stags,
         transport: &mut T,
     ) -> Turn {
         let mut window = transport.room(self.conn);

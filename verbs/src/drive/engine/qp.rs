@@ -6,6 +6,7 @@ use super::unready::Awaits;
 use crate::drive::transport::Data;
 use crate::shared::engines::EngineNumber;
 use crate::shared::events::AsyncEvent;
+use crate::shared::grace::Grace;
 use crate::shared::qp::{QpShared, QpState, Receives};
 use crate::shared::queue::{RecvView, WrNumber};
 use crate::shared::scope::Scopes;
@@ -86,6 +87,8 @@ pub(super) struct SendSide {
     pub(super) rtr_read: bool,
     /// A completion found no room in its queue.
     pub(super) overflowed: bool,
+    /// What was taken back by the request that is `next`, which is done when this is over.
+    pub(super) grace: Option<Box<Grace>>,
     /// Requests some of whose payload was lent to TCP, in order.
     pub(super) lent: Lent,
 }
@@ -132,6 +135,8 @@ pub(super) struct ReceiveSide {
     pub(super) done: WrNumber,
     /// The receive in hand, if `next` is beyond `done`, of a queue pair with a shared queue.
     held: Option<Box<HeldRecv>>,
+    /// The invalidation that the message in hand asks for has taken place; the message is complete when this is over.
+    pub(super) grace: Option<Box<Grace>>,
 }
 
 impl ReceiveSide {
@@ -352,6 +357,8 @@ impl<D: Data> QpCore<D> {
     pub(super) fn flush(&mut self, culprit: Option<Culprit>, open_receive: WcStatus) {
         self.tx.message = None;
         self.tx.immediate = false;
+        self.tx.grace = None;
+        self.rx.grace = None;
         self.tx.lent.clear();
         while let Some(view) = self.shared.send.peek(self.tx.done) {
             let opcode = view.completes_as();

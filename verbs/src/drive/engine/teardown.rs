@@ -273,10 +273,10 @@ impl<D: Data> Core<D> {
             QpState::Error => {}
             state => return Err(Error::QpState { qpn: qpn.0, state }),
         }
+        // What its last peer was granted is not for the next one.
+        self.table.queue_pair_gone(core.shared.scopes.qp)?;
         let old = core.endpoint.take();
         core.reset();
-        // What its last peer was granted is not for the next one.
-        self.table.queue_pair_gone(core.shared.scopes.qp);
         if let Some(index) = old {
             self.lose_queue_pair(index, qpn);
             self.schedule(index);
@@ -288,7 +288,8 @@ impl<D: Data> Core<D> {
     pub(super) fn remove_qp(&mut self, qp: QpIndex) {
         let Some(core) = self.qps.remove(qp) else { return };
         self.by_qpn[core.shared.qpn as usize] = Whereabouts::Unknown;
-        self.table.queue_pair_gone(core.shared.scopes.qp);
+        // If it fails the process ends, and no other queue pair has this scope.
+        let _ = self.table.queue_pair_gone(core.shared.scopes.qp);
         let Some(index) = core.endpoint else { return };
         if core.awaits.stopped {
             self.may_go_on(index);

@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrayvec::ArrayVec;
-use urnic_tcp::{Emit, Frame, Payload, Time};
+use fastrand::Rng;
+use urnic_tcp::{Emit, Frame, Payload, Steering, Time};
 
 use super::aside::{Aside, Put};
 use super::{BURST, Freeze, Port};
@@ -154,27 +155,63 @@ impl Freeze for SimDraft {
 }
 
 /// The other end of a [`SimPort`]: what it sent, and what it is to receive.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct SimWire(Arc<Mutex<Queues>>);
 
-#[derive(Default)]
 struct Queues {
-    to_port: VecDeque<Vec<u8>>,
+    /// Of each port on the wire.
+    to_port: Box<[VecDeque<Vec<u8>>]>,
     from_port: VecDeque<Vec<u8>>,
+    steer: Steer,
     link_down: bool,
 }
 
+/// How a wire with several ports, which are the queues of one device, chooses one for a frame.
+#[derive(Clone, Debug)]
+pub enum Steer {
+    /// At random.
+    Random(Rng),
+    /// As a network card does that knows the device's hash; at random what is no segment of TCP.
+    ByOwner(Steering, Rng),
+}
+
+impl Steer {
+    fn choose(&mut self, queues: usize, frame: &[u8]) -> usize {
+        let (owner, rng) = match self {
+            Steer::Random(rng) => (None, rng),
+            Steer::ByOwner(steering, rng) => (steering.owner_of(frame), rng),
+        };
+        if queues == 1 { 0 } else { owner.unwrap_or_else(|| rng.usize(..queues)) }
+    }
+}
+
 impl SimWire {
+    fn with(queues: usize, steer: Steer) -> Self {
+        let to_port = (0..queues).map(|_| VecDeque::new()).collect();
+        SimWire(Arc::new(Mutex::new(Queues { to_port, from_port: VecDeque::new(), steer, link_down: false })))
+    }
+
     fn queues(&self) -> MutexGuard<'_, Queues> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a frame into the port's receive queue.
+    /// Puts a frame into the receive queue of the port that it is steered to.
     pub fn deliver(&self, frame: Vec<u8>) {
-        self.queues().to_port.push_back(frame);
+        let Queues { to_port, steer, .. } = &mut *self.queues();
+        let queue = steer.choose(to_port.len(), &frame);
+        if let Some(queue) = to_port.get_mut(queue) {
+            queue.push_back(frame);
+        }
     }
 
-    /// The next frame that the port has sent.
+    /// Puts a frame into the receive queue of port `queue`, if there is one.
+    pub fn deliver_to(&self, queue: usize, frame: Vec<u8>) {
+        if let Some(queue) = self.queues().to_port.get_mut(queue) {
+            queue.push_back(frame);
+        }
+    }
+
+    /// Returns the next frame that the port, or any of them, has sent.
     pub fn take(&self) -> Option<Vec<u8>> {
         self.queues().from_port.pop_front()
     }
@@ -188,6 +225,8 @@ impl SimWire {
 /// A port on a [`SimWire`].
 pub struct SimPort {
     wire: SimWire,
+    /// Its place among the ports on the wire.
+    queue: usize,
     draft_size: usize,
     gso_max: usize,
     lends_from: usize,
@@ -199,22 +238,30 @@ pub struct SimPort {
 }
 
 impl SimPort {
-    /// A port for frames of up to `mtu` octets of IP.
+    /// Returns a port for frames of up to `mtu` octets of IP.
     pub fn new(mtu: u16) -> (SimPort, SimWire) {
-        let wire = SimWire::default();
-        (
-            SimPort {
-                wire: wire.clone(),
-                draft_size: usize::from(mtu),
-                gso_max: 0,
-                lends_from: usize::MAX,
-                lends_any: true,
-                send_buffers: usize::MAX,
-                used: None,
-                aside: Put::default(),
-            },
-            wire,
-        )
+        let wire = SimWire::with(1, Steer::Random(Rng::with_seed(0)));
+        (Self::on(&wire, 0, mtu), wire)
+    }
+
+    /// Returns the queues of a device on one wire, as ports.
+    pub fn several(mtu: u16, count: usize, steer: Steer) -> (Vec<SimPort>, SimWire) {
+        let wire = SimWire::with(count, steer);
+        ((0..count).map(|queue| Self::on(&wire, queue, mtu)).collect(), wire)
+    }
+
+    fn on(wire: &SimWire, queue: usize, mtu: u16) -> SimPort {
+        SimPort {
+            wire: wire.clone(),
+            queue,
+            draft_size: usize::from(mtu),
+            gso_max: 0,
+            lends_from: usize::MAX,
+            lends_any: true,
+            send_buffers: usize::MAX,
+            used: None,
+            aside: Put::default(),
+        }
     }
 
     /// Has so many buffers for what is sent.
@@ -247,8 +294,9 @@ impl Port for SimPort {
 
     fn receive(&mut self, _now: Time, into: &mut ArrayVec<SimFrame, BURST>) {
         let mut queues = self.wire.queues();
+        let Some(queue) = queues.to_port.get_mut(self.queue) else { return };
         while !into.is_full() {
-            let Some(frame) = queues.to_port.pop_front() else { break };
+            let Some(frame) = queue.pop_front() else { break };
             into.push(SimFrame(frame));
         }
     }
@@ -288,7 +336,9 @@ impl Port for SimPort {
         }
         let mut queues = self.wire.queues();
         if emit.loopback {
-            queues.to_port.push_back(frame);
+            if let Some(queue) = queues.to_port.get_mut(self.queue) {
+                queue.push_back(frame);
+            }
         } else {
             queues.from_port.push_back(frame);
         }

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Shard, driver, this_thread};
+use super::{Shard, driver};
 use crate::shared::error::Result;
 use crate::shared::quiet::{self, forked};
+use crate::shared::sync::this_thread;
 
 /// How long a graceful end may take (exit, drop of the device).
 const LINGER: Duration = Duration::from_secs(5);

@@ -7,28 +7,29 @@ mod linger;
 mod ops;
 mod shards;
 
-use std::arch::asm;
 use std::cell::UnsafeCell;
 use std::hint;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::shared::doorbell::Doorbells;
-use crate::shared::engines::{Fellow, PassNumber};
+use crate::shared::engines::EngineNumber;
+use crate::shared::grace::{Fellow, PassLock, PassNumber};
 use crate::shared::error::{Error, Result};
+use crate::shared::figures::EngineFigures;
 use crate::shared::quiet::{self, forked, is_quiet};
-use crate::shared::sync::Line;
+use crate::shared::sync::{Line, this_thread};
 
 pub(crate) use driver::with_signals_blocked;
 pub use linger::before_exit;
 #[cfg(feature = "dpdk")]
 pub(crate) use linger::close_ports;
 pub(crate) use linger::{linger_at_exit, still_quiet};
-pub(crate) use ops::{Deed, EngineAttr, EngineOps, Parcel, Ties, Way};
+pub(crate) use ops::{Deed, EngineAttr, EngineOps, Parcel, Population, Ties, Way};
 pub(crate) use shards::{Shards, Undriven, WeakShards};
 
 use urnic_config::Progress;
@@ -52,12 +53,12 @@ pub(crate) enum Polled {
 /// The words that pollers touch.
 #[derive(Default)]
 struct Hot {
-    /// The thread that has the engine ([`this_thread`]), or 0.
-    owner: AtomicUsize,
+    /// Names the thread that has the engine ([`this_thread`]).
+    lock: PassLock,
     /// Passes run by pollers; written under the lock. The engine's thread sees by it that somebody polls.
     polls: AtomicU32,
-    /// Times that somebody has let go of the engine; written under the lock.
-    passes: AtomicU32,
+    /// Passes that found work; written under the lock.
+    busy: AtomicU64,
 }
 
 /// One engine with its lock and its driver.
@@ -68,6 +69,8 @@ pub(crate) struct Shard {
     engine: UnsafeCell<ManuallyDrop<Box<dyn EngineOps>>>,
     pub(crate) doorbells: Arc<Doorbells>,
     driver: Driver,
+    /// The core that the engine's thread is pinned to; `None`: to none, or there is no thread.
+    core: Option<usize>,
 }
 
 // SAFETY: the engine is Send and only accessed by the holder of the lock; everything else is Sync.
@@ -91,6 +94,7 @@ impl Shard {
             engine: UnsafeCell::new(ManuallyDrop::new(engine)),
             doorbells,
             driver: Driver::new(progress)?,
+            core: core.filter(|_| progress != Progress::Inline),
         });
         Driver::start(&shard, core)?;
         Ok(shard)
@@ -127,22 +131,60 @@ impl Shard {
         self.lock().map_or((false, None), |mut engine| (engine.pass(), engine.next_deadline()))
     }
 
-    /// Waits for the end of the pass that is under way, if there is one.
-    pub(crate) fn await_pass(&self) {
-        if !forked() && self.hot.owner.load(Ordering::Acquire) != 0 {
-            drop(self.lock());
+    /// Waits for the end of the pass that is under way, if there is one, without the lock. Passes that begin later see what
+    /// the caller stored before.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`]: that pass does not end before the caller returns; [`Error::Forked`].
+    pub(crate) fn await_pass(&self) -> Result<()> {
+        if forked() {
+            return Err(Error::Forked);
         }
+        let Some(pass) = self.pass_under_way() else { return Ok(()) };
+        let (mut spins, mut since) = (0, None);
+        while !self.has_ended(pass) {
+            if spins < SPINS {
+                spins += 1;
+                hint::spin_loop();
+            } else if self.is_stuck(&mut since) {
+                return Err(Error::Interrupted);
+            } else {
+                thread::yield_now();
+            }
+        }
+        Ok(())
     }
 
     /// Runs `verb` between passes, and a pass afterwards.
     pub(crate) fn control<R>(&self, verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>) -> Result<R> {
-        let answer = self.arrange(|engine| {
-            let answer = verb(engine);
+        if forked() {
+            return Err(Error::Forked);
+        }
+        let answer = self.lock().and_then(|mut engine| {
+            let answer = verb(&mut **engine);
             engine.pass();
             answer
         });
         self.driver.nudge();
         answer
+    }
+
+    /// Returns how busy the engine, number `number` of its device, is and was.
+    ///
+    /// # Errors
+    /// As those of [`control`](Self::control).
+    pub(crate) fn figures(&self, number: EngineNumber) -> Result<EngineFigures> {
+        let (Population { queue_pairs, connections }, counters) =
+            self.control(|engine| Ok((engine.population(), engine.attributes().counters)))?;
+        Ok(EngineFigures {
+            number: number.index() as u32,
+            core: self.core,
+            passes: self.hot.lock.count(),
+            busy_passes: self.hot.busy.load(Ordering::Relaxed),
+            queue_pairs: queue_pairs as u32,
+            connections: connections as u32,
+            counters,
+        })
     }
 
     /// Runs `verb` between passes: one that gives the engine nothing to do.
@@ -198,7 +240,7 @@ impl Shard {
     fn close(&self) {
         if let Ok(guard) = self.lock() {
             std::mem::forget(guard);
-            self.hot.owner.store(GONE, Ordering::Release);
+            self.hot.lock.close();
             // SAFETY: this thread has had the lock, and nobody gets it any more; nor does the shard drop it again.
             unsafe { ManuallyDrop::drop(&mut *self.engine.get()) };
         }
@@ -206,15 +248,8 @@ impl Shard {
 
     #[inline]
     fn try_lock(&self) -> Option<EngineGuard<'_>> {
-        if self.hot.owner.load(Ordering::Relaxed) != 0 {
-            return None;
-        }
-        self.hot
-            .owner
-            .compare_exchange(0, this_thread(), Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-            // Not `then_some`: a guard made in vain would let go of the winner's lock.
-            .then(|| EngineGuard { shard: self })
+        // Not `then_some`: a guard made in vain would let go of the winner's lock.
+        self.hot.lock.try_take(this_thread()).then(|| EngineGuard { shard: self })
     }
 
     /// The lock, ahead of all pollers.
@@ -247,9 +282,9 @@ impl Shard {
     /// was first thought.
     #[cold]
     fn is_stuck(&self, since: &mut Option<Instant>) -> bool {
-        let owner = self.hot.owner.load(Ordering::Relaxed);
+        let owner = self.hot.lock.owner();
         owner == this_thread()
-            || owner == GONE
+            || owner == PassLock::CLOSED
             || linger::is_stuck(owner)
             || is_quiet() && since.get_or_insert_with(Instant::now).elapsed() >= linger::PATIENCE
     }
@@ -274,31 +309,13 @@ impl Fellow for Shard {
         self.driver.alert();
     }
 
-    /// Writes the lock word, without changing it: a pass that begins later takes the lock over from that write, and sees
-    /// with it what was stored before. A fence would ask for one in every pass, too.
     fn pass_under_way(&self) -> Option<PassNumber> {
-        let owner = self.hot.owner.fetch_add(0, Ordering::AcqRel);
-        let held = owner != 0 && owner != GONE;
-        // If that pass has ended by now this is the number of a later one, which is waited for in its place.
-        held.then(|| PassNumber(self.hot.passes.load(Ordering::Acquire)))
+        self.hot.lock.under_way()
     }
 
     fn has_ended(&self, pass: PassNumber) -> bool {
-        let owner = self.hot.owner.load(Ordering::Acquire);
-        owner == 0 || owner == GONE || self.hot.passes.load(Ordering::Acquire) != pass.0
+        self.hot.lock.has_ended(pass)
     }
-}
-
-/// In the place of the thread that has the engine: it is closed. No thread's control block is there.
-const GONE: usize = 1;
-
-/// What tells the threads of this process apart, never 0: the address of the thread's control block.
-#[inline(always)]
-fn this_thread() -> usize {
-    let block: usize;
-    // SAFETY: reads the word at fs:0, which the ABI of x86-64 makes the address that it lies at.
-    unsafe { asm!("mov {}, fs:0", out(reg) block, options(pure, readonly, nostack, preserves_flags)) };
-    block
 }
 
 /// The nap after one of `nap` in which nothing happened.
@@ -309,7 +326,7 @@ fn longer(nap: Duration) -> Duration {
 impl Drop for Shard {
     fn drop(&mut self) {
         // The port of a forked child is its parent's: closing it would end the parent's connections.
-        if !forked() && self.hot.owner.load(Ordering::Acquire) != GONE {
+        if !forked() && !self.hot.lock.is_closed() {
             // SAFETY: dropped once, here or by `close`, and nobody has the lock any more.
             unsafe { ManuallyDrop::drop(self.engine.get_mut()) };
         }
@@ -319,6 +336,20 @@ impl Drop for Shard {
 /// The right to use the engine.
 struct EngineGuard<'a> {
     shard: &'a Shard,
+}
+
+impl EngineGuard<'_> {
+    /// Runs a pass, and counts it if it finds work.
+    #[inline]
+    fn pass(&mut self) -> bool {
+        let found = (**self).pass();
+        if found {
+            let busy = &self.shard.hot.busy;
+            // Under the lock, so no read-modify-write is needed.
+            busy.store(busy.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
+        found
+    }
 }
 
 impl Deref for EngineGuard<'_> {
@@ -338,10 +369,7 @@ impl DerefMut for EngineGuard<'_> {
 
 impl Drop for EngineGuard<'_> {
     fn drop(&mut self) {
-        let hot = &self.shard.hot;
-        // Under the lock, so no read-modify-write is needed.
-        hot.passes.store(hot.passes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        hot.owner.store(0, Ordering::Release);
+        self.shard.hot.lock.let_go();
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) type Parcel = Box<dyn Any + Send>;
 #[derive(Clone)]
 pub(crate) struct Ties {
     pub(crate) commons: Arc<Commons>,
+    /// Memory regions and windows.
+    pub(crate) table: Arc<MrTable>,
     pub(crate) clock: DeviceClock,
 }
 
@@ -71,6 +73,14 @@ impl EngineAttr {
     }
 }
 
+/// What an engine has at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Population {
+    pub(crate) queue_pairs: usize,
+    /// Those that begin or end included.
+    pub(crate) connections: usize,
+}
+
 /// An engine, used by the holder of its shard's lock.
 pub(crate) trait EngineOps: Send {
     /// One bounded pass.
@@ -93,10 +103,7 @@ pub(crate) trait EngineOps: Send {
     fn after(&mut self, time: Duration, deed: Deed);
     /// What the device has in common with it.
     fn ties(&self) -> Ties;
-    /// The memory regions.
-    fn table(&mut self) -> &mut MrTable;
-    /// From now on nothing that is under way reads memory within `range` (addresses). To be called before a region is
-    /// taken from the table.
+    /// From now on nothing that is under way reads memory within `range` (addresses). What names it was revoked before.
     fn take_back(&mut self, range: &Range<usize>);
 
     /// Takes a new QP, in the idle state.
@@ -126,6 +133,10 @@ pub(crate) trait EngineOps: Send {
     fn bind_too(&mut self, _bound: Bound, _v6only: bool) -> Result<()> {
         Err(Error::Exhausted("engines of this transport"))
     }
+    /// Returns the engine of the device that must open a connection from a reserved address to `to`, if not any can.
+    fn home_of(&self, _from: BindId, _to: SocketAddr) -> Option<EngineNumber> {
+        None
+    }
     /// Gives a reservation back. If it listens that stops, and requests without an answer are rejected.
     fn unbind(&mut self, id: BindId);
     /// Starts to listen on a reserved address.
@@ -137,10 +148,6 @@ pub(crate) trait EngineOps: Send {
         places: Arc<Waiting>,
         events: Arc<EventQueue>,
     ) -> Result<()>;
-    /// The engine that must open a connection from a reserved address; `None`: any may.
-    fn home_of(&self, _from: BindId, _to: SocketAddr) -> Option<EngineNumber> {
-        None
-    }
     /// Starts to connect an idle QP; the outcome is an event.
     fn connect(&mut self, qpn: u32, way: Way, param: &ConnParam, events: Arc<EventQueue>) -> Result<()>;
     /// Makes a connected socket the connection of an idle QP; the outcome is an event.
@@ -185,6 +192,10 @@ pub(crate) trait EngineOps: Send {
     fn source_for(&mut self, to: SocketAddr) -> Result<Option<IpAddr>>;
     /// Facts to show.
     fn attributes(&self) -> EngineAttr;
+    /// Counts what the engine has.
+    fn population(&self) -> Population {
+        Population::default()
+    }
     /// The TCP connections that there are.
     fn connections(&self) -> Vec<ConnectionAttr>;
 }

@@ -9,9 +9,11 @@ use urnic_config::Progress;
 use super::{EngineOps, Polled, Shard, linger, longer};
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::doorbell::Doorbells;
-use crate::shared::engines::{EngineNumber, Fellow};
+use crate::shared::engines::EngineNumber;
+use crate::shared::grace::Fellow;
 use crate::shared::error::Result;
 use crate::shared::eventfd::EventFd;
+use crate::shared::figures::EngineFigures;
 
 /// An engine that nobody drives yet, and where its doorbells are entered.
 pub(crate) struct Undriven {
@@ -106,21 +108,12 @@ impl Shards {
             .try_for_each(|(number, shard)| shard.control(|engine| verb(number, engine)))
     }
 
-    /// Returns the counters of all engines together, in the order of the first one's.
+    /// Returns how busy each engine is and was, in the order of their numbers.
     ///
     /// # Errors
     /// As those of [`Shard::control`].
-    pub(crate) fn counters(&self) -> Result<Vec<(&'static str, u64)>> {
-        let mut sum: Vec<(&'static str, u64)> = Vec::new();
-        for shard in self.iter() {
-            for (name, count) in shard.control(|engine| Ok(engine.attributes().counters))? {
-                match sum.iter_mut().find(|(other, _)| *other == name) {
-                    Some((_, all)) => *all += count,
-                    None => sum.push((name, count)),
-                }
-            }
-        }
-        Ok(sum)
+    pub(crate) fn figures(&self) -> Result<Vec<EngineFigures>> {
+        self.numbers().zip(self.iter()).map(|(number, shard)| shard.figures(number)).collect()
     }
 
     /// Returns the connections of all engines.

@@ -59,6 +59,23 @@ fn inline_has_no_thread() {
     assert_eq!(passes(&knobs), before + 2);
 }
 
+#[test]
+fn passes_that_find_work_are_counted_beside_all() {
+    let (device, knobs) = fake::device(Progress::Inline);
+    let shard = device.shared.shards.first();
+    let figures = || shard.figures(crate::shared::engines::EngineNumber::FIRST).unwrap();
+    let before = figures();
+    assert_eq!((before.number, before.core), (0, None));
+    for arrivals in [0, 1, 0, 0, 1] {
+        knobs.arrivals.store(arrivals, Ordering::SeqCst);
+        shard.try_pass();
+    }
+    let after = figures();
+    assert_eq!(after.busy_passes, before.busy_passes + 2);
+    // Asking drives it too.
+    assert_eq!(after.passes, before.passes + 6);
+}
+
 /// Whoever runs a pass may lose its core between a completion and the freeing of the slot.
 #[test]
 fn a_post_that_finds_the_queue_full_waits_for_the_pass_under_way() {

@@ -15,7 +15,7 @@ use super::error::{Error, Result};
 pub(crate) use allocate::{Allocate, Block, PageAllocator, fault_in};
 pub(crate) use huge::HugepageAllocator;
 pub(crate) use regions::Regions;
-pub(crate) use table::{Bind, MAX_REGIONS, MrEntry, MrFault, MrTable};
+pub(crate) use table::{Bind, MAX_REGIONS, MrEntry, MrFault, MrTable, Refused};
 
 bitflags! {
     /// What may be done with a memory region. Local reading always may.

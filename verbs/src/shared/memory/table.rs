@@ -1,15 +1,27 @@
-//! The table of STags: memory regions and windows; touched only under the engine lock.
+//! The table of STags: memory regions and windows.
+//!
+//! All engines of a device and its verbs use it at the same time. Passes look STags up without a lock: a slot never moves,
+//! and its last word says whether the rest of it counts. Whatever changes the table holds a leaf lock, for which passes do
+//! not wait. A slot is revoked by a change of that word, and written anew only when the grace period that began then is over
+//! ([`crate::shared::grace`]), so that what a pass reads behind a valid word belongs to it.
 
+mod links;
 mod manage;
+mod slot;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use super::stag::{INDEX_BITS, StagMap};
 use super::{Access, MwKind};
 use crate::shared::error::{Error, Result};
+use crate::shared::grace::{Fellows, Grace};
 use crate::shared::scope::{Scope, Scopes};
+use crate::shared::sync::LeafLock;
+use links::Links;
+use slot::{Content, Slot, State, Word};
 
-pub(crate) use manage::Bind;
+pub(crate) use manage::{Bind, Refused};
 
 /// Most memory regions and windows of a device, taken together.
 pub(crate) const MAX_REGIONS: usize = 1 << 20;
@@ -20,6 +32,12 @@ const _: () = assert!(MAX_REGIONS < 1 << INDEX_BITS);
 
 /// The scope of no queue pair at all.
 const NOBODY: Scope = Scope(u32::MAX);
+
+/// Slots of a table: few for the model checker.
+const SLOTS: usize = if cfg!(feature = "loom") { 4 } else { MAX_REGIONS };
+
+/// Beside the rights: the region is one with [`MrEntry::ours`].
+const OURS: Access = Access::from_bits_retain(1 << 6);
 
 /// A memory region to enter.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +53,7 @@ pub(crate) struct MrEntry {
     pub(crate) ours: bool,
 }
 
-/// Memory that an access may touch, until the engine lock is released.
+/// Memory that an access may touch, until the pass ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) ptr: *mut u8,
@@ -57,34 +75,17 @@ pub(crate) enum MrFault {
     Bounds,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Free,
-    Valid,
-    /// Grants nothing at the moment; the application still holds it.
-    Invalid,
-}
-
-/// What an access looks at: half a cache line.
-#[derive(Clone, Copy)]
-struct Slot {
-    base: *mut u8,
-    len: u64,
-    virt: u64,
-    scope: Scope,
-    /// With [`Access::LOCAL_READ`], unless it is a window.
-    access: Access,
-    key: u8,
-    state: State,
-}
-
-const _: () = assert!(size_of::<Slot>() == 32);
-
 /// What else there is to an STag.
-#[derive(Clone, Copy)]
 struct Home {
     pd: Scope,
     kind: Kind,
+    /// Of a region: the windows that are bound to it. Of a window that is bound: the others of its region, and that.
+    bound: Links,
+    /// Others that are limited to the same queue pair; in use if `limited_to` says so.
+    limited: Links,
+    limited_to: Option<Scope>,
+    /// Until it is over the slot must not be written anew.
+    grace: Grace,
 }
 
 #[derive(Clone, Copy)]
@@ -95,8 +96,6 @@ enum Kind {
         len: u64,
         /// Whether the memory was registered for writing.
         writable: bool,
-        /// See [`MrEntry::ours`].
-        ours: bool,
         /// Windows bound to it; while there are any it can't be invalidated.
         windows: u32,
     },
@@ -107,28 +106,37 @@ enum Kind {
     },
 }
 
-/// All STags of an engine. STag = scrambled slot (24 bits) | key (8 bits); local and remote keys are the same.
-pub(crate) struct MrTable {
-    slots: Vec<Slot>,
+/// What only those see that change the table.
+struct Managed {
+    /// Of the slots that have been used.
     homes: Vec<Home>,
     free: VecDeque<u32>,
-    /// STags limited to one queue pair: windows of type 2 that are bound, and regions that say so.
-    limited: u32,
-    map: StagMap,
+    /// By queue pair: the first of the STags that are limited to it, which are windows of type 2 that are bound, and regions
+    /// that say so.
+    limited: HashMap<Scope, u32>,
     random: fastrand::Rng,
-    list: u32,
 }
 
 // SAFETY: the base pointers are addresses of registered memory, which no thread owns.
-unsafe impl Send for MrTable {}
+unsafe impl Send for Managed {}
+
+/// All STags of a device. STag = scrambled slot (24 bits) | key (8 bits); local and remote keys are the same.
+pub(crate) struct MrTable {
+    slots: Box<[Slot; SLOTS]>,
+    map: StagMap,
+    list: u32,
+    fellows: Arc<Fellows>,
+    managed: LeafLock<Managed>,
+}
 
 impl MrTable {
-    /// A table whose STags follow from `seed`, which must be secret outside of tests.
-    pub(crate) fn new(seed: u64) -> Self {
+    /// A table whose STags follow from `seed`, which must be secret outside of tests, for the engines `fellows`.
+    pub(crate) fn new(seed: u64, fellows: Arc<Fellows>) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let map = StagMap::new(&mut random);
         let list = map.beyond(MAX_REGIONS as u32, &mut random.clone());
-        Self { slots: Vec::new(), homes: Vec::new(), free: VecDeque::new(), limited: 0, map, random, list }
+        let managed = Managed { homes: Vec::new(), free: VecDeque::new(), limited: HashMap::new(), random };
+        Self { slots: slot::reserve(), map, list, fellows, managed: LeafLock::new(managed) }
     }
 
     /// The STag that stands for the scatter list of a Read of ours. It is never one of a region or window, so whatever else
@@ -138,67 +146,68 @@ impl MrTable {
         self.list
     }
 
+    /// Returns the engines that use the table.
+    #[inline]
+    pub(crate) fn fellows(&self) -> &Fellows {
+        &self.fellows
+    }
+
     /// Enters a region and answers its STag, which is never 0.
-    pub(crate) fn insert(&mut self, entry: MrEntry) -> Result<u32> {
-        let MrEntry { base, len, pd, access, virt, ours } = entry;
-        let writable = access.contains(Access::LOCAL_WRITE);
-        let home = Home { pd, kind: Kind::Region { base, len, writable, ours, windows: 0 } };
-        let access = access | Access::LOCAL_READ;
-        self.enter(Slot { base, len, virt, scope: pd, access, key: 0, state: State::Valid }, home)
+    pub(crate) fn insert(&self, entry: MrEntry) -> Result<u32> {
+        let (content, home) = of_region(entry);
+        self.enter(&mut *self.managed.lock()?, content, home)
     }
 
     /// Enters a window, which grants nothing until it is bound.
-    pub(crate) fn insert_window(&mut self, kind: MwKind, pd: Scope) -> Result<u32> {
-        let slot = Slot {
-            base: std::ptr::null_mut(),
-            len: 0,
-            virt: 0,
-            scope: pd,
-            access: Access::empty(),
-            key: 0,
-            state: State::Invalid,
-        };
-        self.enter(slot, Home { pd, kind: Kind::Window { kind, region: 0 } })
+    pub(crate) fn insert_window(&self, kind: MwKind, pd: Scope) -> Result<u32> {
+        let word = Word::new(pd, Access::empty(), 0, State::Invalid);
+        let content = Content { base: std::ptr::null_mut(), len: 0, virt: 0, word };
+        self.enter(&mut *self.managed.lock()?, content, Home::new(pd, Kind::Window { kind, region: 0 }))
     }
 
-    fn enter(&mut self, slot: Slot, home: Home) -> Result<u32> {
-        let index = if self.free.len() > RESTING || self.slots.len() >= MAX_REGIONS {
-            self.free.pop_front().ok_or(Error::Exhausted("memory regions"))? as usize
-        } else {
-            self.slots.push(Slot { key: self.random.u8(..), state: State::Free, ..slot });
-            self.homes.push(home);
-            self.slots.len() - 1
+    fn enter(&self, managed: &mut Managed, content: Content, mut home: Home) -> Result<u32> {
+        let Managed { homes, free, random, .. } = managed;
+        let fresh = free.len() <= RESTING && homes.len() < SLOTS;
+        let index = match fresh {
+            true => homes.len() as u32,
+            false => free.pop_front().ok_or(Error::Exhausted("memory regions"))?,
         };
+        let Some(slot) = self.slots.get(index as usize) else { return Err(Error::Exhausted("memory regions")) };
         // Another key each time, so that an old STag stays invalid for 255 uses of the slot.
-        let mut key = self.slots[index].key.wrapping_add(1);
-        if self.map.stag(index as u32, key) == 0 {
+        let mut key = if fresh { random.u8(..) } else { slot.word().key() }.wrapping_add(1);
+        if self.map.stag(index, key) == 0 {
             key = key.wrapping_add(1);
         }
-        self.slots[index] = Slot { key, ..slot };
-        self.homes[index] = home;
-        Ok(self.map.stag(index as u32, key))
+        home.bound = Links::alone(index);
+        home.limited = Links::alone(index);
+        match homes.get_mut(index as usize) {
+            Some(place) => *place = home,
+            None => homes.push(home),
+        }
+        slot.write(Content { word: content.word.with_key(key), ..content });
+        Ok(self.map.stag(index, key))
     }
 
-    /// The slot that `stag` names in all of its 32 bits, if it is in use.
-    fn named(&self, stag: u32) -> Option<usize> {
+    /// The slot that `stag` names in all of its 32 bits, if it is in use, and its word.
+    fn named(&self, stag: u32) -> Option<(usize, Word)> {
         let (index, key) = self.map.slot(stag);
-        let slot = self.slots.get(index as usize)?;
-        (slot.key == key && slot.state != State::Free).then_some(index as usize)
+        let word = self.slots.get(index as usize)?.word();
+        let in_use = matches!(word.state(), State::Valid | State::Invalid);
+        (word.key() == key && in_use).then_some((index as usize, word))
     }
 
     /// The slot that the application's handle with `stag` is for. Its key may have changed since.
     fn held(&self, stag: u32) -> Result<usize> {
         let index = self.map.slot(stag).0 as usize;
-        match self.slots.get(index) {
-            Some(slot) if slot.state != State::Free => Ok(index),
+        match self.slots.get(index).map(|slot| slot.word().state()) {
+            Some(State::Valid | State::Invalid) => Ok(index),
             _ => Err(Error::UnknownKey(stag)),
         }
     }
 
     /// Whether what `stag` names is memory of the device's own allocator.
     pub(crate) fn is_ours(&self, stag: u32) -> bool {
-        let home = self.homes.get(self.map.slot(stag).0 as usize);
-        home.is_some_and(|home| matches!(home.kind, Kind::Region { ours: true, .. }))
+        self.slots.get(self.map.slot(stag).0 as usize).is_some_and(|slot| slot.word().access().contains(OURS))
     }
 
     /// The memory for an access of `len` bytes at `addr` that needs the rights `need`, by a queue pair whose scopes are
@@ -216,24 +225,42 @@ impl MrTable {
             return Ok(Span { ptr: std::ptr::NonNull::dangling().as_ptr(), len });
         }
         let (index, key) = self.map.slot(stag);
-        let slot = match self.slots.get(index as usize) {
-            Some(slot) if slot.key == key && slot.state == State::Valid => slot,
-            _ => return Err(MrFault::InvalidStag),
-        };
-        if !by.include(slot.scope) {
+        let Some(slot) = self.slots.get(index as usize) else { return Err(MrFault::InvalidStag) };
+        let word = slot.word();
+        if !word.is_valid(key) {
+            return Err(MrFault::InvalidStag);
+        }
+        if !by.include(word.scope()) {
             return Err(MrFault::NotAssociated);
         }
-        if !slot.access.contains(need) {
+        if !word.access().contains(need) {
             return Err(MrFault::NoRight);
         }
         if addr.checked_add(len.into()).is_none() {
             return Err(MrFault::Wrap);
         }
-        match addr.checked_sub(slot.virt) {
-            Some(offset) if offset <= slot.len && u64::from(len) <= slot.len - offset => {
-                Ok(Span { ptr: slot.base.wrapping_add(offset as usize), len })
+        let (base, all, virt) = slot.grants();
+        match addr.checked_sub(virt) {
+            Some(offset) if offset <= all && u64::from(len) <= all - offset => {
+                Ok(Span { ptr: base.wrapping_add(offset as usize), len })
             }
             _ => Err(MrFault::Bounds),
         }
     }
+}
+
+impl Home {
+    fn new(pd: Scope, kind: Kind) -> Self {
+        let (bound, limited) = (Links::alone(0), Links::alone(0));
+        Home { pd, kind, bound, limited, limited_to: None, grace: Grace::default() }
+    }
+}
+
+/// What a region's slot says, but for its key, and what else there is to it.
+fn of_region(entry: MrEntry) -> (Content, Home) {
+    let MrEntry { base, len, pd, access, virt, ours } = entry;
+    let writable = access.contains(Access::LOCAL_WRITE);
+    let home = Home::new(pd, Kind::Region { base, len, writable, windows: 0 });
+    let access = access | Access::LOCAL_READ | if ours { OURS } else { Access::empty() };
+    (Content { base, len, virt, word: Word::new(pd, access, 0, State::Valid) }, home)
 }

@@ -6,7 +6,6 @@ use urnic_config::Progress;
 use super::{Access, Rereg, copy};
 use crate::api::fake;
 use crate::shared::error::{Error, PostError};
-use crate::shared::memory::MrTable;
 use crate::shared::scope::{Scope, Scopes};
 use crate::shared::wr::Sge;
 
@@ -108,10 +107,7 @@ fn regions_end_with_their_handle() {
     let pd = device.alloc_pd();
     let mr = pd.alloc_mr(64, Access::empty()).unwrap();
     let (stag, addr, id) = (mr.lkey(), mr.addr(), Scopes { pd: pd.shared.scope, qp: Scope(u32::MAX) });
-    let known = || {
-        let resolve = |table: &MrTable| table.resolve(stag, id, Access::empty(), addr, 64).is_ok();
-        device.shared.shards.first().control(|engine| Ok(resolve(engine.table()))).unwrap()
-    };
+    let known = || device.shared.table.resolve(stag, id, Access::empty(), addr, 64).is_ok();
     assert!(known());
     drop(mr);
     assert!(!known());

@@ -1,13 +1,14 @@
 use super::*;
 use crate::shared::memory::MrEntry;
 use crate::shared::scope::Scope;
+use std::sync::Arc;
 
 const BY: Scopes = Scopes { pd: Scope(1), qp: Scope(10) };
 
 /// Number and offset come back as they were, also at their ends; no octet of a list has the tagged offset of another Read.
 #[test]
 fn tagged_offsets_name_the_read_and_the_octet() {
-    let mut table = MrTable::new(1);
+    let table = MrTable::new(1, Arc::default());
     let entry = MrEntry {
         base: 0x1000 as *mut u8,
         len: 64,

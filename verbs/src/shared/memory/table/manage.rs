@@ -1,8 +1,14 @@
 //! What changes an STag: removal, invalidation, binding, registration by work request (verbs §7).
+//!
+//! Verbs wait for the lock, and after a revocation for the passes that were under way. Passes try the lock, and have what they
+//! revoke wait; a grace period that they begin is theirs to ask for.
 
-use super::{Home, Kind, MrFault, MrTable, NOBODY, Slot, State};
+use super::links::{self, Links};
+use super::{Content, Home, Kind, Managed, MrEntry, MrFault, MrTable, NOBODY, OURS, State, Word, of_region};
 use crate::shared::error::{Error, Result};
+use crate::shared::grace::{Grace, Witnesses};
 use crate::shared::memory::{Access, MwKind};
+use crate::shared::sabotage::{Rule, broken};
 use crate::shared::scope::{Scope, Scopes};
 
 /// What a window is to be bound to.
@@ -18,220 +24,376 @@ pub(crate) struct Bind {
     pub(crate) access: Access,
 }
 
+/// Why a pass could not change an STag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    Fault(MrFault),
+    /// Others change the table, or passes of theirs may still use what the slot said. It must be tried again in a later pass.
+    Later,
+}
+
+impl From<MrFault> for Refused {
+    fn from(fault: MrFault) -> Self {
+        Refused::Fault(fault)
+    }
+}
+
+/// What verbs do.
 impl MrTable {
-    /// Removes what the application's handle with `stag` is for. A region's windows are unbound first.
-    pub(crate) fn remove(&mut self, stag: u32) -> Result<()> {
+    /// Takes back, for good, what the application's handle with `stag` is for. A region's windows are unbound first. When the
+    /// passes that are under way have ended, [`Self::release`] follows.
+    pub(crate) fn withdraw(&self, stag: u32) -> Result<()> {
+        let witnesses = self.fellows.witnesses(None);
+        let managed = &mut *self.managed.lock()?;
         let index = self.held(stag)?;
-        if self.windows_of(index) > 0 {
-            self.unbind_all(|_, bound_to| bound_to as usize == index);
-        }
-        self.invalidate_slot(index);
-        let of_region = matches!(self.homes[index].kind, Kind::Region { .. });
-        self.limited -= u32::from(of_region && self.slots[index].scope != self.homes[index].pd);
-        self.slots[index].state = State::Free;
-        self.free.push_back(index as u32);
+        self.leave(managed, index, &witnesses);
         Ok(())
     }
 
-    /// Windows bound to what the application's handle with `stag` is for.
+    /// Lets a slot that was withdrawn be used again. No pass uses it any longer.
+    pub(crate) fn release(&self, stag: u32) -> Result<()> {
+        let managed = &mut *self.managed.lock()?;
+        let index = self.map.slot(stag).0;
+        if let Some(slot) = self.slots.get(index as usize)
+            && slot.word().state() == State::Leaving
+        {
+            slot.set_word(slot.word().with_state(State::Free));
+            managed.free.push_back(index);
+        }
+        Ok(())
+    }
+
+    /// Enters a region in the place of the one that the handle with `stag` is for, to which no windows are bound. That one is
+    /// withdrawn as by [`Self::withdraw`].
+    pub(crate) fn replace(&self, stag: u32, entry: MrEntry) -> Result<u32> {
+        let witnesses = self.fellows.witnesses(None);
+        let managed = &mut *self.managed.lock()?;
+        let index = self.held(stag)?;
+        refuse_if_bound(managed, index)?;
+        let (content, home) = of_region(entry);
+        let stag = self.enter(managed, content, home)?;
+        self.leave(managed, index, &witnesses);
+        Ok(stag)
+    }
+
+    /// The application gives up what is in the slot.
+    fn leave(&self, managed: &mut Managed, index: usize, witnesses: &Witnesses) {
+        for _ in 0..windows_of(managed, index) {
+            let Some(window) = managed.homes.get(index).map(|home| home.bound.next) else { return };
+            self.revoke_slot(managed, window as usize, State::Invalid, Some(witnesses));
+        }
+        self.revoke_slot(managed, index, State::Leaving, Some(witnesses));
+        unlimit(managed, index);
+    }
+
+    /// Returns how many windows are bound to what the application's handle with `stag` is for.
     pub(crate) fn windows(&self, stag: u32) -> Result<u32> {
-        self.held(stag).map(|index| self.windows_of(index))
+        let managed = self.managed.lock()?;
+        self.held(stag).map(|index| windows_of(&managed, index))
     }
 
-    fn windows_of(&self, index: usize) -> u32 {
-        match self.homes[index].kind {
-            Kind::Region { windows, .. } => windows,
-            Kind::Window { .. } => 0,
-        }
-    }
-
-    /// Takes back what the handle's STag grants, until it is registered anew.
-    pub(crate) fn revoke(&mut self, stag: u32) -> Result<()> {
+    /// Takes back what the handle's STag grants, until it is registered anew. The caller waits for the passes that are under
+    /// way.
+    pub(crate) fn revoke(&self, stag: u32) -> Result<()> {
+        let witnesses = self.fellows.witnesses(None);
+        let managed = &mut *self.managed.lock()?;
         let index = self.held(stag)?;
-        match self.windows_of(index) {
-            0 => self.invalidate_slot(index),
-            windows => return Err(Error::WindowsBound(windows)),
-        }
+        refuse_if_bound(managed, index)?;
+        self.revoke_slot(managed, index, State::Invalid, Some(&witnesses));
         Ok(())
     }
 
-    /// From now on only the queue pair of scope `qp` can use the handle's STag.
-    pub(crate) fn restrict(&mut self, stag: u32, qp: Scope) -> Result<()> {
+    /// From now on only the queue pair of scope `qp` can use the handle's STag. The caller waits for the passes that are under
+    /// way.
+    pub(crate) fn restrict(&self, stag: u32, qp: Scope) -> Result<()> {
+        let witnesses = self.fellows.witnesses(None);
+        let managed = &mut *self.managed.lock()?;
         let index = self.held(stag)?;
-        let was = std::mem::replace(&mut self.slots[index].scope, qp);
-        self.limited += u32::from(was == self.homes[index].pd);
-        Ok(())
-    }
-
-    /// A peer invalidates an STag (RFC 5040 §5.3). It must be valid, of the stream, and the peer's alone by rights: a
-    /// type 2 window, or a region with remote rights that is limited to this queue pair or says that peers may
-    /// (RDMAP-46, 81, SEC-8).
-    pub(crate) fn invalidate(&mut self, stag: u32, by: Scopes) -> Result<(), MrFault> {
-        let index = self.named(stag).ok_or(MrFault::InvalidStag)?;
-        let slot = &self.slots[index];
-        if slot.state != State::Valid {
-            return Err(MrFault::InvalidStag);
+        let Some(slot) = self.slots.get(index) else { return Err(Error::UnknownKey(stag)) };
+        slot.set_word(slot.word().with_scope(qp));
+        limit(managed, index, qp);
+        if let Some(home) = managed.homes.get_mut(index) {
+            home.grace = witnesses.begin();
         }
-        if !by.include(slot.scope) {
-            return Err(MrFault::NotAssociated);
-        }
-        let own = slot.scope == by.qp || slot.access.contains(Access::REMOTE_INVALIDATE);
-        match self.homes[index].kind {
-            Kind::Window { kind: MwKind::Two, .. } => {}
-            Kind::Region { windows: 0, .. } if own && slot.access.intersects(Access::REMOTE) => {}
-            _ => return Err(MrFault::NoRight),
-        }
-        self.invalidate_slot(index);
-        Ok(())
-    }
-
-    /// A work request invalidates an STag of its own node: a region without windows, or a type 2 window. That it is
-    /// invalid already is no fault.
-    pub(crate) fn invalidate_local(&mut self, stag: u32, by: Scopes) -> Result<(), MrFault> {
-        let index = self.named(stag).ok_or(MrFault::InvalidStag)?;
-        if !by.include(self.slots[index].scope) {
-            return Err(MrFault::NotAssociated);
-        }
-        match self.homes[index].kind {
-            Kind::Window { kind: MwKind::One, .. } => return Err(MrFault::NoRight),
-            Kind::Region { windows, .. } if windows > 0 => return Err(MrFault::NoRight),
-            _ => {}
-        }
-        self.invalidate_slot(index);
         Ok(())
     }
 
     /// The queue pair of scope `qp` is gone, or about to have another peer, and with it the windows that were bound for
-    /// it; regions that were limited to it are nobody's.
-    pub(crate) fn queue_pair_gone(&mut self, qp: Scope) {
-        if self.limited == 0 {
+    /// it; regions that were limited to it are nobody's. Called by the engine that it belongs to, so that no pass uses them.
+    pub(crate) fn queue_pair_gone(&self, qp: Scope) -> Result<()> {
+        let managed = &mut *self.managed.lock()?;
+        while let Some(&index) = managed.limited.get(&qp) {
+            let index = index as usize;
+            match (self.slots.get(index), managed.homes.get(index).map(|home| home.kind)) {
+                (Some(slot), Some(Kind::Region { .. })) => slot.set_word(slot.word().with_scope(NOBODY)),
+                _ => self.revoke_slot(managed, index, State::Invalid, None),
+            }
+            unlimit(managed, index);
+        }
+        Ok(())
+    }
+
+    /// The slot grants nothing any more; a window lets go of its region. Without `witnesses` nobody but the caller can be
+    /// using it.
+    fn revoke_slot(&self, managed: &mut Managed, index: usize, state: State, witnesses: Option<&Witnesses>) {
+        let Some(slot) = self.slots.get(index) else { return };
+        let word = slot.word();
+        slot.set_word(word.with_state(state));
+        if word.state() != State::Valid {
             return;
         }
-        self.unbind_all(|slot, _| slot.scope == qp);
-        for (slot, home) in self.slots.iter_mut().zip(&self.homes) {
-            if slot.scope == qp && matches!(home.kind, Kind::Region { .. }) {
-                slot.scope = NOBODY;
-            }
+        let Some(home) = managed.homes.get_mut(index) else { return };
+        if let Some(witnesses) = witnesses {
+            home.grace = witnesses.begin();
         }
-    }
-
-    /// Unbinds those windows for whose slot and region `which` holds. Looks at all slots, which only unusual events do.
-    fn unbind_all(&mut self, which: impl Fn(&Slot, u32) -> bool) {
-        for index in 0..self.slots.len() {
-            if let Kind::Window { region, .. } = self.homes[index].kind
-                && self.slots[index].state == State::Valid
-                && which(&self.slots[index], region)
+        if let Kind::Window { region, .. } = home.kind {
+            links::leave(&mut managed.homes, bound, index as u32);
+            if let Some(Home { kind: Kind::Region { windows, .. }, .. }) =
+                managed.homes.get_mut(region as usize)
             {
-                self.invalidate_slot(index);
-            }
-        }
-    }
-
-    /// The slot grants nothing any more; a window lets go of its region.
-    fn invalidate_slot(&mut self, index: usize) {
-        let was = std::mem::replace(&mut self.slots[index].state, State::Invalid);
-        if was == State::Valid
-            && let Kind::Window { kind, region } = self.homes[index].kind
-        {
-            if let Kind::Region { windows, .. } = &mut self.homes[region as usize].kind {
                 *windows -= 1;
             }
-            self.limited -= u32::from(kind == MwKind::Two);
+            unlimit(managed, index);
         }
+    }
+}
+
+/// What passes do. `own` is the index of their engine.
+impl MrTable {
+    /// A peer invalidates an STag (RFC 5040 §5.3). It must be valid, of the stream, and the peer's alone by rights: a
+    /// type 2 window, or a region with remote rights that is limited to this queue pair or says that peers may
+    /// (RDMAP-46, 81, SEC-8). Returns the grace period after which nothing uses it.
+    pub(crate) fn invalidate(&self, stag: u32, by: Scopes, own: usize) -> Result<Grace, Refused> {
+        let witnesses = self.fellows.witnesses(Some(own));
+        let managed = &mut *self.managed.try_lock().ok_or(Refused::Later)?;
+        let (index, word) = self.named(stag).ok_or(MrFault::InvalidStag)?;
+        if word.state() != State::Valid {
+            return Err(MrFault::InvalidStag.into());
+        }
+        if !by.include(word.scope()) {
+            return Err(MrFault::NotAssociated.into());
+        }
+        let own = word.scope() == by.qp || word.access().contains(Access::REMOTE_INVALIDATE);
+        match managed.homes.get(index).map(|home| home.kind) {
+            Some(Kind::Window { kind: MwKind::Two, .. }) => {}
+            Some(Kind::Region { windows: 0, .. }) if own && word.access().intersects(Access::REMOTE) => {}
+            _ => return Err(MrFault::NoRight.into()),
+        }
+        Ok(self.invalidate_slot(managed, index, word, by, &witnesses))
+    }
+
+    /// A work request invalidates an STag of its own node: a region without windows, or a type 2 window. That it is
+    /// invalid already is no fault. Returns the grace period after which nothing uses it.
+    pub(crate) fn invalidate_local(&self, stag: u32, by: Scopes, own: usize) -> Result<Grace, Refused> {
+        let witnesses = self.fellows.witnesses(Some(own));
+        let managed = &mut *self.managed.try_lock().ok_or(Refused::Later)?;
+        let (index, word) = self.named(stag).ok_or(MrFault::InvalidStag)?;
+        if !by.include(word.scope()) {
+            return Err(MrFault::NotAssociated.into());
+        }
+        match managed.homes.get(index).map(|home| home.kind) {
+            Some(Kind::Window { kind: MwKind::Two, .. } | Kind::Region { windows: 0, .. }) => {}
+            _ => return Err(MrFault::NoRight.into()),
+        }
+        Ok(self.invalidate_slot(managed, index, word, by, &witnesses))
+    }
+
+    /// Invalidates a slot with this word. What only the queue pair `by` can use needs no grace period: its engine is in this
+    /// pass.
+    fn invalidate_slot(
+        &self,
+        managed: &mut Managed,
+        index: usize,
+        word: Word,
+        by: Scopes,
+        witnesses: &Witnesses,
+    ) -> Grace {
+        let before = self.may_write(managed, index);
+        let alone = word.scope() == by.qp && before;
+        self.revoke_slot(managed, index, State::Invalid, (!alone).then_some(witnesses));
+        match managed.homes.get(index) {
+            Some(home) if !broken(Rule::CompleteAfterGrace) => home.grace.clone(),
+            _ => Grace::default(),
+        }
+    }
+
+    /// Whether the grace period of the last revocation is over.
+    fn may_write(&self, managed: &mut Managed, index: usize) -> bool {
+        broken(Rule::RewriteAfterGrace)
+            || managed.homes.get_mut(index).is_some_and(|home| home.grace.has_ended(&self.fellows))
     }
 
     /// A work request binds a window to a part of a region that is addressed by virtual addresses. A window of type 2
     /// must be unbound, and is from now on for this queue pair only; one of type 1 lets go of what it was bound to. No bytes:
-    /// a window of type 1 is unbound.
-    pub(crate) fn bind(&mut self, bind: Bind, by: Scopes) -> Result<(), MrFault> {
+    /// a window of type 1 is unbound. Returns the grace period after which nothing uses what it was bound to.
+    pub(crate) fn bind(&self, bind: Bind, by: Scopes, own: usize) -> Result<Grace, Refused> {
+        let witnesses = self.fellows.witnesses(Some(own));
+        let managed = &mut *self.managed.try_lock().ok_or(Refused::Later)?;
         let (window, key) = self.map.slot(bind.rkey);
         let window = window as usize;
-        let Some(Slot { state, .. }) = self.slots.get(window) else { return Err(MrFault::InvalidStag) };
-        let Kind::Window { kind, .. } = self.homes[window].kind else { return Err(MrFault::InvalidStag) };
-        if *state == State::Free || bind.rkey == 0 || (kind == MwKind::Two && *state == State::Valid) {
-            return Err(MrFault::InvalidStag);
+        let (Some(slot), Some(home)) = (self.slots.get(window), managed.homes.get(window)) else {
+            return Err(MrFault::InvalidStag.into());
+        };
+        let (state, pd) = (slot.word().state(), home.pd);
+        let Kind::Window { kind, .. } = home.kind else { return Err(MrFault::InvalidStag.into()) };
+        let unbound = state == State::Invalid || kind == MwKind::One && state == State::Valid;
+        if !unbound || bind.rkey == 0 {
+            return Err(MrFault::InvalidStag.into());
         }
-        if self.homes[window].pd != by.pd {
-            return Err(MrFault::NotAssociated);
+        if pd != by.pd {
+            return Err(MrFault::NotAssociated.into());
         }
         if bind.len == 0 && kind == MwKind::One {
-            self.invalidate_slot(window);
-            self.slots[window].key = key;
-            return Ok(());
+            let grace = self.invalidate_slot(managed, window, slot.word(), by, &witnesses);
+            slot.set_word(slot.word().with_key(key));
+            return Ok(grace);
         }
-        let region = self.named(bind.lkey).ok_or(MrFault::InvalidStag)?;
-        let Slot { base, len, virt, scope, access, state, .. } = self.slots[region];
-        if state != State::Valid || !matches!(self.homes[region].kind, Kind::Region { .. }) {
-            return Err(MrFault::InvalidStag);
+        let (region, word) = self.named(bind.lkey).ok_or(MrFault::InvalidStag)?;
+        let of_region = matches!(managed.homes.get(region), Some(Home { kind: Kind::Region { .. }, .. }));
+        if word.state() != State::Valid || !of_region {
+            return Err(MrFault::InvalidStag.into());
         }
-        if !by.include(scope) {
-            return Err(MrFault::NotAssociated);
+        if !by.include(word.scope()) {
+            return Err(MrFault::NotAssociated.into());
         }
         let grants = Access::REMOTE | Access::ZERO_BASED;
         let writes = bind.access.intersects(Access::REMOTE_WRITING);
         if !grants.contains(bind.access)
             || !bind.access.intersects(Access::REMOTE)
-            || writes && !access.contains(Access::LOCAL_WRITE)
-            || access.contains(Access::ZERO_BASED)
+            || writes && !word.access().contains(Access::LOCAL_WRITE)
+            || word.access().contains(Access::ZERO_BASED)
         {
-            return Err(MrFault::NoRight);
+            return Err(MrFault::NoRight.into());
         }
+        let (base, len, virt) = self.slots.get(region).ok_or(MrFault::InvalidStag)?.grants();
         let offset = bind.addr.checked_sub(virt).ok_or(MrFault::Bounds)?;
         if bind.len == 0 || offset.checked_add(bind.len).is_none_or(|end| end > len) {
-            return Err(MrFault::Bounds);
+            return Err(MrFault::Bounds.into());
         }
-        self.invalidate_slot(window);
-        if let Kind::Region { windows, .. } = &mut self.homes[region].kind {
+        self.revoke_slot(managed, window, State::Invalid, Some(&witnesses));
+        if !self.may_write(managed, window) {
+            return Err(Refused::Later);
+        }
+        if let Some(Home { kind: Kind::Region { windows, .. }, .. }) = managed.homes.get_mut(region) {
             *windows += 1;
         }
-        self.limited += u32::from(kind == MwKind::Two);
-        self.homes[window].kind = Kind::Window { kind, region: region as u32 };
-        self.slots[window] = Slot {
+        if let Some(home) = managed.homes.get_mut(window) {
+            home.kind = Kind::Window { kind, region: region as u32 };
+        }
+        links::join(&mut managed.homes, bound, region as u32, window as u32);
+        if kind == MwKind::Two {
+            limit(managed, window, by.qp);
+        }
+        let scope = if kind == MwKind::Two { by.qp } else { by.pd };
+        slot.write(Content {
             base: base.wrapping_add(offset as usize),
             len: bind.len,
             virt: if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr },
-            scope: if kind == MwKind::Two { by.qp } else { by.pd },
-            access: bind.access,
-            key,
-            state: State::Valid,
-        };
-        Ok(())
+            word: Word::new(scope, bind.access, key, State::Valid),
+        });
+        Ok(Grace::default())
     }
 
     /// A work request registers a part of an invalid region's memory anew, with another key and other rights.
     pub(crate) fn register(
-        &mut self,
+        &self,
         stag: u32,
         addr: u64,
         len: u64,
         access: Access,
         by: Scopes,
-    ) -> Result<(), MrFault> {
+    ) -> Result<(), Refused> {
+        let managed = &mut *self.managed.try_lock().ok_or(Refused::Later)?;
         let (index, key) = self.map.slot(stag);
         let index = index as usize;
-        let Some(slot) = self.slots.get_mut(index) else { return Err(MrFault::InvalidStag) };
-        let Home { pd, kind: Kind::Region { base, len: all, writable, .. } } = self.homes[index] else {
-            return Err(MrFault::InvalidStag);
+        let (Some(slot), Some(home)) = (self.slots.get(index), managed.homes.get(index)) else {
+            return Err(MrFault::InvalidStag.into());
         };
-        if slot.state != State::Invalid || stag == 0 {
-            return Err(MrFault::InvalidStag);
+        let &Home { pd, kind: Kind::Region { base, len: all, writable, .. }, .. } = home else {
+            return Err(MrFault::InvalidStag.into());
+        };
+        let word = slot.word();
+        if word.state() != State::Invalid || stag == 0 {
+            return Err(MrFault::InvalidStag.into());
         }
-        if pd != by.pd || !by.include(slot.scope) {
-            return Err(MrFault::NotAssociated);
+        if pd != by.pd || !by.include(word.scope()) {
+            return Err(MrFault::NotAssociated.into());
         }
         if access.check().is_err() || access.contains(Access::LOCAL_WRITE) && !writable {
-            return Err(MrFault::NoRight);
+            return Err(MrFault::NoRight.into());
         }
         let offset = addr.checked_sub(base as u64).ok_or(MrFault::Bounds)?;
         if len == 0 || offset.checked_add(len).is_none_or(|end| end > all) {
-            return Err(MrFault::Bounds);
+            return Err(MrFault::Bounds.into());
         }
-        slot.base = base.wrapping_add(offset as usize);
-        slot.len = len;
-        slot.virt = if access.contains(Access::ZERO_BASED) { 0 } else { addr };
-        slot.access = access | Access::LOCAL_READ;
-        slot.key = key;
-        slot.state = State::Valid;
+        if !self.may_write(managed, index) {
+            return Err(Refused::Later);
+        }
+        let access = access.difference(OURS) | Access::LOCAL_READ | word.access().intersection(OURS);
+        slot.write(Content {
+            base: base.wrapping_add(offset as usize),
+            len,
+            virt: if access.contains(Access::ZERO_BASED) { 0 } else { addr },
+            word: Word::new(word.scope(), access, key, State::Valid),
+        });
         Ok(())
+    }
+}
+
+fn bound(home: &mut Home) -> &mut Links {
+    &mut home.bound
+}
+
+fn limited(home: &mut Home) -> &mut Links {
+    &mut home.limited
+}
+
+fn windows_of(managed: &Managed, index: usize) -> u32 {
+    match managed.homes.get(index).map(|home| home.kind) {
+        Some(Kind::Region { windows, .. }) => windows,
+        _ => 0,
+    }
+}
+
+fn refuse_if_bound(managed: &Managed, index: usize) -> Result<()> {
+    match windows_of(managed, index) {
+        0 => Ok(()),
+        windows => Err(Error::WindowsBound(windows)),
+    }
+}
+
+/// Enters a slot among those that are limited to the queue pair `qp`, and to no other.
+fn limit(managed: &mut Managed, index: usize, qp: Scope) {
+    unlimit(managed, index);
+    let Managed { homes, limited: heads, .. } = managed;
+    let Some(home) = homes.get_mut(index) else { return };
+    home.limited_to = Some(qp);
+    let head = *heads.entry(qp).or_insert(index as u32);
+    if head != index as u32 {
+        links::join(homes, limited, head, index as u32);
+    }
+}
+
+/// The slot is not limited to a queue pair any more.
+fn unlimit(managed: &mut Managed, index: usize) {
+    let Managed { homes, limited: heads, .. } = managed;
+    let Some(qp) = homes.get_mut(index).and_then(|home| home.limited_to.take()) else { return };
+    match links::leave(homes, limited, index as u32) {
+        None => {
+            heads.remove(&qp);
+        }
+        Some(next) => {
+            heads.insert(qp, next);
+        }
+    }
+}
+
+/// For tests without passes.
+#[cfg(test)]
+impl MrTable {
+    /// Withdraws and releases.
+    pub(crate) fn remove(&self, stag: u32) -> Result<()> {
+        self.withdraw(stag)?;
+        self.release(stag)
     }
 }

@@ -1,2 +1,6 @@
+mod grace;
+mod lone;
 mod model;
 mod table;
+
+use lone::table;

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::shared::memory::{Access, Bind, MrEntry, MrTable, MwKind};
+use crate::shared::memory::{Access, Bind, MrEntry, MwKind};
 use crate::shared::scope::{Scope, Scopes};
 
 /// Two domains with two queue pairs each.
@@ -160,7 +160,7 @@ proptest! {
     /// the queue pair, with the right, and holds every octet; and what is granted is the right memory.
     #[test]
     fn table_behaves_like_its_model(seed: u64, steps in prop::collection::vec(step(), 0..150)) {
-        let mut table = MrTable::new(seed);
+        let table = super::table(seed);
         let mut model = Model::default();
         let mut old: Vec<u32> = Vec::new();
         for step in steps {

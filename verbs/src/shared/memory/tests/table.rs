@@ -32,7 +32,7 @@ fn stag_map_is_a_permutation() {
 #[test]
 fn stags_are_spread_and_reused_late() {
     for seed in 0..20 {
-        let mut table = MrTable::new(seed);
+        let table = super::table(seed);
         let stags: Vec<u32> =
             (0..1000).map(|_| table.insert(entry(0x1000, 16, Access::empty())).unwrap()).collect();
         let distinct: HashSet<_> = stags.iter().collect();
@@ -60,7 +60,7 @@ fn stags_are_spread_and_reused_late() {
 /// gets through by one.
 #[test]
 fn an_old_stag_is_invalid_when_its_slot_comes_back() {
-    let mut table = MrTable::new(7);
+    let table = super::table(7);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
     let mut used: HashMap<u32, Vec<u32>> = HashMap::new();
     let mut uses = 0;
@@ -91,7 +91,7 @@ fn no_stag_is_0() {
     // A table in which one of the first slots can have that STag.
     let zero = |seed| StagMap::new(&mut fastrand::Rng::with_seed(seed)).slot(0).0;
     let seed = (0..).find(|seed| zero(*seed) < 256).unwrap();
-    let mut table = MrTable::new(seed);
+    let mut table = super::table(seed);
     let mut uses = 0;
     let mut keys = HashSet::new();
     while uses < 300 {
@@ -112,16 +112,16 @@ fn no_stag_is_0() {
             false => table.insert_window(MwKind::Two, PD).unwrap(),
         };
         if stag < 256 {
-            return (stag, std::mem::replace(&mut table, MrTable::new(seed)));
+            return (stag, std::mem::replace(&mut table, super::table(seed)));
         }
         table.remove(stag).unwrap();
     };
-    let (stag, mut table) = until(true);
+    let (stag, table) = until(true);
     table.revoke(stag).unwrap();
     assert_eq!(table.register(0, 0x1000, 16, Access::REMOTE_READ, BY), Err(MrFault::InvalidStag));
     assert_eq!(table.resolve(0, BY, Access::LOCAL_READ, 0x1000, 1), Err(MrFault::InvalidStag));
     assert_eq!(table.register(stag ^ 1, 0x1000, 16, Access::REMOTE_READ, BY).is_ok(), stag != 1);
-    let (window, mut table) = until(false);
+    let (window, table) = until(false);
     let lkey = table.insert(entry(0x1000, 16, Access::LOCAL_WRITE)).unwrap();
     let bind = Bind { rkey: 0, lkey, addr: 0x1000, len: 16, access: Access::REMOTE_READ };
     assert_eq!(table.bind(bind, BY), Err(MrFault::InvalidStag));
@@ -131,7 +131,7 @@ fn no_stag_is_0() {
 /// A region's windows go with it; those of others stay.
 #[test]
 fn windows_of_other_regions_stay() {
-    let mut table = MrTable::new(8);
+    let table = super::table(8);
     let regions = [0x1000, 0x2000, 0x3000]
         .map(|base| (base, table.insert(entry(base, 0x100, Access::LOCAL_WRITE)).unwrap()));
     let mut windows = Vec::new();
@@ -159,7 +159,7 @@ fn windows_of_other_regions_stay() {
 /// Which memory every port can send from.
 #[test]
 fn memory_of_the_allocator_is_told_apart() {
-    let mut table = MrTable::new(9);
+    let table = super::table(9);
     let ours = table.insert(MrEntry { ours: true, ..entry(0x1000, 16, Access::LOCAL_WRITE) }).unwrap();
     let other = table.insert(entry(0x1000, 16, Access::LOCAL_WRITE)).unwrap();
     let window = table.insert_window(MwKind::One, PD).unwrap();
@@ -174,7 +174,7 @@ fn memory_of_the_allocator_is_told_apart() {
 
 #[test]
 fn checks_come_in_order() {
-    let mut table = MrTable::new(1);
+    let table = super::table(1);
     let stag = table.insert(entry(0x1000, 0x100, Access::LOCAL_WRITE | Access::REMOTE_WRITE)).unwrap();
     let resolve = |stag, by, need, addr, len| table.resolve(stag, by, need, addr, len);
     let write = Access::REMOTE_WRITE;
@@ -197,8 +197,8 @@ fn checks_come_in_order() {
 /// RDMAP-46, 81, SEC-8: what a peer may invalidate, and what is left of it.
 #[test]
 fn a_peer_invalidates_what_is_its_own() {
-    let mut table = MrTable::new(1);
-    let mut region = |access| table.insert(entry(0x1000, 8, access)).unwrap();
+    let table = super::table(1);
+    let region = |access| table.insert(entry(0x1000, 8, access)).unwrap();
     let local = region(Access::LOCAL_WRITE | Access::REMOTE_INVALIDATE);
     let shared = region(Access::REMOTE_READ);
     let passing = region(Access::REMOTE_READ | Access::REMOTE_INVALIDATE);
@@ -230,7 +230,7 @@ fn a_peer_invalidates_what_is_its_own() {
 /// What a binding must be, one wrong thing at a time, and who can use it then.
 #[test]
 fn windows_are_bound_within_their_region() {
-    let mut table = MrTable::new(3);
+    let table = super::table(3);
     let (write, read) = (Access::REMOTE_WRITE, Access::REMOTE_READ);
     let mr = table.insert(entry(0x1000, 0x100, Access::LOCAL_WRITE)).unwrap();
     let unwritable = table.insert(entry(0x1000, 0x100, Access::empty())).unwrap();
@@ -310,7 +310,7 @@ fn windows_are_bound_within_their_region() {
 /// A part of a region's own memory, never more than it was registered for.
 #[test]
 fn an_invalid_region_is_registered_anew() {
-    let mut table = MrTable::new(4);
+    let table = super::table(4);
     let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let mr = table.insert(entry(0x1000, 0x100, all)).unwrap();
     let key = mr ^ 0xff;
@@ -350,17 +350,17 @@ fn an_invalid_region_is_registered_anew() {
 /// SEC-17: there is an end, and what was given back can be had again.
 #[test]
 fn regions_run_out() {
-    let mut table = MrTable::new(5);
-    let insert = |table: &mut MrTable| table.insert(entry(0x1000, 1, Access::empty()));
-    let first = insert(&mut table).unwrap();
+    let table = super::table(5);
+    let insert = |table: &MrTable| table.insert(entry(0x1000, 1, Access::empty()));
+    let first = insert(&table).unwrap();
     for _ in 1..crate::shared::memory::MAX_REGIONS {
-        insert(&mut table).unwrap();
+        insert(&table).unwrap();
     }
-    assert!(matches!(insert(&mut table), Err(Error::Exhausted(_))));
+    assert!(matches!(insert(&table), Err(Error::Exhausted(_))));
     assert!(matches!(table.insert_window(MwKind::One, PD), Err(Error::Exhausted(_))));
     table.remove(first).unwrap();
-    assert_ne!(insert(&mut table).unwrap(), first);
-    assert!(insert(&mut table).is_err());
+    assert_ne!(insert(&table).unwrap(), first);
+    assert!(insert(&table).is_err());
 }
 
 /// The STag of lists is the same for the life of a table, and never one that grants memory, however many there are.
@@ -368,7 +368,7 @@ fn regions_run_out() {
 fn no_region_has_the_stag_of_lists() {
     let mut seen = HashSet::new();
     for seed in 0..50 {
-        let mut table = MrTable::new(seed);
+        let table = super::table(seed);
         let list = table.list();
         assert!(list != 0 && seen.insert(list), "seed {seed}");
         for _ in 0..2000 {

@@ -1,0 +1,328 @@
+//! The table of a device with several engines, in whose passes other threads read.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use crate::shared::grace::{Fellow, Fellows, Grace, PassLock, PassNumber};
+use crate::shared::memory::{Access, Bind, MrEntry, MrFault, MrTable, MwKind, Refused, copy};
+use crate::shared::scope::{Scope, Scopes};
+
+const PD: Scope = Scope(1);
+/// Queue pairs of two engines.
+const BY: [Scopes; 2] = [Scopes { pd: PD, qp: Scope(10) }, Scopes { pd: PD, qp: Scope(11) }];
+const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_INVALIDATE);
+
+/// An engine that does nothing but hold its lock.
+#[derive(Default)]
+struct Engine(PassLock);
+
+impl Engine {
+    fn pass<R>(&self, does: impl FnOnce() -> R) -> Option<R> {
+        self.0.try_take(7).then(|| {
+            let answer = does();
+            self.0.let_go();
+            answer
+        })
+    }
+
+    /// As a verb waits.
+    fn await_pass(&self) {
+        if let Some(pass) = self.0.under_way() {
+            while !self.0.has_ended(pass) {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+impl Fellow for Engine {
+    fn ring(&self, _qpn: u32) {}
+
+    fn ring_receives(&self) {}
+
+    fn wake(&self) {}
+
+    fn pass_under_way(&self) -> Option<PassNumber> {
+        self.0.under_way()
+    }
+
+    fn has_ended(&self, pass: PassNumber) -> bool {
+        self.0.has_ended(pass)
+    }
+}
+
+struct Device {
+    engines: Vec<Arc<Engine>>,
+    table: MrTable,
+}
+
+impl Device {
+    fn new(engines: usize) -> Self {
+        let engines: Vec<_> = (0..engines).map(|_| Arc::new(Engine::default())).collect();
+        let fellows = Arc::new(Fellows::default());
+        fellows.introduce(engines.iter().map(|engine| {
+            let fellow: Arc<dyn Fellow> = engine.clone();
+            Arc::downgrade(&fellow) as Weak<dyn Fellow>
+        }));
+        Self { engines, table: MrTable::new(1, fellows) }
+    }
+
+    fn ended(&self, grace: &mut Grace) -> bool {
+        grace.has_ended(self.table.fellows())
+    }
+
+    fn region(&self, access: Access) -> u32 {
+        let base = 0x1000 as *mut u8;
+        self.table.insert(MrEntry { base, len: 0x100, pd: PD, access, virt: 0x1000, ours: false }).unwrap()
+    }
+}
+
+/// An invalidation takes effect at once, and is complete when the passes of others have ended that were under way; so is the
+/// slot free for another registration.
+fn an_invalidation_waits(invalidate: fn(&MrTable, u32) -> Result<Grace, Refused>) -> Result<(), &'static str> {
+    let device = Device::new(3);
+    let stag = device.region(ALL);
+    let again = |stag| device.table.register(stag, 0x1000, 0x100, ALL, BY[0]);
+    let mut wrong = Ok(());
+    let mut grace = Grace::default();
+    device.engines[0].pass(|| {
+        device.engines[1].pass(|| {
+            grace = invalidate(&device.table, stag).unwrap();
+            let resolved = device.table.resolve(stag, BY[1], Access::REMOTE_READ, 0x1000, 1);
+            assert_eq!(resolved, Err(MrFault::InvalidStag));
+            if device.ended(&mut grace) {
+                wrong = Err("it is complete while another engine may use it");
+            }
+            if again(stag) != Err(Refused::Later) {
+                wrong = Err("the slot is written while another engine may read it");
+            }
+        });
+        // The engine that invalidates is in its own pass, and the third was in none.
+        if wrong.is_ok() {
+            assert!(device.ended(&mut grace));
+            assert_eq!(again(stag), Ok(()));
+        }
+    });
+    wrong
+}
+
+fn local(table: &MrTable, stag: u32) -> Result<Grace, Refused> {
+    table.invalidate_local(stag, BY[0], 0)
+}
+
+fn remote(table: &MrTable, stag: u32) -> Result<Grace, Refused> {
+    table.invalidate(stag, BY[0], 0)
+}
+
+#[test]
+fn an_invalidation_waits_for_the_passes_of_others() {
+    an_invalidation_waits(local).unwrap();
+    an_invalidation_waits(remote).unwrap();
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn slots_that_are_free_too_early_are_noticed() {
+    use crate::shared::sabotage::{Rule, set};
+    for rule in [Rule::RewriteAfterGrace, Rule::CompleteAfterGrace] {
+        set(Some(rule));
+        let outcomes = [local, remote].map(an_invalidation_waits);
+        set(None);
+        assert!(outcomes.iter().all(Result::is_err), "{rule:?}: {outcomes:?}");
+    }
+}
+
+/// What one queue pair has to itself is used by no engine but its own; once the limit is known to all.
+#[test]
+fn what_is_limited_to_a_queue_pair_is_invalid_at_once() {
+    let device = Device::new(2);
+    let mr = device.region(ALL);
+    let limited = device.region(ALL);
+    let window = device.table.insert_window(MwKind::Two, PD).unwrap();
+    let bind = Bind { rkey: window, lkey: mr, addr: 0x1000, len: 16, access: Access::REMOTE_READ };
+    device.engines[1].pass(|| {
+        assert!(device.table.bind(bind, BY[0], 0).unwrap().is_over());
+        assert!(device.table.invalidate(window, BY[0], 0).unwrap().is_over());
+        assert!(device.table.bind(bind, BY[1], 1).unwrap().is_over());
+        device.table.restrict(limited, BY[0].qp).unwrap();
+        assert!(!device.table.invalidate_local(limited, BY[0], 0).unwrap().is_over());
+        assert_eq!(device.table.register(limited, 0x1000, 16, ALL, BY[0]), Err(Refused::Later));
+    });
+    device.table.register(limited, 0x1000, 16, ALL, BY[0]).unwrap();
+    device.engines[1].pass(|| {
+        assert!(device.table.invalidate_local(limited, BY[0], 0).unwrap().is_over());
+        device.table.register(limited, 0x1000, 16, ALL, BY[0]).unwrap();
+    });
+}
+
+/// A window of type 1 is for all: it lets go at once, and is bound to something else when all have let go.
+#[test]
+fn a_window_of_type_1_is_bound_anew_when_nobody_uses_it() {
+    let device = Device::new(2);
+    let mr = device.region(ALL);
+    let window = device.table.insert_window(MwKind::One, PD).unwrap();
+    let bind = Bind { rkey: window, lkey: mr, addr: 0x1000, len: 16, access: Access::REMOTE_READ };
+    let other = Bind { rkey: window ^ 1, addr: 0x1010, ..bind };
+    let reaches = |stag, addr| device.table.resolve(stag, BY[1], Access::REMOTE_READ, addr, 1).is_ok();
+    device.engines[1].pass(|| {
+        assert!(device.table.bind(bind, BY[0], 0).unwrap().is_over());
+        let faulty = Bind { len: 0x1000, ..other };
+        assert_eq!(device.table.bind(faulty, BY[0], 0).err(), Some(Refused::Fault(MrFault::Bounds)));
+        assert!(reaches(window, 0x1000), "a binding that is refused changes nothing");
+        assert_eq!(device.table.bind(other, BY[0], 0).err(), Some(Refused::Later));
+        assert_eq!(device.table.windows(mr).unwrap(), 0);
+        assert!(!reaches(window, 0x1000) && !reaches(window ^ 1, 0x1010));
+    });
+    assert!(device.table.bind(other, BY[0], 0).unwrap().is_over());
+    assert!(!reaches(window, 0x1000) && reaches(window ^ 1, 0x1010));
+    // Unbound it is complete later.
+    let mut grace = Grace::default();
+    device.engines[1].pass(|| {
+        grace = device.table.bind(Bind { len: 0, ..other }, BY[0], 0).unwrap();
+        assert!(!reaches(window ^ 1, 0x1010) && !device.ended(&mut grace));
+    });
+    assert!(device.ended(&mut grace));
+}
+
+/// A slot that is withdrawn is nobody's until it is released, and its windows wait, too.
+#[test]
+fn what_is_withdrawn_cannot_be_registered_or_bound() {
+    let device = Device::new(2);
+    let mr = device.region(ALL);
+    let other = device.region(ALL);
+    let window = device.table.insert_window(MwKind::Two, PD).unwrap();
+    let bind = Bind { rkey: window, lkey: mr, addr: 0x1000, len: 16, access: Access::REMOTE_READ };
+    device.table.bind(bind, BY[1], 1).unwrap();
+    device.engines[1].pass(|| {
+        device.table.withdraw(mr).unwrap();
+        let fault = Err(Refused::Fault(MrFault::InvalidStag));
+        assert_eq!(device.table.register(mr, 0x1000, 16, ALL, BY[0]), fault);
+        assert_eq!(device.table.invalidate_local(mr, BY[0], 0).err(), fault.err());
+        assert!(device.table.withdraw(mr).is_err() && device.table.restrict(mr, BY[0].qp).is_err());
+        assert_eq!(device.table.bind(Bind { lkey: other, ..bind }, BY[0], 0).err(), Some(Refused::Later));
+    });
+    device.table.bind(Bind { lkey: other, ..bind }, BY[0], 0).unwrap();
+    device.table.release(mr).unwrap();
+}
+
+/// A canary of each registration, in memory of its own.
+const CANARIES: usize = 64;
+
+/// Threads in passes read what STags name, while others register, revoke, invalidate, bind and take memory away. Whatever a
+/// pass finds belongs to the registration that it has found, and is there until the pass ends.
+#[test]
+fn nothing_is_read_that_was_given_up() {
+    const READERS: usize = 3;
+    let rounds = 3000;
+    let device = Device::new(READERS + 1);
+    // The STags to read, each with the canary that it names; an STag is 0 while it changes.
+    let targets: Vec<AtomicU64> = (0..CANARIES).map(|_| AtomicU64::new(0)).collect();
+    let over = AtomicBool::new(false);
+    let found = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for reader in 1..=READERS {
+            let (device, targets, over, found) = (&device, &targets, &over, &found);
+            scope.spawn(move || {
+                let mut rng = fastrand::Rng::with_seed(reader as u64);
+                while !over.load(Ordering::Relaxed) {
+                    device.engines[reader].pass(|| {
+                        for _ in 0..8 {
+                            let target = targets[rng.usize(..CANARIES)].load(Ordering::Relaxed);
+                            let (stag, virt) = ((target >> 32) as u32, target & 0xffff_ffff);
+                            let span = device.table.resolve(stag, BY[1], Access::REMOTE_READ, virt, 8);
+                            let Ok(span) = span else { continue };
+                            let mut octets = [0; 8];
+                            for _ in 0..rng.usize(1..4) {
+                                // SAFETY: just resolved, in a pass; that it is there is what is tested.
+                                unsafe { copy::read(span.ptr, &mut octets) };
+                                let canary = virt.to_ne_bytes();
+                                assert_eq!(octets, canary, "memory of another registration");
+                            }
+                            found.fetch_add(1, Ordering::Relaxed);
+                        }
+                    });
+                    if rng.u8(..8) == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        let mut rng = fastrand::Rng::with_seed(9);
+        let mut next = 1u64;
+        for _ in 0..rounds {
+            let at = rng.usize(..CANARIES);
+            let memory = Page::new(next);
+            let access = ALL;
+            let entry = MrEntry { base: memory.0, len: 16, pd: PD, access, virt: next, ours: false };
+            let mut stag = device.table.insert(entry).unwrap();
+            targets[at].store(u64::from(stag) << 32 | next, Ordering::Relaxed);
+            let await_all = || device.engines.iter().for_each(|engine| engine.await_pass());
+            let later = |mut grace: Grace| {
+                while !device.ended(&mut grace) {
+                    std::thread::yield_now();
+                }
+            };
+            for _ in 0..rng.u8(..4) {
+                // Invalid, and registered anew, with the second half of the memory and another canary.
+                match rng.bool() {
+                    true => later(device.table.invalidate_local(stag, BY[0], 0).unwrap()),
+                    false => {
+                        device.table.revoke(stag).unwrap();
+                        await_all();
+                    }
+                }
+                next += 1;
+                memory.fill(next);
+                stag = stag & !0xff | u32::from((stag as u8).wrapping_add(1).max(1));
+                let first = memory.0 as u64;
+                while device.table.register(stag, first, 16, access | Access::ZERO_BASED, BY[0]).is_err() {
+                    std::thread::yield_now();
+                }
+                // Zero-based: the canary is not its first offset, so it is not read as such.
+                memory.fill(0);
+                targets[at].store(u64::from(stag) << 32, Ordering::Relaxed);
+            }
+            device.table.withdraw(stag).unwrap();
+            await_all();
+            device.table.release(stag).unwrap();
+            drop(memory);
+            next += 1;
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert!(found.load(Ordering::Relaxed) > 0, "no reader has found anything");
+}
+
+/// A page of its own, which is gone when it is dropped: whoever reads it then ends the process.
+struct Page(*mut u8);
+
+impl Page {
+    const LEN: usize = 4096;
+
+    fn new(canary: u64) -> Self {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), Self::LEN, protection, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        let page = Self(at.cast());
+        page.fill(canary);
+        page
+    }
+
+    fn fill(&self, canary: u64) {
+        // SAFETY: 8 octets of our page.
+        unsafe { copy::write(self.0, &canary.to_ne_bytes()) };
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping.
+        unsafe { libc::munmap(self.0.cast(), Self::LEN) };
+    }
+}
+
