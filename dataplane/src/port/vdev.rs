@@ -17,6 +17,12 @@ pub(super) fn shared_interface(spec: &PortSpec) -> Option<&str> {
     }
 }
 
+/// Queues each way that the driver is to have where the port has so many. A `vhost` end cannot know how many its peer has,
+/// which may have more, and send from all of them.
+pub(super) fn driver_queues(spec: &PortSpec, queues: u16) -> u16 {
+    if matches!(spec, PortSpec::Vhost { .. }) { urnic_config::MAX_ENGINES as u16 } else { queues }
+}
+
 /// Descriptors of the driver's queue in either direction.
 pub(super) fn queue_size(spec: &PortSpec) -> u16 {
     match spec {
