@@ -48,6 +48,7 @@ pub(super) struct Device {
     netdev: Option<Netdev>,
     /// The driver's own sockets, until its queues take them.
     packet_rings: Vec<PacketRing>,
+    told_of_queues: bool,
     _listening: Option<socket::Listening>,
 }
 
@@ -82,6 +83,7 @@ impl Device {
             retry_at: Instant::now(),
             netdev,
             packet_rings: Vec::new(),
+            told_of_queues: false,
             _listening: listening,
         };
         log::recent_errors();
@@ -270,8 +272,8 @@ impl Device {
         }
     }
 
-    /// How many queues the peer that is there has, where it may be another number than ours.
-    pub(super) fn peer_queues(&self) -> Option<u16> {
+    /// How many queues the peer that is there has, where it may be another number than ours; no more than the driver has.
+    pub(super) fn peer_queues(&mut self) -> Option<u16> {
         let id = self.polled().filter(|_| matches!(self.recipe.spec, PortSpec::Vhost { .. }))?;
         // SAFETY: the device exists. Without a peer the number is refused.
         let vrings = unsafe {
@@ -280,9 +282,17 @@ impl Device {
                 vid => sys::rte_vhost_get_vring_num(vid),
             }
         };
-        // One each way; the peer says how many, so no more than the driver has.
+        // One each way.
+        let queues = vrings / 2;
         let most = self.started()?.driver_queues;
-        Some((vrings / 2).min(most)).filter(|queues| *queues > 0)
+        if queues > most && !std::mem::replace(&mut self.told_of_queues, true) {
+            tracing::warn!(
+                "{}: the peer has {queues} queues, and this end looks at {most} of them, so frames of its other engines are \
+                 lost: set engine.engines to the same number at both ends",
+                self.recipe.spec
+            );
+        }
+        Some(queues.min(most)).filter(|queues| *queues > 0)
     }
 
     /// Has EAL's thread do it.

@@ -138,7 +138,7 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     let mut captures = capture.into_iter().flatten();
     let queue = |(number, port)| {
         // Else all queues would lose their frames in step.
-        let fault = fault.clone().map(|f| Impairment { seed: f.seed.wrapping_add(number), ..f });
+        let fault = fault.map(|f| Impairment { seed: f.seed.wrapping_add(number), ..f });
         DpdkPort::new(port, fault.as_ref(), lends, captures.next())
     };
     let ports = (0..).zip(ports).map(queue).collect();
