@@ -150,7 +150,7 @@ fn what_does_not_fit_stays_with_the_peer() {
     }
 }
 
-/// Those that wait for one shared queue are served in the order in which they began to.
+/// Those that wait for one shared queue, at one engine, are served in the order in which they began to.
 #[test]
 fn a_shared_queue_serves_the_oldest_first() {
     let mut simulation = Simulation::new(&options()).unwrap();
@@ -159,7 +159,7 @@ fn a_shared_queue_serves_the_oldest_first() {
     let srq = pd.create_srq(&SrqInit { max_wr: 64, max_sge: 1, limit: 0 }).unwrap();
     let (mut servers, mut clients) = (Vec::new(), Vec::new());
     for _ in 0..4 {
-        let mut server = End::new(&device);
+        let mut server = End::with_queue(&device, device.create_cq(256, None).unwrap());
         let init = QpInit {
             send_cq: &server.cq,
             recv_cq: &server.cq,
