@@ -115,7 +115,7 @@ impl Shards {
         for shard in self.iter() {
             for (name, count) in shard.control(|engine| Ok(engine.attributes().counters))? {
                 match sum.iter_mut().find(|(other, _)| *other == name) {
-                    Some((_, all)) => *all += count,
+                    Some((_, all)) => *all = all.saturating_add(count),
                     None => sum.push((name, count)),
                 }
             }
