@@ -28,7 +28,8 @@ pub use markers::Markers;
 pub use outgoing::{Fpdu, HEADER_MAX, Outgoing};
 pub use peers::STAG_OF_NOTHING;
 pub use sink::{
-    AccessFault, CannotInvalidate, Chunk, Delivery, Invalidation, ReadFault, RecvFault, Sink, TaggedFault, TaggedOp,
+    AccessFault, CannotInvalidate, Chunk, Delivery, Invalidation, ReadFault, RecvFault, Sink, TaggedFault,
+    TaggedOp,
 };
 pub use startup::{Negotiated, Role, Rtr};
 pub use stream::{AtomicRequest, IncompleteFpdu, Op, Pending, ReadRequest, Rest, Stream, Wants};
