@@ -15,8 +15,8 @@
 use crate::api::device::Device;
 
 use crate::drive::clock::Clock;
-pub use crate::drive::engine::MpaConfig;
 use crate::drive::engine::{Berth, Engine};
+pub use crate::drive::engine::MpaConfig;
 use crate::drive::open::choose_kernel;
 use crate::drive::port::sim::{SimPort, SimWire};
 use crate::drive::shard::EngineAttr;
