@@ -58,7 +58,7 @@ pub fn run_client(
         let session = Session { thread, ..session.clone() };
         measure_thread(&device, config, server, options, session, crew, bar && thread == 0)
     };
-    let found = Crew::run(session.threads, &options.cores, |crew| measure_on(crew, 0), &measure_on)?;
+    let found = Crew::run(session.threads, &options.cores, |crew| measure_on(crew, 0), measure_on)?;
     let all = found.into_iter().reduce(Outcome::join).ok_or(PerfError::OtherThread)?;
     Ok(PerfReport::of(config, &session, engines, &all))
 }
