@@ -140,10 +140,11 @@ pub(crate) struct Berth {
 }
 
 impl Berth {
-    /// The place of the only engine of a device.
+    /// Returns the place of the only engine of a device.
     ///
     /// # Errors
     /// [`Error::NoDescriptor`].
+    #[cfg(feature = "dpdk")]
     pub(crate) fn alone(doorbells: Arc<Doorbells>) -> Result<Self, Error> {
         Ok(Self { number: EngineNumber::FIRST, commons: Commons::new()?, doorbells })
     }
