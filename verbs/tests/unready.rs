@@ -177,11 +177,14 @@ fn a_shared_queue_serves_the_oldest_first() {
         clients.push(client);
     }
     let order = [2, 0, 3, 1];
+    // Of two Sends the second may leave when the first waits already.
+    let mut sources = Vec::new();
     for (waits, at) in order.into_iter().enumerate() {
         let memory = clients[at].pd.alloc_mr(8, Access::LOCAL_WRITE).unwrap();
         for wr_id in 0..2 {
             clients[at].post(wr_id, SendOp::Send, &[Sge::of(&memory, 0, 8)]);
         }
+        sources.push(memory);
         until_it_waits(&mut simulation, 0, waits as u64 + 1);
     }
     let inbox = pd.alloc_mr(8, Access::LOCAL_WRITE).unwrap();
