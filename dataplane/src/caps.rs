@@ -33,6 +33,15 @@ pub enum RxChecksum {
     Nic,
 }
 
+/// Who chooses the queue of a port at which a frame arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// The peer, by the queue from which it sends.
+    Sender,
+    /// The kernel or the NIC, by a hash of the connection that is unknown to us.
+    Hash,
+}
+
 /// What a port can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
@@ -51,7 +60,18 @@ pub struct Capabilities {
     pub reconnects: bool,
     /// A peer that is killed cannot take this process with it.
     pub survives_peer: bool,
+    /// Queues that a port can have each way; of an open port, those that it has.
+    pub queues: u16,
+    /// Who spreads frames over them.
+    pub spread: Spread,
 }
+
+/// Queues of a port that may have as many as a device has engines.
+const MANY: u16 = urnic_config::MAX_ENGINES as u16;
+/// Queues of a ring: as many as DPDK's driver takes (RTE_PMD_RING_MAX_RX_RINGS).
+const RINGS: u16 = 16;
+/// Queues of a tap: as many as DPDK's driver takes (RTE_PMD_TAP_MAX_QUEUES).
+const TAP_QUEUES: u16 = 16;
 
 impl Capabilities {
     /// The table, by kinds. Of an open port, [`Port::caps`](crate::Port::caps) tells more.
@@ -67,6 +87,8 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Link,
                 reconnects: *server,
                 survives_peer: true,
+                queues: MANY,
+                spread: Spread::Sender,
             },
             PortSpec::Vhost { .. } => Self {
                 multi_segment_tx: true,
@@ -77,6 +99,8 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Link,
                 reconnects: true,
                 survives_peer: true,
+                queues: MANY,
+                spread: Spread::Sender,
             },
             // The driver's control thread unmaps the rings under a survivor that is polling them.
             PortSpec::Memif { .. } => Self {
@@ -87,6 +111,8 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Software,
                 reconnects: true,
                 survives_peer: false,
+                queues: 1,
+                spread: Spread::Sender,
             },
             // Both ends are in one process; frames are copied where they arrive.
             PortSpec::Ring { .. } => Self {
@@ -97,6 +123,8 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Link,
                 reconnects: true,
                 survives_peer: true,
+                queues: RINGS,
+                spread: Spread::Sender,
             },
             // Segments are gathered into the driver's ring, or by writev: any memory is copied.
             PortSpec::AfPacket { .. } | PortSpec::Tap { .. } => Self {
@@ -107,6 +135,8 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Software,
                 reconnects: true,
                 survives_peer: true,
+                queues: if matches!(spec, PortSpec::Tap { .. }) { TAP_QUEUES } else { MANY },
+                spread: Spread::Hash,
             },
             // The driver looks at a frame's first segment only, and sends as many bytes from there as the frame has.
             // Of other virtual devices nothing is known.
@@ -118,6 +148,8 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Software,
                 reconnects: true,
                 survives_peer: true,
+                queues: if matches!(spec, PortSpec::AfXdp { .. }) { MANY } else { 1 },
+                spread: Spread::Hash,
             },
             // What the driver says of chaining and of checksums is believed. An upper bound: the open port knows.
             PortSpec::Pci { offload, .. } => Self {
@@ -128,6 +160,8 @@ impl Capabilities {
                 rx_checksum: if *offload { RxChecksum::Nic } else { RxChecksum::Software },
                 reconnects: true,
                 survives_peer: true,
+                queues: MANY,
+                spread: Spread::Hash,
             },
         }
     }

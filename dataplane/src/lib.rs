@@ -1,6 +1,6 @@
 //! DPDK for urnic: environment, ports, frames, hugepage memory, clock.
 //!
-//! `Eal::start` once, then `Port::open` for each link. A port and everything made from its pools belong to one
+//! `Eal::start` once, then `Port::open` for each link, or `Port::open_queues` where several engines share one. A port and everything made from its pools belong to one
 //! engine and are not `Send`: the engine moves between threads as a whole, under its lock.
 //!
 //! Receiving: `Port::rx_burst` gives owned `Mbuf`s. Sending: a `TxBuf` from `Port::tx_pool` is filled and
@@ -44,7 +44,7 @@ pub use affinity::{PinError, allowed_cores, free_cores, pin_current_thread, set_
 pub use arena::{Arena, ArenaError, HugeBuf};
 #[cfg(feature = "dpdk")]
 pub use buffers::{HEADROOM, Mbuf, Pool, PoolError, TxBuf, TxPayload, retired_pools};
-pub use caps::{Capabilities, ExternalMemory, RxChecksum, TxChecksum};
+pub use caps::{Capabilities, ExternalMemory, RxChecksum, Spread, TxChecksum};
 pub use capture::{Capture, CaptureError, CaptureStats, Direction};
 pub use checksum::fill_checksum;
 pub use clock::Clock;

@@ -13,6 +13,7 @@ use urnic_config::PortSpec;
 
 use self::device::Device;
 use self::held::{Held, HoldError};
+use self::line::Line;
 use self::nic::Nic;
 use crate::buffers::{HEADROOM, Pool, PoolError, Users, prefetch_data};
 use crate::eal::{Eal, MemoryKind};
@@ -23,6 +24,7 @@ use crate::{Capabilities, Mbuf, RxChecksum, TxChecksum, joined, log};
 mod device;
 mod door;
 mod held;
+mod line;
 mod netdev;
 mod nic;
 mod packet_ring;
@@ -49,17 +51,19 @@ const ETHERNET: usize = 18;
 pub struct PortOptions {
     /// Largest IP packet in bytes. Ours alone, but for NICs: DPDK's own MTU is left as it is.
     pub mtu: u16,
-    /// Mbufs for received frames, beyond what the port's queue holds: what an engine may hold on to.
+    /// Mbufs of each queue for received frames, beyond what the queue holds: what an engine may hold on to.
     pub rx_frames: u32,
-    /// Mbufs for payload and headers to send, beyond what the port's queue may hold back.
+    /// Mbufs of each queue for payload and headers to send, beyond what the queue may hold back.
     pub tx_frames: u32,
     /// Whether the peer may send several TCP segments as one frame, where the port can carry that.
     pub trains: bool,
+    /// Queues each way, one for each engine; a port may get fewer, see [`Port::open_queues`].
+    pub queues: u16,
 }
 
 impl Default for PortOptions {
     fn default() -> Self {
-        Self { mtu: 1500, rx_frames: 1024, tx_frames: 1536, trains: true }
+        Self { mtu: 1500, rx_frames: 1024, tx_frames: 1536, trains: true, queues: 1 }
     }
 }
 
@@ -97,6 +101,18 @@ pub enum PortError {
     /// Both ends of an in-process link are open.
     #[error("{0}: both ends of this link are open already; a ring joins two devices of one process")]
     RingInUse(String),
+    /// The other end of an in-process link has another number of queues.
+    #[error(
+        "{port}: this end is to have {queues} queues, and the other one has {other}; open both with the same number of engines"
+    )]
+    RingQueues {
+        /// The port.
+        port: String,
+        /// What was asked for.
+        queues: u16,
+        /// What the other end has.
+        other: u16,
+    },
     /// A right is missing.
     #[error(
         "{port}: not permitted; it needs {needs}: run as root, or give the program that right with setcap(8)"
@@ -238,11 +254,11 @@ pub struct NicChecksums {
     pub rx_bad: u64,
 }
 
-/// An open port with one queue each way and its own pools.
+/// A queue each way of an open port, with pools of its own. The device is closed when the last of its queues is dropped.
 #[derive(Debug)]
 pub struct Port {
     // Dropped before the pools, as the driver holds mbufs of them.
-    device: Device,
+    line: Line,
     rx: Pool,
     tx: Pool,
     caps: Capabilities,
@@ -258,9 +274,28 @@ pub struct Port {
 }
 
 impl Port {
-    /// Opens the port: makes its pools, plugs the device in, starts it. Does not wait for the peer: the link comes up
-    /// later, see [`link_up`](Self::link_up).
+    /// Opens the port with one queue: as [`open_queues`](Self::open_queues).
+    ///
+    /// # Errors
+    /// As those of `open_queues`.
     pub fn open(eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions) -> Result<Self, PortError> {
+        let one = PortOptions { queues: 1, ..options.clone() };
+        let no_queue =
+            || PortError::Interface { port: spec.to_string(), reason: "it has no queue".to_owned() };
+        Self::open_queues(eal, spec, &one)?.pop().ok_or_else(no_queue)
+    }
+
+    /// Opens the port: makes its pools, plugs the device in, starts it. Does not wait for the peer: the link comes up
+    /// later, see [`link_up`](Self::link_up). Returns a handle for each queue, the first one first; fewer than
+    /// [`PortOptions::queues`] where a port of this kind has no more ([`Capabilities::queues`]), or its interface.
+    ///
+    /// # Errors
+    /// What is wrong with the port, and what to do.
+    pub fn open_queues(
+        eal: &Arc<Eal>,
+        spec: &PortSpec,
+        options: &PortOptions,
+    ) -> Result<Vec<Self>, PortError> {
         let frame = usize::from(options.mtu) + ETHERNET;
         let carries = vdev::mtu_limit(spec);
         if options.mtu > carries {
@@ -272,34 +307,48 @@ impl Port {
         {
             return Err(PortError::ForeignMemory { port: spec.to_string(), reason });
         }
-        let netdev = eal.control(|| netdev::Netdev::open(spec, options.mtu))?;
+        let mut caps = Capabilities::of(spec);
+        let wanted = options.queues.clamp(1, caps.queues);
+        let netdev = eal.control(|| netdev::Netdev::open(spec, options.mtu, wanted))?;
+        let wanted = netdev.as_ref().map_or(wanted, |netdev| wanted.min(netdev.queues()));
         let queue = vdev::held_frames(spec);
         let users = if vdev::is_ring(spec) { Users::Link } else { Users::Engine };
         let pool = |frames: u32, room: usize| {
             Pool::new(eal, frames + queue, room, users)
                 .map_err(|source| PortError::Pool { port: spec.to_string(), source })
         };
-        let rx = pool(options.rx_frames, vdev::receive_room(spec, frame))?;
-        let tx = pool(options.tx_frames, vdev::send_room(spec, frame))?;
-        let device = Device::open(eal, spec, options.mtu, &rx, netdev, options.trains)?;
-        let mut caps = Capabilities::of(spec);
-        caps.multi_segment_tx &= device.chains();
-        let nic = device.nic().map(|does| {
-            (caps.tx_checksum, caps.rx_checksum) = (does.tx, does.rx);
-            Box::new(Nic::new(does.driver))
+        let pools = (0..wanted).map(|_| {
+            let rx = pool(options.rx_frames, vdev::receive_room(spec, frame))?;
+            Ok((rx, pool(options.tx_frames, vdev::send_room(spec, frame))?))
         });
-        Ok(Self {
-            device,
+        let pools = pools.collect::<Result<Vec<_>, _>>()?;
+        let leases = pools.iter().map(|(rx, _)| rx.lease()).collect();
+        let device = Device::open(eal, spec, options.mtu, leases, netdev, options.trains)?;
+        caps.multi_segment_tx &= device.chains();
+        let nic = device.nic();
+        if let Some(does) = nic {
+            (caps.tx_checksum, caps.rx_checksum) = (does.tx, does.rx);
+        }
+        let queues = device.queues();
+        caps.queues = queues;
+        let port = |(line, (rx, tx))| Self {
+            line,
             rx,
             tx,
             caps,
-            nic,
+            nic: nic.map(|does| Box::new(Nic::new(does.driver))),
             dropped: 0,
             mtu: options.mtu,
             spec: spec.clone(),
             held: Vec::new(),
             looks: 0,
-        })
+        };
+        Ok(Line::all_of(device, queues).into_iter().zip(pools).map(port).collect())
+    }
+
+    /// The number of the queue among those of the port.
+    pub fn queue(&self) -> u16 {
+        self.line.queue()
     }
 
     /// Receives up to as many frames as `frames` has room for, and prefetches their headers. Every frame is linear;
@@ -308,12 +357,16 @@ impl Port {
     #[inline]
     pub fn rx_burst<F: From<Mbuf>>(&mut self, frames: &mut ArrayVec<F, BURST>) -> usize {
         let mut burst = [const { MaybeUninit::<*mut sys::rte_mbuf>::uninit() }; BURST];
-        let Some(id) = self.device.polled() else { return 0 };
-        // SAFETY: the device is started and has a queue 0, which only this port polls; `burst` has the room stated.
+        let Some(id) = self.line.polled() else { return 0 };
+        // SAFETY: the device is started and has this queue, which only this handle polls; `burst` has the room stated.
         let n = unsafe {
             let ops = (&raw const sys::rte_eth_fp_ops).cast::<sys::rte_eth_fp_ops>().add(id.into());
             let Some(receive) = (*ops).rx_pkt_burst else { return 0 };
-            receive(*(*ops).rxq.data, burst.as_mut_ptr().cast(), frames.remaining_capacity() as u16)
+            receive(
+                *(*ops).rxq.data.add(self.line.queue().into()),
+                burst.as_mut_ptr().cast(),
+                frames.remaining_capacity() as u16,
+            )
         };
         // Mostly there is nothing, and whoever polls looks again soon.
         if n == 0 {
@@ -333,15 +386,15 @@ impl Port {
         burst: &[*mut sys::rte_mbuf],
         frames: &mut ArrayVec<F, BURST>,
     ) -> usize {
-        if self.device.is_armed() {
-            self.device.disarm();
+        if self.line.is_armed() {
+            self.line.disarm();
         }
         let before = frames.len();
         for &m in burst {
             let Some(m) = NonNull::new(m) else { continue };
             // SAFETY: as the caller promises.
             unsafe {
-                if self.device.is_ring() {
+                if self.line.is_ring() {
                     self.accept_from_ring(m, frames);
                 } else if m.as_ref().nb_segs == 1 {
                     prefetch_data(m);
@@ -387,15 +440,16 @@ impl Port {
     /// Offers the queue to the driver, which takes frames from its front; answers how many. The rest stays queued.
     #[inline]
     pub fn tx_burst(&mut self, queue: &mut TxQueue) -> usize {
-        let Some(id) = self.device.polled() else { return 0 };
-        // SAFETY: the device is started and has a queue 0, which only this port uses; the queue passes live frames.
+        let Some(id) = self.line.polled() else { return 0 };
+        let number = self.line.queue();
+        // SAFETY: the device is started and has this queue, which only this handle uses; `queue` passes live frames.
         queue.offer(|frames, n| unsafe {
             let ops = (&raw const sys::rte_eth_fp_ops).cast::<sys::rte_eth_fp_ops>().add(id.into());
             if let Some(nic) = &mut self.nic {
-                return nic.send(ops, frames, n, &mut self.tx);
+                return nic.send((ops, number), frames, n, &mut self.tx);
             }
             let Some(send) = (*ops).tx_pkt_burst else { return 0 };
-            send(*(*ops).txq.data, frames, n)
+            send(*(*ops).txq.data.add(number.into()), frames, n)
         })
     }
 
@@ -414,7 +468,7 @@ impl Port {
         Some(frame)
     }
 
-    /// Whether the peer is there. Costs a few system calls on some ports, and lets a port accept or find a peer that
+    /// Whether the peer is there, as the first queue's handle has found; it looks after the device for all. Costs a few system calls on some ports, and lets a port accept or find a peer that
     /// has (re)started, for some milliseconds at times: to be called by the engine every few milliseconds, not every
     /// pass. Until the first peer is there, nothing is sent or received.
     pub fn link_up(&mut self) -> bool {
@@ -422,7 +476,7 @@ impl Port {
         if self.looks.is_multiple_of(DRAIN_EVERY) {
             self.held.iter().for_each(Held::drain);
         }
-        self.device.link_up()
+        self.line.link_up()
     }
 
     /// Holds `addresses`, in the VLAN `vlan`, against other processes on the same network interface until the port is
@@ -450,19 +504,26 @@ impl Port {
     /// event: those that came before are not told of. The first burst that finds any disarms. None: the port's frames have to
     /// be looked for.
     pub fn arm(&mut self) -> Option<Arc<RxEvent>> {
-        self.device.arm()
+        self.line.arm()
     }
 
     /// Bytes of payload that one frame may carry as several TCP segments to the peer that is there now; zero if it
     /// takes single ones only. See [`TxFrame::segmented`].
     pub fn gso_max(&self) -> usize {
         // The receiver's mbuf, if it is one like ours, holds the headers too.
-        if self.device.sends_trains() { self.tx.room().saturating_sub(HEADROOM) } else { 0 }
+        if self.line.sends_trains() { self.tx.room().saturating_sub(HEADROOM) } else { 0 }
     }
 
     /// The Ethernet address of the NIC or interface; none where there is no device yet, or it has none.
     pub fn mac(&self) -> Option<[u8; 6]> {
-        self.device.mac()
+        let id = self.line.polled()?;
+        let mut address = sys::rte_ether_addr::default();
+        // SAFETY: the device exists; an Ethernet address is six bytes.
+        unsafe {
+            let status = sys::rte_eth_macaddr_get(id, &raw mut address);
+            let mac = (&raw const address).cast::<[u8; 6]>().read_unaligned();
+            (status == 0 && mac != [0; 6]).then_some(mac)
+        }
     }
 
     /// What the port can do.
@@ -501,15 +562,16 @@ impl Port {
         &mut self.tx
     }
 
-    /// Pool for received frames, to make one of our own (see [`Pool::copied`]).
-    pub fn rx_pool_mut(&mut self) -> &mut Pool {
-        &mut self.rx
+    /// The pool for frames of our own that are treated as received ones (see [`Pool::copied`]). While there is no device yet
+    /// it is not the pool of received frames: EAL's thread may be filling the driver's queue from that.
+    pub fn own_pool(&mut self) -> &mut Pool {
+        if self.line.polled().is_some() { &mut self.rx } else { &mut self.tx }
     }
 
-    /// Counters.
+    /// Counters: the first queue's handle has those of the device, the others only what they have dropped.
     pub fn stats(&self) -> PortStats {
         let mut stats = sys::rte_eth_stats::default();
-        if let Some(id) = self.device.polled() {
+        if let Some(id) = self.line.polled().filter(|_| self.line.queue() == 0) {
             // SAFETY: the device is open; `stats` is ours. On failure they stay zero.
             unsafe { sys::rte_eth_stats_get(id, &raw mut stats) };
         }
@@ -518,7 +580,7 @@ impl Port {
             rx_bytes: stats.ibytes,
             tx_frames: stats.opackets,
             tx_bytes: stats.obytes,
-            rx_dropped: stats.imissed + stats.rx_nombuf + self.dropped + self.device.kernel_drops(),
+            rx_dropped: stats.imissed + stats.rx_nombuf + self.dropped + self.line.kernel_drops(),
             checksums: self.nic.as_ref().map(|nic| nic.counts),
         }
     }

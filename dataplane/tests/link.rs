@@ -198,6 +198,47 @@ fn opens_again_after_the_peers_sigkill() {
     }
 }
 
+/// Frames that are sent on a queue arrive at the same queue of the other end, in either direction.
+#[test]
+fn two_queues_are_two_links() {
+    let _alone = alone();
+    for (first, second) in [("virtio_user", "vhost"), ("vhost", "virtio_user")] {
+        let link = Link::new();
+        exchange(&link.spec(first, ""), &link.spec(second, ""), &[(ends::QUEUES, "2")]);
+    }
+}
+
+#[test]
+fn a_ring_has_as_many_queues_as_its_devices_have_engines() {
+    let _alone = alone();
+    let mut both = Child::start("ring", "ring:a", &[(ends::QUEUES, "2")]);
+    both.expect("open");
+    both.expect("open");
+    both.expect("verified");
+    both.finish();
+}
+
+/// As [`survives_the_peers_sigkill`], with traffic on two queues, which two threads drive.
+#[test]
+fn two_queues_survive_the_peers_sigkill() {
+    let _alone = alone();
+    let env = [(ends::QUEUES, "2")];
+    for (survivor, victim) in [("virtio_user", "vhost"), ("vhost", "virtio_user")] {
+        let link = Link::new();
+        let mut survivor = Child::start("survive", &link.spec(survivor, ""), &env);
+        survivor.expect("open");
+        for _ in 0..3 {
+            let mut victim = Child::start("echo", &link.spec(victim, ""), &env);
+            victim.expect("open");
+            survivor.expect("up");
+            survivor.expect("echoed");
+            victim.kill();
+            survivor.expect("down");
+        }
+        survivor.finish();
+    }
+}
+
 #[test]
 fn a_socket_in_use_is_refused_and_a_stale_one_is_not() {
     let _alone = alone();

@@ -49,6 +49,25 @@ pub struct Pool {
     capacity: usize,
     room: usize,
     eal: Arc<Eal>,
+    leases: Arc<()>,
+}
+
+/// A promise that a mempool stays, even if the pool's owner goes: for a driver that is going to take mbufs from it.
+#[derive(Clone, Debug)]
+pub(crate) struct Lease {
+    mempool: NonNull<sys::rte_mempool>,
+    _kept: Arc<()>,
+}
+
+// SAFETY: only an address; the mempool is used by one thread at a time, as its users have arranged.
+unsafe impl Send for Lease {}
+// SAFETY: as above; nothing here changes.
+unsafe impl Sync for Lease {}
+
+impl Lease {
+    pub(crate) fn as_ptr(&self) -> *mut sys::rte_mempool {
+        self.mempool.as_ptr()
+    }
 }
 
 /// What mbufs that show memory of someone else have in common: what DPDK calls when nobody refers to that memory any more,
@@ -77,6 +96,7 @@ unsafe extern "C" fn nobody_waits(_: *mut std::ffi::c_void, _: *mut std::ffi::c_
 struct Retired {
     mempool: NonNull<sys::rte_mempool>,
     capacity: usize,
+    leases: Arc<()>,
 }
 
 // SAFETY: only counted and freed, under the lock of RETIRED, once nobody else refers to it.
@@ -122,6 +142,7 @@ impl Pool {
                 capacity: frames as usize,
                 room: full - HEADROOM,
                 eal: Arc::clone(eal),
+                leases: Arc::default(),
             }),
             Err(reason) => Err(PoolError { frames, room, reason, free_mb: eal.heap().1 >> 20 }),
         }
@@ -145,8 +166,8 @@ impl Pool {
         self.room
     }
 
-    pub(crate) fn as_ptr(&self) -> *mut sys::rte_mempool {
-        self.mempool.as_ptr()
+    pub(crate) fn lease(&self) -> Lease {
+        Lease { mempool: self.mempool, _kept: Arc::clone(&self.leases) }
     }
 
     /// Takes an mbuf without data; `None` if the pool is empty.
@@ -206,19 +227,22 @@ pub(crate) unsafe fn give_back(m: NonNull<sys::rte_mbuf>) {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let retired = Retired { mempool: self.mempool, capacity: self.capacity };
+        let leases = std::mem::take(&mut self.leases);
+        let retired = Retired { mempool: self.mempool, capacity: self.capacity, leases };
         RETIRED.lock().unwrap_or_else(PoisonError::into_inner).push(retired);
         self.eal.control(reap);
     }
 }
 
-/// Frees the retired mempools to which every frame has come back. On the control thread, as it may change what memory
+/// Frees the retired mempools that are not leased and to which every frame has come back. On the control thread, as it may change what memory
 /// the virtio drivers share with their peers.
 fn reap() {
     let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
     retired.retain(|r| {
+        let leased = Arc::strong_count(&r.leases) > 1;
         // SAFETY: the mempool lives until it is freed here.
-        let full = unsafe { sys::rte_mempool_avail_count(r.mempool.as_ptr()) } as usize >= r.capacity;
+        let full =
+            !leased && unsafe { sys::rte_mempool_avail_count(r.mempool.as_ptr()) } as usize >= r.capacity;
         if full {
             // SAFETY: its owner is gone and all its mbufs are in it, so nothing refers to it.
             unsafe { sys::rte_mempool_free(r.mempool.as_ptr()) }

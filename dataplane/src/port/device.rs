@@ -1,7 +1,7 @@
 //! The device of a port in EAL, from the wait for its first peer to its end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use dpdk_sys as sys;
@@ -9,11 +9,13 @@ use urnic_config::{MemifRole, PortSpec};
 
 use super::door::Door;
 use super::netdev::Netdev;
+use super::packet_ring::{self, PacketRing};
 use super::recipe::{Made, Offload, Recipe, Started};
-use super::{ETHERNET, PortError, packet_ring, pci, ring, signals, sigpipe, socket, vdev};
-use crate::eal::{Eal, Task};
+use super::{ETHERNET, PortError, pci, ring, signals, sigpipe, socket, vdev};
+use crate::buffers::Lease;
+use crate::eal::{self, Eal, Task};
+use crate::log;
 use crate::rx_event::RxEvent;
-use crate::{Pool, log};
 
 /// How often a memif client tries to reach its server.
 const RETRY: Duration = Duration::from_millis(20);
@@ -43,24 +45,26 @@ pub(super) struct Device {
     recipe: Arc<Recipe>,
     link: Option<ring::End>,
     retry_at: Instant,
-    armed: bool,
     netdev: Option<Netdev>,
+    /// The driver's own sockets, until its queues take them.
+    packet_rings: Vec<PacketRing>,
     _listening: Option<socket::Listening>,
 }
 
 impl Device {
-    /// Makes the device, or the place where its peer will be awaited. The owner keeps `rx` until this is dropped.
+    /// Makes the device, or the place where its peer will be awaited, with a queue each way for each of the pools `rx`.
     pub(super) fn open(
         eal: &Arc<Eal>,
         spec: &PortSpec,
         mtu: u16,
-        rx: &Pool,
+        rx: Vec<Lease>,
         netdev: Option<Netdev>,
         trains: bool,
     ) -> Result<Self, PortError> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let frame = usize::from(mtu) + ETHERNET;
-        let args = vdev::args(spec, frame, trains)?;
+        let queues = rx.len() as u16;
+        let args = vdev::args(spec, frame, trains, queues)?;
         let listening = socket::prepare(spec)?;
         let recipe = Recipe {
             name: vdev::name(spec, SERIAL.fetch_add(1, Ordering::Relaxed)),
@@ -68,7 +72,7 @@ impl Device {
             trains,
             mtu,
             spec: spec.clone(),
-            rx: rx.as_ptr(),
+            rx,
             eal: Arc::clone(eal),
         };
         let mut device = Self {
@@ -76,8 +80,8 @@ impl Device {
             recipe: Arc::new(recipe),
             link: None,
             retry_at: Instant::now(),
-            armed: false,
             netdev,
+            packet_rings: Vec::new(),
             _listening: listening,
         };
         log::recent_errors();
@@ -91,7 +95,13 @@ impl Device {
                 device.state = State::Waiting(door);
             }
             PortSpec::Ring { name } => {
-                let link = ring::End::join(name).ok_or_else(|| PortError::RingInUse(spec.to_string()))?;
+                let link = ring::End::join(name, queues).map_err(|e| match e {
+                    ring::Refusal::Taken => PortError::RingInUse(spec.to_string()),
+                    ring::Refusal::Queues(other) => {
+                        PortError::RingQueues { port: spec.to_string(), queues, other }
+                    }
+                    ring::Refusal::Memory => device.recipe.error("making the rings", eal::errno()),
+                })?;
                 let id = device.recipe.make_ring(&link)?;
                 device.link = Some(link);
                 device.plugged(id);
@@ -111,8 +121,8 @@ impl Device {
             PortSpec::AfPacket { queue_size, .. } => {
                 let before = packet_ring::sockets();
                 device.plug()?;
-                if let Some(netdev) = &mut device.netdev {
-                    netdev.adopt(before, usize::from(*queue_size) * frame);
+                if let Some(netdev) = &device.netdev {
+                    device.packet_rings = netdev.driver_sockets(&before, usize::from(*queue_size) * frame);
                 }
                 device.start()?;
             }
@@ -181,50 +191,19 @@ impl Device {
         self.started()?.nic
     }
 
-    /// See [`super::Port::arm`].
-    pub(super) fn arm(&mut self) -> Option<Arc<RxEvent>> {
-        let id = self.polled()?;
-        let event = self.started()?.rx_event.clone()?;
-        // SAFETY: no pointers are passed; the device is started and has a queue 0, which only its owner polls.
-        if unsafe { sys::rte_eth_dev_rx_intr_enable(id, 0) } != 0 {
-            return None;
-        }
-        // What the driver has written for the peer to see comes before our next look at what the peer has written.
-        fence(Ordering::SeqCst);
-        self.armed = true;
-        Some(event)
+    /// What tells of frames at each of its queues; empty where the driver cannot. `None` before it is started.
+    pub(super) fn rx_events(&self) -> Option<&[Arc<RxEvent>]> {
+        self.started().map(|started| &started.rx_events[..])
     }
 
-    #[inline]
-    pub(super) fn is_armed(&self) -> bool {
-        self.armed
+    /// How many queues it has each way.
+    pub(super) fn queues(&self) -> u16 {
+        self.started().map_or(self.recipe.rx.len() as u16, |started| started.queues)
     }
 
-    /// The driver need not tell of frames: somebody looks for them.
-    #[cold]
-    pub(super) fn disarm(&mut self) {
-        self.armed = false;
-        if let Some(id) = self.polled() {
-            // SAFETY: as for arming.
-            unsafe { sys::rte_eth_dev_rx_intr_disable(id, 0) };
-        }
-    }
-
-    /// Frames that the kernel had for the driver and dropped.
-    pub(super) fn kernel_drops(&self) -> u64 {
-        self.netdev.as_ref().map_or(0, Netdev::drops)
-    }
-
-    /// The device's own Ethernet address.
-    pub(super) fn mac(&self) -> Option<[u8; 6]> {
-        let id = self.polled()?;
-        let mut address = sys::rte_ether_addr::default();
-        // SAFETY: the device exists; an Ethernet address is six bytes.
-        unsafe {
-            let status = sys::rte_eth_macaddr_get(id, &raw mut address);
-            let mac = (&raw const address).cast::<[u8; 6]>().read_unaligned();
-            (status == 0 && mac != [0; 6]).then_some(mac)
-        }
+    /// The sockets of the `af_packet` driver, one for each queue.
+    pub(super) fn take_packet_rings(&mut self) -> Vec<PacketRing> {
+        std::mem::take(&mut self.packet_rings)
     }
 
     /// Whether the peer is there; furthers a connection that is not.
@@ -233,7 +212,6 @@ impl Device {
             return link.is_whole();
         }
         if let Some(netdev) = &self.netdev {
-            netdev.kick();
             return netdev.is_running();
         }
         if let State::Making(task) = &self.state {
@@ -301,7 +279,6 @@ impl Device {
     /// Takes what EAL's thread has made. Where that failed, another peer is waited for.
     fn made(&mut self, result: Result<Made, PortError>) {
         self.retry_at = Instant::now() + RETRY;
-        self.armed = false;
         let error = match result {
             Ok(made) => {
                 self.state = State::Plugged(made);

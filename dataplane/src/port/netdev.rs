@@ -34,8 +34,8 @@ pub(super) struct Netdev {
     socket: OwnedFd,
     name: String,
     taken: (&'static str, i32),
-    /// The driver's own socket.
-    ring: Option<PacketRing>,
+    /// Queues that a port can have.
+    queues: u16,
 }
 
 impl Netdev {
@@ -44,8 +44,9 @@ impl Netdev {
         matches!(spec, PortSpec::AfPacket { .. } | PortSpec::AfXdp { .. })
     }
 
-    /// Looks whether the port can be opened on its interface with packets of `mtu` bytes, and prepares it.
-    pub(super) fn open(spec: &PortSpec, mtu: u16) -> Result<Option<Self>, PortError> {
+    /// Looks whether the port can be opened on its interface with packets of `mtu` bytes, and prepares it for so many queues
+    /// or, if it has not so many, fewer.
+    pub(super) fn open(spec: &PortSpec, mtu: u16, queues: u16) -> Result<Option<Self>, PortError> {
         permitted(spec)?;
         let Some(name) = spec.interface().filter(|_| Self::is_used_by(spec)) else { return Ok(None) };
         let port = || spec.to_string();
@@ -63,7 +64,7 @@ impl Netdev {
             return Err(PortError::InterfaceInUse(port()));
         }
         drop(taken);
-        let netdev = Self { socket, name: name.to_owned(), taken: (spec.kind(), index), ring: None };
+        let mut netdev = Self { socket, name: name.to_owned(), taken: (spec.kind(), index), queues };
 
         let request = netdev.ask(libc::SIOCGIFHWADDR).map_err(|e| failed("asking its type", e))?;
         // SAFETY: the kernel has filled in an address.
@@ -92,9 +93,14 @@ impl Netdev {
         netdev.become_promiscuous(index).map_err(|e| failed("making it promiscuous", e))?;
         netdev.keep_frames_whole();
         if let PortSpec::AfXdp { queue, .. } = spec {
-            netdev.check_queues(spec, *queue)?;
+            netdev.queues = netdev.check_queues(spec, *queue, queues)?;
         }
         Ok(Some(netdev))
+    }
+
+    /// Queues that a port can have on it.
+    pub(super) fn queues(&self) -> u16 {
+        self.queues
     }
 
     /// Whether the interface is up and has a carrier.
@@ -107,25 +113,14 @@ impl Netdev {
         }
     }
 
-    /// Takes hold of the `af_packet` driver's socket, which is not among those of `before` and may have `in_flight`
-    /// bytes of frames on the way.
-    pub(super) fn adopt(&mut self, before: Vec<RawFd>, in_flight: usize) {
-        self.ring = PacketRing::find(self.taken.1, &before, in_flight);
-        if self.ring.is_none() {
+    /// Finds the `af_packet` driver's sockets, one for each queue, which are not among those of `before` and may each have
+    /// `in_flight` bytes of frames on the way.
+    pub(super) fn driver_sockets(&self, before: &[RawFd], in_flight: usize) -> Vec<PacketRing> {
+        let found = PacketRing::find_all(self.taken.1, before, in_flight);
+        if found.is_empty() {
             tracing::debug!("{}: the driver's socket is not to be found", self.name);
         }
-    }
-
-    /// Sends what the driver has left in its ring.
-    pub(super) fn kick(&self) {
-        if let Some(ring) = &self.ring {
-            ring.kick();
-        }
-    }
-
-    /// Frames that found no place in the driver's ring.
-    pub(super) fn drops(&self) -> u64 {
-        self.ring.as_ref().map_or(0, PacketRing::drops)
+        found
     }
 
     fn flags(&self) -> io::Result<i32> {
@@ -188,24 +183,26 @@ impl Netdev {
         }
     }
 
-    /// XDP sees one queue of the interface only.
-    fn check_queues(&self, spec: &PortSpec, queue: u16) -> Result<(), PortError> {
+    /// XDP sees the queues only that it is told of: `wanted` from `first` on, or as many as there are.
+    fn check_queues(&self, spec: &PortSpec, first: u16, wanted: u16) -> Result<u16, PortError> {
         const GET_CHANNELS: u32 = 0x3c;
         // struct ethtool_channels: command; most of rx, tx, other, combined; number of rx, tx, other, combined.
-        let Ok(channels) = self.ethtool([GET_CHANNELS, 0, 0, 0, 0, 0, 0, 0, 0]) else { return Ok(()) };
-        let queues = channels[5].max(channels[8]).max(1);
+        let Ok(channels) = self.ethtool([GET_CHANNELS, 0, 0, 0, 0, 0, 0, 0, 0]) else { return Ok(1) };
+        let all = channels[5].max(channels[8]).max(1);
+        let all = u16::try_from(all).unwrap_or(u16::MAX);
         let name = &self.name;
-        if u32::from(queue) >= queues {
-            let reason = format!("it has {queues} queues, and none has the number {queue}");
+        if first >= all {
+            let reason = format!("it has {all} queues, and none has the number {first}");
             return Err(PortError::Interface { port: spec.to_string(), reason });
         }
-        if queues > 1 {
+        let ours = wanted.min(all - first);
+        if all > ours {
             tracing::warn!(
-                "{spec}: {name} spreads what it receives over {queues} queues, and only queue {queue} is ours: run \
-                 `ethtool -L {name} combined 1`, or steer our address to that queue"
+                "{spec}: {name} spreads what it receives over {all} queues, and only {ours} of them, from queue {first} \
+                 on, are ours: run `ethtool -L {name} combined {ours}`, or steer our address to these"
             );
         }
-        Ok(())
+        Ok(ours)
     }
 
     /// A request of ethtool whose structure is made of 32-bit words, the command first.

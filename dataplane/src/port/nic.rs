@@ -74,19 +74,19 @@ impl Nic {
     /// refuses goes as a copy of our own, from `pool`.
     ///
     /// # Safety
-    /// `frames` are `n` live frames that are ours, and `ops` those of a started device whose queue 0 only we use. What is
-    /// taken is ours no more.
+    /// `frames` are `n` live frames that are ours, and `ops` those of a started device whose queue `queue` only we use. What
+    /// is taken is ours no more.
     #[inline(never)]
     pub(super) unsafe fn send(
         &mut self,
-        ops: *const sys::rte_eth_fp_ops,
+        (ops, queue): (*const sys::rte_eth_fp_ops, u16),
         frames: *mut *mut sys::rte_mbuf,
         n: u16,
         pool: &mut Pool,
     ) -> u16 {
         // SAFETY: as the caller promises; a refused frame is used no more.
         unsafe {
-            self.offer(ops, frames, n, |refused| {
+            self.offer((ops, queue), frames, n, |refused| {
                 let own = in_software(refused, pool);
                 sys::rte_pktmbuf_free(refused);
                 own.map(|own| own.into_raw().as_ptr())
@@ -101,7 +101,7 @@ impl Nic {
     #[inline]
     unsafe fn offer(
         &mut self,
-        ops: *const sys::rte_eth_fp_ops,
+        (ops, queue): (*const sys::rte_eth_fp_ops, u16),
         frames: *mut *mut sys::rte_mbuf,
         n: u16,
         mut instead: impl FnMut(*mut sys::rte_mbuf) -> Option<*mut sys::rte_mbuf>,
@@ -109,7 +109,7 @@ impl Nic {
         // SAFETY: as the caller promises; `taken` stays within `n`.
         unsafe {
             let Some(burst) = (*ops).tx_pkt_burst else { return 0 };
-            let queue = *(*ops).txq.data;
+            let queue = *(*ops).txq.data.add(queue.into());
             let mut taken = 0;
             while taken < n {
                 let (at, rest) = (frames.add(taken.into()), n - taken);

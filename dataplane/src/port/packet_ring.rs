@@ -1,4 +1,4 @@
-//! The packet socket of DPDK's `af_packet` driver, of which the driver makes too little.
+//! The packet sockets of DPDK's `af_packet` driver, one for each queue, of which the driver makes too little.
 //!
 //! Its send buffer is too small for its ring: then the kernel leaves frames in the ring until the next are sent, and the
 //! driver says that all are gone. It also receives what other programs send on the interface, and does not tell how
@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A second descriptor of the driver's socket.
+/// A second descriptor of one of the driver's sockets.
 #[derive(Debug)]
 pub(super) struct PacketRing {
     socket: OwnedFd,
@@ -36,10 +36,16 @@ fn bound_to(fd: RawFd) -> Option<i32> {
 }
 
 impl PacketRing {
-    /// Finds the socket on the interface with the number `index`, not among those of `before`, and sets it up for a
-    /// ring of `in_flight` bytes of frames.
-    pub(super) fn find(index: i32, before: &[RawFd], in_flight: usize) -> Option<Self> {
-        let fd = sockets().into_iter().find(|fd| !before.contains(fd) && bound_to(*fd) == Some(index))?;
+    /// Finds the sockets on the interface with the number `index`, not among those of `before`, and sets each up for a ring
+    /// of `in_flight` bytes of frames. They come in the order of their numbers, which is mostly that of their queues.
+    pub(super) fn find_all(index: i32, before: &[RawFd], in_flight: usize) -> Vec<Self> {
+        let is_ours = |fd: &RawFd| !before.contains(fd) && bound_to(*fd) == Some(index);
+        let mut found: Vec<RawFd> = sockets().into_iter().filter(is_ours).collect();
+        found.sort_unstable();
+        found.into_iter().filter_map(|fd| Self::of(fd, in_flight)).collect()
+    }
+
+    fn of(fd: RawFd, in_flight: usize) -> Option<Self> {
         // SAFETY: the driver keeps it open until its device, which has just been plugged in, is taken out.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok()?;
         let ring = Self { socket, drops: AtomicU64::new(0) };

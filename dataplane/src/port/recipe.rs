@@ -9,6 +9,7 @@ use dpdk_sys as sys;
 use urnic_config::PortSpec;
 
 use super::{PortError, ring, vdev};
+use crate::buffers::Lease;
 use crate::eal::{self, Eal};
 use crate::rx_event::RxEvent;
 use crate::{Capabilities, RxChecksum, TxChecksum, log};
@@ -18,6 +19,10 @@ const ETHERNET_MTU: u16 = 1500;
 
 /// Segments that the longest chain has: headers, and the pieces of payload that TCP puts into a segment.
 const LONGEST_CHAIN: u16 = 9;
+
+/// What a NIC hashes to spread frames over its queues: both ends of a TCP connection, of either family (`rte_ethdev.h`,
+/// `RTE_ETH_RSS_NONFRAG_IPV4_TCP` and `RTE_ETH_RSS_NONFRAG_IPV6_TCP`).
+const RSS: u64 = 1 << 4 | 1 << 10;
 
 /// What the driver of a NIC does about checksums.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +39,10 @@ pub(super) struct Started {
     /// It sends frames of several segments.
     pub chains: bool,
     pub nic: Option<Offload>,
-    /// What tells of frames while it is armed.
-    pub rx_event: Option<Arc<RxEvent>>,
+    /// What tells of frames at each queue while that is armed; empty where the driver cannot.
+    pub rx_events: Vec<Arc<RxEvent>>,
+    /// Queues each way; fewer than were wanted where the driver has no more, or cannot spread frames over them.
+    pub queues: u16,
 }
 
 /// A device in EAL. A memif client is not started before its server is there.
@@ -56,15 +63,10 @@ pub(super) struct Recipe {
     /// Largest IP packet in bytes.
     pub mtu: u16,
     pub spec: PortSpec,
-    /// The mempool that the driver receives into.
-    pub rx: *mut sys::rte_mempool,
+    /// The mempools that the driver receives into, one for each queue.
+    pub rx: Vec<Lease>,
     pub eal: Arc<Eal>,
 }
-
-// SAFETY: the mempool may be used by any thread, and outlives the recipe (see `Device::open`).
-unsafe impl Send for Recipe {}
-// SAFETY: as above; nothing here changes.
-unsafe impl Sync for Recipe {}
 
 impl Recipe {
     /// Plugs the virtual device in and starts it. On failure it is taken out again.
@@ -144,10 +146,11 @@ impl Recipe {
             .map_err(|errno| self.error("making the ring device", errno))
     }
 
-    /// Configures one queue each way and starts device `id`.
+    /// Configures the queues and starts device `id`.
     pub(super) fn start(&self, id: u16) -> Result<Started, PortError> {
         let queue = vdev::queue_size(&self.spec);
-        let pool = self.rx as usize;
+        let pools: Vec<usize> = self.rx.iter().map(|pool| pool.as_ptr() as usize).collect();
+        let spreads = matches!(self.spec, PortSpec::Pci { .. });
         let watched = self.is_watched();
         // Of the drivers for links in user space, only these can.
         let interrupts = matches!(self.spec, PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. });
@@ -163,9 +166,9 @@ impl Recipe {
             let ok = |step: &'static str, status: i32| if status == 0 { Ok(()) } else { Err((step, status)) };
             let mut info = sys::rte_eth_dev_info::default();
             let mut conf = sys::rte_eth_conf::default();
-            // SAFETY: the device exists and is ours; all pointers are to live locals, which DPDK copies, and to the
-            // mempool, which outlives the device.
-            unsafe {
+            // SAFETY: the device exists and is ours; all pointers are to live locals, which DPDK copies, and to
+            // mempools, which are leased as long as the device is there.
+            let queues = unsafe {
                 ok("reading the device's properties", sys::rte_eth_dev_info_get(id, &raw mut info))?;
                 if caps.rx_checksum != RxChecksum::Software {
                     conf.rxmode.offloads = sys::RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
@@ -183,23 +186,41 @@ impl Recipe {
                 }
                 conf.txmode.offloads |= sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
                 conf.txmode.offloads &= info.tx_offload_capa;
-                ok("configuring the device", sys::rte_eth_dev_configure(id, 1, 1, &raw const conf))?;
+                let most = info.max_rx_queues.min(info.max_tx_queues).max(1);
+                let mut queues = (pools.len() as u16).min(most);
+                if spreads && queues > 1 {
+                    conf.rx_adv_conf.rss_conf.rss_hf = RSS & info.flow_type_rss_offloads;
+                    match conf.rx_adv_conf.rss_conf.rss_hf {
+                        0 => queues = 1,
+                        _ => conf.rxmode.mq_mode = sys::rte_eth_rx_mq_mode_RTE_ETH_MQ_RX_RSS,
+                    }
+                }
+                ok(
+                    "configuring the device",
+                    sys::rte_eth_dev_configure(id, queues, queues, &raw const conf),
+                )?;
                 let (mut rxd, mut txd) = (queue, queue);
                 ok(
                     "sizing the queues",
                     sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, &raw mut rxd, &raw mut txd),
                 )?;
-                let (any, pool) = (u32::MAX, pool as *mut sys::rte_mempool);
-                ok(
-                    "setting up the receive queue",
-                    sys::rte_eth_rx_queue_setup(id, 0, rxd, any, ptr::null(), pool),
-                )?;
-                ok("setting up the send queue", sys::rte_eth_tx_queue_setup(id, 0, txd, any, ptr::null()))?;
+                for (queue, pool) in (0..queues).zip(&pools) {
+                    let (any, pool) = (u32::MAX, *pool as *mut sys::rte_mempool);
+                    ok(
+                        "setting up a receive queue",
+                        sys::rte_eth_rx_queue_setup(id, queue, rxd, any, ptr::null(), pool),
+                    )?;
+                    ok(
+                        "setting up a send queue",
+                        sys::rte_eth_tx_queue_setup(id, queue, txd, any, ptr::null()),
+                    )?;
+                }
                 ok("starting the device", sys::rte_eth_dev_start(id))?;
                 if filters {
                     sys::rte_eth_promiscuous_enable(id);
                 }
-            }
+                queues
+            };
             // Drivers that do not say how many segments a frame may have leave zero.
             let most = info.tx_desc_lim.nb_mtu_seg_max;
             let chains = conf.txmode.offloads & sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS != 0
@@ -216,19 +237,20 @@ impl Recipe {
                 rx: if checks { caps.rx_checksum } else { RxChecksum::Software },
                 driver,
             };
-            Ok((chains, nic))
+            Ok((chains, nic, queues))
         };
         let result = if watched {
             Eal::on_interrupt_thread(start).unwrap_or(Err(("setting an alarm", -libc::ENOMEM)))
         } else {
             self.eal.control(start)
         };
-        let (chains, nic) = result.map_err(|(step, status)| self.error(step, status))?;
+        let (chains, nic, queues) = result.map_err(|(step, status)| self.error(step, status))?;
         Ok(Started {
             // The drivers of memory links chain whatever they say, and were tested.
             chains: chains || self.spec.is_memory_link(),
             nic: matches!(self.spec, PortSpec::Pci { offload: true, .. }).then_some(nic),
-            rx_event: if interrupts { rx_event(id).map(Arc::new) } else { None },
+            rx_events: if interrupts { rx_events(id, queues) } else { Vec::new() },
+            queues,
         })
     }
 
@@ -296,10 +318,15 @@ fn close_between_interrupts(id: u16) -> bool {
     false
 }
 
-/// What tells of frames at the receive queue of a started device; none if its driver has no interrupts.
-fn rx_event(id: u16) -> Option<RxEvent> {
-    // SAFETY: no pointers are passed; a port that does not exist is refused.
-    let fd = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(id, 0) };
+/// What tells of frames at each receive queue of a started device; empty if its driver has no interrupts.
+fn rx_events(id: u16, queues: u16) -> Vec<Arc<RxEvent>> {
+    let all: Option<Vec<_>> = (0..queues).map(|queue| rx_event(id, queue).map(Arc::new)).collect();
+    all.unwrap_or_default()
+}
+
+fn rx_event(id: u16, queue: u16) -> Option<RxEvent> {
+    // SAFETY: no pointers are passed; a port or queue that does not exist is refused.
+    let fd = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(id, queue) };
     if fd < 0 {
         return None;
     }

@@ -13,10 +13,10 @@ use crate::{Mbuf, Pool};
 /// Frames that a ring holds, one less than this.
 pub(super) const SLOTS: u16 = 1024;
 
-/// The rings of a link; ring `i` carries what side `i` sends.
+/// The rings of a link, one for each queue; those of `rings[i]` carry what side `i` sends.
 #[derive(Debug)]
 struct Link {
-    rings: [NonNull<sys::rte_ring>; 2],
+    rings: [Vec<NonNull<sys::rte_ring>>; 2],
     open: [bool; 2],
 }
 
@@ -30,20 +30,20 @@ fn with_links<T>(f: impl FnOnce(&mut HashMap<String, Link>) -> T) -> T {
 }
 
 impl Link {
-    fn new() -> Option<Self> {
-        let first = new_ring()?;
-        let Some(second) = new_ring() else {
-            // SAFETY: just made, unused.
-            unsafe { sys::rte_ring_free(first.as_ptr()) };
-            return None;
-        };
-        Some(Self { rings: [first, second], open: [false; 2] })
+    fn new(queues: u16) -> Option<Self> {
+        let mut link = Self { rings: [Vec::new(), Vec::new()], open: [false; 2] };
+        for rings in &mut link.rings {
+            for _ in 0..queues {
+                rings.push(new_ring()?);
+            }
+        }
+        Some(link)
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        for ring in self.rings {
+        for ring in self.rings.iter().flatten() {
             let mut m = ptr::null_mut();
             // SAFETY: neither side is open, so nobody else uses the rings; what is in them are frames.
             unsafe {
@@ -70,7 +70,18 @@ pub(super) struct End {
     name: String,
     side: usize,
     /// What we receive from, and what we send to.
-    rings: [NonNull<sys::rte_ring>; 2],
+    rings: [Vec<NonNull<sys::rte_ring>>; 2],
+}
+
+/// Why a side of a link cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Both sides are open.
+    Taken,
+    /// The other side has so many queues.
+    Queues(u16),
+    /// There is no memory for the rings.
+    Memory,
 }
 
 // SAFETY: the rings live as long as a side is open, and are made for one thread at each end.
@@ -79,18 +90,22 @@ unsafe impl Send for End {}
 unsafe impl Sync for End {}
 
 impl End {
-    /// Takes the free side of the link `name`; `None` if both are taken (or there is no memory for a ring).
-    pub(super) fn join(name: &str) -> Option<Self> {
+    /// Takes the free side of the link `name`, with as many queues as the other side has.
+    pub(super) fn join(name: &str, queues: u16) -> Result<Self, Refusal> {
         with_links(|links| {
             if !links.contains_key(name) {
-                links.insert(name.to_owned(), Link::new()?);
+                links.insert(name.to_owned(), Link::new(queues).ok_or(Refusal::Memory)?);
             }
-            let link = links.get_mut(name)?;
-            let side = link.open.iter().position(|open| !open)?;
-            let [a, b] = link.rings;
+            let link = links.get_mut(name).ok_or(Refusal::Memory)?;
+            let free = link.open.iter_mut().enumerate().find(|(_, open)| !**open);
+            let (side, open) = free.ok_or(Refusal::Taken)?;
+            let [a, b] = link.rings.clone();
+            if a.len() != usize::from(queues) {
+                return Err(Refusal::Queues(a.len() as u16));
+            }
+            *open = true;
             let rings = if side == 0 { [b, a] } else { [a, b] };
-            *link.open.get_mut(side)? = true;
-            Some(Self { name: name.to_owned(), side, rings })
+            Ok(Self { name: name.to_owned(), side, rings })
         })
     }
 
@@ -105,9 +120,13 @@ impl End {
         let name = name.to_bytes_with_nul();
         let name = name.strip_prefix(b"net_ring_").and_then(|n| CStr::from_bytes_with_nul(n).ok());
         let Some(name) = name else { return -1 };
-        let [mut rx, mut tx] = self.rings.map(NonNull::as_ptr);
-        // SAFETY: EAL runs; one ring each way, both alive until this end is dropped.
-        unsafe { sys::rte_eth_from_rings(name.as_ptr(), &raw mut rx, 1, &raw mut tx, 1, 0) }
+        let [mut rx, mut tx] =
+            self.rings.each_ref().map(|rings| rings.iter().map(|ring| ring.as_ptr()).collect::<Vec<_>>());
+        let (receives, sends) = (rx.len() as u32, tx.len() as u32);
+        // SAFETY: EAL runs; so many rings each way, all alive until this end is dropped. DPDK copies their addresses.
+        unsafe {
+            sys::rte_eth_from_rings(name.as_ptr(), rx.as_mut_ptr(), receives, tx.as_mut_ptr(), sends, 0)
+        }
     }
 }
 

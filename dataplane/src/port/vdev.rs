@@ -130,8 +130,8 @@ pub(super) fn name(spec: &PortSpec, serial: u32) -> CString {
     CString::new(format!("{driver}{serial}")).unwrap_or_default()
 }
 
-/// The device's arguments for frames of up to `frame` bytes.
-pub(super) fn args(spec: &PortSpec, frame: usize, trains: bool) -> Result<CString, PortError> {
+/// The device's arguments for frames of up to `frame` bytes and so many queues each way.
+pub(super) fn args(spec: &PortSpec, frame: usize, trains: bool, queues: u16) -> Result<CString, PortError> {
     let bad_path = |reason: &str| PortError::SocketPath {
         port: spec.to_string(),
         path: spec.path().map(ToOwned::to_owned).unwrap_or_default(),
@@ -144,10 +144,12 @@ pub(super) fn args(spec: &PortSpec, frame: usize, trains: bool) -> Result<CStrin
     }
     let text = match spec {
         PortSpec::VirtioUser { server, queue_size, .. } => {
-            format!("path={path},queue_size={queue_size},server={}", u8::from(*server))
+            // By its control queue the driver says how many queues are in use.
+            let several = if queues > 1 { format!(",queues={queues},cq=1") } else { String::new() };
+            format!("path={path},queue_size={queue_size},server={}{several}", u8::from(*server))
         }
         PortSpec::Vhost { server, .. } => {
-            format!("iface={path},queues=1,tso={},client={}", u8::from(trains), u8::from(!server))
+            format!("iface={path},queues={queues},tso={},client={}", u8::from(trains), u8::from(!server))
         }
         PortSpec::Memif { role, id, queue_size, .. } => format!(
             "role={},id={id},socket={path},socket-abstract=no,rsize={},bsize={}",
@@ -159,11 +161,13 @@ pub(super) fn args(spec: &PortSpec, frame: usize, trains: bool) -> Result<CStrin
         PortSpec::AfPacket { interface, queue_size } => {
             let slot = packet_slot(frame);
             let block = slot * SLOTS_PER_BLOCK;
-            format!("iface={interface},framesz={slot},blocksz={block},framecnt={queue_size},qdisc_bypass=1")
+            format!(
+                "iface={interface},framesz={slot},blocksz={block},framecnt={queue_size},qdisc_bypass=1,qpairs={queues}"
+            )
         }
         // Busy polling in the kernel would poll in our time.
         PortSpec::AfXdp { interface, queue } => {
-            format!("iface={interface},start_queue={queue},queue_count=1,busy_budget=0")
+            format!("iface={interface},start_queue={queue},queue_count={queues},busy_budget=0")
         }
         PortSpec::Tap { interface } => format!("iface={interface}"),
         PortSpec::Vdev { args, .. } => args.clone(),

@@ -3,6 +3,7 @@
 pub mod child;
 mod exchange;
 mod program;
+mod several;
 
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
@@ -23,6 +24,7 @@ pub const ROLE: &str = "URNIC_TEST_ROLE";
 pub const SPEC: &str = "URNIC_TEST_SPEC";
 pub const MTU: &str = "URNIC_TEST_MTU";
 pub const HUGEPAGES: &str = "URNIC_TEST_HUGEPAGES";
+pub const QUEUES: &str = "URNIC_TEST_QUEUES";
 pub const USER: &str = "URNIC_TEST_USER";
 
 /// A bound on waiting for the other end.
@@ -50,15 +52,22 @@ pub fn run(role: &str) {
         Ok("off") => Hugepages::Off,
         _ => Hugepages::Auto,
     };
+    let queues: u16 = std::env::var(QUEUES).map_or(1, |n| n.parse().expect("a number"));
     let stop = stop_flag();
     let inherited = descriptors();
     if role == "starved" {
         refused_without_descriptors(hugepages);
     }
     let cores = urnic_dataplane::allowed_cores();
-    let eal = Eal::start(&EalConfig { hugepages, ..EalConfig::default() }).expect("EAL");
+    let memory_mb = EalConfig::default().memory_mb * u32::from(queues);
+    let eal = Eal::start(&EalConfig { hugepages, memory_mb, ..EalConfig::default() }).expect("EAL");
     assert_eq!(urnic_dataplane::allowed_cores(), cores, "EAL has pinned the caller");
-    let options = PortOptions { mtu, ..PortOptions::default() };
+    let options = PortOptions { mtu, queues, ..PortOptions::default() };
+    if queues > 1 {
+        several::run(role, &eal, &spec, &options, &stop);
+        assert_eq!(retired_pools(), 0, "frames have leaked");
+        return;
+    }
     let open = |spec: &PortSpec| Port::open(&eal, spec, &options);
     if role == "reopen" {
         reopen(&spec, &stop, &open);

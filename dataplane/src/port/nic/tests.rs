@@ -163,7 +163,7 @@ fn offered(numbers: &[u16], room: u16) -> (u16, Vec<u16>, Vec<u16>, NicChecksums
     let mut nic = Nic::new(c"net_test");
     // SAFETY: live mbufs, and a driver that is one.
     let taken = unsafe {
-        nic.offer(&raw const ops, frames.as_mut_ptr(), numbers.len() as u16, |m| {
+        nic.offer((&raw const ops, 0), frames.as_mut_ptr(), numbers.len() as u16, |m| {
             let refused = (*m).port;
             (*m).port += 100;
             (*m).ol_flags = 0;

@@ -140,10 +140,11 @@ pub(crate) struct Berth {
 }
 
 impl Berth {
-    /// The place of the only engine of a device.
+    /// Returns the place of the only engine of a device.
     ///
     /// # Errors
     /// [`Error::NoDescriptor`].
+    #[cfg(feature = "dpdk")]
     pub(crate) fn alone(doorbells: Arc<Doorbells>) -> Result<Self, Error> {
         Ok(Self { number: EngineNumber::FIRST, commons: Commons::new()?, doorbells })
     }
@@ -537,7 +538,11 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
 
     fn ties(&self) -> Ties {
         let clock = self.clock.clone();
-        Ties { commons: self.core.commons.clone(), table: self.core.table.shared().clone(), clock: Arc::new(move || clock.now().0) }
+        Ties {
+            commons: self.core.commons.clone(),
+            table: self.core.table.shared().clone(),
+            clock: Arc::new(move || clock.now().0),
+        }
     }
 
     fn take_back(&mut self, range: &Range<usize>) {

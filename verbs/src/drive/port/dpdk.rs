@@ -244,7 +244,7 @@ impl DpdkPort {
     fn emit_parts(&mut self, emit: &Emit<'_, MbufPayload>, headers: &[u8], parts: &[Part<'_>]) {
         if emit.loopback {
             if self.hairpin.len() < HAIRPIN
-                && let Some(mut frame) = self.port.rx_pool_mut().copied(headers, parts)
+                && let Some(mut frame) = self.port.own_pool().copied(headers, parts)
             {
                 frame.trust_checksum();
                 if let Some(capture) = &mut self.capture {
@@ -313,7 +313,7 @@ impl Port for DpdkPort {
 
     #[inline]
     fn adopt(&mut self, octets: &[u8], trusted: bool) -> Option<RxFrame> {
-        let mut frame = self.port.rx_pool_mut().copied(octets, &[])?;
+        let mut frame = self.port.own_pool().copied(octets, &[])?;
         if trusted {
             frame.trust_checksum();
         }

@@ -43,6 +43,8 @@ pub(super) struct Counters {
     pub handed_over: u64,
     /// Frames that came from others.
     pub taken_over: u64,
+    /// Frames, each once, that concern all engines.
+    pub told_to_all: u64,
     /// Frames for which the other engine's inbox, or this one's pool, had no room.
     pub dropped: u64,
 }
@@ -68,7 +70,10 @@ impl Passage {
         let octets: Arc<[u8]> = frame.bytes().into();
         let targets = match to {
             Elsewhere::Stack(one) => one..one + 1,
-            Elsewhere::Others => 0..self.inboxes.len(),
+            Elsewhere::Others => {
+                self.counters.told_to_all += 1;
+                0..self.inboxes.len()
+            }
         };
         for target in targets.filter(|target| *target != self.number) {
             let Some(inbox) = self.inboxes.get(target) else { continue };
@@ -111,11 +116,12 @@ impl Passage {
         Some(handed)
     }
 
-    pub(super) fn counters(&self) -> [(&'static str, u64); 3] {
-        let Counters { handed_over, taken_over, dropped } = self.counters;
+    pub(super) fn counters(&self) -> [(&'static str, u64); 4] {
+        let Counters { handed_over, taken_over, told_to_all, dropped } = self.counters;
         [
             ("frames_handed_over", handed_over),
             ("frames_taken_over", taken_over),
+            ("frames_told_to_all", told_to_all),
             ("frames_between_engines_dropped", dropped),
         ]
     }

@@ -1,0 +1,94 @@
+//! Ends with several queues, each driven by a thread of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use urnic_config::PortSpec;
+use urnic_dataplane::{Eal, Port, PortOptions};
+
+use super::{PATIENCE, echo, exchange, say};
+
+/// A queue with all that is made from its pools.
+struct Queue(Port);
+
+// SAFETY: a queue moves to a thread as a whole, before anything was made from its pools, and stays there.
+unsafe impl Send for Queue {}
+
+/// Opens the port and runs `work` on each queue, in a thread of its own.
+fn each(eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions, work: impl Fn(&mut Port) + Sync) {
+    let queues = Port::open_queues(eal, spec, options).expect("several queues");
+    assert_eq!(queues.len(), usize::from(options.queues));
+    say("open");
+    thread::scope(|scope| {
+        for queue in queues.into_iter().map(Queue) {
+            let work = &work;
+            scope.spawn(move || {
+                let mut queue = queue;
+                let Queue(port) = &mut queue;
+                work(port);
+            });
+        }
+    });
+}
+
+pub fn run(role: &str, eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions, stop: &AtomicBool) {
+    match role {
+        "echo" => each(eal, spec, options, |port| echo(port, stop)),
+        "ping" => {
+            each(eal, spec, options, |port| exchange::all(eal, port));
+            say("verified");
+        }
+        "ring" => {
+            let done = AtomicBool::new(false);
+            thread::scope(|scope| {
+                let done = &done;
+                scope.spawn(move || each(eal, spec, options, |port| echo(port, done)));
+                each(eal, spec, options, |port| exchange::all(eal, port));
+                done.store(true, Ordering::Relaxed);
+            });
+            say("verified");
+        }
+        "survive" => {
+            let echoed = AtomicUsize::new(0);
+            each(eal, spec, options, |port| survive(port, usize::from(options.queues), &echoed, stop));
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Speaks to one peer after the other, on all queues; the first one tells of it.
+fn survive(port: &mut Port, queues: usize, echoed: &AtomicUsize, stop: &AtomicBool) {
+    let tells = port.queue() == 0;
+    let told = |line: &str| {
+        if tells {
+            say(line);
+        }
+    };
+    let mut rounds = 0;
+    while !stop.load(Ordering::Relaxed) {
+        while !port.link_up() {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        told("up");
+        exchange::until_echoed(port);
+        rounds += 1;
+        echoed.fetch_add(1, Ordering::AcqRel);
+        let start = Instant::now();
+        while tells && echoed.load(Ordering::Acquire) < rounds * queues {
+            assert!(start.elapsed() < PATIENCE, "a queue gets no frame back");
+            port.link_up();
+            thread::sleep(Duration::from_millis(1));
+        }
+        told("echoed");
+        // The peer is killed meanwhile, while frames fly on all queues.
+        exchange::until_down(port, stop);
+        if !stop.load(Ordering::Relaxed) {
+            told("down");
+        }
+    }
+}
