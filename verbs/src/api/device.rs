@@ -21,7 +21,7 @@ use crate::api::pd::{Pd, PdShared};
 use crate::drive::clock::Clock;
 use crate::drive::engine::{Berth, Engine, MpaConfig};
 use crate::drive::open::{Opened, choose_kernel, secret};
-use crate::drive::shard::{EngineOps, EngineAttr, Shards, Ties, Undriven, linger_at_exit};
+use crate::drive::shard::{EngineAttr, EngineOps, Shards, Ties, Undriven, linger_at_exit};
 use crate::drive::transport::Transport;
 use crate::shared::channel::ChannelShared;
 use crate::shared::clock::DeviceClock;
