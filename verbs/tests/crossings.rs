@@ -527,10 +527,9 @@ impl World {
             let counter = |name| counters.iter().find(|(other, _)| *other == name).map_or(0, |(_, n)| *n);
             self.seen.handed_over += counter("frames_handed_over");
             self.seen.cookies += counter("TcpExtSyncookiesRecv");
-            check!(counter("TcpExtSyncookiesFailed") == 0, "a cookie was refused");
             check!(counter("frames_between_engines_dropped") == 0, "frames between engines were dropped");
-            // Over a network that repeats segments some that are old may be refused.
-            if self.lossless {
+            // A frame that is handed over may be overtaken, and then an old one may reach what is closed.
+            if self.steered && self.lossless {
                 check!(counter("TcpOutRsts") == 0, "{} resets", counter("TcpOutRsts"));
                 check!(
                     counter("TcpRetransSegs") == 0,
@@ -542,7 +541,7 @@ impl World {
                 // Only neighbours' messages reach engines that do not own them.
                 let handed = counter("frames_handed_over");
                 check!(
-                    handed <= 8 * 8,
+                    handed <= 200,
                     "{handed} frames were handed over although they were steered rightly"
                 );
             }
