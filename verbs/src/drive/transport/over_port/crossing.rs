@@ -3,6 +3,7 @@
 
 use crossbeam_queue::ArrayQueue;
 use std::sync::Arc;
+use urnic_config::MAX_ENGINES;
 use urnic_tcp::{Elsewhere, Frame};
 
 use super::OverPort;
@@ -14,6 +15,9 @@ use urnic_tcp::Time;
 
 /// Frames that wait for an engine, at most. Further ones are dropped, as on any link.
 const INBOX: usize = 512;
+/// Places that stay empty: the queue's `push` waits for a consumer that is about to give back the very place that it needs.
+/// So many engines may have found room at the same time.
+const SPARE: usize = MAX_ENGINES;
 
 /// A frame that another engine has received.
 struct Handed {
@@ -48,7 +52,7 @@ pub(super) struct Counters {
 impl Passage {
     /// Returns the doors of so many engines to each other.
     pub(super) fn of_all(engines: usize, commons: &Arc<Commons>) -> Vec<Passage> {
-        let inboxes: Arc<[_]> = (0..engines).map(|_| ArrayQueue::new(INBOX)).collect();
+        let inboxes: Arc<[_]> = (0..engines).map(|_| ArrayQueue::new(INBOX + SPARE)).collect();
         let passage = |number| Passage {
             number,
             inboxes: inboxes.clone(),
@@ -73,9 +77,10 @@ impl Passage {
         };
         for target in targets.filter(|target| *target != self.number) {
             let Some(inbox) = self.inboxes.get(target) else { continue };
-            match inbox.push(handed(octets.clone())) {
-                Ok(()) => self.counters.handed_over += 1,
-                Err(_) => self.counters.dropped += 1,
+            if inbox.len() < INBOX && inbox.push(handed(octets.clone())).is_ok() {
+                self.counters.handed_over += 1;
+            } else {
+                self.counters.dropped += 1;
             }
             self.unwoken |= 1 << target;
         }
