@@ -214,9 +214,12 @@ pub struct MeasureArgs {
     pub size: Option<usize>,
     #[command(flatten)]
     pub amount: AmountArgs,
-    /// Queue pairs that the messages are spread over
+    /// Queue pairs that the messages of a thread are spread over
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub qps: usize,
+    /// Threads of each end, 1 to 64, with queue pairs and messages of their own; the server needs no telling
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub threads: usize,
     /// How both ends wait for completions: by polling, or asleep on a completion channel [default: event with a
     /// dedicated engine, else poll]
     #[arg(long, value_name = "HOW", value_parser = words::<Wait>(&["poll", "event"]), hide_possible_values = true)]

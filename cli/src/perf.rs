@@ -35,12 +35,12 @@ fn pair(args: &PairArgs) -> Result<(), Failure> {
 
 fn server(args: &ServerArgs) -> Result<(), Failure> {
     let config = Settings::of_node(&args.node).and_no_crc(args.output.no_crc).load_node()?;
-    show(run_server(&config, DEFAULT_PORT, own_core(&config)), &args.output.form)
+    show(run_server(&config, DEFAULT_PORT, &own_cores(&config)), &args.output.form)
 }
 
 fn client(args: &ClientArgs) -> Result<(), Failure> {
     let config = Settings::of_node(&args.node).and_no_crc(args.output.no_crc).load_node()?;
-    let options = PerfOptions { core: own_core(&config), ..options(&args.measure) };
+    let options = PerfOptions { cores: own_cores(&config), ..options(&args.measure) };
     let server = resolve(&args.host, DEFAULT_PORT)?;
     show(run_client(&config, server, &options, !args.output.form.json), &args.output.form)
 }
@@ -60,11 +60,11 @@ fn floor(_: &FloorArgs) -> Result<(), Failure> {
     Err(Failure::without_dpdk())
 }
 
-/// The core that the calling thread is pinned to: the engine's, unless the engine has it for itself.
-fn own_core(config: &Config) -> Option<usize> {
+/// The cores that threads are pinned to: those of the engines, unless the engines have them for themselves.
+fn own_cores(config: &Config) -> Vec<usize> {
     match config.engine.progress {
-        Progress::Dedicated => None,
-        Progress::Inline | Progress::Adaptive => config.engine.cores.first().copied(),
+        Progress::Dedicated => Vec::new(),
+        Progress::Inline | Progress::Adaptive => config.engine.cores.clone(),
     }
 }
 
@@ -75,6 +75,7 @@ fn options(args: &MeasureArgs) -> PerfOptions {
     PerfOptions {
         amount: amount(&args.amount, usual.amount),
         qps: args.qps,
+        threads: args.threads,
         wait: args.wait,
         verify: args.verify,
         ..usual

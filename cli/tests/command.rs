@@ -49,6 +49,11 @@ fn bad_usage() {
     refuses(&mut urnic(&["perf", "pair", "--seconds", "-1"]), &["'-1'"]);
     refuses(&mut urnic(&["perf", "pair", "--seconds", "0"]), &["--seconds", "more than 0"]);
     refuses(&mut urnic(&["perf", "pair", "--qps", "0"]), &["--qps", "1 to 16384"]);
+    for threads in ["0", "65"] {
+        refuses(&mut urnic(&["perf", "pair", "--threads", threads]), &["--threads", "1 to 64"]);
+    }
+    refuses(&mut urnic(&["perf", "server", "--threads", "2"]), &["unexpected argument", "--threads"]);
+    refuses(&mut urnic(&["perf", "client", "127.0.0.1:65535", "--threads", "2"]), &["--threads", "65535"]);
     refuses(&mut urnic(&["perf", "pair", "--vrify"]), &["--vrify", "--verify"]);
     refuses(&mut urnic(&["perf", "floor", "--mode", "rate"]), &["'rate'", "lat, bw"]);
     refuses(&mut urnic(&["perf", "floor", "--size", "59"]), &["--size", "60 to 9014"]);
@@ -261,6 +266,24 @@ fn results_and_their_table() {
     let wrong = table(b"\nhello\n");
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("line 2 of standard input is no result"), "{}", text(&wrong.stderr));
+}
+
+/// Threads with completion queues of their own, on two engines at each end; every byte is checked.
+#[test]
+fn several_threads_on_several_engines() {
+    for (op, mode) in [("write", "lat"), ("read", "lat"), ("send", "bw"), ("write", "rate"), ("atomic", "bw")]
+    {
+        let args =
+            ["perf", "pair", "--port", "kernel", "--op", op, "--mode", mode, "--iters", "300", "--json"];
+        let crew = ["--threads", "2", "--engines", "2", "--qps", "3", "--verify"];
+        let result = json(&run(&[args.as_slice(), crew.as_slice()].concat()));
+        assert_eq!((&result["threads"], &result["engines"]), (&2.into(), &2.into()), "{result}");
+        assert_eq!((&result["qps"], &result["iters"]), (&6.into(), &600.into()), "of both threads: {result}");
+        assert_eq!(result["verified"], true);
+        assert_eq!(result["rtt_us"]["p99"].is_number(), mode == "lat", "{result}");
+        assert_eq!(result["gbit_s"].is_number(), mode != "lat", "{result}");
+        assert!(result["cpu_ns_per_msg"].as_f64().is_some_and(|ns| ns > 0.0), "{result}");
+    }
 }
 
 /// A capture is complete when the command ends, whichever process of it wrote it.

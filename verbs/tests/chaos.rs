@@ -11,7 +11,7 @@ use common::*;
 use fastrand::Rng;
 use std::collections::VecDeque;
 use std::ops::Range;
-use urnic::simulation::{Options, Simulation};
+use urnic::simulation::{Options, Simulation, Steering};
 use urnic::*;
 
 const SEEDS: u64 = 100;
@@ -240,6 +240,8 @@ struct Seen {
 struct World {
     simulation: Simulation,
     rng: Rng,
+    /// Chooses engines.
+    choices: Rng,
     nodes: [Node; 2],
     pairs: Vec<Pair>,
     next: u64,
@@ -247,21 +249,27 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
+    /// Two nodes; with `several` engines each.
+    fn new(seed: u64, several: bool) -> World {
         let rng = &mut Rng::with_seed(seed);
         let network = ["delay=5us", "delay=20us,loss=0.01,reorder=0.05"][seed as usize % 2];
         let network = format!("{network},seed={seed}").parse().unwrap();
-        let simulation = Simulation::new(&Options { network, ..Options::default() }).unwrap();
+        let mut choices = Rng::with_seed(seed ^ 0x656e_6769);
+        let engines = [0; 2].map(|_| choices.usize(2..=6)).into_iter().filter(|_| several).collect();
+        let options = Options { network, engines, steering: Steering::Random, ..Options::default() };
+        let simulation = Simulation::new(&options).unwrap();
         let nodes = [0, 1].map(|i| Node::new(simulation.device(i), rng));
         let pairs = Vec::new();
-        World { simulation, rng: rng.clone(), nodes, pairs, next: 0, seen: Seen::default() }
+        World { simulation, rng: rng.clone(), choices, nodes, pairs, next: 0, seen: Seen::default() }
     }
 
     fn add_pair(&mut self) {
         let domain = self.rng.usize(..2);
         let mut ends = [0, 1].map(|side: usize| {
             let node: &Node = &self.nodes[side];
-            let (pd, cq) = (node.domains[domain].clone(), node.device.create_cq(256, None).unwrap());
+            let vector = self.choices.u32(..node.device.attributes().unwrap().engines);
+            let init = CqInit { depth: 256, channel: None, timestamps: false, vector };
+            let (pd, cq) = (node.domains[domain].clone(), node.device.create_cq_with(&init).unwrap());
             let events = node.device.create_event_channel().unwrap();
             End { qp: create_qp(&pd, &cq), pd, cq, events, connection: None }
         });
@@ -523,12 +531,22 @@ impl World {
 
 #[test]
 fn careless_programs_change_nothing_that_is_not_granted() {
+    run_all(false);
+}
+
+/// Memory is taken back at one engine and used at others, and requests about one STag come from several engines.
+#[test]
+fn careless_programs_change_nothing_at_several_engines_either() {
+    run_all(true);
+}
+
+fn run_all(several: bool) {
     let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());
     let only: Option<u64> = number("URNIC_SEED");
     let seeds = only.map_or(0..number("URNIC_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
     let mut all = Seen::default();
     for seed in seeds {
-        let mut world = World::new(seed);
+        let mut world = World::new(seed, several);
         world.run().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         let seen = &world.seen;
         all.succeeded += seen.succeeded;

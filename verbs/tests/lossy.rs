@@ -22,9 +22,8 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
-fn run(seed: u64) -> Checked<Seen> {
-    let p = Parameters::random(seed);
-    let outcome = catch_unwind(AssertUnwindSafe(|| workload::run(&p)));
+fn run(p: &Parameters) -> Checked<Seen> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| workload::run(p)));
     outcome.unwrap_or_else(|_| Err("panicked".to_owned())).map_err(|e| format!("{e}\n{p}"))
 }
 
@@ -32,9 +31,29 @@ fn run(seed: u64) -> Checked<Seen> {
 /// MPA-1, 32, 84.
 #[test]
 fn every_operation_completes_rightly_or_names_the_cause() {
+    let seen = run_all(Parameters::random, &MORE);
+    if let Some(seen) = seen {
+        let extensions = [seen.atomics, seen.immediates];
+        let all = [seen.lost, seen.corrupted, seen.swapped, seen.crc_errors, seen.refused];
+        assert!(extensions.iter().all(|n| *n > 1000), "{seen:?}");
+        assert!(all.iter().all(|n| *n > 20), "the workload sees too little: {seen:?}");
+    }
+}
+
+/// The same between devices of several engines, whichever of them a frame reaches.
+#[test]
+fn every_operation_completes_rightly_whichever_engine_its_frames_reach() {
+    if let Some(seen) = run_all(Parameters::between_engines, &[]) {
+        assert!(seen.operations > 10_000 && seen.lost > 1000 && seen.refused > 20, "{seen:?}");
+    }
+}
+
+/// Runs the workloads of all seeds; returns what they have seen, if they are as many as should see everything.
+fn run_all(parameters: impl Fn(u64) -> Parameters + Sync, more: &[u64]) -> Option<Seen> {
+    let run = |seed| run(&parameters(seed));
     if let Some(seed) = number("URNIC_SEED") {
         println!("{:?}", run(seed).unwrap_or_else(|e| panic!("{e}")));
-        return;
+        return None;
     }
     let seeds = number("URNIC_SEEDS").unwrap_or(SEEDS);
     let next = AtomicU64::new(0);
@@ -52,16 +71,11 @@ fn every_operation_completes_rightly_or_names_the_cause() {
         }
     };
     let (seen, mut failures) = work_on_two_threads(work);
-    failures.extend(MORE.iter().filter_map(|seed| run(*seed).err()));
+    failures.extend(more.iter().filter_map(|seed| run(*seed).err()));
     failures.sort();
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     println!("{seeds} seeds: {seen:?}");
-    if seeds >= SEEDS {
-        let extensions = [seen.atomics, seen.immediates];
-        let all = [seen.lost, seen.corrupted, seen.swapped, seen.crc_errors, seen.refused];
-        assert!(extensions.iter().all(|n| *n > 1000), "{seen:?}");
-        assert!(all.iter().all(|n| *n > 20), "the workload sees too little: {seen:?}");
-    }
+    (seeds >= SEEDS).then_some(seen)
 }
 
 fn work_on_two_threads(work: impl Fn() -> (Seen, Vec<String>) + Sync) -> (Seen, Vec<String>) {

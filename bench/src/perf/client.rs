@@ -10,15 +10,16 @@ use urnic::{CmEvent, ConnectFailure, Connection, Device};
 use urnic_config::{Config, Progress};
 
 use super::{
+    crew::Crew,
     end::{End, Lane, PATIENCE, Role},
     error::{Doing, PerfError},
-    measure::Extent,
+    measure::{Extent, Outcome},
     options::{Amount, Mode, Op, PerfOptions, Wait},
     pingpong,
     report::PerfReport,
     server::conn_param,
     stream,
-    wire::{self, Answer, Control, Hello, MAX_LANES, MAX_SIZE, MAX_WINDOW, Session, VERSION},
+    wire::{self, Answer, Control, Hello, MAX_LANES, MAX_SIZE, MAX_THREADS, MAX_WINDOW, Session, VERSION},
 };
 
 /// How long a server may take to appear.
@@ -42,14 +43,43 @@ pub fn run_client(
     bar: bool,
 ) -> Result<PerfReport, PerfError> {
     let session = plan(options, config.engine.progress)?;
-    if let Some(core) = options.core {
+    let last = Session { thread: session.threads - 1, ..session.clone() };
+    if last.port(server.port()).is_none() {
+        return Err(PerfError::Usage(
+            "--threads: each has a port after the server's, and the last is 65535".to_owned(),
+        ));
+    }
+    if let Some(&core) = options.cores.first() {
         urnic_dataplane::pin_current_thread(core)?;
     }
     let device = Device::open(config).doing("opening the device")?;
+    let engines = device.attributes().doing("asking the device")?.engines;
+    let measure_on = |crew: &Crew, thread: u32| {
+        let session = Session { thread, ..session.clone() };
+        measure_thread(&device, config, server, options, session, crew, bar && thread == 0)
+    };
+    let found = Crew::run(session.threads, &options.cores, |crew| measure_on(crew, 0), measure_on)?;
+    let all = found.into_iter().reduce(Outcome::join).ok_or(PerfError::OtherThread)?;
+    Ok(PerfReport::of(config, &session, engines, &all))
+}
+
+/// What one thread does, with a session of its own.
+fn measure_thread(
+    device: &Device,
+    config: &Config,
+    server: SocketAddr,
+    options: &PerfOptions,
+    session: Session,
+    crew: &Crew,
+    bar: bool,
+) -> Result<Outcome, PerfError> {
+    let port = session.port(server.port()).unwrap_or(server.port());
+    let server = SocketAddr::new(server.ip(), port);
     let events = device.create_event_channel().doing("creating an event channel")?;
-    let mut end = End::new(&device, events, Role::Client, session)?;
-    let control = connect_control(&mut end, config, server)?;
-    let measured = measure(&mut end, config, server, options, bar);
+    let mut end = End::new(device, events, Role::Client, session)?;
+    let control = connect_control(&mut end, config, server, crew)?;
+    let extent = Extent::new(options.amount, bar);
+    let measured = measure(&mut end, config, server, extent, crew);
     if let Err(error) = &measured {
         // Best effort: the connection may be what failed.
         let _ = end.send_control(&Control::Failed(error.to_string()));
@@ -67,6 +97,9 @@ pub(super) fn plan(options: &PerfOptions, progress: Progress) -> Result<Session,
     }
     if !(1..=MAX_LANES as usize).contains(&options.qps) {
         return usage("--qps: from 1 to 16384");
+    }
+    if !(1..=MAX_THREADS as usize).contains(&options.threads) {
+        return usage("--threads: from 1 to 64");
     }
     match options.amount {
         Amount::Iters(0) => return usage("--iters: at least 1"),
@@ -93,6 +126,8 @@ pub(super) fn plan(options: &PerfOptions, progress: Progress) -> Result<Session,
             _ => Wait::Poll,
         }),
         verify: options.verify,
+        threads: options.threads as u32,
+        thread: 0,
     };
     if options.mode != Mode::Lat {
         // Enough to keep a link busy, few enough that they fit a cache.
@@ -115,10 +150,16 @@ pub(super) fn plan(options: &PerfOptions, progress: Progress) -> Result<Session,
 }
 
 /// Opens the session. A server that is not there yet gets some time to appear.
-fn connect_control(end: &mut End, config: &Config, server: SocketAddr) -> Result<Connection, PerfError> {
+fn connect_control(
+    end: &mut End,
+    config: &Config,
+    server: SocketAddr,
+    crew: &Crew,
+) -> Result<Connection, PerfError> {
     let hello = Hello::Session { version: VERSION, session: end.session.clone() };
     let deadline = Instant::now() + SERVER_APPEARS;
     loop {
+        crew.check()?;
         let param = conn_param(config, &hello);
         let failed = |reason: String| Err(PerfError::Connect { server, reason });
         let connection = match end.events.connect(&end.control, server, &param) {
@@ -199,23 +240,23 @@ fn measure(
     end: &mut End,
     config: &Config,
     server: SocketAddr,
-    options: &PerfOptions,
-    bar: bool,
-) -> Result<PerfReport, PerfError> {
+    extent: Extent,
+    crew: &Crew,
+) -> Result<Outcome, PerfError> {
     connect_lanes(end, config, server)?;
     end.send_control(&Control::Start)?;
     match end.await_control("the server")? {
         Control::Ready => {}
         _ => return Err(PerfError::Protocol("a control message out of turn")),
     }
+    crew.await_all(end)?;
     let in_flight = u64::from(end.session.window) * u64::from(end.session.lanes);
-    let mut extent = Extent::new(options.amount, bar).with_depth(in_flight);
-    let outcome = match (options.mode, options.op) {
-        (Mode::Lat, Op::Read | Op::Atomic) => pingpong::measure_answered(end, &mut extent)?,
-        (Mode::Lat, _) => pingpong::measure(end, &mut extent)?,
-        _ => stream::measure(end, &mut extent)?,
-    };
-    Ok(PerfReport::of(config, &end.session, &outcome))
+    let mut extent = extent.with_depth(in_flight);
+    match (end.session.mode, end.session.op) {
+        (Mode::Lat, Op::Read | Op::Atomic) => pingpong::measure_answered(end, &mut extent),
+        (Mode::Lat, _) => pingpong::measure(end, &mut extent),
+        _ => stream::measure(end, &mut extent),
+    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::{
 };
 
 use urnic::{
-    Access, CmEvent, CompChannel, Cq, Device, EventChannel, Mr, Pd, Qp, QpInit, RecvWr, SendFlags, SendOp,
-    SendWr, Sge, Wc, WcOpcode, WcStatus,
+    Access, CmEvent, CompChannel, Cq, CqInit, Device, EventChannel, Mr, Pd, Qp, QpInit, RecvWr, SendFlags,
+    SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus,
 };
 
 use super::{
@@ -48,12 +48,13 @@ pub(super) struct Completions {
 }
 
 impl Completions {
-    fn new(device: &Device, depth: u32, wait: Wait) -> Result<Self, PerfError> {
+    fn new(device: &Device, depth: u32, wait: Wait, vector: u32) -> Result<Self, PerfError> {
         let channel = match wait {
             Wait::Poll => None,
             Wait::Event => Some(device.create_comp_channel().doing("creating a completion channel")?),
         };
-        let cq = device.create_cq(depth, channel.as_ref()).doing("creating a completion queue")?;
+        let init = CqInit { depth, channel: channel.as_ref(), timestamps: false, vector };
+        let cq = device.create_cq_with(&init).doing("creating a completion queue")?;
         Ok(Self { cq, channel, found: [Wc::default(); BATCH], quiet: 0, quiet_since: None, endless: false })
     }
 
@@ -149,7 +150,9 @@ impl End {
     ) -> Result<Self, PerfError> {
         let pd = device.alloc_pd();
         let depth = session.completions() as u32 + 4 * CONTROLS;
-        let completions = Completions::new(device, depth, session.wait)?;
+        let engines = device.attributes().doing("asking the device")?.engines.max(1);
+        // Each thread has an engine of its own, as far as there are enough.
+        let completions = Completions::new(device, depth, session.wait, session.thread % engines)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let memory = pd.alloc_mr(session.region_len() as usize, access).doing(
             "allocating memory for the messages (fewer or smaller ones, or a larger `memory.mb`, may help)",
@@ -379,6 +382,20 @@ impl End {
                 return Ok(message);
             }
         }
+    }
+
+    /// Takes what completes while there is nothing to wait for, and keeps the engine going. Nothing that the other end has
+    /// to say is due, but why it gives up.
+    pub(super) fn attend(&mut self) -> Result<(), PerfError> {
+        for place in self.completions.poll("the other threads")? {
+            let wc = self.completions.get(place);
+            let tag = self.success(&wc)?;
+            if tag.kind == Kind::Control && wc.opcode == WcOpcode::Recv {
+                self.take_control(tag, &wc)?;
+                return Err(PerfError::Protocol("a control message out of turn"));
+            }
+        }
+        Ok(())
     }
 
     /// Client, when it is done: waits until the server has seen everything.

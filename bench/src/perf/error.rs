@@ -69,6 +69,9 @@ pub enum PerfError {
     /// The other end gave up.
     #[error("the other end gave up: {0}")]
     Peer(String),
+    /// A thread gives up because another one of the same end has failed.
+    #[error("another thread of this end failed")]
+    OtherThread,
     /// The other end speaks something else.
     #[error("the other end does not keep to the protocol of urnic perf: {0}")]
     Protocol(&'static str),

@@ -129,7 +129,7 @@ fn run_end(
         quiet: None,
         polls: 0,
     };
-    if let Some(core) = end.core(config) {
+    if let Some(&core) = end.cores(config, 1).first() {
         urnic_dataplane::pin_current_thread(core)?;
     }
     let outcome = match end {
@@ -146,6 +146,8 @@ fn run_end(
         mtu: None,
         crc: None,
         qps: None,
+        engines: None,
+        threads: None,
         progress: None,
         port: link_name(&spec).to_owned(),
         iters: outcome.messages,

@@ -13,9 +13,24 @@ use super::options::Amount;
 pub(super) struct Lap {
     pub wall: Duration,
     pub cpu: Duration,
+    start: Stopwatch,
+}
+
+impl Lap {
+    /// Returns the time from the start of the earlier to the end of the later.
+    fn join(self, other: Self) -> Self {
+        let start = Stopwatch {
+            wall: self.start.wall.min(other.start.wall),
+            cpu: self.start.cpu.min(other.start.cpu),
+        };
+        let end = |lap: Self| (lap.start.wall + lap.wall, lap.start.cpu + lap.cpu);
+        let ((wall, cpu), (other_wall, other_cpu)) = (end(self), end(other));
+        Self { wall: wall.max(other_wall) - start.wall, cpu: cpu.max(other_cpu) - start.cpu, start }
+    }
 }
 
 /// Measures a [`Lap`].
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Stopwatch {
     wall: Instant,
     cpu: Duration,
@@ -27,7 +42,7 @@ impl Stopwatch {
     }
 
     pub(super) fn lap(&self) -> Lap {
-        Lap { wall: self.wall.elapsed(), cpu: cpu_time().saturating_sub(self.cpu) }
+        Lap { wall: self.wall.elapsed(), cpu: cpu_time().saturating_sub(self.cpu), start: *self }
     }
 }
 
@@ -44,6 +59,22 @@ pub(super) struct Outcome {
     pub lap: Lap,
     /// Their latencies, ns, where each was timed.
     pub histogram: Option<Histogram<u64>>,
+}
+
+impl Outcome {
+    /// Returns what threads found together that measured at the same time: all messages, and the time from the first start to
+    /// the last end.
+    pub(super) fn join(self, other: Self) -> Self {
+        let histogram = match (self.histogram, other.histogram) {
+            (Some(mut all), Some(one)) => {
+                // Both have the same bounds.
+                let _ = all.add(one);
+                Some(all)
+            }
+            (one, other) => one.or(other),
+        };
+        Self { messages: self.messages + other.messages, lap: self.lap.join(other.lap), histogram }
+    }
 }
 
 /// A histogram of nanoseconds up to a minute.

@@ -10,6 +10,7 @@
 //! * `rate`: the same with one request per call and a signal on every 64th.
 
 mod client;
+mod crew;
 mod end;
 mod error;
 #[cfg(feature = "dpdk")]

@@ -78,8 +78,10 @@ pub struct PerfOptions {
     pub verify: bool,
     /// Requests outstanding per queue pair in `bw` and `rate`; None chooses by the number of queue pairs.
     pub window: Option<usize>,
-    /// Pins the calling thread to this core.
-    pub core: Option<usize>,
+    /// Threads of each end, which share its device. Each has queue pairs and messages of its own, as many as the other fields say.
+    pub threads: usize,
+    /// Cores that the threads are pinned to, in turn; none: they are not pinned.
+    pub cores: Vec<usize>,
 }
 
 impl PerfOptions {
@@ -94,7 +96,8 @@ impl PerfOptions {
             wait: None,
             verify: false,
             window: None,
-            core: None,
+            threads: 1,
+            cores: Vec::new(),
         }
     }
 

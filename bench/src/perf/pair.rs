@@ -88,14 +88,19 @@ impl End {
         }
     }
 
-    /// The core of this end: each its own, where there are two.
-    pub(super) fn core(self, config: &Config) -> Option<usize> {
-        let cores = match config.engine.cores.as_slice() {
-            [] => urnic_dataplane::allowed_cores(),
-            cores => cores.to_vec(),
-        };
-        let second = cores.get(1).or(cores.first());
-        if self == Self::Server { cores.first().copied() } else { second.copied() }
+    /// Returns the cores of this end, which wants `wanted` of them: its half of those that are given, or each end the only one;
+    /// without a choice as many as it wants, or none where there are too few for both ends.
+    pub(super) fn cores(self, config: &Config, wanted: usize) -> Vec<usize> {
+        let given = config.engine.cores.as_slice();
+        share(self, given, wanted, urnic_dataplane::allowed_cores)
+    }
+
+    /// Returns how many engines this end has, and its cores.
+    fn crew(self, whole: &Config, options: &PerfOptions) -> (usize, Vec<usize>) {
+        let engines = whole.engine.engines;
+        let cores = self.cores(whole, engines.unwrap_or(1).max(options.threads));
+        let of_cores = if whole.engine.cores.is_empty() { 1 } else { cores.len() };
+        (engines.unwrap_or(of_cores), cores)
     }
 
     /// The settings of this end.
@@ -115,9 +120,11 @@ impl End {
         if config.port.spec.is_some() {
             config.ip.addresses.push(Cidr { address: self.ip().into(), prefix: 24 });
         }
-        config.engine.cores = self.core(whole).into_iter().collect();
+        let (engines, cores) = self.crew(whole, options);
+        (config.engine.engines, config.engine.cores) = (Some(engines), cores);
         if config.memory.mb.is_none() {
-            let messages = plan(options, config.engine.progress)?.region_len() >> 20;
+            let session = plan(options, config.engine.progress)?;
+            let messages = (session.region_len() * u64::from(session.threads)) >> 20;
             // A shared ring process has both ends' messages.
             config.memory.mb = Some(config.memory_mb() + 2 * messages as u32);
         }
@@ -132,12 +139,13 @@ impl End {
         bar: bool,
     ) -> Result<PerfReport, PerfError> {
         let config = self.config(whole, port, options)?;
-        // A dedicated engine has the core; the application sleeps wherever there is room.
-        let core = if config.engine.progress == Progress::Dedicated { None } else { self.core(whole) };
+        // Dedicated engines have the cores; the application sleeps wherever there is room.
+        let dedicated = config.engine.progress == Progress::Dedicated;
+        let cores = if dedicated { Vec::new() } else { config.engine.cores.clone() };
         match self {
-            Self::Server => run_server(&config, DEFAULT_PORT, core),
+            Self::Server => run_server(&config, DEFAULT_PORT, &cores),
             Self::Client => {
-                let options = PerfOptions { core, ..options.clone() };
+                let options = PerfOptions { cores, ..options.clone() };
                 let server = if config.port.spec.is_some() { SERVER_IP } else { Ipv4Addr::LOCALHOST };
                 run_client(&config, SocketAddr::new(server.into(), DEFAULT_PORT), &options, bar)
             }
@@ -145,7 +153,19 @@ impl End {
     }
 }
 
-/// Measures between two ends on this machine, each pinned to a core of its own if there are two. `bar`: show progress,
+/// Returns the cores of an end.
+fn share(end: End, given: &[usize], wanted: usize, allowed: impl Fn() -> Vec<usize>) -> Vec<usize> {
+    let allowed = if given.is_empty() { allowed() } else { given.to_vec() };
+    let half = match given.len() {
+        0 if wanted > 1 && allowed.len() < 2 * wanted => return Vec::new(),
+        0 => wanted.min(allowed.len() / 2).max(1),
+        given => (given / 2).max(1),
+    };
+    let first = if end == End::Server || allowed.len() == 1 { 0 } else { half };
+    allowed.into_iter().skip(first).take(half).collect()
+}
+
+/// Measures between two ends on this machine, each pinned to cores of its own if there are enough. `bar`: show progress,
 /// if stderr is a terminal.
 ///
 /// Over all but `ring` this program is started twice more, with the arguments that it has itself. In those
@@ -235,3 +255,6 @@ pub(super) fn in_two_processes() -> Result<PerfReport, PerfError> {
 fn missed_the_other(message: &str) -> bool {
     ["went away", "cannot connect"].iter().any(|words| message.contains(words))
 }
+
+#[cfg(test)]
+mod tests;

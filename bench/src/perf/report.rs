@@ -66,8 +66,14 @@ pub struct PerfReport {
     pub mtu: Option<u64>,
     /// Whether FPDUs carry a CRC; null for a floor.
     pub crc: Option<bool>,
-    /// Queue pairs used; null for a floor.
+    /// Queue pairs used, over all threads; null for a floor.
     pub qps: Option<u64>,
+    /// Engines of the device of the end that reports; null for a floor.
+    #[serde(default = "one")]
+    pub engines: Option<u64>,
+    /// Threads of each end; null for a floor.
+    #[serde(default = "one")]
+    pub threads: Option<u64>,
     /// Who drives the engine: `inline`, `dedicated`, `adaptive`; null for a floor.
     pub progress: Option<String>,
     /// Kind of port.
@@ -92,9 +98,14 @@ pub struct PerfReport {
     pub rtt_cdf: Option<Vec<[f64; 2]>>,
 }
 
+/// What results of older versions do not say.
+fn one() -> Option<u64> {
+    Some(1)
+}
+
 impl PerfReport {
     /// What was asked for, before anything is measured.
-    pub(super) fn unmeasured(config: &Config, session: &Session) -> Self {
+    pub(super) fn unmeasured(config: &Config, session: &Session, engines: u32) -> Self {
         Self {
             op: session.op.to_string(),
             mode: session.mode.to_string(),
@@ -102,7 +113,9 @@ impl PerfReport {
             // The kernel finds out what each path carries.
             mtu: config.port.spec.as_ref().map(|_| config.port.mtu.into()),
             crc: Some(config.mpa.crc),
-            qps: Some(session.lanes.into()),
+            qps: Some(u64::from(session.lanes) * u64::from(session.threads)),
+            engines: Some(engines.into()),
+            threads: Some(session.threads.into()),
             progress: Some(config.engine.progress.to_string()),
             port: config.port.spec.as_ref().map_or("kernel", PortSpec::kind).to_owned(),
             iters: 0,
@@ -116,8 +129,8 @@ impl PerfReport {
         }
     }
 
-    /// What a client found.
-    pub(super) fn of(config: &Config, session: &Session, outcome: &Outcome) -> Self {
+    /// What a client found, over all threads.
+    pub(super) fn of(config: &Config, session: &Session, engines: u32, outcome: &Outcome) -> Self {
         let messages = outcome.messages as f64;
         let seconds = outcome.lap.wall.as_secs_f64().max(1e-9);
         let stream = session.mode != Mode::Lat;
@@ -130,7 +143,7 @@ impl PerfReport {
             gbit_s: stream.then(|| messages * session.size as f64 * 8.0 / seconds / 1e9),
             mmsg_s: stream.then(|| messages / seconds / 1e6),
             cpu_ns_per_msg: (outcome.messages > 0).then(|| outcome.lap.cpu.as_secs_f64() * 1e9 / messages),
-            ..Self::unmeasured(config, session)
+            ..Self::unmeasured(config, session, engines)
         }
     }
 
@@ -140,17 +153,15 @@ impl PerfReport {
     }
 }
 
-/// A table with one row per report.
+/// A table with one row per report; with engines and threads if some report has several.
 pub fn table(reports: &[PerfReport]) -> String {
+    let several = |count: Option<u64>| count.is_some_and(|n| n != 1);
+    let several = reports.iter().any(|r| several(r.engines) || several(r.threads));
+    let crew = |columns: [String; 2]| columns.into_iter().filter(move |_| several);
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
-    table.set_header([
-        "op",
-        "mode",
-        "size",
-        "mtu",
-        "crc",
-        "qps",
+    let words = ["op", "mode", "size", "mtu", "crc", "qps"].map(str::to_owned);
+    let rest = [
         "progress",
         "port",
         "RTT p50\nus",
@@ -160,22 +171,29 @@ pub fn table(reports: &[PerfReport]) -> String {
         "Mmsg/s",
         "CPU\nns/msg",
         "verified",
-    ]);
-    for column in [2, 3, 5, 8, 9, 10, 11, 12, 13] {
+    ];
+    let crew_words = ["engines", "threads"].map(str::to_owned);
+    table.set_header(words.into_iter().chain(crew(crew_words)).chain(rest.map(str::to_owned)));
+    let shift = if several { 2 } else { 0 };
+    let numbers = [2, 3, 5].into_iter().chain(6..6 + shift).chain((8..14).map(|column| column + shift));
+    for column in numbers {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
     for r in reports {
         let words = |w: Option<String>| w.unwrap_or_else(|| "-".to_owned());
+        let count = |n: Option<u64>| words(n.map(|n| n.to_string()));
         let number = |n: Option<f64>| words(n.map(|n| format!("{n:.2}")));
-        table.add_row([
+        let asked = [
             r.op.clone(),
             r.mode.clone(),
             bytes(r.size),
-            words(r.mtu.map(|n| n.to_string())),
+            count(r.mtu),
             words(r.crc.map(|on| if on { "on" } else { "off" }.to_owned())),
-            words(r.qps.map(|n| n.to_string())),
+            count(r.qps),
+        ];
+        let found = [
             words(r.progress.clone()),
             r.port.clone(),
             number(r.rtt_us.map(|l| l.p50)),
@@ -185,7 +203,8 @@ pub fn table(reports: &[PerfReport]) -> String {
             number(r.mmsg_s),
             number(r.cpu_ns_per_msg),
             if r.verified { "yes" } else { "-" }.to_owned(),
-        ]);
+        ];
+        table.add_row(asked.into_iter().chain(crew([count(r.engines), count(r.threads)])).chain(found));
     }
     table.to_string()
 }

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use urnic::{CmEvent, ConnParam, ConnRequest, Device, EventChannel};
+use urnic::{CmEvent, ConnParam, ConnRequest, Device, EventChannel, Listener};
 use urnic_config::Config;
 
 use super::{
+    crew::Crew,
     end::{End, Lane, PATIENCE, Role},
     error::{Doing, PerfError},
     pingpong,
@@ -17,22 +18,48 @@ use super::{
 /// Where a server listens unless told otherwise. Port 18515 is perftest's.
 pub const DEFAULT_PORT: u16 = 18515;
 
-/// Serves one client on `port` and returns when it is done.
+/// Serves one client on `port` and returns when it is done. Further threads of the client have the ports after that.
 ///
-/// `core`: pins the calling thread. What was measured is for the client to say: the report holds what the client asked
-/// for.
+/// Thread `i` of the server, which has as many as the client, is pinned to core `i` of `cores`. What was measured is for
+/// the client to say: the report holds what the client asked for.
 ///
 /// # Errors
 /// [`PerfError`]: the device cannot be opened, the client went away, or data was wrong.
-pub fn run_server(config: &Config, port: u16, core: Option<usize>) -> Result<PerfReport, PerfError> {
-    if let Some(core) = core {
+pub fn run_server(config: &Config, port: u16, cores: &[usize]) -> Result<PerfReport, PerfError> {
+    if let Some(&core) = cores.first() {
         urnic_dataplane::pin_current_thread(core)?;
     }
     let device = Device::open(config).doing("opening the device")?;
-    let events = device.create_event_channel().doing("creating an event channel")?;
-    let _listener = events.listen(port, 128).doing("listening")?;
-    let (request, session) = await_session(&events)?;
-    let mut end = match End::new(&device, events, Role::Server, session) {
+    let engines = device.attributes().doing("asking the device")?.engines;
+    let door = Door::open(&device, port)?;
+    let (request, session) = door.await_first()?;
+    let report = PerfReport::unmeasured(config, &session, engines);
+    let whole = session.clone();
+    Crew::run(
+        session.threads,
+        cores,
+        |_| serve_thread(&device, config, door, request, session),
+        |crew, thread| {
+            let session = Session { thread, ..whole.clone() };
+            let Some(port) = session.port(port) else { return Err(PerfError::OtherThread) };
+            let door = Door::open(&device, port)?;
+            let request = door.await_next(crew, &session)?;
+            serve_thread(&device, config, door, request, session)
+        },
+    )?;
+    Ok(report)
+}
+
+/// Serves one thread of the client.
+fn serve_thread(
+    device: &Device,
+    config: &Config,
+    door: Door,
+    request: ConnRequest,
+    session: Session,
+) -> Result<(), PerfError> {
+    let Door { events, _listener } = door;
+    let mut end = match End::new(device, events, Role::Server, session) {
         Ok(end) => end,
         Err(error) => {
             refuse(request, &error.to_string());
@@ -48,8 +75,7 @@ pub fn run_server(config: &Config, port: u16, core: Option<usize>) -> Result<Per
     }
     // The last message must arrive before the queue pairs go.
     await_farewell(&end.events, &end);
-    served?;
-    Ok(PerfReport::unmeasured(config, &end.session))
+    served
 }
 
 pub(super) fn conn_param(config: &Config, answer: &impl serde::Serialize) -> ConnParam {
@@ -67,18 +93,59 @@ fn refuse(request: ConnRequest, reason: &str) {
     let _ = request.reject(&wire::encode(&Answer::Refused(reason.chars().take(400).collect())));
 }
 
-/// Waits, for ever, until a client opens a session that can be served.
-fn await_session(events: &EventChannel) -> Result<(ConnRequest, Session), PerfError> {
-    loop {
-        let Some(CmEvent::ConnectRequest(request)) = events.wait(Duration::from_secs(3600)) else { continue };
-        match wire::decode(request.private_data()) {
-            Some(Hello::Session { version: VERSION, session }) => match session.check() {
-                Ok(()) => return Ok((request, session)),
+/// Where a thread of the server waits for one of the client.
+struct Door {
+    events: EventChannel,
+    _listener: Listener,
+}
+
+impl Door {
+    fn open(device: &Device, port: u16) -> Result<Self, PerfError> {
+        let events = device.create_event_channel().doing("creating an event channel")?;
+        let listener = events.listen(port, 128).doing("listening")?;
+        Ok(Self { events, _listener: listener })
+    }
+
+    /// Waits, for ever, until a client opens a session that can be served.
+    fn await_first(&self) -> Result<(ConnRequest, Session), PerfError> {
+        loop {
+            let Some(CmEvent::ConnectRequest(request)) = self.events.wait(Duration::from_secs(3600)) else {
+                continue;
+            };
+            match opened(&request) {
+                Ok(session) if session.thread == 0 => return Ok((request, session)),
+                Ok(_) => {
+                    refuse(request, "this is the server of the client's first thread, and it must come first")
+                }
                 Err(reason) => refuse(request, reason),
-            },
-            Some(Hello::Session { .. }) => refuse(request, "this server is of another version"),
-            _ => refuse(request, "this is urnic perf; a session must come first"),
+            }
         }
+    }
+
+    /// Waits until the thread of the client comes that `session` is with.
+    fn await_next(&self, crew: &Crew, session: &Session) -> Result<ConnRequest, PerfError> {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            crew.check()?;
+            let Some(CmEvent::ConnectRequest(request)) = self.events.wait(Duration::from_millis(100)) else {
+                continue;
+            };
+            match opened(&request) {
+                Ok(wanted) if wanted == *session => return Ok(request),
+                Ok(_) => refuse(request, "this server has another client"),
+                Err(reason) => refuse(request, reason),
+            }
+        }
+        Err(PerfError::Stalled { what: "the client's other threads", seconds: PATIENCE.as_secs() })
+    }
+}
+
+/// The session that a request opens, or why there is none.
+fn opened(request: &ConnRequest) -> Result<Session, &'static str> {
+    match wire::decode(request.private_data()) {
+        Some(Hello::Session { version: VERSION, session }) => session.check().map(|()| session),
+        Some(Hello::Session { .. }) => Err("this server is of another version"),
+        _ => Err("this is urnic perf; a session must come first"),
     }
 }
 

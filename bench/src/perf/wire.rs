@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::options::{ATOMIC_LEN, Mode, Op, Wait};
 
 /// Changes whenever two ends of different versions would misunderstand each other.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Room for any control message.
 pub(super) const CONTROL_LEN: usize = 512;
@@ -19,6 +19,9 @@ pub(super) const MAX_SIZE: u64 = 1 << 30;
 
 /// Most lanes of a measurement.
 pub(super) const MAX_LANES: u32 = 16_384;
+
+/// Most threads of an end, each of which has a session.
+pub(super) const MAX_THREADS: u32 = 64;
 
 /// Most requests outstanding per lane.
 pub(super) const MAX_WINDOW: u32 = 4096;
@@ -42,6 +45,17 @@ pub(super) struct Session {
     pub credit: u32,
     pub wait: Wait,
     pub verify: bool,
+    /// Threads of the client, each of which opens a session like this one, at a port of its own.
+    #[serde(default = "one")]
+    pub threads: u32,
+    /// Which of them has this session, from 0.
+    #[serde(default)]
+    pub thread: u32,
+}
+
+/// Threads of a client of an older version, which must learn that it is of another.
+fn one() -> u32 {
+    1
 }
 
 impl Session {
@@ -63,10 +77,18 @@ impl Session {
         {
             return Err("a window outside 1 to 4096");
         }
+        if !fits(self.threads, MAX_THREADS) || self.thread >= self.threads {
+            return Err("too many threads, or none");
+        }
         if self.completions() > MAX_COMPLETIONS {
             return Err("too many requests outstanding over all queue pairs");
         }
         Ok(())
+    }
+
+    /// Returns the port of the thread's server, where that of the first is `first`; `None` if there is no such port.
+    pub(super) fn port(&self, first: u16) -> Option<u16> {
+        first.checked_add(u16::try_from(self.thread).ok()?)
     }
 
     /// Completions of all lanes that can be outstanding at one end.

@@ -267,10 +267,13 @@ impl Bound {
 impl Drop for Bound {
     fn drop(&mut self) {
         let _order = self.device.reservations.lock();
-        let _ = self.device.shards.control_each(|_, engine| {
-            engine.unbind(self.id);
-            Ok(())
-        });
+        // Also at the engines behind one that cannot be had.
+        for shard in self.device.shards.iter() {
+            let _ = shard.control(|engine| {
+                engine.unbind(self.id);
+                Ok(())
+            });
+        }
     }
 }
 

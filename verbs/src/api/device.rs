@@ -21,7 +21,7 @@ use crate::api::pd::{Pd, PdShared};
 use crate::drive::clock::Clock;
 use crate::drive::engine::{Berth, Engine, MpaConfig};
 use crate::drive::open::{Opened, choose_kernel, secret};
-use crate::drive::shard::{EngineAttr, Shards, Ties, Undriven, linger_at_exit};
+use crate::drive::shard::{EngineAttr, EngineOps, Shards, Ties, Undriven, linger_at_exit};
 use crate::drive::transport::Transport;
 use crate::shared::channel::ChannelShared;
 use crate::shared::clock::DeviceClock;
@@ -167,12 +167,12 @@ pub struct DeviceAttr {
 
 /// What was taken back from the engines' table goes on being used by passes that are under way.
 impl DeviceShared {
-    /// Waits for the end of the passes that are under way.
+    /// Waits for the end of the passes that are under way, also of those engines behind one that fails.
     ///
     /// # Errors
     /// [`Error::Interrupted`]: one of them does not end before the caller returns; [`Error::Forked`].
     pub(crate) fn await_passes(&self) -> Result<()> {
-        self.shards.iter().try_for_each(|shard| shard.await_pass())
+        self.shards.iter().map(|shard| shard.await_pass()).fold(Ok(()), Result::and)
     }
 
     /// The same, and from then on nothing that any engine has lent reads memory within `range` (addresses), which has been
@@ -181,12 +181,11 @@ impl DeviceShared {
     /// # Errors
     /// As those of [`Self::await_passes`].
     pub(crate) fn take_back(&self, range: &Range<usize>) -> Result<()> {
-        self.shards.iter().try_for_each(|shard| {
-            shard.control(|engine| {
-                engine.take_back(range);
-                Ok(())
-            })
-        })
+        let take_back = |engine: &mut dyn EngineOps| {
+            engine.take_back(range);
+            Ok(())
+        };
+        self.shards.iter().map(|shard| shard.control(take_back)).fold(Ok(()), Result::and)
     }
 }
 

@@ -84,7 +84,7 @@ impl DeviceShared {
                 engine.part_with(*request)
             })?;
             match parcel {
-                Some(parcel) => *request = self.shards.of(home).control(|engine| engine.take_in(parcel))?,
+                Some(parcel) => self.carry_request(request, parcel, home)?,
                 None => self.move_qp(qp, request.engine)?,
             }
         }
@@ -92,6 +92,32 @@ impl DeviceShared {
             engine.pass();
             engine.accept(*request, qp.qpn, param)
         })
+    }
+
+    /// Brings the connection of a request, which its engine has parted with, to engine `to`. If that engine cannot be had,
+    /// it goes back, so that it can be rejected.
+    fn carry_request(&self, request: &mut RequestId, parcel: Parcel, to: EngineNumber) -> Result<()> {
+        let mut parcel = Some(parcel);
+        let mut bring = |to| {
+            let take_in = |engine: &mut dyn EngineOps| match parcel.take() {
+                Some(parcel) => engine.take_in(parcel),
+                None => Err(Error::RequestGone),
+            };
+            self.shards.of(to).control(take_in)
+        };
+        match bring(to) {
+            Ok(now) => {
+                *request = now;
+                Ok(())
+            }
+            Err(error) => {
+                // Nothing comes of this if that engine has had it in hand.
+                if let Ok(now) = bring(request.engine) {
+                    *request = now;
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Moves a queue pair to the engine that must open a connection of this way, if not any can.
@@ -133,11 +159,18 @@ impl DeviceShared {
             if !qp.owner.leave(from) {
                 continue;
             }
-            let parcel = self.release_qp(qp, from, to).inspect_err(|_| qp.owner.join(from))?;
-            return self.shards.of(to).control(|engine| {
-                qp.owner.join(to);
-                engine.admit_qp(parcel)
-            });
+            let mut parcel = Some(self.release_qp(qp, from, to).inspect_err(|_| qp.owner.join(from))?);
+            let mut admit = |at| {
+                self.shards.of(at).control(|engine| match parcel.take() {
+                    Some(parcel) => {
+                        qp.owner.join(at);
+                        engine.admit_qp(parcel)
+                    }
+                    None => Ok(()),
+                })
+            };
+            // If that engine cannot be had, as by a signal handler that has interrupted it, the queue pair goes back.
+            return admit(to).or_else(|error| admit(from).and(Err(error)));
         }
     }
 }

@@ -26,7 +26,7 @@ impl EngineFigures {
         let mut sum: Vec<(&'static str, u64)> = Vec::new();
         for &(name, count) in engines.iter().flat_map(|engine| &engine.counters) {
             match sum.iter_mut().find(|(other, _)| *other == name) {
-                Some((_, all)) => *all += count,
+                Some((_, all)) => *all = all.saturating_add(count),
                 None => sum.push((name, count)),
             }
         }

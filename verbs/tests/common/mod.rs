@@ -12,7 +12,7 @@ pub mod strangers;
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::time::Duration;
-use urnic::simulation::{Carrier, Options, Simulation, TcpConfig};
+use urnic::simulation::{Carrier, Options, Simulation, Steering, TcpConfig};
 use urnic::*;
 
 pub const PORT: u16 = 7000;
@@ -177,10 +177,27 @@ pub fn connected(options: &Options) -> (Simulation, End, End) {
 
 /// A little time on the wire, nothing else.
 pub fn options() -> Options {
-    Options { carrier: carrier(), network: "delay=5us".parse().unwrap(), ..Options::default() }
+    let (engines, steering) = queues();
+    Options {
+        carrier: carrier(),
+        network: "delay=5us".parse().unwrap(),
+        engines,
+        steering,
+        ..Options::default()
+    }
 }
 
-/// What carries streams in these tests: `tests/over_memory.rs`, `tests/over_kernel.rs` and `tests/over_engines.rs` are made of tests that have files of their own, too.
+/// The engines of the devices, and which of them frames reach: `tests/over_queues.rs` is made of tests that have files of their
+/// own, too.
+fn queues() -> (Vec<usize>, Steering) {
+    match env!("CARGO_CRATE_NAME") {
+        "over_queues" => (vec![3, 2], Steering::Random),
+        _ => (Vec::new(), Steering::ToOwner),
+    }
+}
+
+/// What carries streams in these tests, and in those of the files that `tests/over_memory.rs`, `tests/over_kernel.rs` and
+/// `tests/over_engines.rs` are made of.
 fn carrier() -> Option<Carrier> {
     match env!("CARGO_CRATE_NAME") {
         "over_memory" => Some(medium::device),

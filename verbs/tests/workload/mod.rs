@@ -82,6 +82,8 @@ struct Effect {
 struct World {
     p: Parameters,
     rng: fastrand::Rng,
+    /// What there is to choose only between several engines.
+    choices: fastrand::Rng,
     // Before the arenas, so that their regions go first.
     ends: Vec<[End; 2]>,
     decoys: Vec<arena::Region>,
@@ -164,6 +166,7 @@ fn drive(
 impl World {
     fn new(p: &Parameters, simulation: &Simulation) -> Checked<World> {
         let mut rng = fastrand::Rng::with_seed(p.seed);
+        let mut choices = fastrand::Rng::with_seed(p.seed ^ 0x766e_6365);
         let devices = [simulation.device(0), simulation.device(1)];
         let pairs = p.endings.len();
         let size = pairs * End::memory(p) + 8192;
@@ -179,10 +182,12 @@ impl World {
         for pair in 0..pairs {
             let mut pick = |side: usize| {
                 let device = &devices[side];
-                let cq = |list: &mut Vec<Cq>| match list.first() {
+                let mut cq = |list: &mut Vec<Cq>| match list.first() {
                     Some(cq) if p.shared_cq => cq.clone(),
                     _ => {
-                        let cq = device.create_cq(cq_depth, None).unwrap();
+                        let vector = choices.u32(..device.attributes().unwrap().engines);
+                        let init = CqInit { depth: cq_depth, channel: None, timestamps: false, vector };
+                        let cq = device.create_cq_with(&init).unwrap();
                         list.push(cq.clone());
                         cq
                     }
@@ -196,6 +201,7 @@ impl World {
         Ok(World {
             p: p.clone(),
             rng,
+            choices,
             ends,
             decoys,
             arenas,
@@ -259,6 +265,10 @@ impl World {
                 self.event(side, event)?;
             }
             for i in 0..self.cqs[side].len() {
+                if !self.p.options.engines.is_empty() && self.choices.u8(..100) == 0 {
+                    let depth = self.choices.u32(2048..8192);
+                    self.cqs[side][i].resize(depth).map_err(|e| format!("resize: {e}"))?;
+                }
                 let mut batch = [Wc::default(); 16];
                 let most = self.rng.usize(1..=batch.len());
                 let n = self.cqs[side][i].poll(&mut batch[..most]);

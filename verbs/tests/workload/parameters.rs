@@ -3,7 +3,7 @@
 use super::Rule;
 use fastrand::Rng;
 use std::fmt;
-use urnic::simulation::{Congestion, Impairment, MpaChange, Options, RtrChoice, TcpConfig};
+use urnic::simulation::{Congestion, Impairment, MpaChange, Options, RtrChoice, Steering, TcpConfig};
 
 /// How a connection of the workload ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,6 +163,17 @@ impl Parameters {
         }
     }
 
+    /// Returns the workload of `seed` between devices of several engines, whose frames reach any of them or the right ones. Few
+    /// connections may be half open, so that others are answered by cookies.
+    pub fn between_engines(seed: u64) -> Parameters {
+        let mut p = Parameters::random(seed);
+        let mut rng = Rng::with_seed(seed ^ 0x656e_6769);
+        p.options.engines = vec![rng.usize(2..=8), rng.usize(2..=8)];
+        p.options.steering = if rng.u8(..4) == 0 { Steering::ToOwner } else { Steering::Random };
+        p.options.tcp.max_syn_backlog = pick(&mut rng, &[1, 2, 1024]);
+        p
+    }
+
     /// Returns the same with RNICs that seem to break `rule`.
     pub fn breaking(rule: Rule, seed: u64) -> Parameters {
         let mut p = Parameters::random(seed);
@@ -204,7 +215,7 @@ impl fmt::Display for Parameters {
             "seed {} (URNIC_SEED={0} runs it alone): network {} swap={}, IPv6 {}, mtu {}, lends from {}, MPA {}, RTR {}, markers \
              to {:?}, crc {}, sack {}, timestamps {}, \
              window scale {}, {:?}, window {}, IW {}, IRD/ORD {:?}, {} operations of {} octets at most, queues of {}, \
-             shared CQ {}, endings {:?}",
+             shared CQ {}, engines {:?} {:?}, endings {:?}",
             self.seed,
             o.network,
             self.swap,
@@ -226,6 +237,8 @@ impl fmt::Display for Parameters {
             self.largest,
             self.queue,
             self.shared_cq,
+            o.engines,
+            o.steering,
             self.endings
         )
     }

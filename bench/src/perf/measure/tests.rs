@@ -34,3 +34,26 @@ fn cpu_time_goes_on() {
     }
     assert!(cpu_time() > before);
 }
+
+#[test]
+fn what_threads_found_is_added_and_their_times_overlap() {
+    let outcome = |from: u64, to: u64, messages: u64, ns: u64| {
+        let base = Instant::now();
+        let mut histogram = histogram();
+        histogram.record_n(ns, messages).unwrap();
+        let start = Stopwatch { wall: base, cpu: Duration::from_millis(2 * from) };
+        let time = Duration::from_millis(to - from);
+        let lap = Lap { wall: time, cpu: 2 * time, start };
+        (base, Outcome { messages, lap, histogram: Some(histogram) }, from)
+    };
+    let (base, mut one, _) = outcome(10, 50, 3, 1000);
+    let (_, mut other, _) = outcome(20, 100, 1, 9000);
+    one.lap.start.wall = base + Duration::from_millis(10);
+    other.lap.start.wall = base + Duration::from_millis(20);
+    let all = one.join(other);
+    assert_eq!(all.messages, 4);
+    assert_eq!((all.lap.wall, all.lap.cpu), (Duration::from_millis(90), Duration::from_millis(180)));
+    let histogram = all.histogram.unwrap();
+    assert_eq!((histogram.len(), histogram.min()), (4, 1000));
+    assert!(histogram.max() >= 9000);
+}

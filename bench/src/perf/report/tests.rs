@@ -8,6 +8,8 @@ fn report() -> PerfReport {
         mtu: Some(1500),
         crc: Some(true),
         qps: Some(1),
+        engines: Some(1),
+        threads: Some(1),
         progress: Some("adaptive".into()),
         port: "virtio_user".into(),
         iters: 10,
@@ -32,6 +34,8 @@ fn json_has_the_promised_names_and_nulls() {
         "mtu",
         "crc",
         "qps",
+        "engines",
+        "threads",
         "progress",
         "port",
         "iters",
@@ -83,4 +87,23 @@ fn a_distribution_rises_to_all_of_them() {
     assert!(first[0] < 1.1 && last[1] == 1.0 && (last[0] - 1000.0).abs() < 2.0, "{cdf:?}");
     let median = cdf.iter().find(|point| point[1] == 0.5).unwrap();
     assert!((median[0] - 500.0).abs() < 1.0, "{median:?}");
+}
+
+#[test]
+fn a_table_shows_engines_and_threads_where_there_are_several() {
+    assert!(!table(&[report()]).contains("threads"));
+    let many = PerfReport { engines: Some(32), threads: Some(31), ..report() };
+    let table = table(&[report(), many]);
+    for word in ["engines", "threads", "32", "31"] {
+        assert!(table.contains(word), "{word} is not in {table}");
+    }
+}
+
+#[test]
+fn results_of_older_versions_had_one_engine_and_one_thread() {
+    let mut json = serde_json::to_value(report()).unwrap();
+    for name in ["engines", "threads"] {
+        json.as_object_mut().unwrap().remove(name);
+    }
+    assert_eq!(serde_json::from_value::<PerfReport>(json).unwrap(), report());
 }

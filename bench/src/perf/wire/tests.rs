@@ -11,6 +11,8 @@ fn session() -> Session {
         credit: 2 * MAX_WINDOW,
         wait: Wait::Event,
         verify: false,
+        threads: MAX_THREADS,
+        thread: MAX_THREADS - 1,
     }
 }
 
@@ -43,6 +45,9 @@ fn a_server_refuses_what_it_should_not_try() {
         Session { slots: 0, ..session() },
         Session { credit: u32::MAX, ..session() },
         Session { lanes: 1000, ..session() },
+        Session { threads: 0, thread: 0, ..session() },
+        Session { threads: MAX_THREADS + 1, ..session() },
+        Session { thread: MAX_THREADS, ..session() },
     ] {
         assert!(wrong.check().is_err(), "{wrong:?}");
     }

@@ -547,7 +547,10 @@ impl<D: Data> Core<D> {
     }
 
     pub(super) fn pending(&self, request: RequestId) -> Result<EndpointIndex, Error> {
-        let index = self.endpoints.find(names::requested(request)).ok_or(Error::RequestGone)?;
+        // Another engine's endpoints have the same names.
+        let ours = request.engine == self.number;
+        let index =
+            self.endpoints.find(names::requested(request)).filter(|_| ours).ok_or(Error::RequestGone)?;
         match self.endpoints.get(index) {
             Some(e) if matches!(e.phase, Phase::Pending { .. }) => Ok(index),
             _ => Err(Error::RequestGone),

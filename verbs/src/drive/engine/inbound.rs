@@ -18,8 +18,8 @@ use crate::shared::wc::{Wc, WcFlags, WcOpcode};
 use crate::shared::wr::Sge;
 use std::net::SocketAddr;
 use urnic_iwarp::{
-    AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, Invalidation, ReadFault, RecvFault, Rest, Sink, Stream,
-    TaggedFault, TaggedOp, Terminate, Wants,
+    AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, Invalidation, ReadFault, RecvFault, Rest,
+    Sink, Stream, TaggedFault, TaggedOp, Terminate, Wants,
 };
 use urnic_tcp::{BindId, CloseReason, ConnId};
 

@@ -85,6 +85,13 @@ impl<D: Data> Core<D> {
         }
     }
 
+    /// A queue pair leaves this engine.
+    pub(super) fn holds_no_more(qp: &mut QpCore<D>, at: QpIndex, stopped: &mut Stopped) {
+        if std::mem::take(&mut qp.is_holder) {
+            stopped.holders.retain(|other| *other != at);
+        }
+    }
+
     /// A stream has stopped: it waits for its turn.
     #[cold]
     pub(super) fn wait_for_memory(&mut self, index: EndpointIndex) {

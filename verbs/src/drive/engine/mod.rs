@@ -527,7 +527,11 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
 
     fn ties(&self) -> Ties {
         let clock = self.clock.clone();
-        Ties { commons: self.core.commons.clone(), table: self.core.table.shared().clone(), clock: Arc::new(move || clock.now().0) }
+        Ties {
+            commons: self.core.commons.clone(),
+            table: self.core.table.shared().clone(),
+            clock: Arc::new(move || clock.now().0),
+        }
     }
 
     fn take_back(&mut self, range: &Range<usize>) {

@@ -286,7 +286,8 @@ impl<D: Data> Core<D> {
 
     /// The application destroys queue pair `qp`: no completion follows; what TCP holds is still delivered.
     pub(super) fn remove_qp(&mut self, qp: QpIndex) {
-        let Some(core) = self.qps.remove(qp) else { return };
+        let Some(mut core) = self.qps.remove(qp) else { return };
+        Self::holds_no_more(&mut core, qp, &mut self.stopped);
         self.by_qpn[core.shared.qpn as usize] = Whereabouts::Unknown;
         // If it fails the process ends, and no other queue pair has this scope.
         let _ = self.table.queue_pair_gone(core.shared.scopes.qp);

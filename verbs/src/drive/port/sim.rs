@@ -205,7 +205,8 @@ impl SimWire {
     }
 
     /// Puts a frame into the receive queue of port `queue`, if there is one.
-    pub fn deliver_to(&self, queue: usize, frame: Vec<u8>) {
+    #[cfg(test)]
+    pub(crate) fn deliver_to(&self, queue: usize, frame: Vec<u8>) {
         if let Some(queue) = self.queues().to_port.get_mut(queue) {
             queue.push_back(frame);
         }
@@ -238,13 +239,7 @@ pub struct SimPort {
 }
 
 impl SimPort {
-    /// Returns a port for frames of up to `mtu` octets of IP.
-    pub fn new(mtu: u16) -> (SimPort, SimWire) {
-        let wire = SimWire::with(1, Steer::Random(Rng::with_seed(0)));
-        (Self::on(&wire, 0, mtu), wire)
-    }
-
-    /// Returns the queues of a device on one wire, as ports.
+    /// Returns the queues of a device on one wire, as ports for frames of up to `mtu` octets of IP.
     pub fn several(mtu: u16, count: usize, steer: Steer) -> (Vec<SimPort>, SimWire) {
         let wire = SimWire::with(count, steer);
         ((0..count).map(|queue| Self::on(&wire, queue, mtu)).collect(), wire)

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use crate::shared::doorbell::Doorbells;
 use crate::shared::engines::EngineNumber;
-use crate::shared::grace::{Fellow, PassLock, PassNumber};
 use crate::shared::error::{Error, Result};
 use crate::shared::figures::EngineFigures;
+use crate::shared::grace::{Fellow, PassLock, PassNumber};
 use crate::shared::quiet::{self, forked, is_quiet};
 use crate::shared::sync::{Line, this_thread};
 
@@ -64,7 +64,7 @@ struct Hot {
 /// One engine with its lock and its driver.
 pub(crate) struct Shard {
     hot: Line<Hot>,
-    /// Control verbs that wait for the lock; pollers and the engine's thread step aside for them.
+    /// Control verbs that wait for the lock, or for the end of a pass; pollers and the engine's thread step aside for them.
     want: Line<AtomicU32>,
     engine: UnsafeCell<ManuallyDrop<Box<dyn EngineOps>>>,
     pub(crate) doorbells: Arc<Doorbells>,
@@ -141,18 +141,23 @@ impl Shard {
             return Err(Error::Forked);
         }
         let Some(pass) = self.pass_under_way() else { return Ok(()) };
+        self.want.fetch_add(1, Ordering::Relaxed);
         let (mut spins, mut since) = (0, None);
-        while !self.has_ended(pass) {
+        let ended = loop {
+            if self.has_ended(pass) {
+                break Ok(());
+            }
             if spins < SPINS {
                 spins += 1;
                 hint::spin_loop();
             } else if self.is_stuck(&mut since) {
-                return Err(Error::Interrupted);
+                break Err(Error::Interrupted);
             } else {
                 thread::yield_now();
             }
-        }
-        Ok(())
+        };
+        self.want.fetch_sub(1, Ordering::Relaxed);
+        ended
     }
 
     /// Runs `verb` between passes, and a pass afterwards.

@@ -10,10 +10,10 @@ use super::{EngineOps, Polled, Shard, linger, longer};
 use crate::shared::connection::ConnectionAttr;
 use crate::shared::doorbell::Doorbells;
 use crate::shared::engines::EngineNumber;
-use crate::shared::grace::Fellow;
 use crate::shared::error::Result;
 use crate::shared::eventfd::EventFd;
 use crate::shared::figures::EngineFigures;
+use crate::shared::grace::Fellow;
 
 /// An engine that nobody drives yet, and where its doorbells are entered.
 pub(crate) struct Undriven {

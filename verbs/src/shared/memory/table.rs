@@ -172,7 +172,9 @@ impl MrTable {
             true => homes.len() as u32,
             false => free.pop_front().ok_or(Error::Exhausted("memory regions"))?,
         };
-        let Some(slot) = self.slots.get(index as usize) else { return Err(Error::Exhausted("memory regions")) };
+        let Some(slot) = self.slots.get(index as usize) else {
+            return Err(Error::Exhausted("memory regions"));
+        };
         // Another key each time, so that an old STag stays invalid for 255 uses of the slot.
         let mut key = if fresh { random.u8(..) } else { slot.word().key() }.wrapping_add(1);
         if self.map.stag(index, key) == 0 {
@@ -264,3 +266,6 @@ fn of_region(entry: MrEntry) -> (Content, Home) {
     let access = access | Access::LOCAL_READ | if ours { OURS } else { Access::empty() };
     (Content { base, len, virt, word: Word::new(pd, access, 0, State::Valid) }, home)
 }
+
+#[cfg(all(test, feature = "loom"))]
+mod models;

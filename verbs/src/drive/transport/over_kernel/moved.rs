@@ -21,7 +21,8 @@ impl OverKernel {
     /// Takes in what another engine has sent off. The kernel tells of what is there already when it is asked to tell.
     pub(super) fn welcome_in(&mut self, moved: Box<dyn Any + Send>, tag: u64) -> Result<ConnId> {
         let Ok(mut stream) = moved.downcast::<Stream>() else { return Err(Error::RequestGone) };
-        (stream.tag, stream.listed, stream.newcomer) = (tag, false, None);
+        // The other engine's lists know nothing of it.
+        (stream.tag, stream.listed, stream.watched, stream.newcomer) = (tag, false, false, None);
         let id = self.streams.insert(*stream);
         let conn = id.into();
         let added = match self.streams.get(id.index) {

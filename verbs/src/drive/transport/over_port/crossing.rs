@@ -4,6 +4,7 @@
 
 use crossbeam_queue::ArrayQueue;
 use std::sync::Arc;
+use urnic_config::MAX_ENGINES;
 use urnic_tcp::{Elsewhere, Frame};
 
 use super::OverPort;
@@ -15,6 +16,9 @@ use urnic_tcp::Time;
 
 /// Frames that wait for an engine, at most. Further ones are dropped, as on any link.
 const INBOX: usize = 512;
+/// Places that stay empty: the queue's `push` waits for a consumer that is about to give back the very place that it needs.
+/// So many engines may have found room at the same time.
+const SPARE: usize = MAX_ENGINES;
 
 /// What another engine hands over.
 enum Handed {
@@ -48,6 +52,8 @@ pub(super) struct Counters {
     pub handed_over: u64,
     /// Frames that came from others.
     pub taken_over: u64,
+    /// Frames, each once, that concern all engines.
+    pub told_to_all: u64,
     /// Frames for which the other engine's inbox, or this one's pool, had no room.
     pub dropped: u64,
 }
@@ -55,7 +61,7 @@ pub(super) struct Counters {
 impl Passage {
     /// Returns the doors of so many engines to each other.
     pub(super) fn of_all(engines: usize, commons: &Arc<Commons>) -> Vec<Passage> {
-        let inboxes: Arc<[_]> = (0..engines).map(|_| ArrayQueue::new(INBOX)).collect();
+        let inboxes: Arc<[_]> = (0..engines).map(|_| ArrayQueue::new(INBOX + SPARE)).collect();
         let passage = |number| Passage {
             number,
             inboxes: inboxes.clone(),
@@ -73,7 +79,10 @@ impl Passage {
         let octets: Arc<[u8]> = frame.bytes().into();
         let targets = match to {
             Elsewhere::Stack(one) => one..one + 1,
-            Elsewhere::Others => 0..self.inboxes.len(),
+            Elsewhere::Others => {
+                self.counters.told_to_all += 1;
+                0..self.inboxes.len()
+            }
         };
         let own = self.number;
         for target in targets.filter(|target| *target != own) {
@@ -88,9 +97,10 @@ impl Passage {
 
     fn give(&mut self, target: usize, handed: Handed) {
         let Some(inbox) = self.inboxes.get(target) else { return };
-        match inbox.push(handed) {
-            Ok(()) => self.counters.handed_over += 1,
-            Err(_) => self.counters.dropped += 1,
+        if inbox.len() < INBOX && inbox.push(handed).is_ok() {
+            self.counters.handed_over += 1;
+        } else {
+            self.counters.dropped += 1;
         }
         self.unwoken |= 1 << target;
     }
@@ -125,11 +135,12 @@ impl Passage {
         Some(handed)
     }
 
-    pub(super) fn counters(&self) -> [(&'static str, u64); 3] {
-        let Counters { handed_over, taken_over, dropped } = self.counters;
+    pub(super) fn counters(&self) -> [(&'static str, u64); 4] {
+        let Counters { handed_over, taken_over, told_to_all, dropped } = self.counters;
         [
             ("frames_handed_over", handed_over),
             ("frames_taken_over", taken_over),
+            ("frames_told_to_all", told_to_all),
             ("frames_between_engines_dropped", dropped),
         ]
     }

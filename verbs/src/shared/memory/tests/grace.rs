@@ -1,9 +1,10 @@
 //! The table of a device with several engines, in whose passes other threads read.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use crate::shared::grace::{Fellow, Fellows, Grace, PassLock, PassNumber};
+use crate::shared::memory::table::Span;
 use crate::shared::memory::{Access, Bind, MrEntry, MrFault, MrTable, MwKind, Refused, copy};
 use crate::shared::scope::{Scope, Scopes};
 
@@ -21,10 +22,16 @@ struct Engine(PassLock);
 
 impl Engine {
     fn pass<R>(&self, does: impl FnOnce() -> R) -> Option<R> {
+        /// Lets go if the pass panics, too: others wait for it.
+        struct Guard<'a>(&'a PassLock);
+        impl Drop for Guard<'_> {
+            fn drop(&mut self) {
+                self.0.let_go();
+            }
+        }
         self.0.try_take(7).then(|| {
-            let answer = does();
-            self.0.let_go();
-            answer
+            let _guard = Guard(&self.0);
+            does()
         })
     }
 
@@ -82,7 +89,9 @@ impl Device {
 
 /// An invalidation takes effect at once, and is complete when the passes of others have ended that were under way; so is the
 /// slot free for another registration.
-fn an_invalidation_waits(invalidate: fn(&MrTable, u32) -> Result<Grace, Refused>) -> Result<(), &'static str> {
+fn an_invalidation_waits(
+    invalidate: fn(&MrTable, u32) -> Result<Grace, Refused>,
+) -> Result<(), &'static str> {
     let device = Device::new(3);
     let stag = device.region(ALL);
     let again = |stag| device.table.register(stag, 0x1000, 0x100, ALL, BY[0]);
@@ -208,20 +217,30 @@ fn what_is_withdrawn_cannot_be_registered_or_bound() {
     device.table.release(mr).unwrap();
 }
 
-/// A canary of each registration, in memory of its own.
-const CANARIES: usize = 64;
+const ROUNDS: u64 = 1000;
+/// Readers may not run for a while.
+const MOST_ROUNDS: u64 = 10_000_000;
+/// Registrations at a time.
+const TARGETS: usize = 16;
+/// Where the part of a page begins that is registered by a request.
+const PART: usize = 64;
 
-/// Threads in passes read what STags name, while others register, revoke, invalidate, bind and take memory away. Whatever a
-/// pass finds belongs to the registration that it has found, and is there until the pass ends.
+/// Threads in passes read what STags name, while others register, revoke, invalidate and take memory away. Whatever a pass
+/// finds belongs to the registration that it has found, and is there until the pass ends.
 #[test]
 fn nothing_is_read_that_was_given_up() {
     const READERS: usize = 3;
-    let rounds = 3000;
     let device = Device::new(READERS + 1);
-    // The STags to read, each with the canary that it names; an STag is 0 while it changes.
-    let targets: Vec<AtomicU64> = (0..CANARIES).map(|_| AtomicU64::new(0)).collect();
+    // STags to read, each with its first offset, which is also what is there.
+    let targets: Vec<Mutex<(u32, u64)>> = (0..TARGETS).map(|_| Mutex::default()).collect();
     let over = AtomicBool::new(false);
     let found = AtomicU64::new(0);
+    let read = |span: Span, canary: u64| {
+        let mut octets = [0; 8];
+        // SAFETY: just resolved, in a pass; that it is there is what is tested.
+        unsafe { copy::read(span.ptr, &mut octets) };
+        assert_eq!(u64::from_ne_bytes(octets), canary, "memory of another registration");
+    };
     std::thread::scope(|scope| {
         for reader in 1..=READERS {
             let (device, targets, over, found) = (&device, &targets, &over, &found);
@@ -230,70 +249,67 @@ fn nothing_is_read_that_was_given_up() {
                 while !over.load(Ordering::Relaxed) {
                     device.engines[reader].pass(|| {
                         for _ in 0..8 {
-                            let target = targets[rng.usize(..CANARIES)].load(Ordering::Relaxed);
-                            let (stag, virt) = ((target >> 32) as u32, target & 0xffff_ffff);
+                            let (stag, virt) = *targets[rng.usize(..TARGETS)].lock().unwrap();
                             let span = device.table.resolve(stag, BY[1], Access::REMOTE_READ, virt, 8);
                             let Ok(span) = span else { continue };
-                            let mut octets = [0; 8];
-                            for _ in 0..rng.usize(1..4) {
-                                // SAFETY: just resolved, in a pass; that it is there is what is tested.
-                                unsafe { copy::read(span.ptr, &mut octets) };
-                                let canary = virt.to_ne_bytes();
-                                assert_eq!(octets, canary, "memory of another registration");
-                            }
+                            (0..rng.usize(1..9)).for_each(|_| read(span, virt));
                             found.fetch_add(1, Ordering::Relaxed);
                         }
                     });
-                    if rng.u8(..8) == 0 {
-                        std::thread::yield_now();
-                    }
+                    std::thread::yield_now();
                 }
             });
         }
         let mut rng = fastrand::Rng::with_seed(9);
-        let mut next = 1u64;
-        for _ in 0..rounds {
-            let at = rng.usize(..CANARIES);
-            let memory = Page::new(next);
-            let access = ALL;
-            let entry = MrEntry { base: memory.0, len: 16, pd: PD, access, virt: next, ours: false };
-            let mut stag = device.table.insert(entry).unwrap();
-            targets[at].store(u64::from(stag) << 32 | next, Ordering::Relaxed);
-            let await_all = || device.engines.iter().for_each(|engine| engine.await_pass());
-            let later = |mut grace: Grace| {
-                while !device.ended(&mut grace) {
-                    std::thread::yield_now();
-                }
-            };
-            for _ in 0..rng.u8(..4) {
-                // Invalid, and registered anew, with the second half of the memory and another canary.
-                match rng.bool() {
-                    true => later(device.table.invalidate_local(stag, BY[0], 0).unwrap()),
-                    false => {
-                        device.table.revoke(stag).unwrap();
-                        await_all();
-                    }
-                }
-                next += 1;
-                memory.fill(next);
-                stag = stag & !0xff | u32::from((stag as u8).wrapping_add(1).max(1));
-                let first = memory.0 as u64;
-                while device.table.register(stag, first, 16, access | Access::ZERO_BASED, BY[0]).is_err() {
-                    std::thread::yield_now();
-                }
-                // Zero-based: the canary is not its first offset, so it is not read as such.
-                memory.fill(0);
-                targets[at].store(u64::from(stag) << 32, Ordering::Relaxed);
+        let await_all = || device.engines.iter().for_each(|engine| engine.await_pass());
+        let mut held: Vec<Option<(u32, Page)>> = (0..TARGETS).map(|_| None).collect();
+        for canary in 1..MOST_ROUNDS {
+            if canary > ROUNDS && found.load(Ordering::Relaxed) > ROUNDS {
+                break;
             }
-            device.table.withdraw(stag).unwrap();
-            await_all();
-            device.table.release(stag).unwrap();
-            drop(memory);
-            next += 1;
+            let at = rng.usize(..TARGETS);
+            let tell = |stag, virt| *targets[at].lock().unwrap() = (stag, virt);
+            // Only as a request would do it, from now on; or gone with its memory, and another one in its place.
+            if rng.bool()
+                && let Some((stag, page)) = &mut held[at]
+            {
+                if rng.bool() {
+                    let mut grace = device.table.invalidate_local(*stag, BY[0], 0).unwrap();
+                    while !device.ended(&mut grace) {
+                        std::thread::yield_now();
+                    }
+                } else {
+                    device.table.revoke(*stag).unwrap();
+                    await_all();
+                }
+                // Nobody reads it any longer.
+                page.fill(0, !canary);
+                *stag = *stag & !0xff | u32::from((*stag as u8).wrapping_add(1).max(1));
+                let virt = page.0 as u64 + PART as u64;
+                page.fill(PART, virt);
+                while device.table.register(*stag, virt, 16, ALL, BY[0]) == Err(Refused::Later) {
+                    std::thread::yield_now();
+                }
+                tell(*stag, virt);
+                std::thread::yield_now();
+                continue;
+            }
+            if let Some((stag, page)) = held[at].take() {
+                device.table.withdraw(stag).unwrap();
+                await_all();
+                device.table.release(stag).unwrap();
+                drop(page);
+            }
+            let page = Page::new(canary);
+            let (base, len) = (page.0, Page::LEN as u64);
+            let entry = MrEntry { base, len, pd: PD, access: ALL, virt: canary, ours: false };
+            let stag = device.table.insert(entry).unwrap();
+            tell(stag, canary);
+            held[at] = Some((stag, page));
         }
         over.store(true, Ordering::Relaxed);
     });
-    assert!(found.load(Ordering::Relaxed) > 0, "no reader has found anything");
+    assert!(found.load(Ordering::Relaxed) > ROUNDS, "readers have found too little");
 }
 
 /// A page of its own, which is gone when it is dropped: whoever reads it then ends the process.
@@ -309,13 +325,13 @@ impl Page {
         let at = unsafe { libc::mmap(std::ptr::null_mut(), Self::LEN, protection, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         let page = Self(at.cast());
-        page.fill(canary);
+        page.fill(0, canary);
         page
     }
 
-    fn fill(&self, canary: u64) {
+    fn fill(&self, at: usize, canary: u64) {
         // SAFETY: 8 octets of our page.
-        unsafe { copy::write(self.0, &canary.to_ne_bytes()) };
+        unsafe { copy::write(self.0.add(at), &canary.to_ne_bytes()) };
     }
 }
 
@@ -325,4 +341,3 @@ impl Drop for Page {
         unsafe { libc::munmap(self.0.cast(), Self::LEN) };
     }
 }
-
