@@ -184,12 +184,17 @@ impl Line {
 
     /// See [`super::Port::arm`].
     pub(super) fn arm(&mut self) -> Option<Arc<RxEvent>> {
-        let id = self.polled()?;
+        // Nothing arrives at a queue that the peer has not; frames that others hand over wake by themselves.
+        let id = self.polled().filter(|_| self.is_served)?;
         let event = self.common.ready.get()?.rx_events.get(usize::from(self.queue))?.clone();
-        let mut armed = self.polls();
-        // SAFETY: no pointers are passed; the device is started and has these queues, which only their owner polls.
-        if !armed.all(|queue| unsafe { sys::rte_eth_dev_rx_intr_enable(id, queue) } == 0) {
-            return None;
+        for queue in self.polls() {
+            // SAFETY: no pointers are passed; the device is started and has these queues, which only their owner polls.
+            if unsafe { sys::rte_eth_dev_rx_intr_enable(id, queue) } != 0 {
+                if queue != self.queue {
+                    self.disarm();
+                }
+                return None;
+            }
         }
         // What the driver has written for the peer to see comes before our next look at what the peer has written.
         fence(Ordering::SeqCst);

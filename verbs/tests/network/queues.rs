@@ -13,8 +13,7 @@ fn meet(veth: &Veth, port: impl Fn(&str) -> String, there: usize, here: usize) {
             port(interface)
         )
     };
-    let mut server =
-        Child::start_in(&veth.a.file, "crowd-server", "", &config("va", node::SERVER, there));
+    let mut server = Child::start_in(&veth.a.file, "crowd-server", "", &config("va", node::SERVER, there));
     server.expect("listening");
     let mut client = Child::start_in(&veth.b.file, "crowd-client", "", &config("vb", node::CLIENT, here));
     let client_says = Report::of(&client.line_within(2 * PATIENCE));
@@ -39,10 +38,8 @@ fn needs_root_engines_on_af_packet() {
 /// A device of two engines, whose peer is the kernel: several connections, each owned by either engine.
 fn meet_sockets(urnic: &Namespace, peer: &Namespace, port: &str, begin: impl Fn()) {
     for _ in 0..4 {
-        let config = format!(
-            "[port]\nport = \"{port}\"\n[ip]\nip = \"{}/24\"\n[engine]\nengines = 2\n",
-            node::SERVER
-        );
+        let config =
+            format!("[port]\nport = \"{port}\"\n[ip]\nip = \"{}/24\"\n[engine]\nengines = 2\n", node::SERVER);
         let mut urnic = Child::start_in(&urnic.file, "rdma", "server", &config);
         urnic.expect("listening");
         begin();
