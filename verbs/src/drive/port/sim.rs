@@ -10,7 +10,7 @@ use fastrand::Rng;
 use urnic_tcp::{Emit, Frame, Payload, Steering, Time};
 
 use super::aside::{Aside, Put};
-use super::{BURST, Freeze, Port};
+use super::{BURST, Freeze, Port, Stray};
 use crate::drive::draft::Draft;
 
 /// Octets of receive buffers that a simulated port says it has. (Its frames are vectors; there are any number of them.)
@@ -161,7 +161,8 @@ pub struct SimWire(Arc<Mutex<Queues>>);
 struct Queues {
     /// Of each port on the wire.
     to_port: Box<[VecDeque<Vec<u8>>]>,
-    from_port: VecDeque<Vec<u8>>,
+    /// Each with the number of the port that has sent it.
+    from_port: VecDeque<(usize, Vec<u8>)>,
     steer: Steer,
     link_down: bool,
 }
@@ -214,6 +215,12 @@ impl SimWire {
 
     /// Returns the next frame that the port, or any of them, has sent.
     pub fn take(&self) -> Option<Vec<u8>> {
+        Some(self.queues().from_port.pop_front()?.1)
+    }
+
+    /// Returns the next frame that any of the ports has sent, and which.
+    #[cfg(test)]
+    pub(crate) fn take_from(&self) -> Option<(usize, Vec<u8>)> {
         self.queues().from_port.pop_front()
     }
 
@@ -236,6 +243,9 @@ pub struct SimPort {
     /// As many references as there are buffers in use, and one; `None` while they are without number.
     used: Option<Arc<()>>,
     aside: Put,
+    /// Queues of the peer, each a pair with that of the same number; `None` where the wire chooses.
+    peer_queues: Option<usize>,
+    strays: VecDeque<Stray>,
 }
 
 impl SimPort {
@@ -256,7 +266,15 @@ impl SimPort {
             send_buffers: usize::MAX,
             used: None,
             aside: Put::default(),
+            peer_queues: None,
+            strays: VecDeque::new(),
         }
+    }
+
+    /// Has a peer with so many queues, whose frames come to the queue with the number of that which sends them.
+    #[cfg(test)]
+    pub(crate) fn pair_with(&mut self, peer_queues: usize) {
+        self.peer_queues = Some(peer_queues);
     }
 
     /// Has so many buffers for what is sent.
@@ -334,8 +352,10 @@ impl Port for SimPort {
             if let Some(queue) = queues.to_port.get_mut(self.queue) {
                 queue.push_back(frame);
             }
+        } else if self.peer_queues.is_some_and(|peers| self.queue >= peers) {
+            self.strays.push_back(Stray { octets: frame.into(), leaves_checksum: false });
         } else {
-            queues.from_port.push_back(frame);
+            queues.from_port.push_back((self.queue, frame));
         }
     }
 
@@ -409,6 +429,18 @@ impl Port for SimPort {
 
     fn carrier_is_peer(&self) -> bool {
         true
+    }
+
+    fn is_paired(&self) -> bool {
+        self.peer_queues.is_some()
+    }
+
+    fn stray(&mut self) -> Option<Stray> {
+        self.strays.pop_front()
+    }
+
+    fn send_stray(&mut self, stray: &Stray) {
+        self.wire.queues().from_port.push_back((self.queue, stray.octets.to_vec()));
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

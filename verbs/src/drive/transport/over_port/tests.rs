@@ -80,6 +80,11 @@ fn mac(node: usize) -> [u8; 6] {
 
 impl Device {
     fn new(node: usize, engines: usize, seed: u64, steers: bool) -> Device {
+        Self::with_peer(node, engines, seed, steers, None)
+    }
+
+    /// `peer_queues`: of the peer, if its queues and ours are pairs.
+    fn with_peer(node: usize, engines: usize, seed: u64, steers: bool, peer_queues: Option<usize>) -> Device {
         let config = StackConfig::new(mac(node), address(node), 24, 77 + node as u64);
         let commons = Commons::new().unwrap();
         let rng = Rng::with_seed(seed);
@@ -87,7 +92,10 @@ impl Device {
             Some(steering) if steers => Steer::ByOwner(steering, rng),
             _ => Steer::Random(rng),
         };
-        let (queues, wire) = SimPort::several(1500, engines, steer);
+        let (mut queues, wire) = SimPort::several(1500, engines, steer);
+        if let Some(peers) = peer_queues {
+            queues.iter_mut().for_each(|queue| queue.pair_with(peers));
+        }
         let transports = OverPort::of_device(queues, &config, &commons, Time::ZERO).unwrap();
         let sleepers: Vec<_> = (0..engines).map(|_| Arc::new(Sleeper::default())).collect();
         let weak = |one: &Arc<Sleeper>| -> Weak<dyn Fellow> {
@@ -223,6 +231,73 @@ fn with_right_steering_no_segment_crosses() {
     for seed in 0..60 {
         assert_eq!(exchange(seed, true), 0);
     }
+}
+
+/// Devices of so many engines each, whose queues are pairs, as far as there are as many: what queue `i` sends arrives at queue
+/// `i`, or where a `vhost` end looks for it. Returns how many segments and strays crossed at each device.
+fn exchange_in_pairs(counts: [usize; 2]) -> [u64; 2] {
+    let paired = |node: usize| Device::with_peer(node, counts[node], 3, false, Some(counts[1 - node]));
+    let mut devices = [paired(0), paired(1)];
+    devices[1].listen();
+    let mut now = Time::from_secs(1);
+    for (engine, _) in &mut devices[0].engines {
+        for tag in 0..8 {
+            engine.connect(now, None, SocketAddr::from((address(1), PORT)), tag).unwrap();
+        }
+    }
+    let (opened, octets) = (8 * counts[0], vec![7; OCTETS]);
+    let mut sent = HashMap::<(usize, usize), usize>::new();
+    for _ in 0..100_000 {
+        for (node, device) in devices.iter_mut().enumerate() {
+            for (number, (engine, ear)) in device.engines.iter_mut().enumerate() {
+                engine.receive(now, ear);
+                engine.advance(now, ear);
+                let before = sent.insert((node, number), ear.open.len()).unwrap_or(0);
+                for conn in &ear.open[before..] {
+                    send(engine, now, *conn, &octets);
+                }
+                engine.flush();
+            }
+        }
+        let mut idle = true;
+        for node in 0..2 {
+            while let Some((queue, frame)) = devices[node].wire.take_from() {
+                assert!(queue < counts[1 - node].max(1), "queue {queue} is not the peer's");
+                devices[1 - node].wire.deliver_to(queue % counts[1 - node], frame);
+                idle = false;
+            }
+        }
+        let finished = |d: &Device| d.engines.iter().map(|(_, ear)| ear.finished.len()).sum::<usize>();
+        if devices.iter().all(|d| finished(d) == opened) {
+            let heard = devices.iter().flat_map(|d| &d.engines).flat_map(|(_, ear)| ear.heard.values());
+            assert!(heard.into_iter().all(|heard| *heard == octets));
+            return [0, 1].map(|node| {
+                let shared = devices[node].engines.iter().map(|(engine, _)| engine.stack.counters().shared);
+                devices[node].figure("frames_handed_over") - shared.sum::<u64>() * (counts[node] as u64 - 1)
+            });
+        }
+        if idle {
+            let engines = devices.iter().flat_map(|device| &device.engines);
+            let next = engines.filter_map(|(engine, _)| engine.next_deadline()).min();
+            now = now.max(next.expect("something happens"));
+        }
+    }
+    panic!("it never ends");
+}
+
+/// An engine speaks to the peer's engine of the same number, although the devices share no secret.
+#[test]
+fn between_pairs_of_queues_nothing_crosses() {
+    for engines in 1..=5 {
+        assert_eq!(exchange_in_pairs([engines; 2]), [0, 0], "{engines} engines each");
+    }
+}
+
+/// What an engine sends from a queue that the peer has not leaves by the first one.
+#[test]
+fn a_peer_with_fewer_queues_hears_all() {
+    assert!(exchange_in_pairs([3, 2])[0] > 0);
+    assert!(exchange_in_pairs([1, 4])[1] > 0);
 }
 
 /// A frame for another engine wakes that engine and no other, and it does not sleep before it has looked.
