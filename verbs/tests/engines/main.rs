@@ -1,7 +1,10 @@
 //! Devices of several engines over the kernel's sockets, in real time: threads of one process at both ends.
 
 mod crowd;
+mod ends;
+mod interrupted;
 mod memory;
+mod sleepers;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
