@@ -143,7 +143,7 @@ pub trait Port: Send {
 
 /// A copy of a frame that is to be sent from another queue than that which it was made for.
 #[derive(Clone, Debug)]
-#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))] // simulated ports have no strays
 pub struct Stray {
     /// The whole frame.
     pub octets: Arc<[u8]>,
