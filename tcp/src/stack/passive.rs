@@ -29,8 +29,9 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             flag::SYN => self.begin_embryo(embryo),
             flag::ACK if self.takes_cookies() => match self.eat_cookie(embryo, s) {
                 Some(e) => self.complete(&e, incoming),
-                // Data that has overtaken the ACK on a shorter way between the stacks of a device comes again.
-                None if s.len() > 0 && !self.stack.net.cfg.steering.is_alone() => {}
+                // What has overtaken the first ACK on a shorter way between the stacks of a device, as data or the ACK of a
+                // second SYN-ACK. That ACK opens the connection, and data comes again.
+                None if !self.stack.net.cfg.steering.is_alone() => {}
                 None => self.refuse(&incoming),
             },
             f if f & flag::RST == 0 && f & flag::ACK != 0 => self.refuse(&incoming),

@@ -196,3 +196,6 @@ fn settled(qp: &QpShared) -> Result<EngineNumber> {
         std::thread::yield_now();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,12 @@ pub enum Rule {
     RewriteAfterGrace,
     /// An invalidation completes only when no pass uses the STag.
     CompleteAfterGrace,
+    /// A doorbell at an engine that the queue pair has left is forwarded.
+    ForwardDoorbells,
+    /// An engine looks at the queues of a queue pair that comes to it.
+    LookOnArrival,
+    /// A wish for one event gets one event.
+    OneEvent,
 }
 
 #[cfg(feature = "sabotage")]

@@ -1,11 +1,15 @@
 //! Devices of several engines over the kernel's sockets, in real time: threads of one process at both ends.
 
 mod crowd;
+mod endings;
 mod ends;
+mod interrupted;
 mod memory;
 mod parties;
+mod sleepers;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
 
 use urnic::config::{Config, KernelAddresses};
 use urnic::*;

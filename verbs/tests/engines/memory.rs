@@ -31,19 +31,40 @@ impl Drop for Pages {
 }
 
 /// Connected queue pairs of two devices, all of whose engines have some.
-struct Pairs {
-    _events: [EventChannel; 2],
-    far: Vec<(Qp, Cq)>,
-    near: Vec<(Qp, Cq)>,
+pub(super) struct Pairs {
+    pub(super) _events: [EventChannel; 2],
+    pub(super) far: Vec<(Qp, Cq)>,
+    pub(super) near: Vec<(Qp, Cq)>,
 }
 
-fn pairs(there: &Device, here: &Device, far: &Pd, near: &Pd, count: usize) -> Pairs {
+/// Connects `count` of them. Receives of the far ones complete to `receives`, or where their requests do.
+pub(super) fn pairs(
+    there: &Device,
+    here: &Device,
+    far: &Pd,
+    near: &Pd,
+    count: usize,
+    receives: Option<&Cq>,
+) -> Pairs {
+    pairs_with(there, here, near, count, |cq| {
+        far.create_qp(&QpInit { recv_cq: receives.unwrap_or(cq), ..init(cq) }).unwrap()
+    })
+}
+
+/// The same with far ones that `create` makes.
+pub(super) fn pairs_with(
+    there: &Device,
+    here: &Device,
+    near: &Pd,
+    count: usize,
+    create: impl Fn(&Cq) -> Qp,
+) -> Pairs {
     let (events, own) = (there.create_event_channel().unwrap(), here.create_event_channel().unwrap());
     let listener = events.listen(0, 16).unwrap();
     let mut pairs = Pairs { _events: [events, own], far: Vec::new(), near: Vec::new() };
     for vector in 0..count {
         let (cq, own_cq) = (queue(there, vector), queue(here, vector));
-        let (qp, own_qp) = (far.create_qp(&init(&cq)).unwrap(), near.create_qp(&init(&own_cq)).unwrap());
+        let (qp, own_qp) = (create(&cq), near.create_qp(&init(&own_cq)).unwrap());
         let [events, own] = &pairs._events;
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -71,7 +92,7 @@ fn what_was_deregistered_is_not_touched_by_any_engine() {
     let source = near.alloc_mr(LEN, Access::LOCAL_WRITE).unwrap();
     let mut written = 0;
     for round in 0..60 {
-        let pairs = pairs(&there, &here, &far, &near, 3);
+        let pairs = pairs(&there, &here, &far, &near, 3, None);
         let pages = Pages::new();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         // SAFETY: mapped until after its deregistration.
@@ -124,7 +145,7 @@ fn what_a_request_has_invalidated_is_not_written_by_another_engine() {
     let source = near.alloc_mr(LEN, Access::LOCAL_WRITE).unwrap();
     source.write_at(0, &[0xee; LEN]).unwrap();
     for _ in 0..40 {
-        let pairs = pairs(&there, &here, &far, &near, 2);
+        let pairs = pairs(&there, &here, &far, &near, 2, None);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let region = far.alloc_mr(LEN, access).unwrap();
         let (addr, rkey) = (region.addr(), region.rkey());

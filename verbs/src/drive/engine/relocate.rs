@@ -10,6 +10,7 @@ use crate::drive::transport::{Data, Transport};
 use crate::shared::cm::RequestId;
 use crate::shared::engines::EngineNumber;
 use crate::shared::error::Error;
+use crate::shared::sabotage::{Rule, broken};
 use std::any::Any;
 
 /// Where a queue pair is.
@@ -59,7 +60,9 @@ impl<D: Data + Send + 'static> Core<D> {
         let qpn = core.qpn();
         core.join(self.number);
         self.house(core);
-        self.doorbell(qpn);
+        if !broken(Rule::LookOnArrival) {
+            self.doorbell(qpn);
+        }
         Ok(())
     }
 }
@@ -69,6 +72,7 @@ impl<D: Data> Core<D> {
     #[cold]
     pub(super) fn forward(&self, qpn: Qpn) {
         if let Some(Whereabouts::Away(to)) = self.by_qpn.get(qpn.0 as usize)
+            && !broken(Rule::ForwardDoorbells)
             && let Some(fellow) = self.commons.fellow(*to)
         {
             fellow.ring(qpn.0);

@@ -30,7 +30,10 @@ impl OverKernel {
             None => Err(io::ErrorKind::Other.into()),
         };
         if let Err(source) = added {
-            self.streams.remove(id.index);
+            // By a FIN the peer would think that this end does not know its revision of MPA, and try another.
+            if let Some(stream) = self.streams.remove(id.index) {
+                stream.socket.reset();
+            }
             return Err(Error::os("epoll", source));
         }
         if self.stream(conn).is_some_and(|stream| stream.readable) {
