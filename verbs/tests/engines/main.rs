@@ -2,9 +2,11 @@
 
 mod crowd;
 mod ends;
+mod exits;
 mod interrupted;
 mod memory;
 mod sleepers;
+mod storms;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
