@@ -280,7 +280,8 @@ impl Default for MpaConfig {
 /// Section `[memory]`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryConfig {
-    /// MiB for packet buffers and the built-in allocator; none: as much as the MTU asks for ([`Config::memory_mb`]).
+    /// MiB for packet buffers and the built-in allocator; none: as much as the MTU and the engines ask for
+    /// ([`Config::memory_mb`]).
     pub mb: Option<u32>,
     /// Whether to use hugepages.
     pub hugepages: Hugepages,
@@ -324,9 +325,11 @@ impl IpConfig {
 }
 
 impl Config {
-    /// Memory for this process in MiB: what was set, or 128, or 256 with jumbo frames.
+    /// Returns the memory for this process in MiB: what was set; or 128, or 256 with jumbo frames, and half as much again for
+    /// each engine beyond the first.
     pub fn memory_mb(&self) -> u32 {
-        self.memory.mb.unwrap_or(if self.port.mtu > 1500 { 256 } else { 128 })
+        let first = if self.port.mtu > 1500 { 256 } else { 128 };
+        self.memory.mb.unwrap_or(first + first / 2 * (self.engine.count() as u32 - 1))
     }
 }
 

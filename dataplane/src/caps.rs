@@ -68,10 +68,11 @@ pub struct Capabilities {
 
 /// Queues of a port that may have as many as a device has engines.
 const MANY: u16 = urnic_config::MAX_ENGINES as u16;
-/// Queues of a ring: as many as DPDK's driver takes (RTE_PMD_RING_MAX_RX_RINGS).
+/// As many as DPDK's driver `virtio_user` takes (VIRTIO_MAX_VIRTQUEUE_PAIRS).
+const VIRTIO_QUEUES: u16 = 8;
+/// As many as DPDK's drivers `ring`, `af_packet` and `tap` take (RTE_PMD_RING_MAX_RX_RINGS, RTE_PMD_AF_PACKET_MAX_RINGS,
+/// RTE_PMD_TAP_MAX_QUEUES).
 const RINGS: u16 = 16;
-/// Queues of a tap: as many as DPDK's driver takes (RTE_PMD_TAP_MAX_QUEUES).
-const TAP_QUEUES: u16 = 16;
 
 impl Capabilities {
     /// The table, by kinds. Of an open port, [`Port::caps`](crate::Port::caps) tells more.
@@ -87,7 +88,7 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Link,
                 reconnects: *server,
                 survives_peer: true,
-                queues: MANY,
+                queues: VIRTIO_QUEUES,
                 spread: Spread::Sender,
             },
             PortSpec::Vhost { .. } => Self {
@@ -111,6 +112,7 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Software,
                 reconnects: true,
                 survives_peer: false,
+                // Restarting the client would stop the device under the others' bursts.
                 queues: 1,
                 spread: Spread::Sender,
             },
@@ -135,9 +137,11 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Software,
                 reconnects: true,
                 survives_peer: true,
-                queues: if matches!(spec, PortSpec::Tap { .. }) { TAP_QUEUES } else { MANY },
+                // The kernel hashes connections; that of a tap remembers, too, from which queue it has heard of one.
+                queues: RINGS,
                 spread: Spread::Hash,
             },
+            // Several queues of an interface could not be tried: `veth` has none that the driver would take.
             // The driver looks at a frame's first segment only, and sends as many bytes from there as the frame has.
             // Of other virtual devices nothing is known.
             PortSpec::AfXdp { .. } | PortSpec::Vdev { .. } => Self {
@@ -148,10 +152,10 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Software,
                 reconnects: true,
                 survives_peer: true,
-                queues: if matches!(spec, PortSpec::AfXdp { .. }) { MANY } else { 1 },
+                queues: 1,
                 spread: Spread::Hash,
             },
-            // What the driver says of chaining and of checksums is believed. An upper bound: the open port knows.
+            // What the driver says of chaining, of checksums and of queues is believed; several queues were not tried. An upper bound: the open port knows.
             PortSpec::Pci { offload, .. } => Self {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Eal,

@@ -259,6 +259,28 @@ impl TxQueue {
         before - self.len
     }
 
+    /// Takes all frames out as copies in ordinary memory, in order, each with whether its TCP checksum is left to the port.
+    pub fn take_copies(&mut self, mut each: impl FnMut(Box<[u8]>, bool)) {
+        for &m in self.frames.iter().take(self.len) {
+            // SAFETY: each of the first `len` entries is a frame that the queue owns, whose segments are alive; `clear` lets
+            // go of all of them below.
+            unsafe {
+                let mut octets = Vec::with_capacity((*m).pkt_len as usize);
+                let mut segment = m.cast_const();
+                while let Some(s) = segment.as_ref() {
+                    let at = s.buf_addr.cast::<u8>().add(s.data_off.into());
+                    let before = octets.len();
+                    octets.resize(before + usize::from(s.data_len), 0);
+                    // Not as a slice: a program may write to memory that it has lent.
+                    ptr::copy_nonoverlapping(at, octets[before..].as_mut_ptr(), s.data_len.into());
+                    segment = s.next;
+                }
+                each(octets.into(), (*m).ol_flags & sys::RTE_MBUF_F_TX_TCP_CKSUM != 0);
+            }
+        }
+        self.clear();
+    }
+
     /// Drops all frames.
     pub fn clear(&mut self) {
         for &m in self.frames.iter().take(self.len) {

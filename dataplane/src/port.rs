@@ -309,8 +309,7 @@ impl Port {
         }
         let mut caps = Capabilities::of(spec);
         let wanted = options.queues.clamp(1, caps.queues);
-        let netdev = eal.control(|| netdev::Netdev::open(spec, options.mtu, wanted))?;
-        let wanted = netdev.as_ref().map_or(wanted, |netdev| wanted.min(netdev.queues()));
+        let netdev = eal.control(|| netdev::Netdev::open(spec, options.mtu))?;
         let queue = vdev::held_frames(spec);
         let users = if vdev::is_ring(spec) { Users::Link } else { Users::Engine };
         let pool = |frames: u32, room: usize| {
@@ -346,6 +345,13 @@ impl Port {
         Ok(Line::all_of(device, queues).into_iter().zip(pools).map(port).collect())
     }
 
+    /// Whether the peer takes frames from this queue: a peer with fewer queues has not all of ours. What is queued then has
+    /// to leave by the first one.
+    #[inline]
+    pub fn is_served(&self) -> bool {
+        self.line.is_served()
+    }
+
     /// The number of the queue among those of the port.
     pub fn queue(&self) -> u16 {
         self.line.queue()
@@ -358,12 +364,13 @@ impl Port {
     pub fn rx_burst<F: From<Mbuf>>(&mut self, frames: &mut ArrayVec<F, BURST>) -> usize {
         let mut burst = [const { MaybeUninit::<*mut sys::rte_mbuf>::uninit() }; BURST];
         let Some(id) = self.line.polled() else { return 0 };
+        let queue = self.line.receiving();
         // SAFETY: the device is started and has this queue, which only this handle polls; `burst` has the room stated.
         let n = unsafe {
             let ops = (&raw const sys::rte_eth_fp_ops).cast::<sys::rte_eth_fp_ops>().add(id.into());
             let Some(receive) = (*ops).rx_pkt_burst else { return 0 };
             receive(
-                *(*ops).rxq.data.add(self.line.queue().into()),
+                *(*ops).rxq.data.add(queue.into()),
                 burst.as_mut_ptr().cast(),
                 frames.remaining_capacity() as u16,
             )
@@ -511,7 +518,11 @@ impl Port {
     /// takes single ones only. See [`TxFrame::segmented`].
     pub fn gso_max(&self) -> usize {
         // The receiver's mbuf, if it is one like ours, holds the headers too.
-        if self.line.sends_trains() { self.tx.room().saturating_sub(HEADROOM) } else { 0 }
+        if self.line.is_served() && self.line.sends_trains() {
+            self.tx.room().saturating_sub(HEADROOM)
+        } else {
+            0
+        }
     }
 
     /// The Ethernet address of the NIC or interface; none where there is no device yet, or it has none.

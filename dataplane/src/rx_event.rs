@@ -3,6 +3,9 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+/// Sources of an event, at most.
+const MOST: usize = urnic_config::MAX_ENGINES;
+
 /// A descriptor that becomes readable when frames arrive at a port that was armed: see `Port::arm`.
 #[derive(Debug)]
 pub struct RxEvent {
@@ -15,6 +18,14 @@ impl RxEvent {
     /// # Errors
     /// What epoll says.
     pub fn new(source: BorrowedFd<'_>) -> io::Result<Self> {
+        Self::of_all(&[source])
+    }
+
+    /// Of several that become readable with every frame.
+    ///
+    /// # Errors
+    /// What epoll says.
+    pub fn of_all(sources: &[BorrowedFd<'_>]) -> io::Result<Self> {
         // SAFETY: no pointers are passed.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
@@ -24,18 +35,28 @@ impl RxEvent {
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
         // Its edges: nobody reads what the peers write there.
         let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
-        // SAFETY: both descriptors are open; the event is copied.
-        let status = unsafe {
-            libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, source.as_raw_fd(), &raw mut event)
-        };
-        if status < 0 { Err(io::Error::last_os_error()) } else { Ok(Self { epoll }) }
+        for source in sources {
+            // SAFETY: both descriptors are open; the event is copied.
+            let status = unsafe {
+                libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, source.as_raw_fd(), &raw mut event)
+            };
+            if status < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(Self { epoll })
     }
 
     /// What has happened so far is known: not readable until the next frame.
     pub fn clear(&self) {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: room for one event; it does not wait.
-        unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &raw mut event, 1, 0) };
+        // Each source tells once; there are few.
+        for _ in 0..MOST {
+            // SAFETY: room for one event; it does not wait.
+            if unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &raw mut event, 1, 0) } <= 0 {
+                return;
+            }
+        }
     }
 }
 

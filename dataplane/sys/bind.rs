@@ -16,7 +16,7 @@ const LIBRARIES: [&str; 8] = [
     "rte_vhost",
 ];
 
-const FUNCTIONS: [&str; 19] = [
+const FUNCTIONS: [&str; 20] = [
     "dpdk_sys_(errno|log_stream|holds|memory_fd)",
     "rte_(dev|eal)_(probe|remove|init|cleanup|get_runtime_dir|hotplug_add|hotplug_remove)",
     "rte_eth_dev_(rx_intr_enable|rx_intr_disable|rx_intr_ctl_q_get_fd|configure|start|stop|close|info_get|get_port_by_name|is_valid_port|adjust_nb_rx_tx_desc|set_link_down|set_link_up)",
@@ -36,6 +36,7 @@ const FUNCTIONS: [&str; 19] = [
     "rte_eth_vhost_get_vid_from_port_id",
     "rte_version",
     "rte_vhost_get_negotiated_features",
+    "rte_vhost_get_vring_num",
 ];
 
 /// Makes `bindings.rs`, and tells the linker.

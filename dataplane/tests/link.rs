@@ -95,8 +95,11 @@ fn memif() {
 fn frames_wake_a_sleeping_end() {
     let _alone = alone();
     for (sleeps, polls) in [("virtio_user", "vhost"), ("vhost", "virtio_user")] {
-        let link = Link::new();
-        exchange_with("sleeping echo", &link.spec(sleeps, ""), &link.spec(polls, ""), &[]);
+        for queues in ["1", "2"] {
+            let link = Link::new();
+            let env = [(ends::QUEUES, queues)];
+            exchange_with("sleeping echo", &link.spec(sleeps, ""), &link.spec(polls, ""), &env);
+        }
     }
 }
 

@@ -41,6 +41,14 @@ impl Steering {
         })
     }
 
+    /// Returns the place of stack `number` of `stacks` where both ends of the link are to agree, without a secret: for links on
+    /// which a frame arrives at the stack with the number of that which sends it. Devices with as many stacks at either end
+    /// then hand nothing over. A peer can aim at one stack; `None` as for [`new`](Self::new).
+    pub fn agreed(number: usize, stacks: usize) -> Option<Self> {
+        const KNOWN: u64 = 0x6167_7265_6564;
+        Self::new(number, stacks, KNOWN)
+    }
+
     /// Returns the stack's own number.
     pub fn number(&self) -> usize {
         self.number.into()

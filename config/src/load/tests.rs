@@ -364,6 +364,8 @@ fn derived_values() {
     assert_eq!((c.memory_mb(), c.mac()), (128, None));
     c.port.mtu = 9000;
     assert_eq!(c.memory_mb(), 256);
+    c.engine.engines = Some(3);
+    assert_eq!(c.memory_mb(), 512);
     c.memory.mb = Some(64);
     assert_eq!(c.memory_mb(), 64);
     c.ip.addresses = vec!["10.0.0.1/24".parse().unwrap()];

@@ -1,5 +1,5 @@
-//! Records frames in a pcapng file, off the path of the engine: frames are copied into a bounded ring, and a thread
-//! writes the file. A frame that finds the ring full is counted and not recorded.
+//! Records frames in a pcapng file, off the path of the engines: each copies frames into a bounded ring of its own, and a
+//! thread writes the file. A frame that finds the ring full is counted and not recorded.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -19,7 +19,7 @@ mod pcapng;
 #[cfg(test)]
 mod tests;
 
-/// Octets of the ring.
+/// Octets of all rings.
 const RING: usize = 32 << 20;
 /// Octets in front of each frame in the ring.
 const HEADER: usize = 16;
@@ -52,23 +52,33 @@ pub struct CaptureStats {
     pub dropped: u64,
 }
 
-#[derive(Debug, Default)]
-struct Shared {
-    dropped: AtomicU64,
-}
-
-/// A capture that is being written. Dropping it completes the file, and says if frames are missing in it.
+/// A capture that is being written, as one engine feeds it. When all are dropped the file is completed, which says if frames
+/// are missing in it.
 #[derive(Debug)]
 pub struct Capture {
-    /// Gone when the file is to be completed.
-    ring: Option<Producer<u8>>,
+    /// Dropped before `file`, which waits until nobody fills a ring.
+    ring: Producer<u8>,
     clock: Clock,
     /// Time of day at the clock's origin, ns.
     origin: u64,
     recorded: u64,
-    shared: Arc<Shared>,
+    dropped: Arc<AtomicU64>,
+    _file: Arc<Written>,
+}
+
+/// A file that a thread writes. Dropping it waits until the file is complete.
+#[derive(Debug)]
+struct Written {
     path: PathBuf,
-    writer: Option<JoinHandle<io::Result<()>>>,
+    writer: Option<JoinHandle<Summary>>,
+}
+
+/// What has come of a file.
+#[derive(Debug, Default)]
+struct Summary {
+    written: u64,
+    dropped: u64,
+    failure: Option<io::Error>,
 }
 
 /// What the ring holds in front of a frame.
@@ -104,41 +114,58 @@ impl Record {
 
 impl Capture {
     /// Creates the file, or empties the one that is there, and starts the thread that writes it. `interface` names the
-    /// port in the file.
+    /// port in the file. Returns a capture for each of so many engines.
     ///
     /// # Errors
     /// If the file cannot be written, or the thread not be started.
-    pub fn start(path: &Path, interface: &str, clock: Clock) -> Result<Self, CaptureError> {
-        Self::with_ring(path, interface, clock, RING)
+    pub fn start(
+        path: &Path,
+        interface: &str,
+        clock: Clock,
+        engines: usize,
+    ) -> Result<Vec<Self>, CaptureError> {
+        Self::with_rings(path, interface, clock, engines, RING / engines.max(1))
     }
 
-    fn with_ring(path: &Path, interface: &str, clock: Clock, octets: usize) -> Result<Self, CaptureError> {
-        let (ring, frames) = RingBuffer::new(octets);
+    fn with_rings(
+        path: &Path,
+        interface: &str,
+        clock: Clock,
+        engines: usize,
+        octets: usize,
+    ) -> Result<Vec<Self>, CaptureError> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        let shared = Arc::new(Shared::default());
-        let writer = begin(path, interface)
-            .and_then(|file| Writer { file, frames, last: now, written: 0, shared: shared.clone() }.spawn());
+        let (rings, streams): (Vec<_>, Vec<_>) = (0..engines)
+            .map(|_| {
+                let (ring, frames) = RingBuffer::new(octets);
+                let dropped = Arc::default();
+                ((ring, Arc::clone(&dropped)), Stream { frames, header: None, dropped })
+            })
+            .unzip();
+        let writer =
+            begin(path, interface).and_then(|file| Writer { file, streams, last: now, written: 0 }.spawn());
         let writer = writer.map_err(|source| CaptureError { path: path.to_owned(), source })?;
-        Ok(Self {
-            ring: Some(ring),
+        let file = Arc::new(Written { path: path.to_owned(), writer: Some(writer) });
+        let capture = |(ring, dropped)| Self {
+            ring,
             origin: now.saturating_sub(clock.now()),
             clock,
             recorded: 0,
-            shared,
-            path: path.to_owned(),
-            writer: Some(writer),
-        })
+            dropped,
+            _file: Arc::clone(&file),
+        };
+        Ok(rings.into_iter().map(capture).collect())
     }
 
     /// Records a frame, given in pieces. `fill`: its TCP or UDP checksum may be unfilled, as the link vouches for it; the
     /// recorded copy gets a real one.
     pub fn record(&mut self, direction: Direction, fill: bool, pieces: &[&[u8]]) {
-        let Some(ring) = &mut self.ring else { return };
+        let ring = &mut self.ring;
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
         let Ok(record_len) = u32::try_from(len) else { return };
         if ring.slots() < HEADER + len {
-            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let time = self.origin.saturating_add(self.clock.now());
@@ -151,26 +178,31 @@ impl Capture {
         self.recorded += 1;
     }
 
-    /// What has been recorded so far.
+    /// What of this engine's frames has been recorded so far.
     pub fn stats(&self) -> CaptureStats {
-        CaptureStats { recorded: self.recorded, dropped: self.shared.dropped.load(Ordering::Relaxed) }
+        CaptureStats { recorded: self.recorded, dropped: self.dropped.load(Ordering::Relaxed) }
     }
 }
 
-impl Drop for Capture {
+impl Drop for Written {
     fn drop(&mut self) {
-        // The writer ends when it has emptied a ring that nobody fills any more.
-        self.ring = None;
+        // The writer ends when it has emptied rings that nobody fills any more.
         let path = self.path.display();
-        match self.writer.take().map(JoinHandle::join) {
-            Some(Ok(Err(e))) => tracing::warn!("the capture {path} is incomplete: {e}"),
-            Some(Err(_)) => tracing::warn!("the capture {path} is incomplete: its writer failed"),
-            _ => {}
+        let summary = match self.writer.take().map(JoinHandle::join) {
+            Some(Ok(summary)) => summary,
+            Some(Err(_)) => {
+                tracing::warn!("the capture {path} is incomplete: its writer failed");
+                Summary::default()
+            }
+            None => Summary::default(),
+        };
+        if let Some(failure) = summary.failure {
+            tracing::warn!("the capture {path} is incomplete: {failure}");
         }
-        let CaptureStats { recorded, dropped } = self.stats();
+        let Summary { written, dropped, .. } = summary;
         if dropped > 0 {
             tracing::warn!(
-                "the capture {path} has {recorded} frames and lacks {dropped}, which came too fast"
+                "the capture {path} has {written} frames and lacks {dropped}, which came too fast"
             );
         }
     }
@@ -185,18 +217,50 @@ fn begin(path: &Path, interface: &str) -> io::Result<BufWriter<File>> {
     Ok(file)
 }
 
+/// What one engine has recorded.
+struct Stream {
+    frames: Consumer<u8>,
+    /// Of a frame that is not all there.
+    header: Option<Record>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl Stream {
+    /// What is known of the next frame, if all of it is there.
+    fn next(&mut self) -> Option<Record> {
+        if self.header.is_none() {
+            let mut bytes = [0; HEADER];
+            self.frames.pop_entire_slice(&mut bytes).ok()?;
+            self.header = Some(Record::decode(bytes));
+        }
+        self.header.filter(|record| self.frames.slots() >= record.len as usize)
+    }
+
+    /// Takes the frame of which [`next`](Self::next) has told, with its octets in `buffer`.
+    fn take(&mut self, buffer: &mut Vec<u8>) -> Option<Record> {
+        let record = self.next()?;
+        buffer.resize(record.len as usize, 0);
+        self.frames.pop_entire_slice(buffer).ok()?;
+        self.header = None;
+        Some(record)
+    }
+
+    fn count_dropped(&self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// The thread that writes the file.
 struct Writer {
     file: BufWriter<File>,
-    frames: Consumer<u8>,
+    streams: Vec<Stream>,
     /// Time of the latest frame.
     last: u64,
     written: u64,
-    shared: Arc<Shared>,
 }
 
 impl Writer {
-    fn spawn(self) -> io::Result<JoinHandle<io::Result<()>>> {
+    fn spawn(self) -> io::Result<JoinHandle<Summary>> {
         // Signals are the program's.
         let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
         let thread = thread::Builder::new().name("urnic-capture".into()).spawn(move || self.run());
@@ -204,23 +268,22 @@ impl Writer {
         thread
     }
 
-    /// Writes until the ring is empty and nobody fills it. After a failure frames are only counted.
-    fn run(mut self) -> io::Result<()> {
+    /// Writes until the rings are empty and nobody fills them. After a failure frames are only counted.
+    fn run(mut self) -> Summary {
         let first = self.last;
         let mut buffer = Vec::new();
         let mut failure = None;
-        let mut header = None;
         let mut flushed = true;
         loop {
-            // Before the last look into the ring, so that nothing is left in it.
-            let last_look = self.frames.is_abandoned();
-            if let Some(record) = self.next(&mut header, &mut buffer) {
+            // Before the last look into the rings, so that nothing is left in them.
+            let last_look = self.streams.iter().all(|stream| stream.frames.is_abandoned());
+            if let Some((record, from)) = self.next(&mut buffer) {
                 flushed = false;
                 if failure.is_none() {
                     failure = self.write(record, &mut buffer).err();
                 }
                 if failure.is_some() {
-                    self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+                    self.streams.iter().skip(from).take(1).for_each(Stream::count_dropped);
                 }
             } else if last_look {
                 break;
@@ -233,26 +296,22 @@ impl Writer {
                 thread::sleep(NAP);
             }
         }
-        if let Some(failure) = failure {
-            return Err(failure);
+        let dropped = self.streams.iter().map(|stream| stream.dropped.load(Ordering::Relaxed)).sum();
+        if failure.is_none() {
+            let written = self.written + dropped;
+            let end = pcapng::statistics(&mut self.file, first, self.last, written, dropped);
+            failure = end.and_then(|()| self.file.flush()).err();
         }
-        let dropped = self.shared.dropped.load(Ordering::Relaxed);
-        pcapng::statistics(&mut self.file, first, self.last, self.written + dropped, dropped)?;
-        self.file.flush()
+        Summary { written: self.written, dropped, failure }
     }
 
-    /// The next frame, with its octets in `buffer`. `header` keeps what was read of a frame that is not all there.
-    fn next(&mut self, header: &mut Option<Record>, buffer: &mut Vec<u8>) -> Option<Record> {
-        if header.is_none() {
-            let mut bytes = [0; HEADER];
-            self.frames.pop_entire_slice(&mut bytes).ok()?;
-            *header = Some(Record::decode(bytes));
-        }
-        let record = (*header)?;
-        buffer.resize(record.len as usize, 0);
-        self.frames.pop_entire_slice(buffer).ok()?;
-        *header = None;
-        Some(record)
+    /// The earliest of the frames that are there, with its octets in `buffer`, and whose it is. Engines do not wait for each
+    /// other: one that is slow to record may be behind the rest in the file.
+    fn next(&mut self, buffer: &mut Vec<u8>) -> Option<(Record, usize)> {
+        let waiting = self.streams.iter_mut().enumerate();
+        let waiting = waiting.filter_map(|(i, stream)| Some((stream.next()?.time, i)));
+        let (_, from) = waiting.min()?;
+        Some((self.streams.get_mut(from)?.take(buffer)?, from))
     }
 
     fn write(&mut self, record: Record, frame: &mut [u8]) -> io::Result<()> {
@@ -260,7 +319,7 @@ impl Writer {
             fill_checksum(frame);
         }
         pcapng::packet(&mut self.file, record.time, record.direction, frame)?;
-        self.last = record.time;
+        self.last = self.last.max(record.time);
         self.written += 1;
         Ok(())
     }

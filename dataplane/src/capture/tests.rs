@@ -40,12 +40,42 @@ fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_nanos() as u64
 }
 
+/// That of the only engine.
+fn one(started: Result<Vec<Capture>, CaptureError>) -> Capture {
+    started.expect("starts").pop().expect("one")
+}
+
+#[test]
+fn engines_share_a_file() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("shared.pcapng");
+    let captures = Capture::start(&path, "ring:x", Clock::system(), 3).expect("starts");
+    thread::scope(|scope| {
+        for (engine, mut capture) in captures.into_iter().enumerate() {
+            scope.spawn(move || {
+                for i in 0..500_usize {
+                    capture.record(Direction::Inbound, false, &[&[engine as u8; 60], &i.to_le_bytes()]);
+                }
+                assert_eq!(capture.stats(), CaptureStats { recorded: 500, dropped: 0 });
+            });
+        }
+    });
+    let mut next = [0; 3];
+    let all = blocks(&path);
+    for (_, packet) in &all[2..all.len() - 1] {
+        let (engine, i) = (usize::from(packet[20]), word(packet, 20 + 60));
+        assert_eq!(i, next[engine], "the frames of engine {engine} are in order");
+        next[engine] += 1;
+    }
+    assert_eq!(next, [500; 3]);
+}
+
 #[test]
 fn the_file_has_every_frame_and_the_statistics() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("all.pcapng");
     let before = now();
-    let mut capture = Capture::start(&path, "ring:x", Clock::system()).expect("starts");
+    let mut capture = one(Capture::start(&path, "ring:x", Clock::system(), 1));
     let frames: Vec<Vec<u8>> = (0..1500).map(|n| (0..n).map(|i| (i * 7 + n) as u8).collect()).collect();
     for (i, frame) in frames.iter().enumerate() {
         let (a, b) = frame.split_at(frame.len() / 3);
@@ -87,7 +117,7 @@ fn the_file_has_every_frame_and_the_statistics() {
 fn a_full_ring_drops_and_counts() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("some.pcapng");
-    let mut capture = Capture::with_ring(&path, "ring:x", Clock::system(), 100).expect("starts");
+    let mut capture = one(Capture::with_rings(&path, "ring:x", Clock::system(), 1, 100));
     for _ in 0..10 {
         capture.record(Direction::Inbound, false, &[&[1; 85]]);
     }
@@ -112,7 +142,7 @@ fn unfilled_checksums_are_filled() {
     let mut filled = frame.clone();
     fill_checksum(&mut filled);
     assert_ne!(frame, filled);
-    let mut capture = Capture::start(&path, "", Clock::system()).expect("starts");
+    let mut capture = one(Capture::start(&path, "", Clock::system(), 1));
     capture.record(Direction::Outbound, true, &[&frame[..41], &frame[41..]]);
     capture.record(Direction::Outbound, false, &[&frame]);
     drop(capture);
@@ -123,7 +153,7 @@ fn unfilled_checksums_are_filled() {
 #[test]
 fn a_file_that_cannot_be_written_is_an_error() {
     for path in ["/nonexistent/x.pcapng", "/dev/full", "/"] {
-        let error = Capture::start(Path::new(path), "", Clock::system()).expect_err(path).to_string();
+        let error = Capture::start(Path::new(path), "", Clock::system(), 1).expect_err(path).to_string();
         assert!(error.starts_with(&format!("cannot write the capture {path}: ")), "{error}");
     }
 }

@@ -48,6 +48,7 @@ pub(super) struct Device {
     netdev: Option<Netdev>,
     /// The driver's own sockets, until its queues take them.
     packet_rings: Vec<PacketRing>,
+    told_of_queues: bool,
     _listening: Option<socket::Listening>,
 }
 
@@ -64,7 +65,7 @@ impl Device {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let frame = usize::from(mtu) + ETHERNET;
         let queues = rx.len() as u16;
-        let args = vdev::args(spec, frame, trains, queues)?;
+        let args = vdev::args(spec, frame, trains, vdev::driver_queues(spec, queues))?;
         let listening = socket::prepare(spec)?;
         let recipe = Recipe {
             name: vdev::name(spec, SERIAL.fetch_add(1, Ordering::Relaxed)),
@@ -82,6 +83,7 @@ impl Device {
             retry_at: Instant::now(),
             netdev,
             packet_rings: Vec::new(),
+            told_of_queues: false,
             _listening: listening,
         };
         log::recent_errors();
@@ -254,10 +256,13 @@ impl Device {
             }
             PortSpec::Vhost { .. } => {
                 let mut features = 0;
-                // SAFETY: the device exists; `features` is ours. Without a peer the number is refused.
+                // SAFETY: the device exists; `features` is ours.
                 let status = unsafe {
-                    let vid = sys::rte_eth_vhost_get_vid_from_port_id(id);
-                    sys::rte_vhost_get_negotiated_features(vid, &raw mut features)
+                    match sys::rte_eth_vhost_get_vid_from_port_id(id) {
+                        // Without a peer, or before it has enabled a queue.
+                        vid if vid < 0 => return false,
+                        vid => sys::rte_vhost_get_negotiated_features(vid, &raw mut features),
+                    }
                 };
                 // Of both families: trains are sent in either.
                 const BOTH: u64 = sys::VIRTIO_NET_F_GUEST_TSO4 | sys::VIRTIO_NET_F_GUEST_TSO6;
@@ -265,6 +270,29 @@ impl Device {
             }
             _ => false,
         }
+    }
+
+    /// How many queues the peer that is there has, where it may be another number than ours; no more than the driver has.
+    pub(super) fn peer_queues(&mut self) -> Option<u16> {
+        let id = self.polled().filter(|_| matches!(self.recipe.spec, PortSpec::Vhost { .. }))?;
+        // SAFETY: the device exists. Without a peer the number is refused.
+        let vrings = unsafe {
+            match sys::rte_eth_vhost_get_vid_from_port_id(id) {
+                vid if vid < 0 => return None,
+                vid => sys::rte_vhost_get_vring_num(vid),
+            }
+        };
+        // One each way.
+        let queues = vrings / 2;
+        let most = self.started()?.driver_queues;
+        if queues > most && !std::mem::replace(&mut self.told_of_queues, true) {
+            tracing::warn!(
+                "{}: the peer has {queues} queues, and this end looks at {most} of them, so frames of its other engines are \
+                 lost: set engine.engines to the same number at both ends",
+                self.recipe.spec
+            );
+        }
+        Some(queues.min(most)).filter(|queues| *queues > 0)
     }
 
     /// Has EAL's thread do it.

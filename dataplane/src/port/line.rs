@@ -6,7 +6,7 @@
 //! changes: `vhost` waits, for each queue, until its burst is over; `virtio_user` keeps split rings, which are all that we
 //! use, as they are.
 
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use dpdk_sys as sys;
@@ -31,6 +31,8 @@ struct Common {
     ready: OnceLock<Ready>,
     up: AtomicBool,
     sends_trains: AtomicBool,
+    /// Queues of the peer; zero while they are not known, or as many as ours.
+    peer_queues: AtomicU16,
 }
 
 /// A queue of a device, in either direction.
@@ -39,6 +41,14 @@ pub(super) struct Line {
     /// The device, once it is known to be started.
     id: Option<u16>,
     queue: u16,
+    /// Queues of the port.
+    queues: u16,
+    /// The queue from which frames are taken next: another one than `queue` at times if the peer has more than we.
+    turn: u16,
+    /// Queues of the peer beyond this are nobody's; zero where there are none but our own.
+    beyond: u16,
+    /// The peer has this queue.
+    is_served: bool,
     armed: bool,
     is_ring: bool,
     /// The `af_packet` driver's socket.
@@ -56,10 +66,22 @@ impl Line {
             ready: OnceLock::new(),
             up: AtomicBool::new(false),
             sends_trains: AtomicBool::new(false),
+            peer_queues: AtomicU16::new(0),
         });
         let line = |queue| {
             let (packet_ring, common) = (packet_rings.next(), common.clone());
-            let mut line = Self { id: None, queue, armed: false, is_ring, packet_ring, common };
+            let mut line = Self {
+                id: None,
+                queue,
+                queues,
+                turn: queue,
+                beyond: 0,
+                is_served: true,
+                armed: false,
+                is_ring,
+                packet_ring,
+                common,
+            };
             line.with_device(|_| ());
             line
         };
@@ -76,6 +98,30 @@ impl Line {
     #[inline]
     pub(super) fn queue(&self) -> u16 {
         self.queue
+    }
+
+    /// The number of the queue at which to look for frames now.
+    #[inline]
+    pub(super) fn receiving(&mut self) -> u16 {
+        let turn = self.turn;
+        if self.beyond > 0 {
+            self.turn = if turn + self.queues < self.beyond { turn + self.queues } else { self.queue };
+        }
+        turn
+    }
+
+    /// Whether the peer has this queue: it looks for no frames elsewhere.
+    #[inline]
+    pub(super) fn is_served(&self) -> bool {
+        self.is_served
+    }
+
+    /// Learns how many queues the peer has.
+    fn meet(&mut self) {
+        let peers = self.common.peer_queues.load(Ordering::Relaxed);
+        self.is_served = peers == 0 || self.queue < peers;
+        self.beyond = if peers > self.queues { peers } else { 0 };
+        self.turn = self.queue;
     }
 
     /// Whether frames come from the other device's pool.
@@ -106,9 +152,12 @@ impl Line {
         }
         if !self.looks_after_device() {
             self.id = self.common.ready.get().map(|ready| ready.id);
+            self.meet();
             return self.common.up.load(Ordering::Relaxed) && self.id.is_some();
         }
-        let up = self.with_device(Device::link_up);
+        let (up, peers) = self.with_device(|device| (device.link_up(), device.peer_queues()));
+        self.common.peer_queues.store(peers.unwrap_or(0), Ordering::Relaxed);
+        self.meet();
         self.common.up.store(up, Ordering::Relaxed);
         if !up {
             self.common.sends_trains.store(false, Ordering::Relaxed);
@@ -135,16 +184,27 @@ impl Line {
 
     /// See [`super::Port::arm`].
     pub(super) fn arm(&mut self) -> Option<Arc<RxEvent>> {
-        let id = self.polled()?;
+        // Nothing arrives at a queue that the peer has not; frames that others hand over wake by themselves.
+        let id = self.polled().filter(|_| self.is_served)?;
         let event = self.common.ready.get()?.rx_events.get(usize::from(self.queue))?.clone();
-        // SAFETY: no pointers are passed; the device is started and has this queue, which only its owner polls.
-        if unsafe { sys::rte_eth_dev_rx_intr_enable(id, self.queue) } != 0 {
-            return None;
+        for queue in self.polls() {
+            // SAFETY: no pointers are passed; the device is started and has these queues, which only their owner polls.
+            if unsafe { sys::rte_eth_dev_rx_intr_enable(id, queue) } != 0 {
+                if queue != self.queue {
+                    self.disarm();
+                }
+                return None;
+            }
         }
         // What the driver has written for the peer to see comes before our next look at what the peer has written.
         fence(Ordering::SeqCst);
         self.armed = true;
         Some(event)
+    }
+
+    /// The queues at which this handle looks for frames.
+    fn polls(&self) -> impl Iterator<Item = u16> + use<> {
+        (self.queue..self.beyond.max(self.queue + 1)).step_by(self.queues.into())
     }
 
     #[inline]
@@ -157,8 +217,10 @@ impl Line {
     pub(super) fn disarm(&mut self) {
         self.armed = false;
         if let Some(id) = self.polled() {
-            // SAFETY: as for arming.
-            unsafe { sys::rte_eth_dev_rx_intr_disable(id, self.queue) };
+            for queue in self.polls() {
+                // SAFETY: as for arming.
+                unsafe { sys::rte_eth_dev_rx_intr_disable(id, queue) };
+            }
         }
     }
 }

@@ -34,8 +34,6 @@ pub(super) struct Netdev {
     socket: OwnedFd,
     name: String,
     taken: (&'static str, i32),
-    /// Queues that a port can have.
-    queues: u16,
 }
 
 impl Netdev {
@@ -44,9 +42,8 @@ impl Netdev {
         matches!(spec, PortSpec::AfPacket { .. } | PortSpec::AfXdp { .. })
     }
 
-    /// Looks whether the port can be opened on its interface with packets of `mtu` bytes, and prepares it for so many queues
-    /// or, if it has not so many, fewer.
-    pub(super) fn open(spec: &PortSpec, mtu: u16, queues: u16) -> Result<Option<Self>, PortError> {
+    /// Looks whether the port can be opened on its interface with packets of `mtu` bytes, and prepares it.
+    pub(super) fn open(spec: &PortSpec, mtu: u16) -> Result<Option<Self>, PortError> {
         permitted(spec)?;
         let Some(name) = spec.interface().filter(|_| Self::is_used_by(spec)) else { return Ok(None) };
         let port = || spec.to_string();
@@ -64,7 +61,7 @@ impl Netdev {
             return Err(PortError::InterfaceInUse(port()));
         }
         drop(taken);
-        let mut netdev = Self { socket, name: name.to_owned(), taken: (spec.kind(), index), queues };
+        let netdev = Self { socket, name: name.to_owned(), taken: (spec.kind(), index) };
 
         let request = netdev.ask(libc::SIOCGIFHWADDR).map_err(|e| failed("asking its type", e))?;
         // SAFETY: the kernel has filled in an address.
@@ -93,14 +90,9 @@ impl Netdev {
         netdev.become_promiscuous(index).map_err(|e| failed("making it promiscuous", e))?;
         netdev.keep_frames_whole();
         if let PortSpec::AfXdp { queue, .. } = spec {
-            netdev.queues = netdev.check_queues(spec, *queue, queues)?;
+            netdev.check_queues(spec, *queue)?;
         }
         Ok(Some(netdev))
-    }
-
-    /// Queues that a port can have on it.
-    pub(super) fn queues(&self) -> u16 {
-        self.queues
     }
 
     /// Whether the interface is up and has a carrier.
@@ -183,26 +175,24 @@ impl Netdev {
         }
     }
 
-    /// XDP sees the queues only that it is told of: `wanted` from `first` on, or as many as there are.
-    fn check_queues(&self, spec: &PortSpec, first: u16, wanted: u16) -> Result<u16, PortError> {
+    /// XDP sees one queue of the interface only.
+    fn check_queues(&self, spec: &PortSpec, queue: u16) -> Result<(), PortError> {
         const GET_CHANNELS: u32 = 0x3c;
         // struct ethtool_channels: command; most of rx, tx, other, combined; number of rx, tx, other, combined.
-        let Ok(channels) = self.ethtool([GET_CHANNELS, 0, 0, 0, 0, 0, 0, 0, 0]) else { return Ok(1) };
-        let all = channels[5].max(channels[8]).max(1);
-        let all = u16::try_from(all).unwrap_or(u16::MAX);
+        let Ok(channels) = self.ethtool([GET_CHANNELS, 0, 0, 0, 0, 0, 0, 0, 0]) else { return Ok(()) };
+        let queues = channels[5].max(channels[8]).max(1);
         let name = &self.name;
-        if first >= all {
-            let reason = format!("it has {all} queues, and none has the number {first}");
+        if u32::from(queue) >= queues {
+            let reason = format!("it has {queues} queues, and none has the number {queue}");
             return Err(PortError::Interface { port: spec.to_string(), reason });
         }
-        let ours = wanted.min(all - first);
-        if all > ours {
+        if queues > 1 {
             tracing::warn!(
-                "{spec}: {name} spreads what it receives over {all} queues, and only {ours} of them, from queue {first} \
-                 on, are ours: run `ethtool -L {name} combined {ours}`, or steer our address to these"
+                "{spec}: {name} spreads what it receives over {queues} queues, and only queue {queue} is ours: run \
+                 `ethtool -L {name} combined 1`, or steer our address to that queue"
             );
         }
-        Ok(ours)
+        Ok(())
     }
 
     /// A request of ethtool whose structure is made of 32-bit words, the command first.

@@ -41,7 +41,9 @@ pub(super) struct Started {
     pub nic: Option<Offload>,
     /// What tells of frames at each queue while that is armed; empty where the driver cannot.
     pub rx_events: Vec<Arc<RxEvent>>,
-    /// Queues each way; fewer than were wanted where the driver has no more, or cannot spread frames over them.
+    /// Queues each way that the driver has: more than have handles where the peer may have more than we.
+    pub driver_queues: u16,
+    /// Those that have handles; fewer than were wanted where the driver has no more, or cannot spread frames over them.
     pub queues: u16,
 }
 
@@ -150,6 +152,7 @@ impl Recipe {
     pub(super) fn start(&self, id: u16) -> Result<Started, PortError> {
         let queue = vdev::queue_size(&self.spec);
         let pools: Vec<usize> = self.rx.iter().map(|pool| pool.as_ptr() as usize).collect();
+        let driver_queues = vdev::driver_queues(&self.spec, pools.len() as u16);
         let spreads = matches!(self.spec, PortSpec::Pci { .. });
         let watched = self.is_watched();
         // Of the drivers for links in user space, only these can.
@@ -187,7 +190,7 @@ impl Recipe {
                 conf.txmode.offloads |= sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
                 conf.txmode.offloads &= info.tx_offload_capa;
                 let most = info.max_rx_queues.min(info.max_tx_queues).max(1);
-                let mut queues = (pools.len() as u16).min(most);
+                let mut queues = driver_queues.min(most);
                 if spreads && queues > 1 {
                     conf.rx_adv_conf.rss_conf.rss_hf = RSS & info.flow_type_rss_offloads;
                     match conf.rx_adv_conf.rss_conf.rss_hf {
@@ -204,7 +207,7 @@ impl Recipe {
                     "sizing the queues",
                     sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, &raw mut rxd, &raw mut txd),
                 )?;
-                for (queue, pool) in (0..queues).zip(&pools) {
+                for (queue, pool) in (0..queues).zip(pools.iter().cycle()) {
                     let (any, pool) = (u32::MAX, *pool as *mut sys::rte_mempool);
                     ok(
                         "setting up a receive queue",
@@ -249,8 +252,9 @@ impl Recipe {
             // The drivers of memory links chain whatever they say, and were tested.
             chains: chains || self.spec.is_memory_link(),
             nic: matches!(self.spec, PortSpec::Pci { offload: true, .. }).then_some(nic),
-            rx_events: if interrupts { rx_events(id, queues) } else { Vec::new() },
-            queues,
+            rx_events: if interrupts { rx_events(id, self.rx.len() as u16, queues) } else { Vec::new() },
+            driver_queues: queues,
+            queues: queues.min(self.rx.len() as u16),
         })
     }
 
@@ -318,20 +322,26 @@ fn close_between_interrupts(id: u16) -> bool {
     false
 }
 
-/// What tells of frames at each receive queue of a started device; empty if its driver has no interrupts.
-fn rx_events(id: u16, queues: u16) -> Vec<Arc<RxEvent>> {
-    let all: Option<Vec<_>> = (0..queues).map(|queue| rx_event(id, queue).map(Arc::new)).collect();
-    all.unwrap_or_default()
+/// What tells of frames at the receive queues of a started device which each of `handles` polls; empty if its driver has no
+/// interrupts.
+fn rx_events(id: u16, handles: u16, queues: u16) -> Vec<Arc<RxEvent>> {
+    let of_handle = |handle: u16| {
+        let polls = (handle..queues).step_by(handles.into());
+        let fds: Option<Vec<_>> = polls.map(|queue| rx_event(id, queue)).collect();
+        RxEvent::of_all(&fds?)
+            .inspect_err(|e| tracing::warn!("frames that arrive while nobody polls will wait: {e}"))
+            .ok()
+            .map(Arc::new)
+    };
+    (0..handles).map(of_handle).collect::<Option<_>>().unwrap_or_default()
 }
 
-fn rx_event(id: u16, queue: u16) -> Option<RxEvent> {
+fn rx_event<'a>(id: u16, queue: u16) -> Option<BorrowedFd<'a>> {
     // SAFETY: no pointers are passed; a port or queue that does not exist is refused.
     let fd = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(id, queue) };
     if fd < 0 {
         return None;
     }
-    // SAFETY: the driver keeps it open as long as the device is started, and that is longer than this call.
-    RxEvent::new(unsafe { BorrowedFd::borrow_raw(fd) })
-        .inspect_err(|e| tracing::warn!("frames that arrive while nobody polls will wait: {e}"))
-        .ok()
+    // SAFETY: the driver keeps it open as long as the device is started, and that is longer than its uses here.
+    Some(unsafe { BorrowedFd::borrow_raw(fd) })
 }

@@ -17,6 +17,14 @@ pub(super) fn shared_interface(spec: &PortSpec) -> Option<&str> {
     }
 }
 
+/// Queues each way that the driver is to have where the port has so many. A `vhost` end cannot know how many its peer has,
+/// which may have more, and send from all of them. Each costs a descriptor.
+pub(super) fn driver_queues(spec: &PortSpec, queues: u16) -> u16 {
+    /// As many as `virtio_user` can have.
+    const OF_PEERS: u16 = 8;
+    if matches!(spec, PortSpec::Vhost { .. }) { queues.max(OF_PEERS) } else { queues }
+}
+
 /// Descriptors of the driver's queue in either direction.
 pub(super) fn queue_size(spec: &PortSpec) -> u16 {
     match spec {
@@ -167,7 +175,7 @@ pub(super) fn args(spec: &PortSpec, frame: usize, trains: bool, queues: u16) -> 
         }
         // Busy polling in the kernel would poll in our time.
         PortSpec::AfXdp { interface, queue } => {
-            format!("iface={interface},start_queue={queue},queue_count={queues},busy_budget=0")
+            format!("iface={interface},start_queue={queue},queue_count=1,busy_budget=0")
         }
         PortSpec::Tap { interface } => format!("iface={interface}"),
         PortSpec::Vdev { args, .. } => args.clone(),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use urnic_config::PortSpec;
 use urnic_dataplane::{Eal, Port, PortOptions};
 
-use super::{PATIENCE, echo, exchange, say};
+use super::{PATIENCE, await_link, echo, exchange, say, sleeping_echo};
 
 /// A queue with all that is made from its pools.
 struct Queue(Port);
@@ -36,6 +36,10 @@ fn each(eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions, work: impl Fn(&m
 pub fn run(role: &str, eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions, stop: &AtomicBool) {
     match role {
         "echo" => each(eal, spec, options, |port| echo(port, stop)),
+        "sleeping echo" => each(eal, spec, options, |port| {
+            await_link(port, true);
+            sleeping_echo(port, stop);
+        }),
         "ping" => {
             each(eal, spec, options, |port| exchange::all(eal, port));
             say("verified");

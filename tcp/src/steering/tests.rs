@@ -32,6 +32,15 @@ proptest! {
     }
 }
 
+/// Devices know nothing of each other, but the numbers of their stacks.
+#[test]
+fn both_ends_of_a_link_agree_without_a_secret() {
+    let (a, b) = (end([10, 0, 0, 1], 7471), end([10, 0, 0, 2], 40_000));
+    let owner = |number, here, there| Steering::agreed(number, 4).unwrap().owner(here, there);
+    assert!((0..4).all(|number| owner(number, a, b) == owner(0, b, a)));
+    assert!(Steering::agreed(4, 4).is_none());
+}
+
 /// Connections that differ in one port, or in one address, are spread evenly: none of 8 stacks gets more than a third more
 /// or less than its part of 8,000.
 #[test]

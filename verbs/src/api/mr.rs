@@ -328,10 +328,9 @@ impl Drop for Mr {
         let device = &self.pd.shared.device;
         // The wait for each engine's lock is the grace period: when this returns, nothing of the engines uses the memory.
         let withdrawn = device.table.withdraw(self.stag).and_then(|()| device.take_back(&self.range()));
-        match withdrawn.and_then(|()| device.table.release(self.stag)) {
+        if let Err(Error::Interrupted) = withdrawn.and_then(|()| device.table.release(self.stag)) {
             // A pass that goes on after this signal handler still uses it.
-            Err(Error::Interrupted) => std::mem::forget(self.block.take()),
-            Ok(()) | Err(_) => {}
+            std::mem::forget(self.block.take());
         }
     }
 }

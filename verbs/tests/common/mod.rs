@@ -51,13 +51,6 @@ impl End {
         End { pd, cq, qp, events, connection: None }
     }
 
-    /// An end whose completions go to a queue that is there.
-    pub fn with_queue(device: &Device, cq: Cq) -> End {
-        let (pd, events) = (device.alloc_pd(), device.create_event_channel().unwrap());
-        let qp = create_qp(&pd, &cq);
-        End { pd, cq, qp, events, connection: None }
-    }
-
     /// Another end of the same protection domain.
     pub fn sibling(&self, device: &Device) -> End {
         let (pd, cq) = (self.pd.clone(), next_cq(device));

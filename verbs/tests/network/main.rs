@@ -6,6 +6,9 @@
 #[path = "../processes/child.rs"]
 #[allow(dead_code)] // the other test binary uses the rest
 mod child;
+#[path = "../processes/crowd.rs"]
+#[allow(dead_code)] // the other test binary uses the rest
+mod crowd;
 mod cut;
 mod ipv6;
 mod kernel;
@@ -14,6 +17,7 @@ mod netns;
 #[path = "../processes/node.rs"]
 #[allow(dead_code)] // the other test binary uses the rest
 mod node;
+mod queues;
 mod rdma;
 mod stack;
 #[path = "../../../iwarp/tests/support/mod.rs"]
@@ -30,6 +34,8 @@ fn child() {
         match role.as_str() {
             "stack" => stack::run(),
             "rdma" => rdma::run(),
+            "crowd-server" => crowd::server(),
+            "crowd-client" => crowd::client(),
             "cut" => cut::run(),
             other => panic!("no role {other}"),
         }

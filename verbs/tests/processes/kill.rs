@@ -31,16 +31,21 @@ enum Killed {
 }
 
 fn survives(kinds: [&'static str; 2], killed: Killed) {
+    survives_with(kinds, killed, "");
+}
+
+/// `settings` are lines of both ends' configuration.
+fn survives_with(kinds: [&'static str; 2], killed: Killed, settings: &str) {
     let link = Link::new(kinds);
     let seed = std::env::var("URNIC_KILL_SEED").map_or(1, |n| n.parse().expect("URNIC_KILL_SEED: a number"));
     println!("{killed:?} killed, server {} client {}, seed {seed}", kinds[0], kinds[1]);
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut survivor, start): (_, &dyn Fn(u64) -> _) = match killed {
-        Killed::Server => (link.client("survivor", "client 0", ""), &|id| {
-            link.server("victim", &format!("server {id}"), "")
+        Killed::Server => (link.client("survivor", "client 0", settings), &|id| {
+            link.server("victim", &format!("server {id}"), settings)
         }),
-        Killed::Client => (link.server("survivor", "server 0", ""), &|id| {
-            link.client("victim", &format!("client {id}"), "")
+        Killed::Client => (link.server("survivor", "server 0", settings), &|id| {
+            link.client("victim", &format!("client {id}"), settings)
         }),
     };
     survivor.expect("open");
@@ -95,6 +100,17 @@ fn survives_the_servers_sigkill() {
     survives(Link::VIRTIO, Killed::Server);
     survives(Link::VHOST, Killed::Server);
     survives(Link::KERNEL, Killed::Server);
+}
+
+/// The connection may be either engine's; each has a queue of the link.
+#[test]
+fn two_engines_survive_the_peers_sigkill() {
+    let _alone = alone();
+    for kinds in [Link::VIRTIO, Link::VHOST] {
+        for killed in [Killed::Client, Killed::Server] {
+            survives_with(kinds, killed, "[engine]\nengines = 2\n");
+        }
+    }
 }
 
 /// Both ends do the same work; a victim just never gets to the end of it.

@@ -5,6 +5,7 @@
 //! because its two ends may keep two cores busy.
 
 mod child;
+mod crowd;
 mod exit;
 mod kill;
 mod modes;
@@ -12,6 +13,7 @@ mod node;
 #[path = "../common/pages.rs"]
 #[allow(dead_code)] // other tests use all of it
 mod pages;
+mod queues;
 mod refusals;
 mod sleeping;
 mod traffic;
@@ -34,6 +36,9 @@ fn child() {
             "reader" => sleeping::reader(),
             "answerer" => modes::answerer(),
             "asker" => modes::asker(),
+            "crowd-server" => crowd::server(),
+            "crowd-client" => crowd::client(),
+            "crowd-ring" => crowd::both(),
             "ring" => modes::both_ends_of_a_ring(),
             "opener" => refusals::opener(),
             "listener" => refusals::listener(),

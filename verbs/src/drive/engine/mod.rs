@@ -139,17 +139,6 @@ pub(crate) struct Berth {
     pub(crate) doorbells: Arc<Doorbells>,
 }
 
-impl Berth {
-    /// Returns the place of the only engine of a device.
-    ///
-    /// # Errors
-    /// [`Error::NoDescriptor`].
-    #[cfg(feature = "dpdk")]
-    pub(crate) fn alone(doorbells: Arc<Doorbells>) -> Result<Self, Error> {
-        Ok(Self { number: EngineNumber::FIRST, commons: Commons::new()?, doorbells })
-    }
-}
-
 /// An RNIC on a transport.
 pub(crate) struct Engine<T: Transport, C: Clock> {
     transport: T,

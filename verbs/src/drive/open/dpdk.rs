@@ -1,4 +1,4 @@
-//! From a configuration to an engine on a DPDK port.
+//! From a configuration to engines on a DPDK port, each with a queue of it.
 
 use super::{Opened, choose_kernel, secret};
 use crate::drive::clock::Clock;
@@ -7,6 +7,7 @@ use crate::drive::port::dpdk::DpdkPort;
 use crate::drive::shard::{EngineAttr, Undriven, close_ports};
 use crate::drive::transport::over_port::OverPort;
 use crate::shared::doorbell::Doorbells;
+use crate::shared::engines::{Commons, EngineNumber};
 use crate::shared::error::{Error, Result};
 use crate::shared::numbers::MAX_QPS;
 use nix::ifaddrs::InterfaceAddress;
@@ -20,7 +21,7 @@ use urnic_dataplane::{
 use urnic_sim::Impairment;
 use urnic_tcp::{Address, Congestion, Ecn, Keepalive, Route, StackConfig, TcpConfig};
 
-/// An engine as `config` describes it.
+/// Engines as `config` describes them.
 pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     if !config.ip.is_configured() {
         return Err(Error::Invalid("no IP address: set [ip] ip, or --ip"));
@@ -59,8 +60,22 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     let usual = PortOptions::default();
     // Buffers of memory links are large; on a network one host holds at most half of them (`senders`).
     let tx_frames = if spec.is_memory_link() { usual.tx_frames } else { 2 * usual.tx_frames };
-    let options = PortOptions { mtu: config.port.mtu, rx_frames: receive_frames(config), tx_frames, ..usual };
-    let mut port = urnic_dataplane::Port::open(&eal, spec, &options).map_err(|e| failed(&e))?;
+    let wanted = config.engine.count();
+    let queues = u16::try_from(wanted).unwrap_or(u16::MAX);
+    // Queues share what one has for itself alone, as far as a connection's window allows.
+    let tx_frames = (tx_frames / u32::from(queues)).max(LEAST_FRAMES);
+    let rx_frames = receive_frames(config);
+    let options = PortOptions { mtu: config.port.mtu, rx_frames, tx_frames, queues, ..usual };
+    let mut ports = urnic_dataplane::Port::open_queues(&eal, spec, &options).map_err(|e| failed(&e))?;
+    if ports.len() < wanted {
+        tracing::warn!(
+            "{spec}: {wanted} engines are wanted, and the port has {} queues each way: the device has that many engines",
+            ports.len()
+        );
+    }
+    let Some(port) = ports.first_mut() else {
+        return Err(Error::Open(format!("{spec}: the port has no queue")));
+    };
 
     let mac = match config.mac() {
         Some(mac) => mac.0,
@@ -116,26 +131,36 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
         counters: Vec::new(),
     };
     let clock = urnic_dataplane::Clock::calibrate();
+    let queues = ports.len();
     let capture = config.port.capture.as_ref();
-    let capture = capture.map(|path| Capture::start(path, &spec.to_string(), clock)).transpose();
+    let capture = capture.map(|path| Capture::start(path, &spec.to_string(), clock, queues)).transpose();
     let capture = capture.map_err(|e| failed(&e))?;
-    let port = DpdkPort::new(port, fault.as_ref(), lends, capture);
-    let seed = stack.seed;
-    let mut transport = OverPort::new(port, stack, Clock::now(&clock))?;
+    let mut captures = capture.into_iter().flatten();
+    let queue = |(number, port)| {
+        // Else all queues would lose their frames in step.
+        let fault = fault.map(|f| Impairment { seed: f.seed.wrapping_add(number), ..f });
+        DpdkPort::new(port, fault.as_ref(), lends, captures.next())
+    };
+    let ports = (0..).zip(ports).map(queue).collect();
+    let (commons, seed) = (Commons::new()?, stack.seed);
+    let mut transports = OverPort::of_device(ports, &stack, &commons, Clock::now(&clock))?;
     if !spec.is_memory_link() {
-        OverPort::claim_addresses(std::slice::from_mut(&mut transport), &clock)?;
+        OverPort::claim_addresses(&mut transports, &clock)?;
     }
-    let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
-    let engine = Engine::new(transport, clock, seed, mpa, Berth::alone(doorbells.clone())?, attributes);
-    if config.engine.count() > 1 {
-        tracing::warn!(
-            "{spec}: a port has one engine; of {} that are wanted it gets the first",
-            config.engine.count()
-        );
-    }
-    let first = Undriven { engine: Box::new(engine), doorbells };
-    Ok(Opened { first, others: Vec::new(), memory: Arc::new(Arena::new(&eal)) })
+    let undriven = |(number, transport)| {
+        let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
+        let berth = Berth { number, commons: commons.clone(), doorbells: doorbells.clone() };
+        let engine = Engine::new(transport, clock, seed, mpa.clone(), berth, attributes.clone());
+        Undriven { engine: Box::new(engine), doorbells }
+    };
+    let mut engines = (0..).map_while(EngineNumber::new).zip(transports).map(undriven);
+    let first = engines.next().ok_or_else(|| Error::Open(format!("{spec}: the port has no queue")))?;
+    let others = engines.collect();
+    Ok(Opened { first, others, memory: Arc::new(Arena::new(&eal)) })
 }
+
+/// Buffers of a queue in either direction, at least, beside those that the driver holds.
+const LEAST_FRAMES: u32 = 384;
 
 /// The interface that `urnic run` shows to programs; the kernel does not have it.
 const SHOWN: &str = "urnic0";
@@ -158,14 +183,15 @@ fn not_of_the_kernel(ip: IpAddr) -> Result<()> {
     }
 }
 
-/// Receive buffers beside those of the port's queue: for a window of full segments that all wait for one that was lost, of
+/// Receive buffers beside those of the driver, for each queue: for a window of full segments that all wait for one that was lost, of
 /// which at most three quarters of the buffers are held; no more than a quarter of the memory takes.
 fn receive_frames(config: &Config) -> u32 {
     let mtu = u32::from(config.port.mtu).max(576);
     let window = config.tcp.recv_window.div_ceil(mtu - 60);
-    let affordable = (u64::from(config.memory_mb()) << 18) / u64::from(mtu + 512);
+    let queues = config.engine.count() as u32;
+    let affordable = (u64::from(config.memory_mb() / queues) << 18) / u64::from(mtu + 512);
     let wanted = u64::from(window + window / 3).min(affordable) as u32;
-    wanted.max(PortOptions::default().rx_frames)
+    wanted.max((PortOptions::default().rx_frames / queues).max(LEAST_FRAMES))
 }
 
 fn tcp(config: &Config) -> TcpConfig {

@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use urnic_dataplane::{
-    Capture, Direction, ExternalMemory, Mbuf, Part, TxBuf, TxChecksum, TxPayload, TxQueue,
+    Capture, Direction, ExternalMemory, Mbuf, Part, Spread, TxBuf, TxChecksum, TxPayload, TxQueue,
 };
 use urnic_sim::{Impairment, Link};
 use urnic_tcp::{Emit, Frame, MAX_PIECES, Payload, Time};
 
 use super::aside::{Aside, Put};
-use super::{BURST, Freeze, Port};
+use super::{BURST, Freeze, Port, Stray};
 use crate::drive::draft::Draft;
 use crate::drive::wakeup::Wakeup;
 
@@ -168,6 +168,7 @@ pub(crate) struct DpdkPort {
     port: urnic_dataplane::Port,
     queue: TxQueue,
     hairpin: VecDeque<RxFrame>,
+    strays: VecDeque<Stray>,
     wires_turn: bool,
     fault: Option<Box<Fault>>,
     capture: Option<Box<Capture>>,
@@ -204,6 +205,7 @@ impl DpdkPort {
             port,
             queue: TxQueue::new(),
             hairpin: VecDeque::new(),
+            strays: VecDeque::new(),
             wires_turn: false,
             fault,
             capture: capture.map(Box::new),
@@ -212,8 +214,26 @@ impl DpdkPort {
         }
     }
 
+    #[inline]
     fn send_burst(&mut self) {
-        self.port.tx_burst(&mut self.queue);
+        if self.port.is_served() {
+            self.port.tx_burst(&mut self.queue);
+        } else {
+            self.go_astray();
+        }
+    }
+
+    /// Puts what waits where the first queue's engine gets it.
+    #[cold]
+    fn go_astray(&mut self) {
+        let (strays, unsent) = (&mut self.strays, &mut self.unsent);
+        self.queue.take_copies(|octets, leaves_checksum| {
+            if strays.len() < HAIRPIN {
+                strays.push_back(Stray { octets: octets.into(), leaves_checksum });
+            } else {
+                *unsent += 1;
+            }
+        });
     }
 
     /// Sends a frame that has crossed the fault-injecting link.
@@ -462,6 +482,26 @@ impl Port for DpdkPort {
     fn carrier_is_peer(&self) -> bool {
         use urnic_config::PortSpec::{Memif, Vhost, VirtioUser};
         matches!(self.port.spec(), VirtioUser { .. } | Vhost { .. } | Memif { .. })
+    }
+
+    fn is_paired(&self) -> bool {
+        self.port.caps().spread == Spread::Sender
+    }
+
+    fn stray(&mut self) -> Option<Stray> {
+        self.strays.pop_front()
+    }
+
+    fn send_stray(&mut self, stray: &Stray) {
+        if self.queue.room() == 0 {
+            self.send_burst();
+        }
+        match self.port.frame(&stray.octets, &[], stray.leaves_checksum) {
+            Some(frame) if self.queue.room() > 0 => {
+                let _ = self.queue.push(frame);
+            }
+            _ => self.unsent += 1,
+        }
     }
 
     fn finish(&mut self) {

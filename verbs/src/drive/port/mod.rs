@@ -115,6 +115,20 @@ pub trait Port: Send {
     /// True if a lost carrier means that the peer, and with it every connection, is gone for good.
     fn carrier_is_peer(&self) -> bool;
 
+    /// True where this is a queue of several, and the peer's frames arrive at the queue with the number of that which it sends
+    /// from.
+    fn is_paired(&self) -> bool {
+        false
+    }
+
+    /// Takes a frame that this queue cannot send, because the peer has fewer queues: it must leave by the first one.
+    fn stray(&mut self) -> Option<Stray> {
+        None
+    }
+
+    /// Sends a frame that another queue of the port could not.
+    fn send_stray(&mut self, _stray: &Stray) {}
+
     /// Completes what the port writes besides frames: the process is about to end.
     fn finish(&mut self) {}
 
@@ -125,6 +139,16 @@ pub trait Port: Send {
 
     /// Counters, by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+/// A copy of a frame that is to be sent from another queue than that which it was made for.
+#[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))] // simulated ports have no strays
+pub struct Stray {
+    /// The whole frame.
+    pub octets: Arc<[u8]>,
+    /// Its TCP checksum is left to the port.
+    pub leaves_checksum: bool,
 }
 
 /// A draft that becomes payload.

@@ -1,5 +1,6 @@
 //! Frames that reach an engine of a device and concern another: copies in ordinary memory, because a port's buffers are for
-//! one engine. With a port that steers rightly only neighbours and routers are told of, and what comes before it does.
+//! one engine. With a port that steers rightly only neighbours and routers are told of, and what comes before it does. The same
+//! way goes what an engine sends to a peer that has not its queue.
 
 use crossbeam_queue::ArrayQueue;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use urnic_config::MAX_ENGINES;
 use urnic_tcp::{Elsewhere, Frame};
 
 use super::OverPort;
-use crate::drive::port::{BURST, Port};
+use crate::drive::port::{BURST, Port, Stray};
 use crate::drive::transport::Events;
 use crate::shared::engines::{Commons, EngineNumber};
 use arrayvec::ArrayVec;
@@ -19,13 +20,21 @@ const INBOX: usize = 512;
 /// So many engines may have found room at the same time.
 const SPARE: usize = MAX_ENGINES;
 
-/// A frame that another engine has received.
-struct Handed {
-    /// Of all engines that are told of it.
-    octets: Arc<[u8]>,
-    /// The port vouched for its checksums.
-    trusted: bool,
+/// What another engine hands over.
+enum Handed {
+    /// A frame that it has received.
+    Received {
+        /// Of all engines that are told of it.
+        octets: Arc<[u8]>,
+        /// The port vouched for its checksums.
+        trusted: bool,
+    },
+    /// A frame that its queue cannot send.
+    Stray(Stray),
 }
+
+/// The engine by whose queue strays leave: any peer has a first one.
+const SENDS_STRAYS: usize = 0;
 
 /// One engine's door to the others of its device.
 pub(super) struct Passage {
@@ -66,7 +75,7 @@ impl Passage {
     /// Gives the engines that a frame concerns a copy of it.
     #[cold]
     pub(super) fn hand_over(&mut self, to: Elsewhere, frame: &impl Frame) {
-        let handed = |octets| Handed { octets, trusted: frame.checksum_trusted() };
+        let handed = |octets| Handed::Received { octets, trusted: frame.checksum_trusted() };
         let octets: Arc<[u8]> = frame.bytes().into();
         let targets = match to {
             Elsewhere::Stack(one) => one..one + 1,
@@ -75,15 +84,25 @@ impl Passage {
                 0..self.inboxes.len()
             }
         };
-        for target in targets.filter(|target| *target != self.number) {
-            let Some(inbox) = self.inboxes.get(target) else { continue };
-            if inbox.len() < INBOX && inbox.push(handed(octets.clone())).is_ok() {
-                self.counters.handed_over += 1;
-            } else {
-                self.counters.dropped += 1;
-            }
-            self.unwoken |= 1 << target;
+        let own = self.number;
+        for target in targets.filter(|target| *target != own) {
+            self.give(target, handed(octets.clone()));
         }
+    }
+
+    /// Gives the engine that can send it a frame.
+    pub(super) fn send_elsewhere(&mut self, stray: Stray) {
+        self.give(SENDS_STRAYS, Handed::Stray(stray));
+    }
+
+    fn give(&mut self, target: usize, handed: Handed) {
+        let Some(inbox) = self.inboxes.get(target) else { return };
+        if inbox.len() < INBOX && inbox.push(handed).is_ok() {
+            self.counters.handed_over += 1;
+        } else {
+            self.counters.dropped += 1;
+        }
+        self.unwoken |= 1 << target;
     }
 
     /// Wakes the engines that have been given something. Nothing here waits.
@@ -134,10 +153,13 @@ impl<P: Port> OverPort<P> {
         let Some(passage) = &mut self.passage else { return };
         let mut burst = ArrayVec::<P::Frame, BURST>::new();
         for _ in 0..BURST {
-            let Some(Handed { octets, trusted }) = passage.take() else { break };
-            match self.port.adopt(&octets, trusted) {
-                Some(frame) => burst.push(frame),
-                None => passage.counters.dropped += 1,
+            match passage.take() {
+                None => break,
+                Some(Handed::Stray(stray)) => self.port.send_stray(&stray),
+                Some(Handed::Received { octets, trusted }) => match self.port.adopt(&octets, trusted) {
+                    Some(frame) => burst.push(frame),
+                    None => passage.counters.dropped += 1,
+                },
             }
         }
         self.link.heard();

@@ -51,6 +51,7 @@ impl<P: Port> OverPort<P> {
 
     /// Returns the stacks of a device, one for each of the ports, which are queues of one: they have addresses, TCP ports
     /// and secrets in common, and hand frames to each other. `commons` knows the engines that they are for, in this order.
+    /// On links whose queues are pairs the owner of a connection is no secret, so that the same engine owns it at both ends.
     ///
     /// # Errors
     /// [`Error::Open`]: the stacks refuse their configuration, or there are too many of them.
@@ -64,10 +65,14 @@ impl<P: Port> OverPort<P> {
         if engines == 1 {
             return queues.into_iter().map(|port| Self::new(port, config.clone(), now)).collect();
         }
+        let paired = queues.iter().all(Port::is_paired);
         let passages = Passage::of_all(engines, commons);
         let parts = SharedPorts::new(config.seed, engines).into_iter().zip(passages).enumerate();
         let stack = |(port, (number, (ports, passage)))| {
-            let steering = Steering::new(number, engines, config.seed);
+            let steering = match paired {
+                true => Steering::agreed(number, engines),
+                false => Steering::new(number, engines, config.seed),
+            };
             let steering = steering.ok_or_else(|| Error::Open(format!("{engines} engines are too many")))?;
             let config = StackConfig { steering, ..config.clone() };
             Self::with(port, config, Box::new(ports), Some(passage), now)
@@ -219,6 +224,15 @@ impl<P: Port> Transport for OverPort<P> {
     #[inline]
     fn flush(&mut self) {
         self.port.flush();
+        if let Some(passage) = &mut self.passage
+            && let Some(first) = self.port.stray()
+        {
+            passage.send_elsewhere(first);
+            while let Some(stray) = self.port.stray() {
+                passage.send_elsewhere(stray);
+            }
+            passage.wake();
+        }
     }
 
     fn next_deadline(&self) -> Option<Time> {

@@ -1,0 +1,75 @@
+//! Devices with several engines on one port, each engine with a queue of its own.
+
+use super::child::{Child, PATIENCE, alone};
+use super::crowd::Report;
+use super::{Link, config, node};
+
+fn engines(n: usize, progress: &str) -> String {
+    format!("[engine]\nengines = {n}\nprogress = \"{progress}\"\n")
+}
+
+/// All to all between processes; the reports of the server and the client.
+fn meet(kinds: [&'static str; 2], there: usize, here: usize, progress: &str) -> [Report; 2] {
+    let link = Link::new(kinds);
+    let mut server = link.server("crowd-server", "", &engines(there, progress));
+    server.expect("listening");
+    let mut client = link.client("crowd-client", "", &engines(here, progress));
+    let client_says = Report::of(&client.line_within(2 * PATIENCE));
+    server.order("enough");
+    let server_says = Report::of(&server.line_within(2 * PATIENCE));
+    client.finish();
+    server.finish();
+    println!("{kinds:?} {there}:{here} {progress}: {server_says:?} {client_says:?}");
+    [server_says, client_says]
+}
+
+/// Where both ends have as many engines each of them speaks to its like: frames arrive where they belong, all but those about
+/// neighbours, which concern all engines, and the last ones of connections that are gone.
+fn hands_little_over(report: &Report, engines: u64) {
+    assert_eq!((report.engines, report.lost), (engines, 0), "{report:?}");
+    assert!(report.moved * 8 < report.frames, "{report:?}");
+}
+
+#[test]
+fn two_engines_at_each_end_of_a_link_hand_next_to_nothing_over() {
+    let _alone = alone();
+    for kinds in [Link::VIRTIO, Link::VHOST] {
+        for progress in ["adaptive", "inline"] {
+            meet(kinds, 2, 2, progress).iter().for_each(|report| hands_little_over(report, 2));
+        }
+        // With the memory that they take by default.
+        meet(kinds, 4, 4, "adaptive").iter().for_each(|report| hands_little_over(report, 4));
+    }
+}
+
+/// Either end may have more: frames then leave by the first queue, or are looked for at all of the peer's.
+#[test]
+fn ends_of_a_link_may_have_other_numbers_of_engines() {
+    let _alone = alone();
+    for kinds in [Link::VIRTIO, Link::VHOST] {
+        for (there, here) in [(2, 1), (1, 2), (3, 2), (2, 3)] {
+            let [server, client] = meet(kinds, there, here, "adaptive");
+            assert_eq!((server.engines, client.engines), (there as u64, here as u64));
+            assert_eq!((server.lost, client.lost), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn two_engines_at_each_end_of_a_ring_hand_next_to_nothing_over() {
+    let _alone = alone();
+    let mut both = Child::start("crowd-ring", "", &config("ring:a", node::SERVER, &engines(2, "adaptive")));
+    for _ in 0..2 {
+        hands_little_over(&Report::of(&both.line_within(2 * PATIENCE)), 2);
+    }
+    both.finish();
+    assert_eq!(both.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_device_has_no_more_engines_than_its_port_has_queues() {
+    let _alone = alone();
+    let [server, client] = meet(Link::MEMIF, 2, 3, "adaptive");
+    assert_eq!((server.engines, client.engines), (1, 1));
+    assert_eq!((server.moved, client.moved), (0, 0));
+}
