@@ -2,6 +2,8 @@
 
 use std::env;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use super::memory::pairs_with;
@@ -157,5 +159,21 @@ fn one_thread_drives_all_engines() {
     while [&there, &here].iter().any(|device| !device.connections().unwrap().is_empty()) {
         limit.check("the end");
         thread::yield_now();
+    }
+}
+
+/// An engine that completes to no queue that the only thread polls has things to do all the same.
+#[test]
+fn a_poller_looks_after_engines_that_have_no_part_in_its_queue() {
+    let limit = Limit::new();
+    let device = device(4, Progress::Inline);
+    let cq = queue(&device, 3);
+    let done = Arc::new(AtomicBool::new(false));
+    let own = done.clone();
+    // It is up to the first engine.
+    device.after(Duration::from_millis(1), move || own.store(true, Ordering::SeqCst)).unwrap();
+    while !done.load(Ordering::SeqCst) {
+        limit.check("what was to be done later");
+        assert_eq!(cq.poll(&mut [Wc::default()]), 0);
     }
 }
