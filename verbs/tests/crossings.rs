@@ -18,7 +18,7 @@ use std::time::Duration;
 use urnic::simulation::{Options, Simulation, Steering, TcpConfig};
 use urnic::*;
 
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 500;
 /// Far more than any seed needs.
 const MOST_STEPS: usize = 3_000_000;
 /// Octets of the longest message.

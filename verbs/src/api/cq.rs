@@ -134,6 +134,9 @@ impl Cq {
         // Who armed the queue is about to sleep, so that poll does not keep the engine's thread away.
         let stays = !cq.arming.is_armed();
         let pass = if stays { shard.poll_pass() } else { shard.try_pass() };
+        if self.device.shards.count() > 1 {
+            self.device.shards.look_after(cq.next_turn());
+        }
         if cq.has_others() { self.drive_another(stays, pass) } else { pass }
     }
 

@@ -2,7 +2,7 @@
 
 mod lane;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::arming::Arming;
@@ -56,6 +56,8 @@ pub(crate) struct CqShared {
     ahead: AtomicU8,
     /// The engine that pollers have driven last, beside the home engine.
     driven: AtomicU8,
+    /// Counts polls while the device has several engines; wraps.
+    turns: AtomicU32,
     channel: Option<Arc<ChannelShared>>,
     events: Arc<AsyncQueue>,
     itself: Weak<CqShared>,
@@ -92,6 +94,7 @@ impl CqShared {
             poller: SpinLock::new(Poller { idle: 0, turn: home }),
             ahead: AtomicU8::new(0),
             driven: AtomicU8::new(0),
+            turns: AtomicU32::new(0),
             channel,
             events,
             itself: itself.clone(),
@@ -242,6 +245,13 @@ impl CqShared {
         let engine = EngineNumber::new((next % u64::BITS) as usize).filter(|_| others != 0)?;
         self.driven.store(engine.index() as u8, Ordering::Relaxed);
         Some(engine)
+    }
+
+    /// Counts one more poll. Of two at once one may be left out.
+    pub(crate) fn next_turn(&self) -> u32 {
+        let turn = self.turns.load(Ordering::Relaxed);
+        self.turns.store(turn.wrapping_add(1), Ordering::Relaxed);
+        turn
     }
 
     /// How many polls may take completions before the engine is driven again.

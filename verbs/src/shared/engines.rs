@@ -11,8 +11,8 @@ use super::memory::MrTable;
 
 use super::grace::{Fellow, Fellows};
 
-// An owner has a bit that is no engine's.
-const _: () = assert!(MAX_ENGINES <= 128);
+// Sets of engines are words; and an owner has a bit that is no engine's.
+const _: () = assert!(MAX_ENGINES <= u64::BITS as usize);
 
 /// An engine's number within its device, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,10 +3,12 @@
 mod crowd;
 mod endings;
 mod ends;
+mod exits;
 mod interrupted;
 mod memory;
 mod parties;
 mod sleepers;
+mod storms;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};

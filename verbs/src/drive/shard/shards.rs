@@ -15,6 +15,9 @@ use crate::shared::eventfd::EventFd;
 use crate::shared::figures::EngineFigures;
 use crate::shared::grace::Fellow;
 
+/// Polls of a completion queue for which an engine that it may not know of is driven once.
+const LOOKS_AFTER_EVERY: u32 = 64;
+
 /// An engine that nobody drives yet, and where its doorbells are entered.
 pub(crate) struct Undriven {
     pub(crate) engine: Box<dyn EngineOps>,
@@ -133,6 +136,17 @@ impl Shards {
         self.iter().for_each(|shard| {
             shard.poll_pass();
         });
+    }
+
+    /// Now and then runs a pass of one of the engines, each in turn, if they have no threads: one that completes to no queue
+    /// that is polled may have a frame for another engine, an answer to give to a neighbour, or a deed that is due. `turn`
+    /// counts the polls of the caller.
+    #[inline(never)]
+    pub(crate) fn look_after(&self, turn: u32) {
+        let every = turn.is_multiple_of(LOOKS_AFTER_EVERY) && !self.first.driver.has_thread();
+        if every && let Some(engine) = EngineNumber::new((turn / LOOKS_AFTER_EVERY) as usize % self.count()) {
+            self.of(engine).try_pass();
+        }
     }
 
     /// The caller is about to sleep: the engines' threads take over now.
