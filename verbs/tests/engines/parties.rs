@@ -71,8 +71,10 @@ impl Server {
                     let place = self.region.addr() + (accepted * SLICE) as u64;
                     let private_data =
                         [place.to_be_bytes(), u64::from(self.region.rkey()).to_be_bytes()].concat();
+                    // Its first note may arrive before this thread goes on.
+                    let mut qps = self.qps.lock().unwrap();
                     request.accept(&qp, &ConnParam { private_data, ..ConnParam::default() }).unwrap();
-                    self.qps.lock().unwrap().insert(qp.qpn(), qp);
+                    qps.insert(qp.qpn(), qp);
                     accepted += 1;
                 }
                 CmEvent::Established { .. } => established += 1,
