@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::device::DeviceShared;
 use crate::drive::shard::{EngineOps, Parcel, Way};
 use crate::shared::cm::{ConnParam, RequestId};
+use crate::shared::cq::CqShared;
 use crate::shared::engines::EngineNumber;
 use crate::shared::error::{Error, Result};
 use crate::shared::qp::QpShared;
@@ -135,7 +136,8 @@ impl DeviceShared {
         for _ in 0..ATTEMPTS {
             let parcel = self.shards.of(from).arrange(|engine| {
                 // What it has completed here is taken before what it will complete there.
-                let waits = [&qp.send_cq, &qp.recv_cq].into_iter().any(|cq| cq.holds_of(from, qp.qpn));
+                let holds = |cq: &Arc<CqShared>| cq.holds_of(from, qp.qpn);
+                let waits = engine.has_completed(qp.qpn) && [&qp.send_cq, &qp.recv_cq].into_iter().any(holds);
                 if waits { Ok(None) } else { engine.release_qp(qp.qpn, to).map(Some) }
             })?;
             if let Some(parcel) = parcel {

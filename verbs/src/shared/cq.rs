@@ -229,11 +229,11 @@ impl CqShared {
     }
 
     /// Whether completions of a queue pair that it had at `engine` wait to be taken. True also if somebody polls just now,
-    /// because nobody else can tell then. The queue pair gives no more completions to that engine's lane meanwhile if the
-    /// caller has the engine's lock.
+    /// because nobody else can tell then. The caller has that engine's lock, so that no more are added meanwhile.
     pub(crate) fn holds_of(&self, engine: EngineNumber, qpn: u32) -> bool {
         let Some(lane) = self.lane_of(engine) else { return false };
-        self.poller.try_lock().is_none_or(|poller| lane.holds_of(&poller, qpn))
+        // A queue that is polled all the time is mostly empty, and its lock mostly taken.
+        !lane.is_empty() && self.poller.try_lock().is_none_or(|poller| lane.holds_of(&poller, qpn))
     }
 
     /// Returns which of the engines that are not the home engine is to be driven next by whoever polls: each in turn.

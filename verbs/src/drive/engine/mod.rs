@@ -543,6 +543,11 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         Ok(())
     }
 
+    fn has_completed(&self, qpn: u32) -> bool {
+        let qp = self.core.index_of(Qpn(qpn)).and_then(|index| self.core.qps.get(index));
+        qp.is_some_and(|qp| qp.has_completed())
+    }
+
     fn release_qp(&mut self, qpn: u32, to: EngineNumber) -> Result<Parcel, Error> {
         self.now();
         self.core.release_idle_qp(Qpn(qpn), to)

@@ -224,6 +224,11 @@ impl<D: Data> QpCore<D> {
         }
     }
 
+    /// Whether it has completed anything.
+    pub(super) fn has_completed(&self) -> bool {
+        self.tx.done != WrNumber::default() || self.rx.done != WrNumber::default()
+    }
+
     /// It is at `engine` from now on; outside of passes.
     pub(super) fn join(&mut self, engine: EngineNumber) {
         open_lanes(&self.shared, engine);

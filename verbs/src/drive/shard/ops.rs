@@ -108,6 +108,10 @@ pub(crate) trait EngineOps: Send {
 
     /// Takes a new QP, in the idle state.
     fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<()>;
+    /// Whether a QP has completed anything, here or elsewhere.
+    fn has_completed(&self, _qpn: u32) -> bool {
+        true
+    }
     /// Parts with an idle QP, which goes to another engine. Doorbells that ring here are forwarded to it.
     fn release_qp(&mut self, qpn: u32, _to: EngineNumber) -> Result<Parcel> {
         Err(Error::UnknownQp(qpn))

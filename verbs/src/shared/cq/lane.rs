@@ -125,6 +125,13 @@ impl Lane {
         ring.peek(ring.released()).is_some()
     }
 
+    /// Engine, under its lock: whether all has been taken.
+    pub(super) fn is_empty(&self) -> bool {
+        // SAFETY: the caller has the engine lock.
+        let entries = unsafe { &*self.entries.get() };
+        entries.ring.released() == self.head.load(Ordering::Relaxed)
+    }
+
     /// Whether completions of this queue pair wait here.
     pub(super) fn holds_of(&self, poller: &Poller, qpn: u32) -> bool {
         let ring = &self.polled(poller).ring;
