@@ -590,8 +590,8 @@ fn a_request_that_dribbles_is_cut_off() {
 #[test]
 fn half_open_start_ups_are_bounded() {
     const ROOM: usize = 64;
-    // A sixteenth of what TCP may have.
-    let tcp = TcpConfig { max_connections: 16 * ROOM as u32, ..TcpConfig::default() };
+    // One of 128 that TCP may have.
+    let tcp = TcpConfig { max_connections: 128 * ROOM as u32, ..TcpConfig::default() };
     let (mut simulation, end, raw) = with_raw(&Options { tcp, ..options() });
     let _listener = end.events.listen(PORT, 3).unwrap();
     let request = Initiator::new(&Offer { private_data: &[7; 508], ..Offer::default() }).unwrap().1;

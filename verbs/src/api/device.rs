@@ -322,7 +322,7 @@ impl Device {
     /// # Errors
     /// [`Error::Forked`].
     pub fn attributes(&self) -> Result<DeviceAttr> {
-        let engine = self.shared.shards.first().control(|engine| Ok(engine.attributes()))?;
+        let engine = self.shared.shards.first().arrange(|engine| Ok(engine.attributes()))?;
         let per_engine = self.shared.shards.figures()?;
         let main = engine.addresses.first().copied();
         Ok(DeviceAttr {
