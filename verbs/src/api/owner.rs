@@ -2,7 +2,8 @@
 //!
 //! A queue pair begins with the home engine of its send completion queue. A connection that comes in may be another engine's:
 //! then either goes to the other when the program accepts, the connection if its transport can part with it, else the queue
-//! pair. A connection from a reserved address may have to be opened by another engine: the queue pair goes there. No two engines are held at once.
+//! pair. A connection from a reserved address may have to be opened by another engine: the queue pair goes there. No two
+//! engines are held at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
