@@ -63,9 +63,10 @@ fn soak(seconds: u64) {
     let pids = [server.running(), steady_server.running(), steady_client.running()]
         .map(|running| running.program().expect("it runs"));
     let idle = Holdings::of(pids[0]);
-    // A link has threads and descriptors that come with the first client, two of DPDK's where it is a vhost port: those of an
+    // A link has threads and descriptors that come with the first client, of DPDK where it is a vhost port, one for each of the
+    // eight queues that it looks at: those of an
     // rping come on top.
-    let limit = Holdings { threads: idle.threads + 2, descriptors: idle.descriptors + 8, ..idle };
+    let limit = Holdings { threads: idle.threads + 2, descriptors: idle.descriptors + 16, ..idle };
 
     let start = Instant::now();
     let mut clients = 0;
