@@ -75,8 +75,7 @@ fn clients_die(kinds: [&str; 2]) {
     let idle = Holdings::of(pid);
     good();
     // A link has threads and descriptors that come with the first client, of DPDK where it is a vhost port, one for each of the
-    // eight queues that it looks at: those of an
-    // rping come on top.
+    // eight queues that it looks at: those of an rping come on top.
     let limit = Holdings { threads: idle.threads + 2, descriptors: idle.descriptors + 16, ..idle };
     let first = Holdings::at_rest(pid, limit);
     let files = fs::read_dir(folder.path()).expect("a folder").count();

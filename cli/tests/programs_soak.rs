@@ -64,8 +64,7 @@ fn soak(seconds: u64) {
         .map(|running| running.program().expect("it runs"));
     let idle = Holdings::of(pids[0]);
     // A link has threads and descriptors that come with the first client, of DPDK where it is a vhost port, one for each of the
-    // eight queues that it looks at: those of an
-    // rping come on top.
+    // eight queues that it looks at: those of an rping come on top.
     let limit = Holdings { threads: idle.threads + 2, descriptors: idle.descriptors + 16, ..idle };
 
     let start = Instant::now();
