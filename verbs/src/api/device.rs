@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-#[allow(unused_imports)] // named by the documentation
-use urnic_config::MAX_ENGINES;
 use urnic_config::{Cidr, Config, Progress};
 use urnic_dataplane::Capabilities;
 
@@ -244,7 +242,7 @@ impl Device {
     /// ([`part_with`](Transport::part_with)), or queue pairs go to theirs.
     ///
     /// # Errors
-    /// As those of [`over`](Self::over); [`Error::Invalid`] without transports, or with more than [`MAX_ENGINES`].
+    /// As those of [`over`](Self::over); [`Error::Invalid`] without transports, or with more than [`MAX_ENGINES`](urnic_config::MAX_ENGINES).
     pub fn over_each<T: Transport + 'static>(
         transports: impl IntoIterator<Item = T>,
         clock: impl Clock,
