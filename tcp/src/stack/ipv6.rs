@@ -135,12 +135,14 @@ impl<B: Buffers> Stack<B> {
         self.net.paths.intern(source, ip, own).ok_or(ConnectError::TooMany)
     }
 
-    /// Sends what IPv6 has to say on the link, and forgets addresses that nobody has any more.
+    /// Returns whether [`flush_inet6`](Self::flush_inet6) has anything to do.
     #[inline]
+    pub(super) fn has_for_link(&self) -> bool {
+        self.net.inet6.is_enabled() && (self.net.inet6.has_frames() || self.net.paths.idle() > 0)
+    }
+
+    /// Sends what IPv6 has to say on the link, and forgets addresses that nobody has any more.
     pub(super) fn flush_inet6(&mut self, tx: &mut impl Transmit<B::Payload>) {
-        if !self.net.inet6.is_enabled() {
-            return;
-        }
         while self.net.inet6.has_frames() && tx.room() > 0 {
             if let Some(frame) = self.net.inet6.next_frame() {
                 self.net.counters.nd_out += 1;

@@ -202,6 +202,9 @@ impl<B: Buffers> Stack<B> {
     /// Sends what accumulated during a pass: ARP requests, ACKs for in-order data, and what waited for room.
     pub fn flush(&mut self, now: Time, tx: &mut impl Transmit<B::Payload>) {
         self.flush_neighbours(tx);
+        if self.work.is_empty() {
+            return;
+        }
         for _ in 0..self.work.len() {
             let Some(index) = self.work.pop_front() else { break };
             let Some(c) = self.connections.get_mut(index) else { continue };
@@ -217,13 +220,22 @@ impl<B: Buffers> Stack<B> {
     /// Sends what is to be asked of neighbours.
     #[inline]
     fn flush_neighbours(&mut self, tx: &mut impl Transmit<B::Payload>) {
+        if self.net.arp.has_requests() || self.has_for_link() {
+            self.flush_requests(tx);
+        }
+    }
+
+    #[inline(never)]
+    fn flush_requests(&mut self, tx: &mut impl Transmit<B::Payload>) {
         while self.net.arp.has_requests() && tx.room() > 0 {
             if let Some(request) = self.net.arp.next_request() {
                 self.net.counters.arp_requests_out += 1;
                 self.net.emit_frame(tx, &request, false);
             }
         }
-        self.flush_inet6(tx);
+        if self.has_for_link() {
+            self.flush_inet6(tx);
+        }
     }
 
     /// The link has come up: nobody need wait for the next try of what was lost while it was down.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::channel::CompChannel;
 use super::device::DeviceShared;
-use crate::drive::shard::{Polled, still_quiet};
+use crate::drive::shard::{Polled, Shard, still_quiet};
 use crate::shared::cq::{CqShared, Poller, check_depth};
 use crate::shared::error::Result;
 use crate::shared::queue::capacity_for;
@@ -130,21 +130,28 @@ impl Cq {
     #[inline]
     fn drive(&self) -> Polled {
         let cq = &*self.shared;
-        let shard = self.device.shards.of(cq.home);
+        let shards = &self.device.shards;
         // Who armed the queue is about to sleep, so that poll does not keep the engine's thread away.
         let stays = !cq.arming.is_armed();
-        let pass = if stays { shard.poll_pass() } else { shard.try_pass() };
-        if self.device.shards.count() > 1 {
-            self.device.shards.look_after(cq.next_turn());
+        if shards.are_several() {
+            return self.drive_in_turn(stays);
         }
+        drive(shards.first(), stays)
+    }
+
+    /// [`drive`](Self::drive) where there are several engines.
+    #[inline(never)]
+    fn drive_in_turn(&self, stays: bool) -> Polled {
+        let cq = &*self.shared;
+        let pass = drive(self.device.shards.of(cq.home), stays);
+        self.device.shards.look_after(cq.next_turn());
         if cq.has_others() { self.drive_another(stays, pass) } else { pass }
     }
 
     #[inline(never)]
     fn drive_another(&self, stays: bool, pass: Polled) -> Polled {
         let Some(engine) = self.shared.next_to_drive() else { return pass };
-        let shard = self.device.shards.of(engine);
-        let other = if stays { shard.poll_pass() } else { shard.try_pass() };
+        let other = drive(self.device.shards.of(engine), stays);
         match (pass, other) {
             (Polled::Worked, _) | (_, Polled::Worked) => Polled::Worked,
             (Polled::Skipped, Polled::Skipped) => Polled::Skipped,
@@ -207,6 +214,12 @@ impl Cq {
     pub fn is(&self, other: &Cq) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
+}
+
+/// Runs a pass of an engine, if that is up to callers.
+#[inline]
+fn drive(shard: &Shard, stays: bool) -> Polled {
+    if stays { shard.poll_pass() } else { shard.try_pass() }
 }
 
 #[cfg(test)]

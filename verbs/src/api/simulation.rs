@@ -266,7 +266,7 @@ impl Simulation {
         }
         let mut next: Option<u64> = None;
         for node in &self.nodes {
-            for shard in node.device.shared.shards.iter() {
+            node.device.shared.shards.iter().for_each(|shard| {
                 let (worked, deadline) = shard.pass();
                 if worked {
                     next = Some(now);
@@ -274,7 +274,7 @@ impl Simulation {
                     let at = now.saturating_add(wait.as_nanos() as u64);
                     next = Some(next.map_or(at, |n| n.min(at)));
                 }
-            }
+            });
         }
         let mut sent = Vec::new();
         for (from, node) in self.nodes.iter().enumerate() {

@@ -426,7 +426,14 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         (open && self.transport.unacked(endpoint.conn?) == 0).then_some(index)
     }
 
+    /// Returns whether [`serve`](Self::serve) has anything to do.
+    #[inline]
+    fn has_work(&self) -> bool {
+        !self.core.ready.is_empty() || !self.doorbells.is_empty() || self.core.unready.is_due()
+    }
+
     /// Gives waiting endpoints their turns.
+    #[inline(never)]
     fn serve(&mut self, now: Time) -> bool {
         while let Some(qpn) = self.doorbells.pop() {
             self.core.doorbell(Qpn(qpn));
@@ -469,7 +476,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
                 self.tend(now);
             }
         }
-        let served = self.serve(now);
+        let served = self.has_work() && self.serve(now);
         if served {
             self.transport.flush();
         }

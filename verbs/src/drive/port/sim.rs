@@ -178,11 +178,14 @@ pub enum Steer {
 
 impl Steer {
     fn choose(&mut self, queues: usize, frame: &[u8]) -> usize {
+        if queues == 1 {
+            return 0;
+        }
         let (owner, rng) = match self {
             Steer::Random(rng) => (None, rng),
             Steer::ByOwner(steering, rng) => (steering.owner_of(frame), rng),
         };
-        if queues == 1 { 0 } else { owner.unwrap_or_else(|| rng.usize(..queues)) }
+        owner.unwrap_or_else(|| rng.usize(..queues))
     }
 }
 

@@ -82,6 +82,12 @@ impl Shards {
         }
     }
 
+    /// Returns whether there is more than one engine.
+    #[inline]
+    pub(crate) fn are_several(&self) -> bool {
+        !self.others.is_empty()
+    }
+
     /// Returns how many engines there are.
     pub(crate) fn count(&self) -> usize {
         1 + self.others.len()

@@ -238,14 +238,13 @@ impl MrTable {
         if !word.access().contains(need) {
             return Err(MrFault::NoRight);
         }
-        if addr.checked_add(len.into()).is_none() {
-            return Err(MrFault::Wrap);
-        }
         let (base, all, virt) = slot.grants();
         match addr.checked_sub(virt) {
+            // What the slot grants does not wrap, so what is within it does not either.
             Some(offset) if offset <= all && u64::from(len) <= all - offset => {
                 Ok(Span { ptr: base.wrapping_add(offset as usize), len })
             }
+            _ if addr.checked_add(len.into()).is_none() => Err(MrFault::Wrap),
             _ => Err(MrFault::Bounds),
         }
     }

@@ -105,6 +105,18 @@ impl<P: Port> OverPort<P> {
         self.passage.as_ref().is_some_and(|passage| !passage.is_empty())
     }
 
+    /// Hands over the frames for this host that the port could not send to another queue of its own.
+    #[inline(never)]
+    fn send_strays(&mut self) {
+        let Some(passage) = &mut self.passage else { return };
+        let Some(first) = self.port.stray() else { return };
+        passage.send_elsewhere(first);
+        while let Some(stray) = self.port.stray() {
+            passage.send_elsewhere(stray);
+        }
+        passage.wake();
+    }
+
     /// The receive pool has become low, or is low no more.
     #[cold]
     fn pressure_changed(&mut self, low: bool, events: &mut impl Events<StreamRange<P::Frame>>) {
@@ -224,14 +236,8 @@ impl<P: Port> Transport for OverPort<P> {
     #[inline]
     fn flush(&mut self) {
         self.port.flush();
-        if let Some(passage) = &mut self.passage
-            && let Some(first) = self.port.stray()
-        {
-            passage.send_elsewhere(first);
-            while let Some(stray) = self.port.stray() {
-                passage.send_elsewhere(stray);
-            }
-            passage.wake();
+        if self.passage.is_some() {
+            self.send_strays();
         }
     }
 
