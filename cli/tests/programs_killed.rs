@@ -31,13 +31,15 @@ fn random() -> fastrand::Rng {
 }
 
 /// Server and client of a link, or on the loopback of the kernel; the first kind of port is the server's.
-fn link(folder: &Path, kinds: [&str; 2]) -> (Node, Node) {
+fn link(folder: &Path, kinds: [&str; 2], engines: usize) -> (Node, Node) {
+    let engines = Some(engines);
     let node = |ip: &str, kind| {
         let port = format!("{kind}:{}/link.sock", folder.display());
-        Node { ip: ip.into(), port, hugepages: true, ..Node::default() }
+        Node { ip: ip.into(), port, hugepages: true, engines, ..Node::default() }
     };
     if kinds == KERNEL {
-        let node = |kind: &str| Node { ip: "127.0.0.1".into(), port: kind.into(), ..Node::default() };
+        let node =
+            |kind: &str| Node { ip: "127.0.0.1".into(), port: kind.into(), engines, ..Node::default() };
         return (node(kinds[0]), node(kinds[1]));
     }
     (node("10.4.3.1", kinds[0]), node("10.4.3.2", kinds[1]))
@@ -61,11 +63,11 @@ fn kill_one(client: &Node, server: &str, random: &mut fastrand::Rng) {
     }
 }
 
-fn clients_die(kinds: [&str; 2]) {
+fn clients_die(kinds: [&str; 2], engines: usize) {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let mut random = random();
-    let (left, right) = link(folder.path(), kinds);
+    let (left, right) = link(folder.path(), kinds, engines);
     let server = left.serve("rping -s -P");
     let pid = server.running().program().expect("it listens");
     let good = || {
@@ -74,10 +76,7 @@ fn clients_die(kinds: [&str; 2]) {
     };
     let idle = Holdings::of(pid);
     good();
-    // A link has threads and descriptors that come with the first client, of DPDK where it is a vhost port, one for each of the
-    // eight queues that it looks at: those of an rping come on top.
-    let limit = Holdings { threads: idle.threads + 2, descriptors: idle.descriptors + 16, ..idle };
-    let first = Holdings::at_rest(pid, limit);
+    let first = Holdings::at_rest(pid, idle.with_a_peer(engines));
     let files = fs::read_dir(folder.path()).expect("a folder").count();
     let (mut last, mut served) = (first, Duration::ZERO);
     for n in 1..=kills() {
@@ -92,18 +91,18 @@ fn clients_die(kinds: [&str; 2]) {
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), files);
     server.stop();
     println!(
-        "{kinds:?}: {} clients killed; the next served within {served:?}\n    {first:?}\n    {last:?}",
+        "{kinds:?}, engines {engines}: {} clients killed; the next served within {served:?}\n    {first:?}\n    {last:?}",
         kills()
     );
     // Memory of the allocator and touched rings; a leak would show with many kills.
     assert!(last.resident_kb < first.resident_kb + 4096 + 16 * u64::from(kills()), "{first:?} {last:?}");
 }
 
-fn servers_die(kinds: [&str; 2]) {
+fn servers_die(kinds: [&str; 2], engines: usize) {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let mut random = random();
-    let (left, right) = link(folder.path(), kinds);
+    let (left, right) = link(folder.path(), kinds, engines);
     let mut endings = BTreeMap::<String, u32>::new();
     let mut told = Duration::ZERO;
     for _ in 0..kills() {
@@ -119,7 +118,10 @@ fn servers_die(kinds: [&str; 2]) {
         stock::rping_was_told(output.status, &said);
         *endings.entry(output.status.to_string()).or_default() += 1;
     }
-    println!("{kinds:?}: {} servers killed; clients ended within {told:?}: {endings:?}", kills());
+    println!(
+        "{kinds:?}, engines {engines}: {} servers killed; clients ended within {told:?}: {endings:?}",
+        kills()
+    );
     // Both ends are started on what the dead left.
     let (_, printed) =
         stock::pair(&left, &right, "rping -s -V -C 3", &format!("rping -c -v -V -C 3 -a {}", left.ip));
@@ -137,11 +139,11 @@ fn survivor(folder: &Path) -> String {
 }
 
 /// One process, the client of servers that are killed one after the other, while it serves others.
-fn a_client_stays(kinds: [&str; 2]) {
+fn a_client_stays(kinds: [&str; 2], engines: usize) {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let mut random = random();
-    let (mut left, mut right) = link(folder.path(), kinds);
+    let (mut left, mut right) = link(folder.path(), kinds, engines);
     // They start sooner so.
     (left.hugepages, right.hugepages) = (false, false);
     right.lasts = Duration::from_secs(20) * kills();
@@ -186,7 +188,7 @@ fn a_client_stays(kinds: [&str; 2]) {
     client.stop();
     let (first, last) = (first.expect("a kill"), last.expect("a kill"));
     println!(
-        "{kinds:?}: {} servers of one client killed; told within {told:?}\n    {first:?}\n    {last:?}",
+        "{kinds:?}, engines {engines}: {} servers of one client killed; told within {told:?}\n    {first:?}\n    {last:?}",
         2 * kills()
     );
     assert!(last.resident_kb < first.resident_kb + 1024 + 4 * u64::from(kills()), "{first:?} {last:?}");
@@ -195,23 +197,41 @@ fn a_client_stays(kinds: [&str; 2]) {
 #[test]
 #[ignore = "needs the packages rdmacm-utils, libibverbs-dev and librdmacm-dev"]
 fn needs_rdma_headers_a_client_survives_its_servers() {
-    a_client_stays(VIRTIO);
-    a_client_stays(VHOST);
-    a_client_stays(KERNEL);
+    a_client_stays(VIRTIO, 1);
+    a_client_stays(VHOST, 1);
+    a_client_stays(KERNEL, 1);
 }
 
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rping_a_server_survives_its_clients() {
-    clients_die(VIRTIO);
-    clients_die(VHOST);
-    clients_die(KERNEL);
+    clients_die(VIRTIO, 1);
+    clients_die(VHOST, 1);
+    clients_die(KERNEL, 1);
+}
+
+/// On the other side of the link too in the long test.
+#[test]
+#[ignore = "needs the package rdmacm-utils"]
+fn needs_rping_a_server_of_four_engines_survives_its_clients() {
+    clients_die(VIRTIO, 4);
+    clients_die(KERNEL, 4);
 }
 
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rping_clients_survive_their_server() {
-    servers_die(VIRTIO);
-    servers_die(VHOST);
-    servers_die(KERNEL);
+    servers_die(VIRTIO, 1);
+    servers_die(VHOST, 1);
+    servers_die(KERNEL, 1);
+}
+
+#[test]
+#[ignore = "takes minutes, and needs the packages rdmacm-utils, libibverbs-dev and librdmacm-dev"]
+fn long_programs_of_four_engines_survive_the_others() {
+    for kinds in [VIRTIO, VHOST, KERNEL] {
+        clients_die(kinds, 4);
+        servers_die(kinds, 4);
+        a_client_stays(kinds, 4);
+    }
 }

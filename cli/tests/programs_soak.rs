@@ -11,13 +11,14 @@ use stock::holdings::Holdings;
 use stock::{Node, alone, text};
 
 /// Server and client of a link.
-fn link(folder: &Path, name: &str, network: u8, lasts: Duration) -> (Node, Node) {
+fn link(folder: &Path, name: &str, network: u8, lasts: Duration, engines: usize) -> (Node, Node) {
     let node = |host, kind| Node {
         ip: format!("10.4.{network}.{host}"),
         port: format!("{kind}:{}/{name}.sock", folder.display()),
         hugepages: true,
         log: Some("warn,urnic_verbs=debug,urnic::drive::shard::linger=debug"),
         lasts,
+        engines: Some(engines),
         ..Node::default()
     };
     (node(1, "vhost"), node(2, "virtio_user"))
@@ -44,7 +45,7 @@ fn is_sound(printed: &str) {
     }
 }
 
-fn soak(seconds: u64) {
+fn soak(seconds: u64, engines: usize) {
     const STAGES: u32 = 6;
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
@@ -52,10 +53,10 @@ fn soak(seconds: u64) {
     println!("URNIC_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let lasts = Duration::from_secs(2 * seconds);
-    let (left, mut right) = link(folder.path(), "turns", 6, lasts);
+    let (left, mut right) = link(folder.path(), "turns", 6, lasts, engines);
     right.hugepages = false; // they start sooner so
-    let other = link(folder.path(), "others", 8, lasts);
-    let (steady_left, steady_right) = link(folder.path(), "steady", 7, lasts);
+    let other = link(folder.path(), "others", 8, lasts, engines);
+    let (steady_left, steady_right) = link(folder.path(), "steady", 7, lasts, engines);
 
     let server = left.serve("rping -s -P -S 60000");
     let steady_server = steady_left.serve("rping -s");
@@ -63,9 +64,7 @@ fn soak(seconds: u64) {
     let pids = [server.running(), steady_server.running(), steady_client.running()]
         .map(|running| running.program().expect("it runs"));
     let idle = Holdings::of(pids[0]);
-    // A link has threads and descriptors that come with the first client, of DPDK where it is a vhost port, one for each of the
-    // eight queues that it looks at: those of an rping come on top.
-    let limit = Holdings { threads: idle.threads + 2, descriptors: idle.descriptors + 16, ..idle };
+    let limit = idle.with_a_peer(engines);
 
     let start = Instant::now();
     let mut clients = 0;
@@ -109,12 +108,22 @@ fn soak(seconds: u64) {
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rping_soak() {
-    soak(15);
+    soak(15, 1);
 }
 
 /// Half an hour, or as many seconds as `URNIC_SOAK` says.
+fn long() -> u64 {
+    std::env::var("URNIC_SOAK").ok().and_then(|s| s.parse().ok()).unwrap_or(1800)
+}
+
 #[test]
 #[ignore = "long"]
 fn long_soak_of_stock_programs() {
-    soak(std::env::var("URNIC_SOAK").ok().and_then(|s| s.parse().ok()).unwrap_or(1800));
+    soak(long(), 1);
+}
+
+#[test]
+#[ignore = "long"]
+fn long_soak_of_stock_programs_on_four_engines() {
+    soak(long(), 4);
 }

@@ -54,8 +54,8 @@ def connected(port):
 
 
 class Field:
-    def __init__(self, urnic, given):
-        self.urnic, self.given = urnic, given
+    def __init__(self, urnic, given, engines=("1",)):
+        self.urnic, self.given, self.engines = urnic, given, engines
         self.folder = tempfile.TemporaryDirectory(prefix="programs-")
         self.running = []
         self.count = 0
@@ -67,7 +67,8 @@ class Field:
         """Starts a program, under `urnic run` unless it is `plain`."""
         words = command.split() if isinstance(command, str) else list(command)
         if not plain:
-            words = [self.urnic, "run", "--", *words]
+            engines = self.engines[self.count % len(self.engines)]
+            words = [self.urnic, "run", "--engines", engines, "--", *words]
         self.count += 1
         program = Program(words, self.path(f"{self.count}.log"), environment)
         self.running.append(program)

@@ -99,8 +99,9 @@ def mask(processor):
 class Field:
     """Four namespaces: the server's, the honest client's, the attackers', and a switch between them."""
 
-    def __init__(self, binary, log, port):
+    def __init__(self, binary, log, port, engines=("1",)):
         self.binary, self.log, self.port = binary, log, port
+        self.engines = {"server": engines[0], "honest": engines[-1]}
         self.names = {side: f"siege-{side}-{os.getpid()}" for side in ("switch", "server", "honest", "hostile")}
         self.server = self.honest = None
         self.room_before = None
@@ -145,12 +146,12 @@ class Field:
             raise Failed(f"ip address add: {batch.stderr.strip()}")
 
     def node(self, side, address, *words):
-        environment = {"URNIC_PORT": self.port, "URNIC_PROGRESS": "adaptive"}
+        environment = {"URNIC_PORT": self.port, "URNIC_PROGRESS": "adaptive", "URNIC_ENGINES": self.engines[side]}
         if self.port != "kernel":
             environment.update(URNIC_PORT=f"{self.port}:eth0", URNIC_IP=address)
         if side == "server":
-            # Two thousand rooms, and the hall.
-            environment["URNIC_MEMORY_MB"] = "256"
+            # Two thousand rooms, and the hall; and the pools of further engines.
+            environment["URNIC_MEMORY_MB"] = str(256 + 64 * (int(self.engines[side]) - 1))
         # The siege is about the stack, not about what else the machine does.
         place = ["taskset", "-c", ELSEWHERE] if side == "honest" else []
         return Program(["nice", "-n", "-15", *self.inside(side, *place, self.binary, *words)], environment, self.log)

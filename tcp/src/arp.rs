@@ -12,6 +12,9 @@ use std::net::Ipv4Addr;
 
 /// How long an address is used before it is asked for again.
 const REACHABLE: Duration = Duration::from_secs(60);
+/// How long one of several stacks remembers an address that it does not use: longer than it takes another one that uses the
+/// address to ask for it again, because all of them hear the answer.
+const REMEMBERED: Duration = Duration::from_secs(65);
 /// Between requests (RFC 1122 §2.3.2.1: at most one per second).
 const RETRY: Duration = Duration::from_secs(1);
 /// How long the owner of an address has to object when another host claims it.
@@ -100,6 +103,8 @@ pub(crate) struct Arp {
     mac: [u8; 6],
     /// Another stack of the device claims and defends our address, and answers for it.
     silent: bool,
+    /// The device has other stacks, which may use what this one does not.
+    several: bool,
     ip: Ipv4Addr,
     places: Places<Entry>,
     /// Neighbours to send a request for.
@@ -122,6 +127,7 @@ impl Arp {
         Arp {
             mac,
             silent: false,
+            several: false,
             ip,
             places: Places::new(limit, now),
             requests: Vec::new(),
@@ -139,6 +145,11 @@ impl Arp {
     /// Leaves it to another stack of the device to speak for our address. What is heard of it counts as before.
     pub fn be_silent(&mut self) {
         self.silent = true;
+    }
+
+    /// Takes care of neighbours as if connections held them, because another stack of the device may have such connections.
+    pub fn be_one_of_several(&mut self) {
+        self.several = true;
     }
 
     /// Begins to ask whether somebody has our address (RFC 5227 §2.1.1). Until the answer is known, requests for it are
@@ -313,11 +324,13 @@ impl Arp {
         (resolved, reply)
     }
 
-    /// A host says that it is neighbour `n`. Who is known and in use is asked first whether that is so, and not more often
-    /// than once a second: nobody takes over the address of a host that is there to object.
+    /// A host says that it is neighbour `n`. A known one in use is asked first whether that is so, and not more often
+    /// than once a second: nobody takes over the address of a host that is there to object. Of several stacks of a device none
+    /// knows what the others use, and the next connection of the host may be any stack's: there each known one is asked.
     fn confirm(&mut self, n: Neighbour, mac: [u8; 6], now: Time) -> Option<Resolved> {
+        let several = self.several;
         let e = self.entry_mut(n)?;
-        let in_use = e.holders > 0 || e.used;
+        let in_use = several || e.holders > 0 || e.used;
         if mac != e.mac && in_use {
             match e.state {
                 State::Reachable if now < e.confirmed + RETRY => return None,
@@ -349,6 +362,7 @@ impl Arp {
     /// Works off one timer that is due; call until `None`.
     pub fn advance(&mut self, now: Time) -> Option<Option<Resolved>> {
         let n = Neighbour(self.places.poll(now)?);
+        let several = self.several;
         let Some(e) = self.entry_mut(n) else { return Some(None) };
         if let Some(mac) = e.claimant {
             // The one that we knew does not object.
@@ -357,7 +371,12 @@ impl Arp {
         }
         match e.state {
             State::Reachable if e.holders == 0 && !e.used => {
-                self.places.remove(n.0);
+                let until = e.confirmed + REMEMBERED;
+                if several && now < until {
+                    self.places.schedule(n.0, until);
+                } else {
+                    self.places.remove(n.0);
+                }
                 return Some(None);
             }
             State::Reachable => (e.state, e.tries) = (State::Probing, 1),

@@ -82,6 +82,9 @@ impl Net {
         if !cfg.steering.speaks() {
             arp.be_silent();
         }
+        if !cfg.steering.is_alone() {
+            arp.be_one_of_several();
+        }
         Net {
             ip,
             prefix_len,

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -208,9 +209,21 @@ pub struct Node {
     pub log: Option<&'static str>,
     /// How much longer than [`PATIENCE`] programs may take.
     pub lasts: Duration,
+    /// Engines of its device; `None`: what [`engines_asked`] says.
+    pub engines: Option<usize>,
     /// Copies of `urnic` and its libraries, to be run from there as `nobody`: without capabilities, and with nothing in the
-    /// environment but a path and what to log.
+    /// environment but a path, what to log, and how many engines if they are several.
     pub nobodys: Option<PathBuf>,
+}
+
+/// Returns how many engines the next program has that does not care: one, or those that `URNIC_TEST_ENGINES` asks for.
+/// Of several numbers there, such as `4,2`, programs take the next in the order in which they start: servers 4, clients 2.
+fn engines_asked() -> usize {
+    static STARTED: AtomicUsize = AtomicUsize::new(0);
+    let Ok(asked) = std::env::var("URNIC_TEST_ENGINES") else { return 1 };
+    let asked: Vec<usize> =
+        asked.split(',').map(|n| n.parse().expect("URNIC_TEST_ENGINES: numbers")).collect();
+    asked[STARTED.fetch_add(1, Ordering::Relaxed) % asked.len()]
 }
 
 impl Node {
@@ -239,6 +252,7 @@ impl Node {
         if let Some(log) = self.log.or(logs.then_some("urnic_verbs=debug")) {
             command.env("URNIC_LOG", log);
         }
+        command.env("URNIC_ENGINES", self.engines.unwrap_or_else(engines_asked).to_string());
         command.env("URNIC_MEMORY_HUGEPAGES", if self.hugepages { "auto" } else { "off" });
         let address = format!("{}/{}", self.ip, if self.ip.contains(':') { 64 } else { 24 });
         let (options, program) = program.split_once(" -- ").unwrap_or(("", program));
@@ -261,6 +275,10 @@ impl Node {
         command.args(["env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin"]);
         if let Some(log) = self.log.or(logs.then_some("urnic_verbs=debug")) {
             command.arg(format!("URNIC_LOG={log}"));
+        }
+        let engines = self.engines.unwrap_or_else(engines_asked);
+        if engines > 1 {
+            command.arg(format!("URNIC_ENGINES={engines}"));
         }
         command.args(["timeout", "--signal=KILL", &patience.as_secs().to_string()]);
         command.arg(folder.join("urnic")).args(["run", "--"]).args(program.split_whitespace());

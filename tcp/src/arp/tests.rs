@@ -130,6 +130,51 @@ fn a_neighbour_that_has_moved_is_found() {
     assert_eq!(a.resolve(n, now), Some(mac(7)));
 }
 
+/// A request for us by which host 8 says that it is host 7.
+fn usurper() -> [u8; ARP_FRAME] {
+    let mut claim = from(7, ArpOperation::Request, US);
+    claim[22..28].copy_from_slice(&mac(8));
+    claim
+}
+
+/// The next connection of a host may begin at a stack that has none with it: a usurper must find no stack that believes it.
+#[test]
+fn one_of_several_stacks_asks_a_neighbour_that_it_does_not_use_before_it_believes_another() {
+    let mut a = cache(8);
+    a.be_one_of_several();
+    a.receive(&from(7, ArpOperation::Request, US), Time::ZERO);
+    let mut now = Time::from_secs(2);
+    a.receive(&usurper(), now);
+    assert_eq!(a.next_request().map(|r| <[u8; 6]>::try_from(&r[..6]).unwrap()), Some(mac(7)));
+    a.receive(&from(7, ArpOperation::Reply, US), now);
+    a.receive(&usurper(), now);
+    let n = a.hold(host(7)).unwrap();
+    assert_eq!(a.resolve(n, now), Some(mac(7)));
+    // A host that does not object has moved.
+    now = Time::from_secs(4);
+    a.receive(&usurper(), now);
+    now = now + OBJECTION + Duration::from_millis(20);
+    while a.advance(now).is_some() {}
+    assert_eq!(a.resolve(n, now), Some(mac(8)));
+}
+
+/// What another stack asks again for every minute is not forgotten by those that hear the answer.
+#[test]
+fn one_of_several_stacks_remembers_what_another_uses() {
+    let mut a = cache(8);
+    a.be_one_of_several();
+    a.receive(&from(7, ArpOperation::Request, US), Time::ZERO);
+    for minute in 1..5 {
+        let now = Time::from_secs(minute * 61);
+        while a.advance(now).is_some() {}
+        a.receive(&from(7, ArpOperation::Reply, US), now);
+        assert!(a.places.find(host(7)).is_some());
+    }
+    while a.advance(Time::from_secs(5 * 61 + 5)).is_some() {}
+    assert!(a.places.find(host(7)).is_none());
+    assert_eq!(a.next_deadline(), None);
+}
+
 fn probe_of(mac: [u8; 6]) -> [u8; ARP_FRAME] {
     Arp::new(mac, US, 1, Time::ZERO).from(Ipv4Addr::UNSPECIFIED)
 }

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use urnic::{
-    Access, CmEvent, CompChannel, ConnParam, ConnRequest, Cq, Device, EventChannel, Mr, Pd, Qp, QpInit,
-    RecvWr, SendFlags, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus,
+    Access, CmEvent, CompChannel, ConnParam, ConnRequest, Cq, CqInit, Device, EventChannel, Mr, Pd, Qp,
+    QpInit, RecvWr, SendFlags, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus,
 };
 
 use crate::{HALL, MESSAGE, ROOM, Result, hall};
@@ -38,6 +38,7 @@ struct Guest {
 /// What both threads use.
 struct House {
     device: Device,
+    engines: u32,
     pd: Pd,
     channel: CompChannel,
     /// Message buffers of all, taken over from connection to connection as they are.
@@ -80,6 +81,7 @@ pub fn run(device: &Device, port: u16, orders: &Receiver<String>) -> Result<()> 
     let channel = device.create_comp_channel()?;
     let house = Arc::new(House {
         device: device.clone(),
+        engines: device.attributes()?.engines.max(1),
         pd,
         channel,
         messages,
@@ -163,7 +165,13 @@ impl House {
     fn furnish(&self, dialled: bool) -> Result<Guest> {
         let place = self.books().places.pop().ok_or("the house is full")?;
         let made = || -> Result<Guest> {
-            let cq = self.device.create_cq(4 * RECEIVES as u32, Some(&self.channel))?;
+            // Engines take turns at being home.
+            let cq = self.device.create_cq_with(&CqInit {
+                depth: 4 * RECEIVES as u32,
+                channel: Some(&self.channel),
+                timestamps: false,
+                vector: place as u32 % self.engines,
+            })?;
             let qp = self.pd.create_qp(&QpInit {
                 send_cq: &cq,
                 recv_cq: &cq,

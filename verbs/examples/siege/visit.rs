@@ -1,14 +1,15 @@
 //! The honest client: what it feels is what the siege is judged by.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use urnic::{
-    Access, CmEvent, CompChannel, ConnParam, Connection, Cq, Device, Mr, Pd, Qp, QpInit, RecvWr, SendFlags,
-    SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus,
+    Access, CmEvent, CompChannel, ConnParam, Connection, Cq, CqInit, Device, Mr, Pd, Qp, QpInit, RecvWr,
+    SendFlags, SendOp, SendWr, Sge, Wc, WcOpcode, WcStatus,
 };
 
 use crate::{Result, hall};
@@ -79,6 +80,7 @@ impl Felt {
 }
 
 pub fn run(device: &Device, server: SocketAddr, orders: &Receiver<String>) -> Result<()> {
+    ENGINES.store(device.attributes()?.engines.max(1), Ordering::Relaxed);
     let felt = Shared::default();
     for stays in [true, false] {
         let (device, felt) = (device.clone(), felt.clone());
@@ -125,6 +127,10 @@ impl Place {
         Some((place, rest))
     }
 }
+
+/// Engines of the device, and the visits so far: each visit has the next engine.
+static ENGINES: AtomicU32 = AtomicU32::new(1);
+static NEXT_VISIT: AtomicU32 = AtomicU32::new(0);
 
 struct Visit<'a> {
     felt: &'a Shared,
@@ -180,7 +186,13 @@ fn visit(device: &Device, server: SocketAddr, stays: bool, felt: &Shared) -> Res
 impl<'a> Visit<'a> {
     fn new(device: &Device, pd: &Pd, stays: bool, felt: &'a Shared) -> Result<Self> {
         let channel = device.create_comp_channel()?;
-        let cq = device.create_cq(16, Some(&channel))?;
+        let vector = NEXT_VISIT.fetch_add(1, Ordering::Relaxed) % ENGINES.load(Ordering::Relaxed);
+        let cq = device.create_cq_with(&CqInit {
+            depth: 16,
+            channel: Some(&channel),
+            timestamps: false,
+            vector,
+        })?;
         let qp = pd.create_qp(&QpInit {
             send_cq: &cq,
             recv_cq: &cq,

@@ -113,6 +113,17 @@ fn two_engines_survive_the_peers_sigkill() {
     }
 }
 
+#[test]
+#[ignore = "takes minutes with many kills"]
+fn long_four_engines_survive_the_peers_sigkill() {
+    let _alone = alone();
+    for kinds in [Link::VIRTIO, Link::VHOST, Link::KERNEL] {
+        for killed in [Killed::Client, Killed::Server] {
+            survives_with(kinds, killed, "[engine]\nengines = 4\n");
+        }
+    }
+}
+
 /// Both ends do the same work; a victim just never gets to the end of it.
 pub fn victim() {
     serve();
