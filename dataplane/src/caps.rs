@@ -40,6 +40,17 @@ pub enum Spread {
     Sender,
     /// The kernel or the NIC, by a hash of the connection that is unknown to us.
     Hash,
+    /// The NIC, by a hash of the connection that it was told.
+    Known(Rss),
+}
+
+/// Toeplitz's hash of both addresses and ports of a TCP connection, as a NIC computes it, and what becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rss {
+    /// The 16 bits that the key repeats.
+    pub key: u16,
+    /// Entries of the table, a power of two; number `n` leads to queue `n` modulo the number of queues.
+    pub entries: u32,
 }
 
 /// What a port can do.
@@ -155,7 +166,8 @@ impl Capabilities {
                 queues: 1,
                 spread: Spread::Hash,
             },
-            // What the driver says of chaining, of checksums and of queues is believed; several queues were not tried. An upper bound: the open port knows.
+            // What the driver says of chaining, of checksums and of queues is believed. An upper bound: the open port knows, and
+            // whether its hash is known.
             PortSpec::Pci { offload, .. } => Self {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Eal,

@@ -44,7 +44,7 @@ pub use affinity::{PinError, allowed_cores, free_cores, pin_current_thread, set_
 pub use arena::{Arena, ArenaError, HugeBuf};
 #[cfg(feature = "dpdk")]
 pub use buffers::{HEADROOM, Mbuf, Pool, PoolError, TxBuf, TxPayload, retired_pools};
-pub use caps::{Capabilities, ExternalMemory, RxChecksum, Spread, TxChecksum};
+pub use caps::{Capabilities, ExternalMemory, Rss, RxChecksum, Spread, TxChecksum};
 pub use capture::{Capture, CaptureError, CaptureStats, Direction};
 pub use checksum::fill_checksum;
 pub use clock::Clock;

@@ -19,7 +19,7 @@ use crate::buffers::{HEADROOM, Pool, PoolError, Users, prefetch_data};
 use crate::eal::{Eal, MemoryKind};
 use crate::frame::{Part, TxFrame, TxQueue};
 use crate::rx_event::RxEvent;
-use crate::{Capabilities, Mbuf, RxChecksum, TxChecksum, joined, log};
+use crate::{Capabilities, Mbuf, RxChecksum, Spread, TxChecksum, joined, log};
 
 mod device;
 mod door;
@@ -31,6 +31,7 @@ mod packet_ring;
 mod pci;
 mod recipe;
 mod ring;
+mod rss;
 mod signals;
 mod sigpipe;
 mod socket;
@@ -330,6 +331,9 @@ impl Port {
         }
         let queues = device.queues();
         caps.queues = queues;
+        if let Some(rss) = device.rss() {
+            caps.spread = Spread::Known(rss);
+        }
         let port = |(line, (rx, tx))| Self {
             line,
             rx,

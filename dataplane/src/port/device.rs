@@ -14,7 +14,7 @@ use super::recipe::{Made, Offload, Recipe, Started};
 use super::{ETHERNET, PortError, pci, ring, signals, sigpipe, socket, vdev};
 use crate::buffers::Lease;
 use crate::eal::{self, Eal, Task};
-use crate::log;
+use crate::{Rss, log};
 use crate::rx_event::RxEvent;
 
 /// How often a memif client tries to reach its server.
@@ -201,6 +201,11 @@ impl Device {
     /// How many queues it has each way.
     pub(super) fn queues(&self) -> u16 {
         self.started().map_or(self.recipe.rx.len() as u16, |started| started.queues)
+    }
+
+    /// The hash by which its NIC spreads connections over the queues, where that is known.
+    pub(super) fn rss(&self) -> Option<Rss> {
+        self.started()?.rss
     }
 
     /// The sockets of the `af_packet` driver, one for each queue.
