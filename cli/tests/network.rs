@@ -168,6 +168,33 @@ fn needs_root_perf_over_af_xdp() {
     measure("af_xdp", 3436);
 }
 
+/// An engine for each queue of an interface that a port of the kind `tap` has made, with as many queues and engines: of those
+/// that need no hardware the only interface of several queues that the driver takes.
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_perf_over_af_xdp_with_several_queues() {
+    let _alone = alone();
+    let veth = Veth::new(1500);
+    for (at_server, at_client) in [("tap:vt", "af_xdp:vt"), ("tap:vt,", "af_xdp:vt,queue=1")] {
+        let server = format!("perf server --port {} --ip {SERVER}/24 --engines 4 --json", at_server.trim_matches(','));
+        let server = Running::start(urnic(&veth.a, &server));
+        let start = Instant::now();
+        // What it prints is for later.
+        while !veth.a.has(&["link", "show", "dev", "vt", "up"]) {
+            assert!(start.elapsed() < PATIENCE, "the interface does not come");
+            thread::sleep(Duration::from_millis(10));
+        }
+        let what = "--op write --mode bw --size 65536 --iters 600 --qps 16 --engines 3 --verify --json";
+        let client = format!("perf client {SERVER} --port {at_client} --ip {CLIENT}/24 {what}");
+        let client = Running::start(urnic(&veth.a, &client)).output();
+        let (said, result) =
+            (String::from_utf8_lossy(&client.stderr), String::from_utf8_lossy(&client.stdout));
+        assert!(client.status.success(), "{at_client}: {said}");
+        assert!(result.contains("\"verified\":true") && result.contains("\"engines\":3"), "{result}");
+        assert!(server.output().status.success());
+    }
+}
+
 /// Exit code 1, nothing on stdout, and a message with all the parts.
 #[track_caller]
 fn fails(command: Command, parts: &[&str]) {

@@ -82,7 +82,7 @@ const MANY: u16 = urnic_config::MAX_ENGINES as u16;
 /// As many as DPDK's driver `virtio_user` takes (VIRTIO_MAX_VIRTQUEUE_PAIRS).
 const VIRTIO_QUEUES: u16 = 8;
 /// As many as DPDK's drivers `ring`, `af_packet` and `tap` take (RTE_PMD_RING_MAX_RX_RINGS, RTE_PMD_AF_PACKET_MAX_RINGS,
-/// RTE_PMD_TAP_MAX_QUEUES).
+/// RTE_PMD_TAP_MAX_QUEUES); `af_xdp` knows no such bound.
 const RINGS: u16 = 16;
 
 impl Capabilities {
@@ -152,7 +152,6 @@ impl Capabilities {
                 queues: RINGS,
                 spread: Spread::Hash,
             },
-            // Several queues of an interface could not be tried: `veth` has none that the driver would take.
             // The driver looks at a frame's first segment only, and sends as many bytes from there as the frame has.
             // Of other virtual devices nothing is known.
             PortSpec::AfXdp { .. } | PortSpec::Vdev { .. } => Self {
@@ -163,7 +162,8 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Software,
                 reconnects: true,
                 survives_peer: true,
-                queues: 1,
+                // A socket for each; tried with those of a tap.
+                queues: if matches!(spec, PortSpec::AfXdp { .. }) { RINGS } else { 1 },
                 spread: Spread::Hash,
             },
             // What the driver says of chaining, of checksums and of queues is believed. An upper bound: the open port knows, and

@@ -310,7 +310,8 @@ impl Port {
         }
         let mut caps = Capabilities::of(spec);
         let wanted = options.queues.clamp(1, caps.queues);
-        let netdev = eal.control(|| netdev::Netdev::open(spec, options.mtu))?;
+        let netdev = eal.control(|| netdev::Netdev::open(spec, options.mtu, wanted))?;
+        let wanted = netdev.as_ref().map_or(wanted, netdev::Netdev::queues);
         let queue = vdev::held_frames(spec);
         let users = if vdev::is_ring(spec) { Users::Link } else { Users::Engine };
         let pool = |frames: u32, room: usize| {

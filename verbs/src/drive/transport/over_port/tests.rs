@@ -316,7 +316,7 @@ fn a_peer_with_fewer_queues_hears_all() {
 /// A frame for another engine wakes that engine and no other, and it does not sleep before it has looked.
 #[test]
 fn whoever_gets_a_frame_is_woken() {
-    let mut devices = vec![Device::new(0, 1, 5, false), Device::new(1, 4, 6, false)];
+    let mut devices = vec![Device::new(0, 1, 5, None), Device::new(1, 4, 6, None)];
     devices[1].listen();
     let mut rng = Rng::with_seed(5);
     let mut now = Time::from_secs(1);
@@ -353,7 +353,7 @@ fn whoever_gets_a_frame_is_woken() {
 /// An inbox that is full drops what is too much, as links do, and says so.
 #[test]
 fn a_full_inbox_drops_frames() {
-    let mut device = Device::new(0, 2, 1, false);
+    let mut device = Device::new(0, 2, 1, None);
     let mut question = vec![0xff; 6];
     question.extend([2, 0, 0, 0, 0, 9, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 9, 10, 0, 0, 9]);
     question.extend([0, 0, 0, 0, 0, 0]);
@@ -377,7 +377,7 @@ fn a_full_inbox_drops_frames() {
 #[cfg(feature = "dpdk")]
 #[test]
 fn an_objection_may_reach_any_engine() {
-    let device = Device::new(0, 3, 1, false);
+    let device = Device::new(0, 3, 1, None);
     let mut rival = vec![0xff; 6];
     rival.extend([2, 0, 0, 0, 0, 9, 8, 6, 0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 9]);
     rival.extend(address(0));
