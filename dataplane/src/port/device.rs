@@ -14,8 +14,8 @@ use super::recipe::{Made, Offload, Recipe, Started};
 use super::{ETHERNET, PortError, pci, ring, signals, sigpipe, socket, vdev};
 use crate::buffers::Lease;
 use crate::eal::{self, Eal, Task};
-use crate::{Rss, log};
 use crate::rx_event::RxEvent;
+use crate::{Rss, log};
 
 /// How often a memif client tries to reach its server.
 const RETRY: Duration = Duration::from_millis(20);

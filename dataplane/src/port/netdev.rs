@@ -63,8 +63,7 @@ impl Netdev {
             return Err(PortError::InterfaceInUse(port()));
         }
         drop(taken);
-        let mut netdev =
-            Self { socket, name: name.to_owned(), taken: (spec.kind(), index), queues: wanted };
+        let mut netdev = Self { socket, name: name.to_owned(), taken: (spec.kind(), index), queues: wanted };
 
         let request = netdev.ask(libc::SIOCGIFHWADDR).map_err(|e| failed("asking its type", e))?;
         // SAFETY: the kernel has filled in an address.

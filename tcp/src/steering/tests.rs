@@ -68,10 +68,8 @@ fn the_hash_of_these_tests_is_that_of_nics() {
     ];
     let four = hashed(end([66, 9, 149, 187], 2794), end([161, 142, 100, 80], 1766));
     assert_eq!(toeplitz(&KEY, &four), 0x51cc_c178);
-    let six = hashed(
-        "[3ffe:2501:200:1fff::7]:2794".parse().unwrap(),
-        "[3ffe:2501:200:3::1]:1766".parse().unwrap(),
-    );
+    let six =
+        hashed("[3ffe:2501:200:1fff::7]:2794".parse().unwrap(), "[3ffe:2501:200:3::1]:1766".parse().unwrap());
     assert_eq!(toeplitz(&KEY, &six), 0x4020_7d3d);
 }
 
