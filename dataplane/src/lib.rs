@@ -35,6 +35,7 @@ mod joined;
 mod layers;
 #[cfg(feature = "dpdk")]
 mod log;
+mod numa;
 #[cfg(feature = "dpdk")]
 mod port;
 mod rx_event;
@@ -55,6 +56,7 @@ pub use frame::{Part, TxFrame, TxQueue};
 pub use hugepages::{HugepageStatus, status as hugepage_status};
 #[cfg(feature = "dpdk")]
 pub use joined::before_cleanup;
+pub use numa::Machine;
 #[cfg(feature = "dpdk")]
 pub use port::{BURST, NicChecksums, Port, PortError, PortOptions, PortStats};
 pub use rx_event::RxEvent;

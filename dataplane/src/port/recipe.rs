@@ -65,6 +65,8 @@ pub(super) struct Recipe {
     pub spec: PortSpec,
     /// The mempools that the driver receives into, one for each queue.
     pub rx: Vec<Lease>,
+    /// NUMA node whose memory the queues are in; `None`: any.
+    pub node: Option<u32>,
     pub eal: Arc<Eal>,
 }
 
@@ -153,6 +155,8 @@ impl Recipe {
         let driver_queues = vdev::driver_queues(&self.spec, pools.len() as u16);
         let spreads = matches!(self.spec, PortSpec::Pci { .. });
         let watched = self.is_watched();
+        const ANY: u32 = u32::MAX;
+        let node = self.node.unwrap_or(ANY);
         // Of the drivers for links in user space, only these can.
         let interrupts = matches!(self.spec, PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. });
         // Other ports send and receive single segments.
@@ -209,14 +213,14 @@ impl Recipe {
                     sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, &raw mut rxd, &raw mut txd),
                 )?;
                 for (queue, pool) in (0..queues).zip(pools.iter().cycle()) {
-                    let (any, pool) = (u32::MAX, *pool as *mut sys::rte_mempool);
+                    let pool = *pool as *mut sys::rte_mempool;
                     ok(
                         "setting up a receive queue",
-                        sys::rte_eth_rx_queue_setup(id, queue, rxd, any, ptr::null(), pool),
+                        sys::rte_eth_rx_queue_setup(id, queue, rxd, node, ptr::null(), pool),
                     )?;
                     ok(
                         "setting up a send queue",
-                        sys::rte_eth_tx_queue_setup(id, queue, txd, any, ptr::null()),
+                        sys::rte_eth_tx_queue_setup(id, queue, txd, node, ptr::null()),
                     )?;
                 }
                 ok("starting the device", sys::rte_eth_dev_start(id))?;
