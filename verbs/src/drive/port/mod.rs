@@ -28,6 +28,7 @@ pub enum Spread {
     /// It arrives at the queue with the number of that which the peer sends it from.
     Paired,
     /// By the hash of a NIC, as [`Steering::like_nic`](urnic_tcp::Steering::like_nic) takes it.
+    #[cfg_attr(not(feature = "dpdk"), allow(dead_code))] // no other port has a NIC
     Nic {
         /// The 16 bits that its key repeats.
         key: u16,
