@@ -168,6 +168,34 @@ fn needs_root_perf_over_af_xdp() {
     measure("af_xdp", 3436);
 }
 
+/// An engine for each queue of an interface that a port of the kind `tap` has made, with as many queues and engines: of those
+/// that need no hardware the only interface of several queues that the driver takes.
+#[test]
+#[ignore = "needs root, for network namespaces"]
+fn needs_root_perf_over_af_xdp_with_several_queues() {
+    let _alone = alone();
+    let ns = Namespace::new("xdp");
+    let server = format!("perf server --port tap:vt --ip {SERVER}/24 --engines 4 --json");
+    let server = Running::start(urnic(&ns, &server));
+    let start = Instant::now();
+    let is_up = || {
+        let shown = ns.program("ip").args(["link", "show", "dev", "vt", "up"]).output().expect("ip runs");
+        String::from_utf8_lossy(&shown.stdout).contains("vt:")
+    };
+    while !is_up() {
+        assert!(start.elapsed() < PATIENCE, "the interface does not come");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let what = "--op write --mode bw --size 65536 --iters 600 --qps 16 --engines 4 --verify --json";
+    let client = format!("perf client {SERVER} --port af_xdp:vt --ip {CLIENT}/24 {what}");
+    let client = Running::start(urnic(&ns, &client)).output();
+    let (said, result) = (String::from_utf8_lossy(&client.stderr), String::from_utf8_lossy(&client.stdout));
+    assert!(client.status.success(), "{said}");
+    assert!(result.contains("\"verified\":true") && result.contains("\"engines\":4"), "{result}");
+    let server = server.output();
+    assert!(server.status.success(), "{}", String::from_utf8_lossy(&server.stderr));
+}
+
 /// Exit code 1, nothing on stdout, and a message with all the parts.
 #[track_caller]
 fn fails(command: Command, parts: &[&str]) {

@@ -40,6 +40,17 @@ pub enum Spread {
     Sender,
     /// The kernel or the NIC, by a hash of the connection that is unknown to us.
     Hash,
+    /// The NIC, by a hash of the connection that it was told.
+    Known(Rss),
+}
+
+/// Toeplitz's hash of both addresses and ports of a TCP connection, as a NIC computes it, and what becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rss {
+    /// The 16 bits that the key repeats.
+    pub key: u16,
+    /// Entries of the table, a power of two; number `n` leads to queue `n` modulo the number of queues.
+    pub entries: u32,
 }
 
 /// What a port can do.
@@ -71,7 +82,7 @@ const MANY: u16 = urnic_config::MAX_ENGINES as u16;
 /// As many as DPDK's driver `virtio_user` takes (VIRTIO_MAX_VIRTQUEUE_PAIRS).
 const VIRTIO_QUEUES: u16 = 8;
 /// As many as DPDK's drivers `ring`, `af_packet` and `tap` take (RTE_PMD_RING_MAX_RX_RINGS, RTE_PMD_AF_PACKET_MAX_RINGS,
-/// RTE_PMD_TAP_MAX_QUEUES).
+/// RTE_PMD_TAP_MAX_QUEUES); `af_xdp` knows no such bound.
 const RINGS: u16 = 16;
 
 impl Capabilities {
@@ -141,7 +152,6 @@ impl Capabilities {
                 queues: RINGS,
                 spread: Spread::Hash,
             },
-            // Several queues of an interface could not be tried: `veth` has none that the driver would take.
             // The driver looks at a frame's first segment only, and sends as many bytes from there as the frame has.
             // Of other virtual devices nothing is known.
             PortSpec::AfXdp { .. } | PortSpec::Vdev { .. } => Self {
@@ -152,10 +162,12 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Software,
                 reconnects: true,
                 survives_peer: true,
-                queues: 1,
+                // A socket for each; tried with those of a tap.
+                queues: if matches!(spec, PortSpec::AfXdp { .. }) { RINGS } else { 1 },
                 spread: Spread::Hash,
             },
-            // What the driver says of chaining, of checksums and of queues is believed; several queues were not tried. An upper bound: the open port knows.
+            // What the driver says of chaining, of checksums and of queues is believed. An upper bound: the open port knows, and
+            // whether its hash is known.
             PortSpec::Pci { offload, .. } => Self {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Eal,

@@ -35,6 +35,7 @@ mod joined;
 mod layers;
 #[cfg(feature = "dpdk")]
 mod log;
+mod numa;
 #[cfg(feature = "dpdk")]
 mod port;
 mod rx_event;
@@ -44,7 +45,7 @@ pub use affinity::{PinError, allowed_cores, free_cores, pin_current_thread, set_
 pub use arena::{Arena, ArenaError, HugeBuf};
 #[cfg(feature = "dpdk")]
 pub use buffers::{HEADROOM, Mbuf, Pool, PoolError, TxBuf, TxPayload, retired_pools};
-pub use caps::{Capabilities, ExternalMemory, RxChecksum, Spread, TxChecksum};
+pub use caps::{Capabilities, ExternalMemory, Rss, RxChecksum, Spread, TxChecksum};
 pub use capture::{Capture, CaptureError, CaptureStats, Direction};
 pub use checksum::fill_checksum;
 pub use clock::Clock;
@@ -55,6 +56,7 @@ pub use frame::{Part, TxFrame, TxQueue};
 pub use hugepages::{HugepageStatus, status as hugepage_status};
 #[cfg(feature = "dpdk")]
 pub use joined::before_cleanup;
+pub use numa::Machine;
 #[cfg(feature = "dpdk")]
 pub use port::{BURST, NicChecksums, Port, PortError, PortOptions, PortStats};
 pub use rx_event::RxEvent;

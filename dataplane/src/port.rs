@@ -19,7 +19,7 @@ use crate::buffers::{HEADROOM, Pool, PoolError, Users, prefetch_data};
 use crate::eal::{Eal, MemoryKind};
 use crate::frame::{Part, TxFrame, TxQueue};
 use crate::rx_event::RxEvent;
-use crate::{Capabilities, Mbuf, RxChecksum, TxChecksum, joined, log};
+use crate::{Capabilities, Mbuf, RxChecksum, Spread, TxChecksum, joined, log};
 
 mod device;
 mod door;
@@ -31,6 +31,7 @@ mod packet_ring;
 mod pci;
 mod recipe;
 mod ring;
+mod rss;
 mod signals;
 mod sigpipe;
 mod socket;
@@ -59,11 +60,13 @@ pub struct PortOptions {
     pub trains: bool,
     /// Queues each way, one for each engine; a port may get fewer, see [`Port::open_queues`].
     pub queues: u16,
+    /// NUMA node of the NIC, whose memory is used for frames and queues; `None`: any.
+    pub node: Option<u32>,
 }
 
 impl Default for PortOptions {
     fn default() -> Self {
-        Self { mtu: 1500, rx_frames: 1024, tx_frames: 1536, trains: true, queues: 1 }
+        Self { mtu: 1500, rx_frames: 1024, tx_frames: 1536, trains: true, queues: 1, node: None }
     }
 }
 
@@ -309,11 +312,12 @@ impl Port {
         }
         let mut caps = Capabilities::of(spec);
         let wanted = options.queues.clamp(1, caps.queues);
-        let netdev = eal.control(|| netdev::Netdev::open(spec, options.mtu))?;
+        let netdev = eal.control(|| netdev::Netdev::open(spec, options.mtu, wanted))?;
+        let wanted = netdev.as_ref().map_or(wanted, netdev::Netdev::queues);
         let queue = vdev::held_frames(spec);
         let users = if vdev::is_ring(spec) { Users::Link } else { Users::Engine };
         let pool = |frames: u32, room: usize| {
-            Pool::new(eal, frames + queue, room, users)
+            Pool::new(eal, frames + queue, room, users, options.node)
                 .map_err(|source| PortError::Pool { port: spec.to_string(), source })
         };
         let pools = (0..wanted).map(|_| {
@@ -322,7 +326,7 @@ impl Port {
         });
         let pools = pools.collect::<Result<Vec<_>, _>>()?;
         let leases = pools.iter().map(|(rx, _)| rx.lease()).collect();
-        let device = Device::open(eal, spec, options.mtu, leases, netdev, options.trains)?;
+        let device = Device::open(eal, spec, options, leases, netdev)?;
         caps.multi_segment_tx &= device.chains();
         let nic = device.nic();
         if let Some(does) = nic {
@@ -330,6 +334,9 @@ impl Port {
         }
         let queues = device.queues();
         caps.queues = queues;
+        if let Some(rss) = device.rss() {
+            caps.spread = Spread::Known(rss);
+        }
         let port = |(line, (rx, tx))| Self {
             line,
             rx,

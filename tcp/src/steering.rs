@@ -21,11 +21,21 @@ pub struct Steering {
     stacks: u8,
     k0: u64,
     k1: u64,
+    nic: Option<Toeplitz>,
+}
+
+/// The hash of a NIC: Toeplitz's, with a key that repeats 16 bits, and a table whose entry `n` leads to queue `n` modulo the
+/// number of stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Toeplitz {
+    key: u16,
+    /// Bits of the hash that number an entry.
+    mask: u16,
 }
 
 impl Steering {
     /// The place of a stack that has the device to itself.
-    pub const ALONE: Steering = Steering { number: 0, stacks: 1, k0: 0, k1: 0 };
+    pub const ALONE: Steering = Steering { number: 0, stacks: 1, k0: 0, k1: 0, nic: None };
 
     /// Returns the place of stack `number` of `stacks`; `None` if there is no such place. The `secret` is the device's.
     pub fn new(number: usize, stacks: usize, secret: u64) -> Option<Self> {
@@ -38,6 +48,7 @@ impl Steering {
             stacks: stacks as u8,
             k0: secret.random(),
             k1: secret.random() | 1,
+            nic: None,
         })
     }
 
@@ -47,6 +58,16 @@ impl Steering {
     pub fn agreed(number: usize, stacks: usize) -> Option<Self> {
         const KNOWN: u64 = 0x6167_7265_6564;
         Self::new(number, stacks, KNOWN)
+    }
+
+    /// Returns the place of stack `number` of `stacks` on a NIC that spreads what arrives by Toeplitz's hash of both addresses
+    /// and TCP ports (RSS), with a key that repeats `key` and a table of `entries`, of which number `n` leads to queue `n`
+    /// modulo `stacks`. A frame then arrives at its owner. The two directions of a connection have one hash, because
+    /// everything that is hashed begins at a multiple of 16 bits. `None` as for [`new`](Self::new), and unless `entries` is a power of two up
+    /// to 65,536. A peer can aim at one stack.
+    pub fn like_nic(number: usize, stacks: usize, key: u16, entries: u32) -> Option<Self> {
+        let mask = u16::try_from(entries.checked_sub(1)?).ok().filter(|_| entries.is_power_of_two())?;
+        Some(Steering { nic: Some(Toeplitz { key, mask }), ..Self::new(number, stacks, 0)? })
     }
 
     /// Returns the stack's own number.
@@ -66,10 +87,13 @@ impl Steering {
     }
 
     /// Returns the stack that owns the connection between two addresses, whichever of them is ours: a connection of the
-    /// host with itself has one owner. A peer that does not know the secret cannot aim at one stack.
+    /// host with itself has one owner. A peer that does not know the secret cannot aim at one stack; a NIC's hash has none.
     pub fn owner(&self, a: SocketAddr, b: SocketAddr) -> usize {
         if self.is_alone() {
             return 0;
+        }
+        if let Some(nic) = self.nic {
+            return usize::from(nic.entry(a, b)) % self.stacks();
         }
         let (a, b) = (self.word(a), self.word(b));
         let k0 = if broken(Rule::OwnersAgree) { self.k0 ^ u64::from(self.number) } else { self.k0 };
@@ -133,6 +157,27 @@ impl Steering {
             }
         }
     }
+}
+
+impl Toeplitz {
+    /// Returns the entry of the table that the connection between two addresses has.
+    ///
+    /// Each bit of the input that is set adds the key from the bit's place on. With a key that repeats 16 bits the place
+    /// matters modulo 16 only, so the input folds to 16 bits first; the hash then has its lower half twice.
+    fn entry(self, a: SocketAddr, b: SocketAddr) -> u16 {
+        let folded = folded(a) ^ folded(b);
+        let bits = (0..16).filter(|place| folded & (0x8000 >> place) != 0);
+        bits.fold(0, |hash, place| hash ^ self.key.rotate_left(place)) & self.mask
+    }
+}
+
+/// Returns an address and port, 16 bits over the other.
+fn folded(end: SocketAddr) -> u16 {
+    let address = match end.ip() {
+        IpAddr::V4(ip) => u128::from(ip.to_bits()),
+        IpAddr::V6(ip) => ip.to_bits(),
+    };
+    (0..8).fold(end.port(), |sum, word| sum ^ (address >> (16 * word)) as u16)
 }
 
 impl Default for Steering {

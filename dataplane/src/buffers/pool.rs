@@ -105,8 +105,15 @@ unsafe impl Send for Retired {}
 static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
 
 impl Pool {
-    /// Makes a pool of `frames` mbufs with `room` bytes after the headroom each.
-    pub(crate) fn new(eal: &Arc<Eal>, frames: u32, room: usize, users: Users) -> Result<Self, PoolError> {
+    /// Makes a pool of `frames` mbufs with `room` bytes after the headroom each, in memory of NUMA node `node`, or of any where
+    /// EAL has none there.
+    pub(crate) fn new(
+        eal: &Arc<Eal>,
+        frames: u32,
+        room: usize,
+        users: Users,
+        node: Option<u32>,
+    ) -> Result<Self, PoolError> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let name = format!("urnic{}", SERIAL.fetch_add(1, Ordering::Relaxed));
         let name = CString::new(name).unwrap_or_default();
@@ -121,18 +128,26 @@ impl Pool {
                     reap();
                     lifo::register().map_err(eal::strerror)?;
                     // SAFETY: EAL runs; the strings are NUL-terminated.
-                    let m = unsafe {
-                        sys::rte_pktmbuf_pool_create_by_ops(
+                    let made_at = |node: i32| unsafe {
+                        NonNull::new(sys::rte_pktmbuf_pool_create_by_ops(
                             name.as_ptr(),
                             frames,
                             0,
                             0,
                             full,
-                            -1,
+                            node,
                             ops.as_ptr(),
-                        )
+                        ))
                     };
-                    NonNull::new(m).map(|m| m.as_ptr() as usize).ok_or_else(|| eal::strerror(eal::errno()))
+                    const ANY: i32 = -1;
+                    let near = node.and_then(|node| made_at(i32::try_from(node).unwrap_or(ANY)));
+                    if let (Some(node), None) = (node, near) {
+                        tracing::warn!(
+                            "the port's NUMA node {node} has no memory for frames, so those of another are used, which is \
+                             slower: reserve hugepages in /sys/devices/system/node/node{node}/hugepages"
+                        );
+                    }
+                    near.or_else(|| made_at(ANY)).map(|m| m.as_ptr() as usize).ok_or_else(|| eal::strerror(eal::errno()))
                 })
             });
         match made {

@@ -11,11 +11,11 @@ use super::door::Door;
 use super::netdev::Netdev;
 use super::packet_ring::{self, PacketRing};
 use super::recipe::{Made, Offload, Recipe, Started};
-use super::{ETHERNET, PortError, pci, ring, signals, sigpipe, socket, vdev};
+use super::{ETHERNET, PortError, PortOptions, pci, ring, signals, sigpipe, socket, vdev};
 use crate::buffers::Lease;
 use crate::eal::{self, Eal, Task};
-use crate::log;
 use crate::rx_event::RxEvent;
+use crate::{Rss, log};
 
 /// How often a memif client tries to reach its server.
 const RETRY: Duration = Duration::from_millis(20);
@@ -57,12 +57,12 @@ impl Device {
     pub(super) fn open(
         eal: &Arc<Eal>,
         spec: &PortSpec,
-        mtu: u16,
+        options: &PortOptions,
         rx: Vec<Lease>,
         netdev: Option<Netdev>,
-        trains: bool,
     ) -> Result<Self, PortError> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let PortOptions { mtu, trains, node, .. } = *options;
         let frame = usize::from(mtu) + ETHERNET;
         let queues = rx.len() as u16;
         let args = vdev::args(spec, frame, trains, vdev::driver_queues(spec, queues))?;
@@ -74,6 +74,7 @@ impl Device {
             mtu,
             spec: spec.clone(),
             rx,
+            node,
             eal: Arc::clone(eal),
         };
         let mut device = Self {
@@ -201,6 +202,11 @@ impl Device {
     /// How many queues it has each way.
     pub(super) fn queues(&self) -> u16 {
         self.started().map_or(self.recipe.rx.len() as u16, |started| started.queues)
+    }
+
+    /// The hash by which its NIC spreads connections over the queues, where that is known.
+    pub(super) fn rss(&self) -> Option<Rss> {
+        self.started()?.rss
     }
 
     /// The sockets of the `af_packet` driver, one for each queue.

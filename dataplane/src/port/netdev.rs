@@ -34,6 +34,8 @@ pub(super) struct Netdev {
     socket: OwnedFd,
     name: String,
     taken: (&'static str, i32),
+    /// Queues that a port on it can have.
+    queues: u16,
 }
 
 impl Netdev {
@@ -42,8 +44,8 @@ impl Netdev {
         matches!(spec, PortSpec::AfPacket { .. } | PortSpec::AfXdp { .. })
     }
 
-    /// Looks whether the port can be opened on its interface with packets of `mtu` bytes, and prepares it.
-    pub(super) fn open(spec: &PortSpec, mtu: u16) -> Result<Option<Self>, PortError> {
+    /// Looks whether the port can be opened on its interface with packets of `mtu` bytes, and prepares it for `wanted` queues.
+    pub(super) fn open(spec: &PortSpec, mtu: u16, wanted: u16) -> Result<Option<Self>, PortError> {
         permitted(spec)?;
         let Some(name) = spec.interface().filter(|_| Self::is_used_by(spec)) else { return Ok(None) };
         let port = || spec.to_string();
@@ -61,7 +63,7 @@ impl Netdev {
             return Err(PortError::InterfaceInUse(port()));
         }
         drop(taken);
-        let netdev = Self { socket, name: name.to_owned(), taken: (spec.kind(), index) };
+        let mut netdev = Self { socket, name: name.to_owned(), taken: (spec.kind(), index), queues: wanted };
 
         let request = netdev.ask(libc::SIOCGIFHWADDR).map_err(|e| failed("asking its type", e))?;
         // SAFETY: the kernel has filled in an address.
@@ -90,9 +92,14 @@ impl Netdev {
         netdev.become_promiscuous(index).map_err(|e| failed("making it promiscuous", e))?;
         netdev.keep_frames_whole();
         if let PortSpec::AfXdp { queue, .. } = spec {
-            netdev.check_queues(spec, *queue)?;
+            netdev.queues = netdev.usable_queues(spec, *queue, wanted)?;
         }
         Ok(Some(netdev))
+    }
+
+    /// Returns how many queues each way a port on it can have, no more than were wanted.
+    pub(super) fn queues(&self) -> u16 {
+        self.queues
     }
 
     /// Whether the interface is up and has a carrier.
@@ -175,24 +182,31 @@ impl Netdev {
         }
     }
 
-    /// XDP sees one queue of the interface only.
-    fn check_queues(&self, spec: &PortSpec, queue: u16) -> Result<(), PortError> {
+    /// Returns how many queues the driver can have, of `wanted` from `queue` on, by what the kernel says of the interface.
+    fn usable_queues(&self, spec: &PortSpec, queue: u16, wanted: u16) -> Result<u16, PortError> {
         const GET_CHANNELS: u32 = 0x3c;
         // struct ethtool_channels: command; most of rx, tx, other, combined; number of rx, tx, other, combined.
-        let Ok(channels) = self.ethtool([GET_CHANNELS, 0, 0, 0, 0, 0, 0, 0, 0]) else { return Ok(()) };
+        let Ok(channels) = self.ethtool([GET_CHANNELS, 0, 0, 0, 0, 0, 0, 0, 0]) else { return Ok(1) };
         let queues = channels[5].max(channels[8]).max(1);
         let name = &self.name;
-        if u32::from(queue) >= queues {
+        let Some(ours) = queues.checked_sub(queue.into()).filter(|ours| *ours > 0) else {
             let reason = format!("it has {queues} queues, and none has the number {queue}");
             return Err(PortError::Interface { port: spec.to_string(), reason });
-        }
-        if queues > 1 {
+        };
+        // The driver counts combined queues only, and takes an interface without them for one with a single queue.
+        let most = if channels[4] == 0 { 1 } else { ours };
+        let usable = wanted.min(u16::try_from(most).unwrap_or(u16::MAX));
+        if queues > u32::from(usable) {
+            let which = match usable {
+                1 => format!("only queue {queue} is ours"),
+                _ => format!("only {usable} from queue {queue} on are ours"),
+            };
             tracing::warn!(
-                "{spec}: {name} spreads what it receives over {queues} queues, and only queue {queue} is ours: run \
-                 `ethtool -L {name} combined 1`, or steer our address to that queue"
+                "{spec}: {name} spreads what it receives over {queues} queues, and {which}: run `ethtool -L {name} combined \
+                 {usable}`, or steer our address there"
             );
         }
-        Ok(())
+        Ok(usable)
     }
 
     /// A request of ethtool whose structure is made of 32-bit words, the command first.

@@ -8,21 +8,17 @@ use std::sync::Arc;
 use dpdk_sys as sys;
 use urnic_config::PortSpec;
 
-use super::{PortError, ring, vdev};
+use super::{PortError, ring, rss, vdev};
 use crate::buffers::Lease;
 use crate::eal::{self, Eal};
 use crate::rx_event::RxEvent;
-use crate::{Capabilities, RxChecksum, TxChecksum, log};
+use crate::{Capabilities, Rss, RxChecksum, TxChecksum, log};
 
 /// Bytes of an IP packet that any Ethernet carries.
 const ETHERNET_MTU: u16 = 1500;
 
 /// Segments that the longest chain has: headers, and the pieces of payload that TCP puts into a segment.
 const LONGEST_CHAIN: u16 = 9;
-
-/// What a NIC hashes to spread frames over its queues: both ends of a TCP connection, of either family (`rte_ethdev.h`,
-/// `RTE_ETH_RSS_NONFRAG_IPV4_TCP` and `RTE_ETH_RSS_NONFRAG_IPV6_TCP`).
-const RSS: u64 = 1 << 4 | 1 << 10;
 
 /// What the driver of a NIC does about checksums.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +41,8 @@ pub(super) struct Started {
     pub driver_queues: u16,
     /// Those that have handles; fewer than were wanted where the driver has no more, or cannot spread frames over them.
     pub queues: u16,
+    /// The hash by which its NIC spreads connections over them, where that is known.
+    pub rss: Option<Rss>,
 }
 
 /// A device in EAL. A memif client is not started before its server is there.
@@ -67,6 +65,8 @@ pub(super) struct Recipe {
     pub spec: PortSpec,
     /// The mempools that the driver receives into, one for each queue.
     pub rx: Vec<Lease>,
+    /// NUMA node whose memory the queues are in; `None`: any.
+    pub node: Option<u32>,
     pub eal: Arc<Eal>,
 }
 
@@ -155,6 +155,8 @@ impl Recipe {
         let driver_queues = vdev::driver_queues(&self.spec, pools.len() as u16);
         let spreads = matches!(self.spec, PortSpec::Pci { .. });
         let watched = self.is_watched();
+        const ANY: u32 = u32::MAX;
+        let node = self.node.unwrap_or(ANY);
         // Of the drivers for links in user space, only these can.
         let interrupts = matches!(self.spec, PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. });
         // Other ports send and receive single segments.
@@ -169,6 +171,7 @@ impl Recipe {
             let ok = |step: &'static str, status: i32| if status == 0 { Ok(()) } else { Err((step, status)) };
             let mut info = sys::rte_eth_dev_info::default();
             let mut conf = sys::rte_eth_conf::default();
+            let (mut key, mut rss) = (rss::Key::new(), None);
             // SAFETY: the device exists and is ours; all pointers are to live locals, which DPDK copies, and to
             // mempools, which are leased as long as the device is there.
             let queues = unsafe {
@@ -192,10 +195,12 @@ impl Recipe {
                 let most = info.max_rx_queues.min(info.max_tx_queues).max(1);
                 let mut queues = driver_queues.min(most);
                 if spreads && queues > 1 {
-                    conf.rx_adv_conf.rss_conf.rss_hf = RSS & info.flow_type_rss_offloads;
-                    match conf.rx_adv_conf.rss_conf.rss_hf {
-                        0 => queues = 1,
-                        _ => conf.rxmode.mq_mode = sys::rte_eth_rx_mq_mode_RTE_ETH_MQ_RX_RSS,
+                    match key.request(&info) {
+                        None => queues = 1,
+                        Some(request) => {
+                            conf.rx_adv_conf.rss_conf = request;
+                            conf.rxmode.mq_mode = sys::rte_eth_rx_mq_mode_RTE_ETH_MQ_RX_RSS;
+                        }
                     }
                 }
                 ok(
@@ -208,19 +213,22 @@ impl Recipe {
                     sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, &raw mut rxd, &raw mut txd),
                 )?;
                 for (queue, pool) in (0..queues).zip(pools.iter().cycle()) {
-                    let (any, pool) = (u32::MAX, *pool as *mut sys::rte_mempool);
+                    let pool = *pool as *mut sys::rte_mempool;
                     ok(
                         "setting up a receive queue",
-                        sys::rte_eth_rx_queue_setup(id, queue, rxd, any, ptr::null(), pool),
+                        sys::rte_eth_rx_queue_setup(id, queue, rxd, node, ptr::null(), pool),
                     )?;
                     ok(
                         "setting up a send queue",
-                        sys::rte_eth_tx_queue_setup(id, queue, txd, any, ptr::null()),
+                        sys::rte_eth_tx_queue_setup(id, queue, txd, node, ptr::null()),
                     )?;
                 }
                 ok("starting the device", sys::rte_eth_dev_start(id))?;
                 if filters {
                     sys::rte_eth_promiscuous_enable(id);
+                }
+                if spreads && queues > 1 {
+                    rss = rss::settle(id, &info, queues);
                 }
                 queues
             };
@@ -240,14 +248,14 @@ impl Recipe {
                 rx: if checks { caps.rx_checksum } else { RxChecksum::Software },
                 driver,
             };
-            Ok((chains, nic, queues))
+            Ok((chains, nic, queues, rss))
         };
         let result = if watched {
             Eal::on_interrupt_thread(start).unwrap_or(Err(("setting an alarm", -libc::ENOMEM)))
         } else {
             self.eal.control(start)
         };
-        let (chains, nic, queues) = result.map_err(|(step, status)| self.error(step, status))?;
+        let (chains, nic, queues, rss) = result.map_err(|(step, status)| self.error(step, status))?;
         Ok(Started {
             // The drivers of memory links chain whatever they say, and were tested.
             chains: chains || self.spec.is_memory_link(),
@@ -255,6 +263,7 @@ impl Recipe {
             rx_events: if interrupts { rx_events(id, self.rx.len() as u16, queues) } else { Vec::new() },
             driver_queues: queues,
             queues: queues.min(self.rx.len() as u16),
+            rss,
         })
     }
 

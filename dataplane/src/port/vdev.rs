@@ -175,7 +175,7 @@ pub(super) fn args(spec: &PortSpec, frame: usize, trains: bool, queues: u16) -> 
         }
         // Busy polling in the kernel would poll in our time.
         PortSpec::AfXdp { interface, queue } => {
-            format!("iface={interface},start_queue={queue},queue_count=1,busy_budget=0")
+            format!("iface={interface},start_queue={queue},queue_count={queues},busy_budget=0")
         }
         PortSpec::Tap { interface } => format!("iface={interface}"),
         PortSpec::Vdev { args, .. } => args.clone(),

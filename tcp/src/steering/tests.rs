@@ -41,6 +41,63 @@ fn both_ends_of_a_link_agree_without_a_secret() {
     assert!(Steering::agreed(4, 4).is_none());
 }
 
+/// Toeplitz's hash as Microsoft describes it ("RSS hashing functions"): bit by bit, with any key.
+fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
+    let bit = |octets: &[u8], n: usize| octets[n / 8] >> (7 - n % 8) & 1;
+    let window = |from: usize| (from..from + 32).fold(0, |word, n| word << 1 | u32::from(bit(key, n)));
+    let set = (0..input.len() * 8).filter(|n| bit(input, *n) == 1);
+    set.fold(0, |hash, n| hash ^ window(n))
+}
+
+/// What a NIC hashes of a TCP segment.
+fn hashed(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let octets = |end: SocketAddr| match end.ip() {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    [octets(from), octets(to), from.port().to_be_bytes().to_vec(), to.port().to_be_bytes().to_vec()].concat()
+}
+
+/// Two of the vectors with which Microsoft has implementations verified.
+#[test]
+fn the_hash_of_these_tests_is_that_of_nics() {
+    const KEY: [u8; 40] = [
+        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
+        0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
+        0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+    ];
+    let four = hashed(end([66, 9, 149, 187], 2794), end([161, 142, 100, 80], 1766));
+    assert_eq!(toeplitz(&KEY, &four), 0x51cc_c178);
+    let six =
+        hashed("[3ffe:2501:200:1fff::7]:2794".parse().unwrap(), "[3ffe:2501:200:3::1]:1766".parse().unwrap());
+    assert_eq!(toeplitz(&KEY, &six), 0x4020_7d3d);
+}
+
+proptest! {
+    /// Of either family: a NIC hashes no mixture.
+    #[test]
+    fn owners_are_those_that_a_nic_chooses(
+        v6: bool, ips: (u128, u128), ports: (u16, u16), stacks in 2..=MAX_STACKS, key: u16, log in 0u32..=16,
+    ) {
+        let end = |bits: u128, port| {
+            let ip = if v6 { IpAddr::V6(bits.into()) } else { Ipv4Addr::from(bits as u32).into() };
+            SocketAddr::new(ip, port)
+        };
+        let (a, b) = (end(ips.0, ports.0), end(ips.1, ports.1));
+        let hash = toeplitz(&key.to_be_bytes().repeat(20), &hashed(a, b));
+        let queue = (hash & ((1u32 << log) - 1)) as usize % stacks;
+        let steering = Steering::like_nic(stacks - 1, stacks, key, 1 << log).unwrap();
+        prop_assert_eq!((steering.owner(a, b), steering.owner(b, a)), (queue, queue));
+    }
+}
+
+#[test]
+fn a_nics_table_is_a_power_of_two() {
+    let place = |entries| Steering::like_nic(0, 2, 0x6d5a, entries);
+    assert!(place(128).is_some() && place(1 << 16).is_some());
+    assert!(place(0).is_none() && place(100).is_none() && place(1 << 17).is_none());
+}
+
 /// Connections that differ in one port, or in one address, are spread evenly: none of 8 stacks gets more than a third more
 /// or less than its part of 8,000.
 #[test]
@@ -55,15 +112,15 @@ fn neighbouring_connections_are_spread() {
         (us6, SocketAddr::new(ip.into(), 40_000))
     };
     let kinds: [&dyn Fn(u16) -> (SocketAddr, SocketAddr); 4] = [&ports, &hosts, &ports6, &hosts6];
-    for secret in 0..20 {
-        let steering = Steering::new(0, 8, secret).unwrap();
+    let keyed = (0..20).map(|secret| Steering::new(0, 8, secret).unwrap());
+    for steering in keyed.chain(Steering::like_nic(0, 8, 0x6d5a, 128)) {
         for kind in kinds {
             let mut owned = [0; 8];
             for i in 0..8000 {
                 let (a, b) = kind(i);
                 owned[steering.owner(a, b)] += 1;
             }
-            assert!(owned.iter().all(|n| (667..1333).contains(n)), "secret {secret}: {owned:?}");
+            assert!(owned.iter().all(|n| (667..1333).contains(n)), "{steering:?}: {owned:?}");
         }
     }
 }

@@ -270,7 +270,7 @@ impl Device {
             let berth = Berth { number, commons: commons.clone(), doorbells: doorbells.clone() };
             let engine =
                 Engine::new(transport, clock.clone(), secret()?, mpa.clone(), berth, attributes.clone());
-            engines.push(Undriven { engine: Box::new(engine), doorbells });
+            engines.push(Undriven { engine: Box::new(engine), doorbells, node: None });
         }
         let mut engines = engines.into_iter();
         let first = engines.next().ok_or(Error::Invalid("a device without engines"))?;

@@ -83,7 +83,7 @@ pub(crate) fn device(progress: Progress) -> (Device, Arc<Knobs>) {
     let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
     let engine = FakeEngine::new(knobs.clone(), doorbells.clone());
     let ties = engine.ties();
-    let engine = Undriven { engine: Box::new(engine), doorbells };
+    let engine = Undriven { engine: Box::new(engine), doorbells, node: None };
     let shards = Shards::new(engine, [], progress, &[]).unwrap();
     (Device::new(shards, ties, Arc::new(PageAllocator), &World::Host), knobs)
 }

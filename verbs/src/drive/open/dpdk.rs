@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use urnic_config::{Config, Lend, PortSpec};
 use urnic_dataplane::{
-    Arena, Capabilities, Capture, Eal, EalConfig, MemoryKind, PortError, PortOptions, TxChecksum,
+    Arena, Capabilities, Capture, Eal, EalConfig, Machine, MemoryKind, PortError, PortOptions, TxChecksum,
     before_cleanup,
 };
 use urnic_sim::Impairment;
@@ -44,6 +44,12 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
         urnic_config::Hugepages::Off => urnic_dataplane::Hugepages::Off,
         urnic_config::Hugepages::Required => urnic_dataplane::Hugepages::Required,
     };
+    let machine = Machine::this();
+    let node = machine.node_of(spec);
+    let given = config.engine.cores.iter().copied().take(config.engine.count());
+    if let Some(warning) = machine.warning(spec, node, &given.collect::<Vec<_>>()) {
+        tracing::warn!("{warning}");
+    }
     let eal = EalConfig {
         memory_mb: config.memory_mb(),
         hugepages,
@@ -65,7 +71,7 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     // Queues share what one has for itself alone, as far as a connection's window allows.
     let tx_frames = (tx_frames / u32::from(queues)).max(LEAST_FRAMES);
     let rx_frames = receive_frames(config);
-    let options = PortOptions { mtu: config.port.mtu, rx_frames, tx_frames, queues, ..usual };
+    let options = PortOptions { mtu: config.port.mtu, rx_frames, tx_frames, queues, node, ..usual };
     let mut ports = urnic_dataplane::Port::open_queues(&eal, spec, &options).map_err(|e| failed(&e))?;
     if ports.len() < wanted {
         tracing::warn!(
@@ -151,7 +157,7 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
         let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
         let berth = Berth { number, commons: commons.clone(), doorbells: doorbells.clone() };
         let engine = Engine::new(transport, clock, seed, mpa.clone(), berth, attributes.clone());
-        Undriven { engine: Box::new(engine), doorbells }
+        Undriven { engine: Box::new(engine), doorbells, node }
     };
     let mut engines = (0..).map_while(EngineNumber::new).zip(transports).map(undriven);
     let first = engines.next().ok_or_else(|| Error::Open(format!("{spec}: the port has no queue")))?;

@@ -47,7 +47,7 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
         let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
         let berth = Berth { number, commons: commons.clone(), doorbells: doorbells.clone() };
         let engine = Engine::new(transport, clock.clone(), secret()?, mpa.clone(), berth, attributes.clone());
-        Ok(Undriven { engine: Box::new(engine), doorbells })
+        Ok(Undriven { engine: Box::new(engine), doorbells, node: None })
     };
     let others = (1..config.engine.count()).filter_map(EngineNumber::new);
     let others = others.map(|number| undriven(number, transport.beside()?)).collect::<Result<_>>()?;

@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use urnic_dataplane::{
-    Capture, Direction, ExternalMemory, Mbuf, Part, Spread, TxBuf, TxChecksum, TxPayload, TxQueue,
+    Capture, Direction, ExternalMemory, Mbuf, Part, Rss, TxBuf, TxChecksum, TxPayload, TxQueue,
 };
 use urnic_sim::{Impairment, Link};
 use urnic_tcp::{Emit, Frame, MAX_PIECES, Payload, Time};
 
 use super::aside::{Aside, Put};
-use super::{BURST, Freeze, Port, Stray};
+use super::{BURST, Freeze, Port, Spread, Stray};
 use crate::drive::draft::Draft;
 use crate::drive::wakeup::Wakeup;
 
@@ -484,8 +484,12 @@ impl Port for DpdkPort {
         matches!(self.port.spec(), VirtioUser { .. } | Vhost { .. } | Memif { .. })
     }
 
-    fn is_paired(&self) -> bool {
-        self.port.caps().spread == Spread::Sender
+    fn spread(&self) -> Spread {
+        match self.port.caps().spread {
+            urnic_dataplane::Spread::Sender => Spread::Paired,
+            urnic_dataplane::Spread::Hash => Spread::Unknown,
+            urnic_dataplane::Spread::Known(Rss { key, entries }) => Spread::Nic { key, entries },
+        }
     }
 
     fn stray(&mut self) -> Option<Stray> {

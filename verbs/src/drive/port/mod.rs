@@ -20,6 +20,23 @@ use super::wakeup::Wakeup;
 /// Frames taken from a port in one burst at most.
 pub const BURST: usize = 32;
 
+/// How a queue of a port is chosen for a frame that arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// In a way that we do not know.
+    Unknown,
+    /// It arrives at the queue with the number of that which the peer sends it from.
+    Paired,
+    /// By the hash of a NIC, as [`Steering::like_nic`](urnic_tcp::Steering::like_nic) takes it.
+    #[cfg_attr(not(feature = "dpdk"), allow(dead_code))] // no other port has a NIC
+    Nic {
+        /// The 16 bits that its key repeats.
+        key: u16,
+        /// Entries of its table.
+        entries: u32,
+    },
+}
+
 /// A port of one stack: frames in, frames out, buffers to build payload in.
 pub trait Port: Send {
     /// A received frame.
@@ -115,10 +132,9 @@ pub trait Port: Send {
     /// True if a lost carrier means that the peer, and with it every connection, is gone for good.
     fn carrier_is_peer(&self) -> bool;
 
-    /// True where this is a queue of several, and the peer's frames arrive at the queue with the number of that which it sends
-    /// from.
-    fn is_paired(&self) -> bool {
-        false
+    /// Returns how a queue is chosen for what arrives, where this is one of several.
+    fn spread(&self) -> Spread {
+        Spread::Unknown
     }
 
     /// Takes a frame that this queue cannot send, because the peer has fewer queues: it must leave by the first one.

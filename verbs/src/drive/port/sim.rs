@@ -10,7 +10,7 @@ use fastrand::Rng;
 use urnic_tcp::{Emit, Frame, Payload, Steering, Time};
 
 use super::aside::{Aside, Put};
-use super::{BURST, Freeze, Port, Stray};
+use super::{BURST, Freeze, Port, Spread, Stray};
 use crate::drive::draft::Draft;
 
 /// Octets of receive buffers that a simulated port says it has. (Its frames are vectors; there are any number of them.)
@@ -248,6 +248,7 @@ pub struct SimPort {
     aside: Put,
     /// Queues of the peer, each a pair with that of the same number; `None` where the wire chooses.
     peer_queues: Option<usize>,
+    spread: Spread,
     strays: VecDeque<Stray>,
 }
 
@@ -270,6 +271,7 @@ impl SimPort {
             used: None,
             aside: Put::default(),
             peer_queues: None,
+            spread: Spread::Unknown,
             strays: VecDeque::new(),
         }
     }
@@ -278,6 +280,12 @@ impl SimPort {
     #[cfg(test)]
     pub(crate) fn pair_with(&mut self, peer_queues: usize) {
         self.peer_queues = Some(peer_queues);
+    }
+
+    /// Has the port say that its queues are chosen so.
+    #[cfg(test)]
+    pub(crate) fn says(&mut self, spread: Spread) {
+        self.spread = spread;
     }
 
     /// Has so many buffers for what is sent.
@@ -434,8 +442,8 @@ impl Port for SimPort {
         true
     }
 
-    fn is_paired(&self) -> bool {
-        self.peer_queues.is_some()
+    fn spread(&self) -> Spread {
+        if self.peer_queues.is_some() { Spread::Paired } else { self.spread }
     }
 
     fn stray(&mut self) -> Option<Stray> {

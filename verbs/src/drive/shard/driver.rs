@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use urnic_config::Progress;
-use urnic_dataplane::{free_cores, pin_current_thread, set_current_thread};
+use urnic_dataplane::{Machine, free_cores, pin_current_thread, set_current_thread};
 
 use super::last::Watch;
 use super::{Shard, linger};
@@ -101,8 +101,9 @@ impl Driver {
         self.progress != Progress::Inline && !self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Starts the thread, with all signals blocked: they are the application's.
-    pub(super) fn start(shard: &Arc<Shard>, core: Option<usize>) -> Result<()> {
+    /// Starts the thread, with all signals blocked: they are the application's. It runs on `core`, or on any, at NUMA node
+    /// `node` where it may.
+    pub(super) fn start(shard: &Arc<Shard>, core: Option<usize>, node: Option<u32>) -> Result<()> {
         let driver = &shard.driver;
         let run = match driver.progress {
             Progress::Inline => return Ok(()),
@@ -113,7 +114,7 @@ impl Driver {
         THREADS.fetch_add(1, Ordering::SeqCst);
         let thread = with_signals_blocked(|| {
             thread::Builder::new().name("urnic-engine".into()).spawn(move || {
-                settle(core);
+                settle(core, node);
                 run(&own);
                 THREADS.fetch_sub(1, Ordering::SeqCst);
             })
@@ -367,14 +368,15 @@ fn step_aside(shard: &Shard) {
 
 /// Pins the thread, if asked to; else it leaves the core of whoever has opened the device, if that thread is pinned: a
 /// polling thread would leave it half of its time. Makes its naps as short as they say.
-fn settle(core: Option<usize>) {
+fn settle(core: Option<usize>, node: Option<u32>) {
     match core {
         Some(core) => {
             if let Err(error) = pin_current_thread(core) {
                 tracing::warn!("the engine's thread: {error}");
             }
         }
-        None => set_current_thread(&free_cores()),
+        None if node.is_none() => set_current_thread(&free_cores()),
+        None => set_current_thread(&Machine::this().near(node, &free_cores())),
     }
     // SAFETY: concerns this thread's timers only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000u64) };

@@ -77,13 +77,9 @@ pub(crate) struct Shard {
 unsafe impl Sync for Shard {}
 
 impl Shard {
-    /// A shard whose engine takes its doorbells from `doorbells`; starts the engine's thread if `progress` has one.
-    pub(crate) fn new(
-        engine: Box<dyn EngineOps>,
-        doorbells: Arc<Doorbells>,
-        progress: Progress,
-        core: Option<usize>,
-    ) -> Result<Arc<Self>> {
+    /// Makes a shard of an engine, and starts the engine's thread if `progress` has one.
+    pub(crate) fn new(engine: Undriven, progress: Progress, core: Option<usize>) -> Result<Arc<Self>> {
+        let Undriven { engine, doorbells, node } = engine;
         if forked() {
             return Err(Error::Forked);
         }
@@ -96,7 +92,7 @@ impl Shard {
             driver: Driver::new(progress)?,
             core: core.filter(|_| progress != Progress::Inline),
         });
-        Driver::start(&shard, core)?;
+        Driver::start(&shard, core, node)?;
         Ok(shard)
     }
 

@@ -22,6 +22,8 @@ const LOOKS_AFTER_EVERY: u32 = 64;
 pub(crate) struct Undriven {
     pub(crate) engine: Box<dyn EngineOps>,
     pub(crate) doorbells: Arc<Doorbells>,
+    /// NUMA node of the port, near which its thread runs; `None`: anywhere.
+    pub(crate) node: Option<u32>,
 }
 
 /// The shards of a device, by the numbers of their engines. There is at least one.
@@ -45,8 +47,7 @@ impl Shards {
     ) -> Result<Self> {
         let commons = first.engine.ties().commons;
         let mut cores = cores.iter().copied();
-        let mut drive =
-            |Undriven { engine, doorbells }| Shard::new(engine, doorbells, progress, cores.next());
+        let mut drive = |engine: Undriven| Shard::new(engine, progress, cores.next());
         let first = drive(first)?;
         let mut made = Vec::new();
         for engine in others {

@@ -20,7 +20,7 @@ use urnic_tcp::{
 };
 
 use super::{Data, Events, Facts, StreamFacts, Transport, Wakeup};
-use crate::drive::port::{BURST, Freeze, Port};
+use crate::drive::port::{BURST, Freeze, Port, Spread};
 use crate::shared::engines::Commons;
 use crate::shared::error::{Error, Result};
 use crossing::Passage;
@@ -51,7 +51,8 @@ impl<P: Port> OverPort<P> {
 
     /// Returns the stacks of a device, one for each of the ports, which are queues of one: they have addresses, TCP ports
     /// and secrets in common, and hand frames to each other. `commons` knows the engines that they are for, in this order.
-    /// On links whose queues are pairs the owner of a connection is no secret, so that the same engine owns it at both ends.
+    /// On links whose queues are pairs the owner of a connection is no secret, so that the same engine owns it at both ends;
+    /// where a NIC's hash is known, the owner is the engine at which the NIC lets its frames arrive.
     ///
     /// # Errors
     /// [`Error::Open`]: the stacks refuse their configuration, or there are too many of them.
@@ -65,13 +66,14 @@ impl<P: Port> OverPort<P> {
         if engines == 1 {
             return queues.into_iter().map(|port| Self::new(port, config.clone(), now)).collect();
         }
-        let paired = queues.iter().all(Port::is_paired);
+        let spread = queues.first().map_or(Spread::Unknown, Port::spread);
         let passages = Passage::of_all(engines, commons);
         let parts = SharedPorts::new(config.seed, engines).into_iter().zip(passages).enumerate();
         let stack = |(port, (number, (ports, passage)))| {
-            let steering = match paired {
-                true => Steering::agreed(number, engines),
-                false => Steering::new(number, engines, config.seed),
+            let steering = match spread {
+                Spread::Paired => Steering::agreed(number, engines),
+                Spread::Nic { key, entries } => Steering::like_nic(number, engines, key, entries),
+                Spread::Unknown => Steering::new(number, engines, config.seed),
             };
             let steering = steering.ok_or_else(|| Error::Open(format!("{engines} engines are too many")))?;
             let config = StackConfig { steering, ..config.clone() };

@@ -79,20 +79,32 @@ fn mac(node: usize) -> [u8; 6] {
 }
 
 impl Device {
-    fn new(node: usize, engines: usize, seed: u64, steers: bool) -> Device {
+    /// `steers`: how the wire chooses a queue, if it knows the owner.
+    fn new(node: usize, engines: usize, seed: u64, steers: Option<Spread>) -> Device {
         Self::with_peer(node, engines, seed, steers, None)
     }
 
     /// `peer_queues`: of the peer, if its queues and ours are pairs.
-    fn with_peer(node: usize, engines: usize, seed: u64, steers: bool, peer_queues: Option<usize>) -> Device {
+    fn with_peer(
+        node: usize,
+        engines: usize,
+        seed: u64,
+        steers: Option<Spread>,
+        peer_queues: Option<usize>,
+    ) -> Device {
         let config = StackConfig::new(mac(node), address(node), 24, 77 + node as u64);
         let commons = Commons::new().unwrap();
         let rng = Rng::with_seed(seed);
-        let steer = match Steering::new(0, engines, config.seed) {
-            Some(steering) if steers => Steer::ByOwner(steering, rng),
+        let steering = match steers {
+            Some(Spread::Nic { key, entries }) => Steering::like_nic(0, engines, key, entries),
+            _ => Steering::new(0, engines, config.seed),
+        };
+        let steer = match steering {
+            Some(steering) if steers.is_some() => Steer::ByOwner(steering, rng),
             _ => Steer::Random(rng),
         };
         let (mut queues, wire) = SimPort::several(1500, engines, steer);
+        queues.iter_mut().for_each(|queue| queue.says(steers.unwrap_or(Spread::Unknown)));
         if let Some(peers) = peer_queues {
             queues.iter_mut().for_each(|queue| queue.pair_with(peers));
         }
@@ -175,7 +187,7 @@ fn send(engine: &mut OverPort<SimPort>, now: Time, conn: ConnId, octets: &[u8]) 
 
 /// Devices with another number of engines each, on a network that loses frames: all data arrives, both ways. Returns how
 /// many frames crossed between engines of the second one.
-fn exchange(seed: u64, steers: bool) -> u64 {
+fn exchange(seed: u64, steers: Option<Spread>) -> u64 {
     println!("seed {seed}");
     let mut rng = Rng::with_seed(seed);
     let counts = (rng.usize(1..=5), rng.usize(2..=5));
@@ -221,7 +233,7 @@ fn exchange(seed: u64, steers: bool) -> u64 {
 #[test]
 fn frames_may_reach_any_engine() {
     for seed in 0..60 {
-        assert!(exchange(seed, false) > 0);
+        assert!(exchange(seed, None) > 0);
     }
 }
 
@@ -229,14 +241,15 @@ fn frames_may_reach_any_engine() {
 #[test]
 fn with_right_steering_no_segment_crosses() {
     for seed in 0..60 {
-        assert_eq!(exchange(seed, true), 0);
+        assert_eq!(exchange(seed, Some(Spread::Unknown)), 0);
+        assert_eq!(exchange(seed, Some(Spread::Nic { key: 0x6d5a, entries: 128 })), 0);
     }
 }
 
 /// Devices of so many engines each, whose queues are pairs, as far as there are as many: what queue `i` sends arrives at queue
 /// `i`, or where a `vhost` end looks for it. Returns how many segments and strays crossed at each device.
 fn exchange_in_pairs(counts: [usize; 2]) -> [u64; 2] {
-    let paired = |node: usize| Device::with_peer(node, counts[node], 3, false, Some(counts[1 - node]));
+    let paired = |node: usize| Device::with_peer(node, counts[node], 3, None, Some(counts[1 - node]));
     let mut devices = [paired(0), paired(1)];
     devices[1].listen();
     let mut now = Time::from_secs(1);
@@ -303,7 +316,7 @@ fn a_peer_with_fewer_queues_hears_all() {
 /// A frame for another engine wakes that engine and no other, and it does not sleep before it has looked.
 #[test]
 fn whoever_gets_a_frame_is_woken() {
-    let mut devices = vec![Device::new(0, 1, 5, false), Device::new(1, 4, 6, false)];
+    let mut devices = vec![Device::new(0, 1, 5, None), Device::new(1, 4, 6, None)];
     devices[1].listen();
     let mut rng = Rng::with_seed(5);
     let mut now = Time::from_secs(1);
@@ -340,7 +353,7 @@ fn whoever_gets_a_frame_is_woken() {
 /// An inbox that is full drops what is too much, as links do, and says so.
 #[test]
 fn a_full_inbox_drops_frames() {
-    let mut device = Device::new(0, 2, 1, false);
+    let mut device = Device::new(0, 2, 1, None);
     let mut question = vec![0xff; 6];
     question.extend([2, 0, 0, 0, 0, 9, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 9, 10, 0, 0, 9]);
     question.extend([0, 0, 0, 0, 0, 0]);
@@ -364,7 +377,7 @@ fn a_full_inbox_drops_frames() {
 #[cfg(feature = "dpdk")]
 #[test]
 fn an_objection_may_reach_any_engine() {
-    let device = Device::new(0, 3, 1, false);
+    let device = Device::new(0, 3, 1, None);
     let mut rival = vec![0xff; 6];
     rival.extend([2, 0, 0, 0, 0, 9, 8, 6, 0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 9]);
     rival.extend(address(0));
