@@ -7,3 +7,5 @@ pub mod memory;
 pub mod perf;
 #[cfg(feature = "dpdk")]
 pub mod relay;
+#[cfg(feature = "dpdk")]
+pub mod scaling;
