@@ -95,6 +95,7 @@ pub fn run(plan: &Plan, tell: impl Fn(usize)) -> Result<Vec<Row>, PerfError> {
                     load: row.load,
                     cores: cores.to_vec(),
                     seconds: plan.seconds,
+                    plain: false,
                 };
                 let tasks = match (round + turn) % 3 {
                     0 => plan.cores.iter().map(|core| task(Shape::Own, &[*core])).collect(),

@@ -5,6 +5,7 @@
 //! that compares them ([`compare`]).
 
 pub mod compare;
+pub mod lines;
 mod station;
 pub mod worker;
 
@@ -113,6 +114,9 @@ pub struct Task {
     pub cores: Vec<usize>,
     /// How long to measure, s.
     pub seconds: f64,
+    /// For valgrind, which knows neither hugepages nor all instructions.
+    #[serde(default)]
+    pub plain: bool,
 }
 
 /// What a process has done.
