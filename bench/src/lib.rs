@@ -3,6 +3,8 @@
 
 pub mod compare;
 #[cfg(feature = "dpdk")]
+pub mod crowd;
+#[cfg(feature = "dpdk")]
 pub mod memory;
 pub mod perf;
 #[cfg(feature = "dpdk")]
