@@ -2,7 +2,7 @@
 //! by a ring, with several engines each.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::Ipv4Addr,
     process,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
@@ -12,16 +12,25 @@ use std::{
 use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use urnic::{
-    Access, CmEvent, ConnParam, Cq, CqInit, Device, EventChannel, Listener, Mr, Pd, Qp, QpInit, SendFlags,
-    SendOp, SendWr, Sge, Wc, WcStatus,
+    Access, Bound, CmEvent, ConnParam, Cq, CqInit, Device, EventChannel, Listener, Mr, Pd, Qp, QpInit,
+    SendFlags, SendOp, SendWr, Sge, Wc, WcStatus,
 };
 use urnic_config::{Cidr, Config, Progress};
 
 use crate::{memory::Usage, perf::PerfError};
 
 const PORT: u16 = 18_700;
-/// Listeners, of which each connection goes to the next: a local port can be used once for each.
+/// Host numbers of the two ends.
+const SERVER: u8 = 1;
+const CLIENT: u8 = 2;
+/// Connections from local ports of the engine's choice, which has 28,232 to choose from.
+const CHOSEN: usize = 25_000;
+/// Listeners, to all of which there are connections from each further local port.
 const LISTENERS: usize = 8;
+/// The first of those ports.
+const FURTHER: u16 = 1024;
+/// Polls after which a Write looks for its completion at all engines.
+const OWN_POLLS: u32 = 8;
 const ENTRIES: u32 = 16;
 /// Connections under way at once.
 const CONNECTING: usize = 64;
@@ -89,7 +98,10 @@ impl End {
 struct Crowd {
     server: End,
     client: End,
-    listeners: Vec<Listener>,
+    network: u8,
+    _listeners: Vec<Listener>,
+    /// The local port that the last connections come from, and its number.
+    bound: Option<(usize, Bound)>,
     active: Vec<Qp>,
     passive: Vec<Qp>,
 }
@@ -97,11 +109,19 @@ struct Crowd {
 impl Crowd {
     fn open(name: &str, engines: usize, network: u8) -> Result<Self, PerfError> {
         let link = format!("{name}-{}", process::id());
-        let server = End::open(&link, engines, network, 1)?;
-        let client = End::open(&link, engines, network, 2)?;
+        let server = End::open(&link, engines, network, SERVER)?;
+        let client = End::open(&link, engines, network, CLIENT)?;
         let listen = |i| server.events.listen(PORT + i, 1024).map_err(device("listening"));
         let listeners = (0..LISTENERS as u16).map(listen).collect::<Result<_, _>>()?;
-        Ok(Self { server, client, listeners, active: Vec::new(), passive: Vec::new() })
+        Ok(Self {
+            server,
+            client,
+            network,
+            _listeners: listeners,
+            bound: None,
+            active: Vec::new(),
+            passive: Vec::new(),
+        })
     }
 
     /// Connects so many more.
@@ -118,9 +138,23 @@ impl Crowd {
         for _ in 0..some {
             let number = self.active.len();
             let qp = self.client.create_qp(number)?;
-            let Some(listener) = self.listeners.get(number % LISTENERS) else { break };
-            let IpAndPort(to) = IpAndPort::of(&self.server, listener)?;
-            self.client.events.connect(&qp, to, &ConnParam::default()).map_err(device("connecting"))?;
+            let ip = |host| Ipv4Addr::new(10, 77, self.network, host);
+            let to = (ip(SERVER), PORT + (number % LISTENERS) as u16);
+            let events = &self.client.events;
+            let param = ConnParam::default();
+            let port = number.checked_sub(CHOSEN).map(|further| further / LISTENERS);
+            if let Some(port) = port
+                && self.bound.as_ref().is_none_or(|(bound, _)| *bound != port)
+            {
+                let from = (ip(CLIENT), FURTHER + port as u16);
+                let bound = self.client.device.bind(from, false).map_err(device("reserving a port"))?;
+                self.bound = Some((port, bound));
+            }
+            let begun = match &self.bound {
+                Some((_, bound)) => events.connect_from(bound, &qp, to, &param),
+                None => events.connect(&qp, to, &param),
+            };
+            begun.map_err(device("connecting"))?;
             self.active.push(qp);
         }
         let (mut established, deadline) = (0, Instant::now() + PATIENCE);
@@ -161,8 +195,17 @@ impl Crowd {
         let start = Instant::now();
         qp.post_send(&SendWr { wr_id: 1, op, sges: &sges, flags: SendFlags::SIGNALED })?;
         let mut found = [Wc::default()];
+        let mut polls = 0;
         loop {
-            there.poll(&mut found);
+            polls += 1;
+            if polls < OWN_POLLS {
+                there.poll(&mut found);
+            } else {
+                // It has moved to the engine that its local port belongs to.
+                self.server.cqs.iter().chain(&self.client.cqs).filter(|other| !other.is(cq)).for_each(|cq| {
+                    cq.poll(&mut []);
+                });
+            }
             if cq.poll(&mut found) > 0 {
                 break;
             }
@@ -175,16 +218,6 @@ impl Crowd {
             return Err(PerfError::Completion { qpn: wc.qpn, status: wc.status, detail: String::new() });
         }
         Ok(start.elapsed())
-    }
-}
-
-/// Where a listener is reached.
-struct IpAndPort(SocketAddr);
-
-impl IpAndPort {
-    fn of(end: &End, listener: &Listener) -> Result<Self, PerfError> {
-        let ip = end.device.attributes().map_err(device("asking the device"))?.ip;
-        Ok(Self(SocketAddr::new(ip, listener.address().port())))
     }
 }
 
