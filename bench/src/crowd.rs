@@ -35,6 +35,8 @@ const ENTRIES: u32 = 16;
 /// Connections under way at once.
 const CONNECTING: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Registrations of each round of a storm.
+const BLOWS: u64 = 500;
 /// Writes between two looks at the other crowd.
 const TURN: usize = 500;
 
@@ -364,8 +366,13 @@ pub fn storm(cores: [usize; 2], rounds: usize) -> Result<Storm, PerfError> {
                 for (blow, times) in [(false, &mut alone), (true, &mut beside)] {
                     blows.store(blow, Ordering::Release);
                     let start = Instant::now();
-                    for _ in 0..20 * TURN {
+                    let before = registered.load(Ordering::Relaxed);
+                    let calm = || blow && registered.load(Ordering::Relaxed) < before + BLOWS;
+                    let mut writes = 0;
+                    // A storm that has no core yet is waited for.
+                    while writes < 20 * TURN || calm() && start.elapsed() < PATIENCE / 10 {
                         times.push(crowd.write(0)?);
+                        writes += 1;
                     }
                     if blow {
                         time += start.elapsed();
