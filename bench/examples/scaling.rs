@@ -55,6 +55,7 @@ fn lines(arguments: &[String]) -> Result<ExitCode, PerfError> {
         shape: shape.parse().map_err(|_| usage())?,
         load: load.parse().map_err(|_| usage())?,
         cores: (0..threads).collect(),
+        ways: threads,
         seconds: 0.0,
         plain: true,
     };

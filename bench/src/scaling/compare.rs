@@ -94,6 +94,7 @@ pub fn run(plan: &Plan, tell: impl Fn(usize)) -> Result<Vec<Row>, PerfError> {
                     shape,
                     load: row.load,
                     cores: cores.to_vec(),
+                    ways: plan.cores.len(),
                     seconds: plan.seconds,
                     plain: false,
                 };

@@ -112,6 +112,8 @@ pub struct Task {
     pub load: Load,
     /// The core of each thread, of which there are as many as engines.
     pub cores: Vec<usize>,
+    /// Queue pairs of each thread: as many in the processes that are compared, or their caches would hold other amounts.
+    pub ways: usize,
     /// How long to measure, s.
     pub seconds: f64,
     /// For valgrind, which knows neither hugepages nor all instructions.

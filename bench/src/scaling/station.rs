@@ -88,7 +88,7 @@ impl Served {
         let pd = server.alloc_pd();
         let receives = RECEIVES * threads as u32;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let slots = threads * task.cores.len();
+        let slots = threads * task.ways;
         let init = CqInit { depth: 2 * receives, channel: None, timestamps: false, vector: first as u32 };
         let served = Self {
             cq: server.create_cq_with(&init).map_err(device("creating a completion queue"))?,
@@ -171,11 +171,12 @@ impl<'a> Station<'a> {
         let to = SocketAddr::new(SERVER.into(), PORT + thread as u16);
         let listener = server_events.listen(to.port(), 128).map_err(device("listening"))?;
         let size = task.load.size();
-        let memory = pd.alloc_mr(engines * size, Access::LOCAL_WRITE).map_err(device("allocating memory"))?;
+        let memory =
+            pd.alloc_mr(task.ways * size, Access::LOCAL_WRITE).map_err(device("allocating memory"))?;
         let (mut accepted, mut ways) = (Vec::new(), Vec::new());
         // As many in either shape, so that only where they are differs.
-        for place in 0..engines {
-            let engine = if task.shape == Shape::Own { thread } else { place };
+        for place in 0..task.ways {
+            let engine = if task.shape == Shape::Own { thread } else { place % engines };
             let mut found = None;
             for _ in 0..TRIES {
                 let qp = create_qp(&pd, &cq, None)?;
@@ -196,7 +197,7 @@ impl<'a> Station<'a> {
                 return Err(PerfError::Gone("no local port leads to the engine".to_owned()));
             };
             let slots = served.region.len() as usize / size;
-            let slot = (thread * engines + place) % slots;
+            let slot = (thread * task.ways + place) % slots;
             let (addr, rkey) = (served.region.addr() + (slot * size) as u64, served.region.rkey());
             let op = match task.load {
                 Load::Write8 | Load::Write64k => SendOp::Write { addr, rkey },
