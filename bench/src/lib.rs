@@ -3,7 +3,11 @@
 
 pub mod compare;
 #[cfg(feature = "dpdk")]
+pub mod crowd;
+#[cfg(feature = "dpdk")]
 pub mod memory;
 pub mod perf;
 #[cfg(feature = "dpdk")]
 pub mod relay;
+#[cfg(feature = "dpdk")]
+pub mod scaling;

@@ -194,13 +194,14 @@ fn connect(server: &Node, client: &Node, count: usize, pairs: &mut Vec<(Qp, Qp)>
 
 /// Memory of this process at a moment, bytes.
 #[derive(Clone, Copy, Debug)]
-struct Usage {
-    resident: u64,
-    heap: u64,
+pub(crate) struct Usage {
+    pub(crate) resident: u64,
+    /// EAL's.
+    pub(crate) heap: u64,
 }
 
 impl Usage {
-    fn now() -> Result<Self, PerfError> {
+    pub(crate) fn now() -> Result<Self, PerfError> {
         let statm = fs::read_to_string("/proc/self/statm")
             .map_err(|source| PerfError::Os { doing: "reading /proc/self/statm", source })?;
         let pages: u64 = statm.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);

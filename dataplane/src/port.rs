@@ -371,6 +371,9 @@ impl Port {
     pub fn rx_burst<F: From<Mbuf>>(&mut self, frames: &mut ArrayVec<F, BURST>) -> usize {
         let mut burst = [const { MaybeUninit::<*mut sys::rte_mbuf>::uninit() }; BURST];
         let Some(id) = self.line.polled() else { return 0 };
+        if self.line.ring().is_some() {
+            return self.rx_from_ring(frames);
+        }
         let queue = self.line.receiving();
         // SAFETY: the device is started and has this queue, which only this handle polls; `burst` has the room stated.
         let n = unsafe {
@@ -388,6 +391,25 @@ impl Port {
         }
         // SAFETY: the driver has put so many mbufs there, and given them to us.
         unsafe { self.accept(slice::from_raw_parts(burst.as_ptr().cast(), n.into()), frames) }
+    }
+
+    /// The same from rings.
+    #[inline(never)]
+    fn rx_from_ring<F: From<Mbuf>>(&mut self, frames: &mut ArrayVec<F, BURST>) -> usize {
+        let mut burst = [const { MaybeUninit::<*mut sys::rte_mbuf>::uninit() }; BURST];
+        let Some(ring) = self.line.ring() else { return 0 };
+        let (before, room) = (frames.len(), frames.remaining_capacity().min(BURST) as u16);
+        // SAFETY: the device is open and only this handle uses the queue; `burst` has the room stated, and so many frames
+        // are ours then, each of them whole.
+        unsafe {
+            let n = ring.receive(burst.as_mut_ptr().cast(), room);
+            for &m in slice::from_raw_parts(burst.as_ptr().cast::<*mut sys::rte_mbuf>(), n.into()) {
+                if let Some(m) = NonNull::new(m) {
+                    self.accept_from_ring(m, frames);
+                }
+            }
+        }
+        frames.len() - before
     }
 
     /// The frames that the driver has given us; answers how many they have become.
@@ -408,9 +430,7 @@ impl Port {
             let Some(m) = NonNull::new(m) else { continue };
             // SAFETY: as the caller promises.
             unsafe {
-                if self.line.is_ring() {
-                    self.accept_from_ring(m, frames);
-                } else if m.as_ref().nb_segs == 1 {
+                if m.as_ref().nb_segs == 1 {
                     prefetch_data(m);
                     let mut frame = Mbuf::from_raw(m);
                     if self.caps.rx_checksum != RxChecksum::Link {
@@ -458,6 +478,9 @@ impl Port {
         let number = self.line.queue();
         // SAFETY: the device is started and has this queue, which only this handle uses; `queue` passes live frames.
         queue.offer(|frames, n| unsafe {
+            if let Some(ring) = self.line.ring() {
+                return ring.send(frames, n);
+            }
             let ops = (&raw const sys::rte_eth_fp_ops).cast::<sys::rte_eth_fp_ops>().add(id.into());
             if let Some(nic) = &mut self.nic {
                 return nic.send((ops, number), frames, n, &mut self.tx);
@@ -593,10 +616,11 @@ impl Port {
             // SAFETY: the device is open; `stats` is ours. On failure they stay zero.
             unsafe { sys::rte_eth_stats_get(id, &raw mut stats) };
         }
+        let (received, sent) = self.line.ring_frames();
         PortStats {
-            rx_frames: stats.ipackets,
+            rx_frames: stats.ipackets + received,
             rx_bytes: stats.ibytes,
-            tx_frames: stats.opackets,
+            tx_frames: stats.opackets + sent,
             tx_bytes: stats.obytes,
             rx_dropped: stats.imissed + stats.rx_nombuf + self.dropped + self.line.kernel_drops(),
             checksums: self.nic.as_ref().map(|nic| nic.counts),

@@ -30,7 +30,7 @@ const FUNCTIONS: [&str; 20] = [
     "rte_openlog_stream",
     "rte_mempool_(register_ops|free|avail_count|get_bulk|put_bulk)",
     "rte_pktmbuf_(pool_create_by_ops|attach|free|free_seg)",
-    "rte_ring_(create|free|dequeue)",
+    "rte_ring_(create|free|dequeue|dequeue_burst|enqueue_burst)",
     "rte_socket_id",
     "rte_strerror",
     "rte_eth_vhost_get_vid_from_port_id",

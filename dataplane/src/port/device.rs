@@ -178,10 +178,9 @@ impl Device {
         }
     }
 
-    /// Whether frames come from the other device's pool.
-    #[inline]
-    pub(super) fn is_ring(&self) -> bool {
-        self.link.is_some()
+    /// The queues of a ring, one after the other; none of other devices.
+    pub(super) fn ring_queues(&self) -> Vec<ring::Queue> {
+        self.link.as_ref().map(ring::End::queues).unwrap_or_default()
     }
 
     /// Whether the driver sends frames of several segments.

@@ -13,6 +13,7 @@ use dpdk_sys as sys;
 
 use super::device::Device;
 use super::packet_ring::PacketRing;
+use super::ring;
 use crate::rx_event::RxEvent;
 
 /// A started device, as its queues need it.
@@ -50,7 +51,8 @@ pub(super) struct Line {
     /// The peer has this queue.
     is_served: bool,
     armed: bool,
-    is_ring: bool,
+    /// What a ring has instead of a driver; frames come from the other device's pool.
+    ring: Option<ring::Queue>,
     /// The `af_packet` driver's socket.
     packet_ring: Option<PacketRing>,
     common: Arc<Common>,
@@ -59,7 +61,7 @@ pub(super) struct Line {
 impl Line {
     /// Returns the queues of a device that has so many, the one that looks after it first.
     pub(super) fn all_of(mut device: Device, queues: u16) -> Vec<Self> {
-        let is_ring = device.is_ring();
+        let mut rings = device.ring_queues().into_iter();
         let mut packet_rings = device.take_packet_rings().into_iter();
         let common = Arc::new(Common {
             device: Mutex::new(device),
@@ -69,7 +71,7 @@ impl Line {
             peer_queues: AtomicU16::new(0),
         });
         let line = |queue| {
-            let (packet_ring, common) = (packet_rings.next(), common.clone());
+            let (ring, packet_ring, common) = (rings.next(), packet_rings.next(), common.clone());
             let mut line = Self {
                 id: None,
                 queue,
@@ -78,7 +80,7 @@ impl Line {
                 beyond: 0,
                 is_served: true,
                 armed: false,
-                is_ring,
+                ring,
                 packet_ring,
                 common,
             };
@@ -124,10 +126,15 @@ impl Line {
         self.turn = self.queue;
     }
 
-    /// Whether frames come from the other device's pool.
+    /// The rings of this queue, if there are: frames come from the other device's pool then.
     #[inline]
-    pub(super) fn is_ring(&self) -> bool {
-        self.is_ring
+    pub(super) fn ring(&mut self) -> Option<&mut ring::Queue> {
+        self.ring.as_mut()
+    }
+
+    /// Frames received and sent by way of rings.
+    pub(super) fn ring_frames(&self) -> (u64, u64) {
+        self.ring.as_ref().map_or((0, 0), |ring| (ring.received, ring.sent))
     }
 
     fn looks_after_device(&self) -> bool {

@@ -144,6 +144,68 @@ impl Drop for End {
     }
 }
 
+/// One queue of an end: the ring that it receives from and the one that it sends to, without the driver in between, which keeps
+/// the counters of neighbouring queues on one cache line and writes them with every look.
+#[derive(Debug)]
+pub(super) struct Queue {
+    rx: NonNull<sys::rte_ring>,
+    tx: NonNull<sys::rte_ring>,
+    /// Frames received.
+    pub(super) received: u64,
+    /// Frames sent.
+    pub(super) sent: u64,
+}
+
+impl End {
+    /// Returns the queues, which must not be used when this end is dropped.
+    pub(super) fn queues(&self) -> Vec<Queue> {
+        let [rx, tx] = &self.rings;
+        rx.iter().zip(tx).map(|(&rx, &tx)| Queue { rx, tx, received: 0, sent: 0 }).collect()
+    }
+}
+
+impl Queue {
+    /// Takes up to `most` frames.
+    ///
+    /// # Safety
+    /// The end is open, nobody else receives from this queue, and `frames` has room for `most`.
+    #[inline]
+    pub(super) unsafe fn receive(&mut self, frames: *mut *mut sys::rte_mbuf, most: u16) -> u16 {
+        // SAFETY: as the caller promises.
+        let n = unsafe {
+            sys::rte_ring_dequeue_burst(self.rx.as_ptr(), frames.cast(), most.into(), ptr::null_mut())
+        };
+        if n > 0 {
+            self.received += u64::from(n);
+        }
+        n as u16
+    }
+
+    /// Gives the other end as many of `n` frames as there is room for; returns how many.
+    ///
+    /// # Safety
+    /// The end is open, nobody else sends to this queue, and `frames` has `n` frames that are the caller's.
+    #[inline]
+    pub(super) unsafe fn send(&mut self, frames: *mut *mut sys::rte_mbuf, n: u16) -> u16 {
+        // SAFETY: as the caller promises.
+        let sent = unsafe {
+            sys::rte_ring_enqueue_burst(
+                self.tx.as_ptr(),
+                frames.cast_const().cast(),
+                n.into(),
+                ptr::null_mut(),
+            )
+        };
+        self.sent += u64::from(sent);
+        sent as u16
+    }
+}
+
+// SAFETY: rings are made for one thread at each end at a time, and a queue is used by the holder of its handle only.
+unsafe impl Send for Queue {}
+// SAFETY: shared access only reads the counts.
+unsafe impl Sync for Queue {}
+
 /// A linear copy of a frame, in an mbuf of `pool`; `None` if it does not fit or the pool is empty.
 ///
 /// # Safety

@@ -15,7 +15,7 @@ use super::error::{Error, Result};
 use super::events::{AsyncEvent, AsyncQueue, Object};
 use super::numbers::{MAX_CQE, Number};
 use super::queue::capacity_for;
-use super::sync::SpinLock;
+use super::sync::{Line, SpinLock};
 use super::wc::Wc;
 
 pub(crate) use lane::{Entries, Lane};
@@ -51,16 +51,23 @@ pub(crate) struct CqShared {
     /// This queue waits in its channel already.
     pub(crate) announced: AtomicBool,
     overflowed: AtomicBool,
-    pub(crate) poller: SpinLock<Poller>,
-    /// So many polls may take completions without driving the engine first: the last one has left some.
-    ahead: AtomicU8,
-    /// The engine that pollers have driven last, beside the home engine.
-    driven: AtomicU8,
-    /// Counts polls while the device has several engines; wraps.
-    turns: AtomicU32,
+    pub(crate) polls: Line<Polls>,
     channel: Option<Arc<ChannelShared>>,
     events: Arc<AsyncQueue>,
     itself: Weak<CqShared>,
+}
+
+/// What pollers write with each poll: engines that complete to the queue write other lines.
+pub(crate) struct Polls {
+    pub(crate) poller: SpinLock<Poller>,
+    /// So many polls may take completions without driving the engine first: the last one has left some.
+    ahead: AtomicU8,
+    /// The engine that pollers have looked at last, beside the home engine.
+    driven: AtomicU8,
+    /// So many polls pass the other engines by: another thread has driven the one that was looked at last.
+    passing: AtomicU8,
+    /// Counts polls while the device has several engines; wraps.
+    turns: AtomicU32,
 }
 
 /// The application's end. Only the pollers' lock has one.
@@ -91,10 +98,13 @@ impl CqShared {
             arming: Arming::default(),
             announced: AtomicBool::new(false),
             overflowed: AtomicBool::new(false),
-            poller: SpinLock::new(Poller { idle: 0, turn: home }),
-            ahead: AtomicU8::new(0),
-            driven: AtomicU8::new(0),
-            turns: AtomicU32::new(0),
+            polls: Line(Polls {
+                poller: SpinLock::new(Poller { idle: 0, turn: home }),
+                ahead: AtomicU8::new(0),
+                driven: AtomicU8::new(0),
+                passing: AtomicU8::new(0),
+                turns: AtomicU32::new(0),
+            }),
             channel,
             events,
             itself: itself.clone(),
@@ -233,31 +243,45 @@ impl CqShared {
     pub(crate) fn holds_of(&self, engine: EngineNumber, qpn: u32) -> bool {
         let Some(lane) = self.lane_of(engine) else { return false };
         // A queue that is polled all the time is mostly empty, and its lock mostly taken.
-        !lane.is_empty() && self.poller.try_lock().is_none_or(|poller| lane.holds_of(&poller, qpn))
+        !lane.is_empty() && self.polls.poller.try_lock().is_none_or(|poller| lane.holds_of(&poller, qpn))
     }
 
     /// Returns which of the engines that are not the home engine is to be driven next by whoever polls: each in turn.
     pub(crate) fn next_to_drive(&self) -> Option<EngineNumber> {
         let others = self.others.load(Ordering::Acquire);
         // Of two pollers at once both may drive the same one: the next poll drives another.
-        let last = u32::from(self.driven.load(Ordering::Relaxed));
+        let last = u32::from(self.polls.driven.load(Ordering::Relaxed));
         let next = last + 1 + others.rotate_right((last + 1) % u64::BITS).trailing_zeros();
         let engine = EngineNumber::new((next % u64::BITS) as usize).filter(|_| others != 0)?;
-        self.driven.store(engine.index() as u8, Ordering::Relaxed);
+        self.polls.driven.store(engine.index() as u8, Ordering::Relaxed);
         Some(engine)
+    }
+
+    /// Returns whether this poll passes the engines beside the home engine by. Of two polls at once both may count as one.
+    pub(crate) fn passes_by(&self) -> bool {
+        let left = self.polls.passing.load(Ordering::Relaxed);
+        if left > 0 {
+            self.polls.passing.store(left - 1, Ordering::Relaxed);
+        }
+        left > 0
+    }
+
+    /// Lets so many polls pass the engines beside the home engine by.
+    pub(crate) fn pass_by(&self, polls: u8) {
+        self.polls.passing.store(polls, Ordering::Relaxed);
     }
 
     /// Counts one more poll. Of two at once one may be left out.
     pub(crate) fn next_turn(&self) -> u32 {
-        let turn = self.turns.load(Ordering::Relaxed);
-        self.turns.store(turn.wrapping_add(1), Ordering::Relaxed);
+        let turn = self.polls.turns.load(Ordering::Relaxed);
+        self.polls.turns.store(turn.wrapping_add(1), Ordering::Relaxed);
         turn
     }
 
     /// How many polls may take completions before the engine is driven again.
     #[inline]
     pub(crate) fn ahead(&self) -> u8 {
-        self.ahead.load(Ordering::Relaxed)
+        self.polls.ahead.load(Ordering::Relaxed)
     }
 
     /// Takes what is there, without driving the engine. If there is more, the next `ahead` polls may do so, too.
@@ -270,7 +294,7 @@ impl CqShared {
         };
         let ahead = if more { ahead } else { 0 };
         if self.ahead() != ahead {
-            self.ahead.store(ahead, Ordering::Relaxed);
+            self.polls.ahead.store(ahead, Ordering::Relaxed);
         }
         taken
     }

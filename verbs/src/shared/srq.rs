@@ -1,6 +1,7 @@
 //! The shared receive queue as engines and application share it.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::doorbell::AwaitedBy;
 use super::engines::EngineNumber;
@@ -9,12 +10,16 @@ use super::events::{AsyncEvent, AsyncQueue, Object};
 use super::numbers::Number;
 use super::queue::{RecvPoster, RecvQueue, RecvView, WrNumber};
 use super::scope::Scope;
+use super::sync::Line;
 use super::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::sync::thread;
 use super::wr::{RecvWr, Sge};
 
-/// How often a poster offers its core to an engine that is about to give back the slot that the poster needs.
+/// How often a poster offers its core to an engine that is about to give back the slot that the poster needs, before it looks at
+/// the clock.
 const YIELDS: u32 = 10_000;
+/// How long a poster waits then: the engine's driver may have lost its core just there, and gets it back.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A shared receive queue as engines and application share it.
 ///
@@ -28,7 +33,7 @@ pub(crate) struct SrqShared {
     /// More engines than one take from this queue.
     pub(crate) several: bool,
     /// Number of the next receive to take, in 64 bits, so that it never comes back to a value that an engine has seen.
-    head: AtomicU64,
+    head: Line<AtomicU64>,
     /// Fewer receives than this raise an event, once; 0: none do.
     limit: AtomicU32,
     events: Arc<AsyncQueue>,
@@ -53,7 +58,7 @@ impl SrqShared {
             domain,
             queue,
             several: engines > 1,
-            head: AtomicU64::new(0),
+            head: Line(AtomicU64::new(0)),
             // Nobody takes anything before the first receive is posted: the event waits for that.
             limit: AtomicU32::new(limit),
             events,
@@ -154,7 +159,8 @@ impl SrqShared {
         wr: &RecvWr<'_>,
         mut error: PostError,
     ) -> Result<(), PostError> {
-        for _ in 0..YIELDS {
+        let (mut yields, mut since) = (0, None);
+        loop {
             let oldest = poster.next().0.wrapping_sub(self.queue.capacity());
             let claimed = self.next().0.wrapping_sub(oldest) as i32 > 0;
             if error != PostError::QueueFull || !self.several || !claimed {
@@ -163,6 +169,10 @@ impl SrqShared {
             match poster.push(wr) {
                 Ok(()) => return Ok(()),
                 Err(refused) => error = refused,
+            }
+            yields += 1;
+            if yields > YIELDS && since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
+                break;
             }
             thread::yield_now();
         }

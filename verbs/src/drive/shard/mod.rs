@@ -66,6 +66,8 @@ pub(crate) struct Shard {
     hot: Line<Hot>,
     /// Control verbs that wait for the lock, or for the end of a pass; pollers and the engine's thread step aside for them.
     want: Line<AtomicU32>,
+    /// Times that the engine had been driven when the last visitor left.
+    visited: Line<AtomicU32>,
     engine: UnsafeCell<ManuallyDrop<Box<dyn EngineOps>>>,
     pub(crate) doorbells: Arc<Doorbells>,
     driver: Driver,
@@ -87,6 +89,7 @@ impl Shard {
         let shard = Arc::new(Self {
             hot: Line::default(),
             want: Line::default(),
+            visited: Line::default(),
             engine: UnsafeCell::new(ManuallyDrop::new(engine)),
             doorbells,
             driver: Driver::new(progress)?,
@@ -106,6 +109,20 @@ impl Shard {
     #[inline]
     pub(crate) fn poll_pass(&self) -> Polled {
         self.attempt(true)
+    }
+
+    /// Runs a pass for a thread that mainly drives another engine, as [`try_pass`](Self::try_pass), or with `stays`
+    /// as [`poll_pass`](Self::poll_pass). `None`: others have driven this engine since the last visit, and are trusted to go
+    /// on; the next visitor finds out if they do not.
+    pub(crate) fn visit(&self, stays: bool) -> Option<Polled> {
+        let driven = self.hot.lock.count() as u32;
+        if self.visited.load(Ordering::Relaxed) != driven {
+            self.visited.store(driven, Ordering::Relaxed);
+            return None;
+        }
+        let polled = self.attempt(stays);
+        self.visited.store(self.hot.lock.count() as u32, Ordering::Relaxed);
+        Some(polled)
     }
 
     #[inline]

@@ -152,7 +152,7 @@ impl Shards {
     pub(crate) fn look_after(&self, turn: u32) {
         let every = turn.is_multiple_of(LOOKS_AFTER_EVERY) && !self.first.driver.has_thread();
         if every && let Some(engine) = EngineNumber::new((turn / LOOKS_AFTER_EVERY) as usize % self.count()) {
-            self.of(engine).try_pass();
+            self.of(engine).visit(false);
         }
     }
 

@@ -76,6 +76,19 @@ fn passes_that_find_work_are_counted_beside_all() {
     assert_eq!(after.passes, before.passes + 6);
 }
 
+#[test]
+fn visitors_drive_an_engine_unless_others_have_driven_it_since() {
+    let (device, knobs) = fake::device(Progress::Inline);
+    let shard = device.shared.shards.first();
+    shard.visit(false);
+    let before = passes(&knobs);
+    assert_eq!(shard.visit(false), Some(Polled::Idle), "nobody else does");
+    shard.poll_pass();
+    assert_eq!(shard.visit(false), None, "somebody else does");
+    assert_eq!(shard.visit(false), Some(Polled::Idle), "it has stopped");
+    assert_eq!(passes(&knobs), before + 3);
+}
+
 /// Whoever runs a pass may lose its core between a completion and the freeing of the slot.
 #[test]
 fn a_post_that_finds_the_queue_full_waits_for_the_pass_under_way() {

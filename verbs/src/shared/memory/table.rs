@@ -17,7 +17,7 @@ use super::{Access, MwKind};
 use crate::shared::error::{Error, Result};
 use crate::shared::grace::{Fellows, Grace};
 use crate::shared::scope::{Scope, Scopes};
-use crate::shared::sync::LeafLock;
+use crate::shared::sync::{LeafLock, Line};
 use links::Links;
 use slot::{Content, Slot, State, Word};
 
@@ -126,7 +126,8 @@ pub(crate) struct MrTable {
     map: StagMap,
     list: u32,
     fellows: Arc<Fellows>,
-    managed: LeafLock<Managed>,
+    /// Written by each registration, and not what passes look at.
+    managed: Line<LeafLock<Managed>>,
 }
 
 impl MrTable {
@@ -136,7 +137,7 @@ impl MrTable {
         let map = StagMap::new(&mut random);
         let list = map.beyond(MAX_REGIONS as u32, &mut random.clone());
         let managed = Managed { homes: Vec::new(), free: VecDeque::new(), limited: HashMap::new(), random };
-        Self { slots: slot::reserve(), map, list, fellows, managed: LeafLock::new(managed) }
+        Self { slots: slot::reserve(), map, list, fellows, managed: Line(LeafLock::new(managed)) }
     }
 
     /// The STag that stands for the scatter list of a Read of ours. It is never one of a region or window, so whatever else

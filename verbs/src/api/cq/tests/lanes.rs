@@ -210,7 +210,7 @@ fn push(cq: &CqShared, lock: &Mutex<()>, e: usize, wc: Wc) -> Result<(), CqOverf
 
 /// As [`Cq::resize`](crate::Cq::resize), with the locks of these engines.
 fn resize(cq: &CqShared, locks: &[Mutex<()>], depth: u32) -> bool {
-    let mut poller = cq.poller.lock();
+    let mut poller = cq.polls.poller.lock();
     let Ok(engines) = cq.begin_resize(&poller, depth) else { return false };
     for e in engines {
         let _engine = locks[e.index()].lock().unwrap();

@@ -1,0 +1,36 @@
+//! Measures many queue pairs on devices of several engines, and Writes beside a storm of registrations. Prints a JSON object.
+//!
+//! ```text
+//! crowd many QPS ENGINES
+//! crowd storm ROUNDS
+//! ```
+
+use std::process::ExitCode;
+
+use urnic_bench::{crowd, perf::PerfError};
+
+fn run(arguments: &[String]) -> Result<String, PerfError> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let usage = || PerfError::Usage("usage: crowd many QPS ENGINES | crowd storm ROUNDS".to_owned());
+    let number = |word: &str| word.parse::<usize>().map_err(|_| usage());
+    let json = match words.as_slice() {
+        ["many", qps, engines] => serde_json::to_string(&crowd::many(number(qps)?, number(engines)?)?),
+        ["storm", rounds] => serde_json::to_string(&crowd::storm([0, 1], number(rounds)?)?),
+        _ => return Err(usage()),
+    };
+    Ok(json.expect("plain data serialises"))
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(report) => {
+            println!("{report}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("crowd: {error}");
+            ExitCode::from(if error.is_usage() { 2 } else { 1 })
+        }
+    }
+}

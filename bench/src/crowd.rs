@@ -1,0 +1,401 @@
+//! What many queue pairs cost, and what they and registrations beside it do to a small Write: two devices of one process, joined
+//! by a ring, with several engines each.
+
+use std::{
+    net::Ipv4Addr,
+    process,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use urnic::{
+    Access, Bound, CmEvent, ConnParam, Cq, CqInit, Device, EventChannel, Listener, Mr, Pd, Qp, QpInit,
+    SendFlags, SendOp, SendWr, Sge, Wc, WcStatus,
+};
+use urnic_config::{Cidr, Config, Progress};
+
+use crate::{memory::Usage, perf::PerfError};
+
+const PORT: u16 = 18_700;
+/// Host numbers of the two ends.
+const SERVER: u8 = 1;
+const CLIENT: u8 = 2;
+/// Connections from local ports of the engine's choice, which has 28,232 to choose from.
+const CHOSEN: usize = 25_000;
+/// Listeners, to all of which there are connections from each further local port.
+const LISTENERS: usize = 8;
+/// The first of those ports.
+const FURTHER: u16 = 1024;
+/// Polls after which a Write looks for its completion at all engines.
+const OWN_POLLS: u32 = 8;
+const ENTRIES: u32 = 16;
+/// Connections under way at once.
+const CONNECTING: usize = 64;
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Registrations of each round of a storm.
+const BLOWS: u64 = 500;
+/// Writes between two looks at the other crowd.
+const TURN: usize = 500;
+
+fn device(doing: &'static str) -> impl Fn(urnic::Error) -> PerfError {
+    move |source| PerfError::Device { doing, source }
+}
+
+/// One device.
+struct End {
+    device: Device,
+    pd: Pd,
+    /// One at home with each engine.
+    cqs: Vec<Cq>,
+    events: EventChannel,
+    memory: Mr,
+}
+
+impl End {
+    fn open(link: &str, engines: usize, network: u8, host: u8) -> Result<Self, PerfError> {
+        let mut config = Config::default();
+        config.engine.progress = Progress::Inline;
+        config.engine.engines = Some(engines);
+        config.port.spec = Some(format!("ring:{link}").parse().map_err(PerfError::Usage)?);
+        let address = Ipv4Addr::new(10, 77, network, host);
+        config.ip.addresses = vec![Cidr { address: address.into(), prefix: 24 }];
+        let opened = Device::open(&config).map_err(device("opening the device"))?;
+        let pd = opened.alloc_pd();
+        let cq = |vector| {
+            let init = CqInit { depth: 1024, channel: None, timestamps: false, vector };
+            opened.create_cq_with(&init).map_err(device("creating a completion queue"))
+        };
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        Ok(Self {
+            cqs: (0..engines as u32).map(cq).collect::<Result<_, _>>()?,
+            events: opened.create_event_channel().map_err(device("creating an event channel"))?,
+            memory: pd.alloc_mr(4096, access).map_err(device("allocating memory"))?,
+            pd,
+            device: opened,
+        })
+    }
+
+    fn create_qp(&self, number: usize) -> Result<Qp, PerfError> {
+        let Some(cq) = self.cqs.get(number % self.cqs.len()) else {
+            return Err(PerfError::Usage("a device without engines".to_owned()));
+        };
+        let init = QpInit {
+            send_cq: cq,
+            recv_cq: cq,
+            max_send_wr: ENTRIES,
+            max_recv_wr: ENTRIES,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+            signal_all: false,
+        };
+        self.pd.create_qp(&init).map_err(device("creating a queue pair"))
+    }
+}
+
+/// Two devices and the queue pairs between them.
+struct Crowd {
+    server: End,
+    client: End,
+    network: u8,
+    _listeners: Vec<Listener>,
+    /// The local port that the last connections come from, and its number.
+    bound: Option<(usize, Bound)>,
+    active: Vec<Qp>,
+    passive: Vec<Qp>,
+}
+
+impl Crowd {
+    fn open(name: &str, engines: usize, network: u8) -> Result<Self, PerfError> {
+        let link = format!("{name}-{}", process::id());
+        let server = End::open(&link, engines, network, SERVER)?;
+        let client = End::open(&link, engines, network, CLIENT)?;
+        let listen = |i| server.events.listen(PORT + i, 1024).map_err(device("listening"));
+        let listeners = (0..LISTENERS as u16).map(listen).collect::<Result<_, _>>()?;
+        Ok(Self {
+            server,
+            client,
+            network,
+            _listeners: listeners,
+            bound: None,
+            active: Vec::new(),
+            passive: Vec::new(),
+        })
+    }
+
+    /// Connects so many more.
+    fn grow(&mut self, mut more: usize) -> Result<(), PerfError> {
+        while more > 0 {
+            let some = more.min(CONNECTING);
+            self.connect(some)?;
+            more -= some;
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, some: usize) -> Result<(), PerfError> {
+        for _ in 0..some {
+            let number = self.active.len();
+            let qp = self.client.create_qp(number)?;
+            let ip = |host| Ipv4Addr::new(10, 77, self.network, host);
+            let to = (ip(SERVER), PORT + (number % LISTENERS) as u16);
+            let events = &self.client.events;
+            let param = ConnParam::default();
+            let port = number.checked_sub(CHOSEN).map(|further| further / LISTENERS);
+            if let Some(port) = port
+                && self.bound.as_ref().is_none_or(|(bound, _)| *bound != port)
+            {
+                let from = (ip(CLIENT), FURTHER + port as u16);
+                let bound = self.client.device.bind(from, false).map_err(device("reserving a port"))?;
+                self.bound = Some((port, bound));
+            }
+            let begun = match &self.bound {
+                Some((_, bound)) => events.connect_from(bound, &qp, to, &param),
+                None => events.connect(&qp, to, &param),
+            };
+            begun.map_err(device("connecting"))?;
+            self.active.push(qp);
+        }
+        let (mut established, deadline) = (0, Instant::now() + PATIENCE);
+        while established < 2 * some {
+            for event in [self.server.events.poll(), self.client.events.poll()].into_iter().flatten() {
+                match event {
+                    CmEvent::ConnectRequest(request) => {
+                        let qp = self.server.create_qp(self.passive.len())?;
+                        request.accept(&qp, &ConnParam::default()).map_err(device("accepting"))?;
+                        self.passive.push(qp);
+                    }
+                    CmEvent::Established { .. } => established += 1,
+                    other => return Err(PerfError::Gone(format!("{other:?}"))),
+                }
+            }
+            if Instant::now() > deadline {
+                return Err(PerfError::Stalled { what: "connections", seconds: PATIENCE.as_secs() });
+            }
+        }
+        // The passive end may speak once it has heard from the active one.
+        for number in self.active.len() - some..self.active.len() {
+            self.write(number)?;
+        }
+        Ok(())
+    }
+
+    /// An 8-byte Write on one of the queue pairs, from its posting to its completion; both ends are driven by this thread.
+    fn write(&self, number: usize) -> Result<Duration, PerfError> {
+        let (Some(qp), Some(cq), Some(there)) = (
+            self.active.get(number),
+            self.client.cqs.get(number % self.client.cqs.len()),
+            self.server.cqs.get(number % self.server.cqs.len()),
+        ) else {
+            return Err(PerfError::Usage("no such queue pair".to_owned()));
+        };
+        let op = SendOp::Write { addr: self.server.memory.addr(), rkey: self.server.memory.rkey() };
+        let sges = [Sge::of(&self.client.memory, 0, 8)];
+        let start = Instant::now();
+        qp.post_send(&SendWr { wr_id: 1, op, sges: &sges, flags: SendFlags::SIGNALED })?;
+        let mut found = [Wc::default()];
+        let mut polls = 0;
+        loop {
+            polls += 1;
+            if polls < OWN_POLLS {
+                there.poll(&mut found);
+            } else {
+                // It has moved to the engine that its local port belongs to.
+                self.server.cqs.iter().chain(&self.client.cqs).filter(|other| !other.is(cq)).for_each(|cq| {
+                    cq.poll(&mut []);
+                });
+            }
+            if cq.poll(&mut found) > 0 {
+                break;
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(PerfError::Stalled { what: "a Write", seconds: PATIENCE.as_secs() });
+            }
+        }
+        let [wc] = found;
+        if wc.status != WcStatus::Success {
+            return Err(PerfError::Completion { qpn: wc.qpn, status: wc.status, detail: String::new() });
+        }
+        Ok(start.elapsed())
+    }
+}
+
+/// Result of [`many`].
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Many {
+    /// Queue pairs of each device.
+    pub qps: usize,
+    /// Engines of each device.
+    pub engines: usize,
+    /// Queue pairs at the engine that has the fewest and at that which has the most.
+    pub least_at_engine: u32,
+    /// See `least_at_engine`.
+    pub most_at_engine: u32,
+    /// Resident memory and EAL heap of each queue pair, bytes.
+    pub bytes_per_qp: f64,
+    /// Processor time of a connection, made and used once: both ends, us.
+    pub setup_us: f64,
+    /// The same of the last tenth of them.
+    pub last_setup_us: f64,
+    /// An 8-byte Write on one of 16 queue pairs, from posting to completion, median, us.
+    pub write_of_few_us: f64,
+    /// The same on one of all.
+    pub write_of_many_us: f64,
+    /// The same on each of them in turn, each of whose state has left the caches.
+    pub write_on_each_us: f64,
+}
+
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+fn us(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// Of sorted times.
+fn quantile(times: &[Duration], part: f64) -> f64 {
+    let at = (times.len() as f64 * part) as usize;
+    times.get(at.min(times.len().saturating_sub(1))).map_or(f64::NAN, |time| us(*time))
+}
+
+/// Connects `qps` queue pairs between devices of `engines` engines, and compares a Write on one of them with one on one of 16 of
+/// another pair of devices, in turns.
+///
+/// # Errors
+/// [`PerfError`].
+pub fn many(qps: usize, engines: usize) -> Result<Many, PerfError> {
+    let mut few = Crowd::open("few", engines, 3)?;
+    let mut all = Crowd::open("many", engines, 4)?;
+    few.grow(16)?;
+    all.grow(CONNECTING)?;
+    let (before, started) = (Usage::now()?, processor_time());
+    let most = qps.saturating_sub(CONNECTING).max(10);
+    all.grow(most - most / 10)?;
+    let tenth = processor_time();
+    all.grow(most / 10)?;
+    let (ended, after) = (processor_time(), Usage::now()?);
+    let grown = |of: fn(&Usage) -> u64| of(&after).saturating_sub(of(&before)) as f64;
+    let bytes = grown(|usage| usage.resident) + grown(|usage| usage.heap);
+    let (mut of_few, mut of_many) = (Vec::new(), Vec::new());
+    for _ in 0..40 {
+        for (crowd, times) in [(&few, &mut of_few), (&all, &mut of_many)] {
+            for _ in 0..TURN {
+                times.push(crowd.write(5)?);
+            }
+        }
+    }
+    let each = (0..all.active.len()).map(|number| all.write(number));
+    let mut of_each = each.collect::<Result<Vec<_>, _>>()?;
+    for times in [&mut of_few, &mut of_many, &mut of_each] {
+        times.sort_unstable();
+    }
+    let attributes = all.server.device.attributes().map_err(device("asking the device"))?;
+    let at_engines = || attributes.per_engine.iter().map(|engine| engine.queue_pairs);
+    let report = Many {
+        qps: all.active.len(),
+        engines,
+        least_at_engine: at_engines().min().unwrap_or(0),
+        most_at_engine: at_engines().max().unwrap_or(0),
+        bytes_per_qp: bytes / most as f64 / 2.0,
+        setup_us: us(ended.saturating_sub(started)) / most as f64,
+        last_setup_us: us(ended.saturating_sub(tenth)) / (most / 10) as f64,
+        write_of_few_us: quantile(&of_few, 0.5),
+        write_of_many_us: quantile(&of_many, 0.5),
+        write_on_each_us: quantile(&of_each, 0.5),
+    };
+    // The process ends.
+    std::mem::forget((few, all));
+    Ok(report)
+}
+
+/// Result of [`storm`].
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Storm {
+    /// An 8-byte Write, from posting to completion, alone: median, us.
+    pub alone_p50_us: f64,
+    /// The same: 99th percentile.
+    pub alone_p99_us: f64,
+    /// The median beside registrations at the other core.
+    pub beside_p50_us: f64,
+    /// The 99th percentile beside them.
+    pub beside_p99_us: f64,
+    /// Regions that were registered and deregistered per second meanwhile.
+    pub registrations_s: f64,
+}
+
+/// Measures Writes by engine 0, driven by a thread on the first of `cores`, in turns alone and while a thread on the second
+/// registers and deregisters regions of both devices without a pause.
+///
+/// # Errors
+/// [`PerfError`].
+pub fn storm(cores: [usize; 2], rounds: usize) -> Result<Storm, PerfError> {
+    let mut crowd = Crowd::open("storm", 2, 5)?;
+    crowd.grow(2)?;
+    let [own, other] = cores;
+    let (blows, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    let registered = AtomicU64::new(0);
+    let devices = [(&crowd.server.device, &crowd.server.pd), (&crowd.client.device, &crowd.client.pd)];
+    let pds = devices.map(|(_, pd)| pd.clone());
+    let register = || -> Result<(), PerfError> {
+        urnic_dataplane::pin_current_thread(other)?;
+        while !stop.load(Ordering::Acquire) {
+            if !blows.load(Ordering::Acquire) {
+                thread::yield_now();
+                continue;
+            }
+            for pd in &pds {
+                let mr = pd.alloc_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+                mr.map_err(device("allocating memory"))?
+                    .deregister()
+                    .map_err(|(_, error)| device("deregistering")(error))?;
+                registered.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    };
+    let (mut alone, mut beside, mut time) = (Vec::new(), Vec::new(), Duration::ZERO);
+    thread::scope(|scope| -> Result<(), PerfError> {
+        let registering = scope.spawn(register);
+        let work = || -> Result<(), PerfError> {
+            urnic_dataplane::pin_current_thread(own)?;
+            for _ in 0..rounds {
+                for (blow, times) in [(false, &mut alone), (true, &mut beside)] {
+                    blows.store(blow, Ordering::Release);
+                    let start = Instant::now();
+                    let before = registered.load(Ordering::Relaxed);
+                    let calm = || blow && registered.load(Ordering::Relaxed) < before + BLOWS;
+                    let mut writes = 0;
+                    // A storm that has no core yet is waited for.
+                    while writes < 20 * TURN || calm() && start.elapsed() < PATIENCE / 10 {
+                        times.push(crowd.write(0)?);
+                        writes += 1;
+                    }
+                    if blow {
+                        time += start.elapsed();
+                    }
+                }
+            }
+            Ok(())
+        };
+        let mut work = work;
+        let worked = work();
+        stop.store(true, Ordering::Release);
+        registering.join().unwrap_or_else(|cause| std::panic::resume_unwind(cause))?;
+        worked
+    })?;
+    alone.sort_unstable();
+    beside.sort_unstable();
+    let report = Storm {
+        alone_p50_us: quantile(&alone, 0.5),
+        alone_p99_us: quantile(&alone, 0.99),
+        beside_p50_us: quantile(&beside, 0.5),
+        beside_p99_us: quantile(&beside, 0.99),
+        registrations_s: registered.load(Ordering::Relaxed) as f64 / time.as_secs_f64(),
+    };
+    std::mem::forget(crowd);
+    Ok(report)
+}

@@ -1,0 +1,190 @@
+//! The process that has others measure, in turns, and compares what they say.
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Write},
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+use serde::Serialize;
+
+use super::{Done, Load, Shape, Task};
+use crate::perf::PerfError;
+
+/// What is compared, and how often.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What the threads do.
+    pub loads: Vec<Load>,
+    /// The cores, one for each thread or process.
+    pub cores: Vec<usize>,
+    /// Rounds, in each of which everything is measured once.
+    pub rounds: usize,
+    /// Length of one measurement, s.
+    pub seconds: f64,
+}
+
+/// Part of what independent processes do that a device must do at least, where nothing crosses between its engines.
+pub const OWN_GOAL: f64 = 0.95;
+/// The same where every thread uses every engine.
+pub const ALL_GOAL: f64 = 0.80;
+
+/// What has come of one load. Rates are million messages per second of processor time, summed over the threads: what they do
+/// while nobody else has their cores.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What the threads do.
+    pub load: Load,
+    /// Part of its core that each thread had, at least, in all measurements.
+    pub least_share: f64,
+    /// Of the independent processes together, by round.
+    pub apart: Vec<f64>,
+    /// Of the device whose threads keep to their own engines.
+    pub own: Vec<f64>,
+    /// Of the device whose threads use all engines.
+    pub all: Vec<f64>,
+    /// Frames that engines of such devices have handed to each other in all rounds.
+    pub handed_over: [u64; 2],
+}
+
+/// The middle and the ends of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// The median; the lower one of two.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The most.
+    pub most: f64,
+}
+
+impl Spread {
+    /// Of the values; NaN if there are none.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+        let last = values.len().saturating_sub(1);
+        Self { median: at(last / 2), least: at(0), most: at(last) }
+    }
+}
+
+impl Row {
+    /// Ratios to the independent processes of the same round: where threads keep to their engines, and where they use all.
+    pub fn ratios(&self) -> [Spread; 2] {
+        [&self.own, &self.all]
+            .map(|rates| Spread::of(rates.iter().zip(&self.apart).map(|(rate, apart)| rate / apart)))
+    }
+}
+
+/// Measures everything in turns. `tell` hears of every round.
+///
+/// # Errors
+/// [`PerfError`].
+pub fn run(plan: &Plan, tell: impl Fn(usize)) -> Result<Vec<Row>, PerfError> {
+    let row =
+        |&load| Row { load, least_share: 1.0, apart: vec![], own: vec![], all: vec![], handed_over: [0; 2] };
+    let mut rows: Vec<Row> = plan.loads.iter().map(row).collect();
+    for round in 0..plan.rounds {
+        tell(round);
+        for row in &mut rows {
+            // Each comes first, second and third in turn.
+            for turn in 0..3 {
+                let task = |shape, cores: &[usize]| Task {
+                    shape,
+                    load: row.load,
+                    cores: cores.to_vec(),
+                    ways: plan.cores.len(),
+                    seconds: plan.seconds,
+                    plain: false,
+                };
+                let tasks = match (round + turn) % 3 {
+                    0 => plan.cores.iter().map(|core| task(Shape::Own, &[*core])).collect(),
+                    1 => vec![task(Shape::Own, &plan.cores)],
+                    _ => vec![task(Shape::All, &plan.cores)],
+                };
+                let done = measure(&tasks)?;
+                let rate = done.iter().flat_map(|done| &done.mmsg_cpu_s).sum();
+                let handed = done.iter().map(|done| done.handed_over).sum::<u64>();
+                let shares = done.iter().flat_map(|done| done.mmsg_s.iter().zip(&done.mmsg_cpu_s));
+                row.least_share = shares.map(|(all, own)| all / own).fold(row.least_share, f64::min);
+                let [own_handed, all_handed] = &mut row.handed_over;
+                match (round + turn) % 3 {
+                    0 => row.apart.push(rate),
+                    1 => (row.own.push(rate), *own_handed += handed).1,
+                    _ => (row.all.push(rate), *all_handed += handed).1,
+                }
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// Has a process of its own do each of the tasks, all at the same time.
+fn measure(tasks: &[Task]) -> Result<Vec<Done>, PerfError> {
+    let mut workers = tasks.iter().map(Worker::start).collect::<Result<Vec<_>, _>>()?;
+    workers.iter_mut().try_for_each(Worker::await_ready)?;
+    workers.iter_mut().try_for_each(Worker::begin)?;
+    workers.into_iter().map(Worker::finish).collect()
+}
+
+struct Worker {
+    process: Child,
+    says: BufReader<ChildStdout>,
+}
+
+fn os(doing: &'static str) -> impl Fn(std::io::Error) -> PerfError {
+    move |source| PerfError::Os { doing, source }
+}
+
+impl Worker {
+    fn start(task: &Task) -> Result<Self, PerfError> {
+        let program = env::current_exe().map_err(os("finding this program"))?;
+        let task = serde_json::to_string(task).expect("plain data serialises");
+        let mut process = Command::new(program)
+            .args(["worker", &task])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(os("starting a process"))?;
+        let says = process.stdout.take().expect("it is piped");
+        Ok(Self { process, says: BufReader::new(says) })
+    }
+
+    fn line(&mut self) -> Result<String, PerfError> {
+        let mut line = String::new();
+        self.says.read_line(&mut line).map_err(os("reading from a process"))?;
+        if line.is_empty() {
+            return Err(PerfError::Gone("a process of the measurement has failed".to_owned()));
+        }
+        Ok(line)
+    }
+
+    fn await_ready(&mut self) -> Result<(), PerfError> {
+        match self.line()?.trim_end() {
+            "ready" => Ok(()),
+            _ => Err(PerfError::Protocol("a process that is not ready")),
+        }
+    }
+
+    fn begin(&mut self) -> Result<(), PerfError> {
+        let stdin = self.process.stdin.as_mut().expect("it is piped");
+        stdin.write_all(b"go\n").map_err(os("writing to a process"))
+    }
+
+    fn finish(mut self) -> Result<Done, PerfError> {
+        let line = self.line()?;
+        let done =
+            serde_json::from_str(&line).map_err(|_| PerfError::Protocol("a process that has no result"))?;
+        self.process.wait().map_err(os("waiting for a process"))?;
+        Ok(done)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It has ended, unless another one has failed.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

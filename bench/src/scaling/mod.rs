@@ -1,0 +1,133 @@
+//! How a device with several engines scales: two devices of one process joined by a ring, thread `i` on core `i` driving engine
+//! `i` of both, beside as many independent processes that do the same with one engine each, at the same time on the same cores.
+//!
+//! Every measurement runs in processes of its own ([`worker`]), which say when they are ready and begin on a word from the one
+//! that compares them ([`compare`]).
+
+pub mod compare;
+pub mod lines;
+mod station;
+pub mod worker;
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// Which engines the queue pairs of a thread are at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Shape {
+    /// Those of thread `i` are at engine `i`, with completion queues, a shared receive queue and a region that are the thread's.
+    Own,
+    /// Each thread has one at every engine. The serving end has one completion queue, one shared receive queue and one region
+    /// for all.
+    All,
+}
+
+/// What the threads do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Load {
+    /// Writes of 8 bytes, one request per call.
+    Write8,
+    /// Sends of 8 bytes into a shared receive queue, one request per call.
+    Send8,
+    /// Reads of 4 KiB.
+    Read4k,
+    /// Writes of 64 KiB.
+    Write64k,
+}
+
+impl Load {
+    /// All of them, in the order in which they are reported.
+    pub const ALL: [Self; 4] = [Self::Write8, Self::Send8, Self::Read4k, Self::Write64k];
+
+    /// Bytes of a message.
+    fn size(self) -> usize {
+        match self {
+            Self::Write8 | Self::Send8 => 8,
+            Self::Read4k => 4096,
+            Self::Write64k => 65_536,
+        }
+    }
+
+    /// Requests outstanding on each queue pair.
+    fn window(self) -> u32 {
+        match self {
+            Self::Write8 | Self::Send8 => 128,
+            Self::Read4k => 32,
+            Self::Write64k => 8,
+        }
+    }
+
+    /// Requests of which the last one is signalled.
+    fn interval(self) -> u32 {
+        self.window() / 4
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Write8 => "8-byte Writes",
+            Self::Send8 => "8-byte Sends",
+            Self::Read4k => "4 KiB Reads",
+            Self::Write64k => "64 KiB Writes",
+        })
+    }
+}
+
+impl FromStr for Load {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "write8" => Ok(Self::Write8),
+            "send8" => Ok(Self::Send8),
+            "read4k" => Ok(Self::Read4k),
+            "write64k" => Ok(Self::Write64k),
+            _ => Err(format!("`{word}` is none of write8, send8, read4k, write64k")),
+        }
+    }
+}
+
+impl FromStr for Shape {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "own" => Ok(Self::Own),
+            "all" => Ok(Self::All),
+            _ => Err(format!("`{word}` is none of own, all")),
+        }
+    }
+}
+
+/// One process of a measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// Where queue pairs are.
+    pub shape: Shape,
+    /// What is done.
+    pub load: Load,
+    /// The core of each thread, of which there are as many as engines.
+    pub cores: Vec<usize>,
+    /// Queue pairs of each thread: as many in the processes that are compared, or their caches would hold other amounts.
+    pub ways: usize,
+    /// How long to measure, s.
+    pub seconds: f64,
+    /// For valgrind, which knows neither hugepages nor all instructions.
+    #[serde(default)]
+    pub plain: bool,
+}
+
+/// What a process has done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    /// Million messages per second, of each thread.
+    pub mmsg_s: Vec<f64>,
+    /// The same per second of processor time: what a thread does while nobody else has its core.
+    pub mmsg_cpu_s: Vec<f64>,
+    /// Frames that one engine handed over to another while it was measured.
+    pub handed_over: u64,
+}
