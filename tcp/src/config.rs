@@ -228,6 +228,9 @@ pub struct TcpConfig {
     pub fin_wait: Duration,
     /// How long a segment waits for a window that fits it whole (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
     pub sws_override: Duration,
+    /// How long little data in order may go without an ACK, so that it travels with data of ours or stands for several
+    /// segments (RFC 1122 §4.2.3.2). Zero: until the end of the pass.
+    pub ack_delay: Duration,
     /// Connections, without those in TIME-WAIT.
     pub max_connections: u32,
     /// Half-open passive connections.
@@ -283,6 +286,7 @@ impl Default for TcpConfig {
             time_wait: Duration::from_secs(60),
             fin_wait: Duration::from_secs(60),
             sws_override: Duration::from_millis(100),
+            ack_delay: Duration::from_micros(50),
             max_connections: 1 << 19,
             max_syn_backlog: 1024,
             max_time_wait: 16_384,

@@ -48,8 +48,8 @@ impl<B: Buffers> Connection<B> {
         self.probes = 0;
         self.note_timestamp(cx.now, s);
         if !s.payload.is_empty() {
-            self.flags.set(Flags::ACK);
             self.deliver(cx, h, frame, s.payload.clone());
+            self.owe_ack(cx);
         }
     }
 

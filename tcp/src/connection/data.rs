@@ -7,6 +7,10 @@ use crate::seq::Seq;
 use crate::wire::{Segment, flag};
 use core::ops::Range;
 
+/// Octets of unacknowledged data that are acknowledged without delay. A full segment is that much: what a sender's congestion
+/// window lets it send next should not wait for us, nor the memory that it lends in place of copying.
+const MUCH: u32 = 1024;
+
 impl<B: Buffers> Connection<B> {
     pub(super) fn arrive_data<T: Transmit<B::Payload>>(
         &mut self,
@@ -56,11 +60,27 @@ impl<B: Buffers> Connection<B> {
             self.deliver_or_park(cx, h, frame, at);
         }
         if !self.flags.has(Flags::HOLES) && !s.has(flag::FIN) {
-            // The usual case: acknowledged once per burst, or with the next data that we send.
-            self.flags.set(Flags::ACK);
+            self.owe_ack(cx);
             return Fate::Keep;
         }
         self.close_gap(cx, h)
+    }
+
+    /// Data has arrived in order, as usual. It is acknowledged with the next data that we send. Much is acknowledged once per
+    /// burst at the latest, and little after [`TcpConfig::ack_delay`](crate::TcpConfig::ack_delay) (RFC 1122 §4.2.3.2,
+    /// RFC 5681 §4.2). With ECN nothing waits: the ACKs say which segments were marked.
+    #[inline(always)]
+    pub(super) fn owe_ack<T>(&mut self, cx: &Cx<'_, T>) {
+        let delay = cx.net.cfg.tcp.ack_delay;
+        if self.rcv_nxt.since(self.last_ack_sent) >= MUCH || self.ect != 0 || delay.is_zero() {
+            self.flags.set(Flags::ACK);
+        }
+    }
+
+    /// Returns whether data has arrived in order that is not acknowledged.
+    #[inline(always)]
+    pub(crate) fn owes_ack(&self) -> bool {
+        self.last_ack_sent != self.rcv_nxt
     }
 
     /// Hands the handler the octets that come next, of a connection on which nothing is parked.

@@ -1,6 +1,6 @@
 //! Explicit congestion notification: what routers mark is echoed, and answered by sending less (RFC 3168, RFC 8257).
 
-use super::{Connection, Cx, Flags, Recovery};
+use super::{Connection, Cx, Recovery};
 use crate::buffers::{Buffers, Transmit};
 use crate::ecn;
 use crate::wire::{Segment, flag};
@@ -19,7 +19,7 @@ impl<B: Buffers> Connection<B> {
             }
         } else if marked != (self.echo != 0) {
             // RFC 8257 §3.2: what came before the change is acknowledged at once, as it was.
-            if self.flags.has(Flags::ACK) && self.last_ack_sent != self.rcv_nxt {
+            if self.owes_ack() {
                 self.send_ack(cx);
             }
             self.echo = if marked { flag::ECE } else { 0 };

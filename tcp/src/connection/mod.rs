@@ -113,7 +113,7 @@ impl Flags {
     pub const TIMESTAMPS: u8 = 1;
     /// SACK was negotiated.
     pub const SACK: u8 = 1 << 1;
-    /// Data arrived that is not acknowledged.
+    /// An ACK is due at the end of the pass.
     pub const ACK: u8 = 1 << 2;
     /// There may be something to send.
     pub const OUTPUT: u8 = 1 << 3;
@@ -211,6 +211,8 @@ pub(crate) struct Connection<B: Buffers> {
     pub reports: bool,
     /// The cold part may have a deadline, or patience of its own.
     pub timed: bool,
+    /// The stack's list of connections whose ACKs may wait has it.
+    pub late: bool,
     /// When TS.Recent was set, in units of 2^30 ns.
     pub ts_recent_at: u32,
     /// Retransmission, SYN, loss probe or window probe; `Time::MAX`: none.
@@ -359,6 +361,7 @@ impl<B: Buffers> Connection<B> {
             waits_for_neighbour: false,
             reports: false,
             timed: false,
+            late: false,
             ts_recent_at: coarse(now),
             rtx_at: Time::MAX,
             armed: Time::MAX,
@@ -562,6 +565,12 @@ impl<B: Buffers> Connection<B> {
     /// The user may still queue data.
     pub fn may_send(&self) -> bool {
         !self.flags.has(Flags::CLOSE)
+    }
+
+    /// Octets queued and not sent yet.
+    pub fn unsent(&self) -> u64 {
+        let end = self.cold.queue.end();
+        if self.snd_nxt.lt(end) { u64::from(end.since(self.snd_nxt)) } else { 0 }
     }
 
     /// Octets queued or in flight.

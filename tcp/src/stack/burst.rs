@@ -82,10 +82,15 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
                 stack.last = index;
                 let mut cx = Cx { now: self.now, net: &mut stack.net, tx: self.tx, id: c.id(index) };
                 c.take_predicted(&mut cx, self.handler, segment, incoming.frame);
-                // It may owe an ACK now, and no deadline has come nearer.
-                if c.flags.has(Flags::ACK) && !c.flags.has(Flags::LISTED) && !c.waits_for_neighbour {
-                    c.flags.set(Flags::LISTED);
-                    stack.work.push_back(index);
+                // It may owe an ACK now, and no deadline of its own has come nearer.
+                if c.flags.has(Flags::ACK) {
+                    if !c.flags.has(Flags::LISTED) && !c.waits_for_neighbour {
+                        c.flags.set(Flags::LISTED);
+                        stack.work.push_back(index);
+                    }
+                } else if !c.late && c.owes_ack() {
+                    c.late = true;
+                    stack.late.push_back((index, self.now + stack.net.cfg.tcp.ack_delay));
                 }
                 return;
             }

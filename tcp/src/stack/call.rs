@@ -21,7 +21,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         let id = c.id(index);
         let mut cx = Cx { now: self.now, net: &mut self.stack.net, tx: self.tx, id };
         match f(c, &mut cx, self.handler) {
-            Fate::Keep => self.stack.note(id.index),
+            Fate::Keep => self.stack.note(self.now, id.index),
             Fate::Closed(reason) => self.close(id, reason),
             Fate::TimeWait => self.close_and_wait(id),
         }

@@ -50,6 +50,8 @@ pub struct Stack<B: Buffers> {
     wheel: TimerWheel,
     /// Connections that owe an ACK or may have something to send.
     work: VecDeque<u32>,
+    /// Connections that owe an ACK which may wait until then, the next one due first. An entry may have become void.
+    late: VecDeque<(u32, Time)>,
     bindings: Slab<Binding>,
     /// Those that listen, by port.
     listening: HashMap<u16, Vec<BindId>>,
@@ -161,6 +163,7 @@ impl<B: Buffers> Stack<B> {
             acks: Acks::NONE,
             wheel: TimerWheel::new(now),
             work: VecDeque::new(),
+            late: VecDeque::new(),
             bindings: Slab::new(),
             listening: HashMap::new(),
             embryos: Slab::new(),
@@ -202,6 +205,9 @@ impl<B: Buffers> Stack<B> {
     /// Sends what accumulated during a pass: ARP requests, ACKs for in-order data, and what waited for room.
     pub fn flush(&mut self, now: Time, tx: &mut impl Transmit<B::Payload>) {
         self.flush_neighbours(tx);
+        if self.late.front().is_some_and(|(_, due)| *due <= now) {
+            self.list_late(now);
+        }
         if self.work.is_empty() {
             return;
         }
@@ -211,10 +217,33 @@ impl<B: Buffers> Stack<B> {
             let id = c.id(index);
             c.flags.clear(Flags::LISTED);
             c.flush(&mut Cx { now, net: &mut self.net, tx, id });
-            self.note(id.index);
+            self.note(now, id.index);
         }
         // For those that want to send and do not know where to.
         self.flush_neighbours(tx);
+    }
+
+    /// Sends the ACKs that wait for company. To be called before the stack is not driven for long.
+    pub fn flush_late(&mut self, now: Time, tx: &mut impl Transmit<B::Payload>) {
+        if !self.late.is_empty() {
+            self.list_late(Time::MAX);
+            self.flush(now, tx);
+        }
+    }
+
+    /// The ACKs that have waited until `now` leave with the next flush.
+    fn list_late(&mut self, now: Time) {
+        while let Some(&(index, due)) = self.late.front()
+            && due <= now
+        {
+            self.late.pop_front();
+            let Some(c) = self.connections.get_mut(index) else { continue };
+            let owes = core::mem::take(&mut c.late) && c.owes_ack();
+            if owes && !c.flags.has(Flags::LISTED) && !c.waits_for_neighbour {
+                c.flags.set(Flags::ACK | Flags::LISTED);
+                self.work.push_back(index);
+            }
+        }
     }
 
     /// Sends what is to be asked of neighbours.
@@ -299,6 +328,7 @@ impl<B: Buffers> Stack<B> {
             self.net.arp.next_deadline(),
             self.net.inet6.next_deadline(),
             self.next_timewait(),
+            self.late.front().map(|(_, due)| *due),
         ];
         timers.into_iter().flatten().min()
     }
@@ -332,19 +362,29 @@ impl<B: Buffers> Stack<B> {
         let c = self.connections.get_mut(id.index).filter(|c| c.generation == id.generation);
         let Some(c) = c else { return };
         f(c, &mut Cx { now, net: &mut self.net, tx, id });
-        self.note(id.index);
+        self.note(now, id.index);
     }
 
-    /// Puts a connection on the list of those that owe something, and its deadline into the wheel if that moved
+    /// Puts a connection on the lists of those that owe something, and its deadline into the wheel if that moved
     /// forward. (One that moved back is seen when the old one comes up.)
     #[inline]
-    fn note(&mut self, index: u32) {
+    fn note(&mut self, now: Time, index: u32) {
         let Some(c) = self.connections.get_mut(index) else { return };
         let owes = c.flags.has(Flags::OUTPUT) || c.flags.has(Flags::ACK);
         if owes && !c.waits_for_neighbour && !c.flags.has(Flags::LISTED) {
             c.flags.set(Flags::LISTED);
             self.work.push_back(index);
+        } else if !owes && !c.late && c.owes_ack() {
+            c.late = true;
+            self.late.push_back((index, now + self.net.cfg.tcp.ack_delay));
         }
+        self.schedule(index);
+    }
+
+    /// Puts a connection's deadline into the wheel if that moved forward.
+    #[inline]
+    fn schedule(&mut self, index: u32) {
+        let Some(c) = self.connections.get_mut(index) else { return };
         let deadline = c.next_deadline(&self.net);
         if deadline < c.armed {
             c.armed = deadline;

@@ -66,7 +66,7 @@ impl<B: Buffers> Stack<B> {
         if let Some(c) = self.connections.get_mut(id.index) {
             c.send_syn(&mut Cx { now, net: &mut self.net, tx, id });
         }
-        self.note(id.index);
+        self.note(now, id.index);
         Ok(id)
     }
 
@@ -89,7 +89,7 @@ impl<B: Buffers> Stack<B> {
         if let Some(c) = self.get_mut(conn) {
             c.cold.patience = patience.map(Box::new);
             c.timed = true;
-            self.note(conn.index);
+            self.schedule(conn.index);
         }
     }
 
@@ -163,6 +163,11 @@ impl<B: Buffers> Stack<B> {
     /// Sends what the windows allow.
     pub fn output(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {
         self.with(now, conn, tx, |c, cx| c.output(cx));
+    }
+
+    /// Octets queued and not sent yet.
+    pub fn unsent(&self, conn: ConnId) -> u64 {
+        self.get(conn).map_or(0, Connection::unsent)
     }
 
     /// Octets queued or in flight that the peer has not acknowledged.

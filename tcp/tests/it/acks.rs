@@ -9,7 +9,7 @@ fn syn() -> Seg {
 }
 
 fn established(script: Script) -> (Bench, Conversation) {
-    let mut b = Bench::listening(|_| {}, script);
+    let mut b = Bench::listening(|c| c.tcp.ack_delay = Duration::ZERO, script);
     let c = b.established(syn());
     (b, c)
 }

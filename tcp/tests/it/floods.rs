@@ -112,7 +112,10 @@ fn a_thousand_connections_in_a_million_syns() {
     println!("seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
     // One kind of honest peers has timestamps, the other has not.
-    let mut lan = Lan::new(2, |n, c| c.tcp.timestamps = n != 3);
+    let mut lan = Lan::new(2, |n, c| {
+        c.tcp.timestamps = n != 3;
+        c.tcp.ack_delay = Duration::ZERO;
+    });
     let mut syn = Forge::new(&Seg { syn: true, mss: Some(1460), ..Seg::default() });
     let limit = lan.victim.stack.config().tcp.max_syn_backlog as usize;
     for i in 0..SYNS {

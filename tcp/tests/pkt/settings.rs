@@ -12,6 +12,7 @@ pub fn world(script: &Script, start: Time, wire: Wire) -> Result<World, Fault> {
     let mut wire = wire;
     let mut cfg = StackConfig::new([2, 0, 10, 0, 0, 1], US, 24, 1);
     cfg.gateways = vec![GATEWAY.into()];
+    cfg.tcp.ack_delay = Duration::ZERO; // scripts about other things see each ACK at once
     let mut around = Vec::new();
     for (line, key, value) in &script.config {
         match set(&mut cfg, key, value) {
@@ -149,6 +150,7 @@ fn set(cfg: &mut StackConfig, key: &str, value: &str) -> Result<bool, String> {
         "data_retries" => t.data_retries = int(value)?,
         "time_wait" => t.time_wait = time(value)?,
         "fin_wait" => t.fin_wait = time(value)?,
+        "ack_delay" => t.ack_delay = time(value)?,
         "sws_override" => t.sws_override = time(value)?,
         "max_connections" => t.max_connections = int(value)?,
         "max_syn_backlog" => t.max_syn_backlog = int(value)?,

@@ -107,6 +107,7 @@ fn lost_and_damaged() {
         n += 1;
         if n % 17 == 0 { Act::Drop } else { Act::Pass }
     });
+    p.run_with(Duration::from_millis(1), |_, _| Act::Pass);
     let frame = {
         p.a.stack.send(c, Shared::new(b"x")).unwrap();
         p.a.stack.output(p.now, c, &mut p.a.out);

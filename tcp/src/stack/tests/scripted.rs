@@ -29,6 +29,7 @@ impl Script {
     /// A connection that A accepted.
     pub fn new(window: u16, change: impl Fn(&mut StackConfig)) -> Script {
         let mut cfg = config(A);
+        cfg.tcp.ack_delay = Duration::ZERO;
         change(&mut cfg);
         let b = config(B);
         let mut s = Script {

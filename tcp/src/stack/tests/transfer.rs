@@ -4,7 +4,7 @@ use std::time::Duration;
 
 #[test]
 fn one_record_each_way() {
-    let mut p = Pair::new(|_| {});
+    let mut p = Pair::new(|c| c.tcp.ack_delay = Duration::ZERO);
     let (c, s) = p.connect();
     p.a.stack.send(c, Shared::new(b"ping")).unwrap();
     p.a.stack.output(p.now, c, &mut p.a.out);

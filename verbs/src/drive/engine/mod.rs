@@ -19,6 +19,7 @@ mod lent;
 mod names;
 mod outbound;
 mod peers;
+mod posting;
 mod qp;
 mod read_list;
 mod relocate;
@@ -53,6 +54,7 @@ use endpoint::{Endpoint, Farewell, Phase};
 use incomplete::Stopped;
 use later::Later;
 use names::{EndpointIndex, QpIndex, Qpn};
+use posting::{Posting, Verdict};
 use qp::{QpCore, ReadLimits};
 use relocate::Whereabouts;
 use rooms::Rooms;
@@ -148,6 +150,7 @@ pub(crate) struct Engine<T: Transport, C: Clock> {
     doorbells: Arc<Doorbells>,
     later: Later,
     attributes: EngineAttr,
+    posting: Posting,
     /// Passes since the clock was read.
     idle_passes: u32,
     /// The last pass received something that the next one may have to acknowledge.
@@ -334,6 +337,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             doorbells,
             later: Later::default(),
             attributes,
+            posting: Posting::default(),
             idle_passes: CLOCK_EVERY,
             owes_acks: false,
             advanced: now,
@@ -412,10 +416,11 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// The endpoint of a QP that may send at once: connected, with nothing unacknowledged (what is posted while something
-    /// is under way had better share segments), while no other endpoint waits for its turn.
+    /// The endpoint of a QP that may send at once: connected, with nothing that waits to be sent, while no other endpoint waits
+    /// for its turn. Beyond the first post since a pass nothing may be unacknowledged either: what is posted while something is
+    /// under way should share segments.
     #[inline]
-    fn idle_endpoint(&self, qpn: Qpn) -> Option<EndpointIndex> {
+    fn idle_endpoint(&self, qpn: Qpn, verdict: Verdict) -> Option<EndpointIndex> {
         if !self.core.ready.is_empty() || !self.transport.has_room() {
             return None;
         }
@@ -423,7 +428,13 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let index = qp.endpoint.filter(|_| !qp.is_over())?;
         let endpoint = self.core.endpoints.get(index)?;
         let open = matches!(endpoint.phase, Phase::Open { .. }) && endpoint.outbox.is_empty();
-        (open && self.transport.unacked(endpoint.conn?) == 0).then_some(index)
+        let conn = endpoint.conn?;
+        let waits = if verdict == Verdict::First {
+            self.transport.unsent(conn)
+        } else {
+            self.transport.unacked(conn)
+        };
+        (open && waits == 0).then_some(index)
     }
 
     /// Returns whether [`serve`](Self::serve) has anything to do.
@@ -480,6 +491,9 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         if served {
             self.transport.flush();
         }
+        if self.posting.any() {
+            self.posting.judge(now);
+        }
         if looks || served {
             let before = std::mem::replace(&mut self.advanced, now);
             if now >= before + PAUSE {
@@ -495,7 +509,16 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     }
 
     fn kick(&mut self, qpn: u32) -> bool {
-        let Some(index) = self.idle_endpoint(Qpn(qpn)) else { return false };
+        let verdict = self.posting.posted(|| self.clock.now());
+        if verdict == Verdict::Wait {
+            return false;
+        }
+        if verdict == Verdict::All {
+            let now = self.now();
+            self.serve(now);
+            self.transport.flush();
+        }
+        let Some(index) = self.idle_endpoint(Qpn(qpn), verdict) else { return false };
         let now = self.now();
         let more = self.service(index, now);
         // Completions after that: what was just stored reaches the wire first.
@@ -519,6 +542,8 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     }
 
     fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
+        let now = self.now();
+        self.transport.flush_late(now);
         self.transport.arm()
     }
 

@@ -355,6 +355,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             }
             return matches!(next, None | Some(Next::Later));
         }
+        let next = qp.tx.next;
         let first_words = !qp.tx.spoken && qp.tx.initiator;
         let emss = self.transport.segment(conn);
         let marked = stream.tx_markers().is_some();
@@ -379,6 +380,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         };
         let outcome = turn.run(qp, &self.core.table, &mut self.transport);
         turn.hand_over(&mut self.transport);
+        self.posting.began(qp.tx.next.since(next));
         let nudge = first_words && qp.tx.spoken;
         if qp.tx.closing || matches!(outcome, Turn::Fault { .. }) {
             qp.complete_sends(); // before anything is flushed, or found to be all

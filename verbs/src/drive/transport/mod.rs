@@ -402,6 +402,11 @@ pub trait Transport: Send {
     /// When it wants [`advance`](Self::advance) to be called, even if nothing happens.
     fn next_deadline(&self) -> Option<Time>;
 
+    /// Sends what waits for company: the engine may not be driven for long.
+    fn flush_late(&mut self, now: Time) {
+        let _ = now;
+    }
+
     /// Lets what arrives from now on end a nap, if it can.
     fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
         None
@@ -453,6 +458,11 @@ pub trait Transport: Send {
 
     /// Octets that were sent and that the peer has not acknowledged.
     fn unacked(&self, conn: ConnId) -> u64;
+
+    /// Octets that were sent to a connection and have not left, as far as the transport knows.
+    fn unsent(&self, conn: ConnId) -> u64 {
+        self.unacked(conn)
+    }
 
     /// Since when the peer has acknowledged nothing of what it was sent; `None` if nothing is outstanding.
     fn stalled_since(&self, _conn: ConnId) -> Option<Time> {

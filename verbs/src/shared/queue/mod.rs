@@ -26,6 +26,12 @@ impl WrNumber {
     pub(crate) fn next(self) -> Self {
         WrNumber(self.0.wrapping_add(1))
     }
+
+    /// Returns how many requests there are from `earlier` to before this one.
+    #[inline]
+    pub(crate) fn since(self, earlier: Self) -> u32 {
+        self.0.wrapping_sub(earlier.0)
+    }
 }
 
 #[cfg(test)]

@@ -250,6 +250,11 @@ impl<P: Port> Transport for OverPort<P> {
         [self.stack.next_deadline(), self.port.next_deadline()].into_iter().flatten().min()
     }
 
+    fn flush_late(&mut self, now: Time) {
+        self.stack.flush_late(now, &mut Wire(&mut self.port));
+        self.flush();
+    }
+
     fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
         self.port.arm()
     }
@@ -306,6 +311,11 @@ impl<P: Port> Transport for OverPort<P> {
     #[inline]
     fn unacked(&self, conn: ConnId) -> u64 {
         self.stack.unacked(conn)
+    }
+
+    #[inline]
+    fn unsent(&self, conn: ConnId) -> u64 {
+        self.stack.unsent(conn)
     }
 
     fn stalled_since(&self, conn: ConnId) -> Option<Time> {

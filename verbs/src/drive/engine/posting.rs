@@ -1,0 +1,98 @@
+//! Whether a posted request leaves at once or waits for others that are posted next.
+//!
+//! A lone request must leave before the poster returns. A poster of many requests is served best if they share segments and
+//! bursts. The engine cannot know which of the two a request is, so it goes by what this poster did before: several posts in
+//! a row, each time followed by a poll within [`LONGEST`], make the next posts wait for the poll. One post without company,
+//! or a poll that comes late, ends that.
+
+use std::time::Duration;
+
+use urnic_tcp::Time;
+
+#[cfg(test)]
+mod tests;
+
+/// How long a post may wait for the poll. A poster that takes longer has something else to do in between.
+const LONGEST: Duration = Duration::from_micros(1);
+/// Batches in a row after which posts wait.
+const BATCHES: u8 = 4;
+/// Queue pairs with posts that wait at most; a burst of the link.
+const MOST: u32 = 32;
+
+/// What to do about a queue pair that was posted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is the first since the last pass, and leaves.
+    First,
+    /// Others were posted to since the last pass.
+    Further,
+    /// It waits.
+    Wait,
+    /// It leaves, and before it all that wait.
+    All,
+}
+
+/// What was posted since the last pass, and what that was like before.
+#[derive(Default)]
+pub(super) struct Posting {
+    /// Queue pairs that were posted to since the last pass, of those that did not wait for it already.
+    posts: u32,
+    /// When the first of them was.
+    since: Time,
+    /// Requests that were begun since.
+    begun: u32,
+    /// Batches in a row.
+    batches: u8,
+    /// Posts wait for the next pass.
+    waits: bool,
+}
+
+impl Posting {
+    /// A queue pair was posted to that does not wait for a pass. `now` is asked if it is the first.
+    #[inline]
+    pub(super) fn posted(&mut self, now: impl Fn() -> Time) -> Verdict {
+        self.posts += 1;
+        if self.posts == 1 {
+            self.since = now();
+            self.begun = 0;
+        }
+        match (self.waits, self.posts) {
+            (true, MOST) => {
+                self.posts = 1;
+                self.since = now();
+                Verdict::All
+            }
+            (true, _) => Verdict::Wait,
+            (false, 1) => Verdict::First,
+            (false, _) => Verdict::Further,
+        }
+    }
+
+    /// So many requests were begun.
+    #[inline]
+    pub(super) fn began(&mut self, requests: u32) {
+        self.begun = self.begun.wrapping_add(requests);
+    }
+
+    /// Returns whether [`judge`](Self::judge) is due in this pass.
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        self.posts > 0
+    }
+
+    /// A pass at `now` has served what was posted.
+    #[inline]
+    pub(super) fn judge(&mut self, now: Time) {
+        let prompt = now <= self.since + LONGEST;
+        if self.waits {
+            self.waits = prompt && self.begun > 1;
+            self.batches = 0;
+        } else if prompt && self.posts > 1 {
+            self.batches += 1;
+            self.waits = self.batches >= BATCHES;
+        } else {
+            self.batches = 0;
+        }
+        self.posts = 0;
+    }
+}
