@@ -106,7 +106,7 @@ fn a_read_that_is_not_answered_finds_out() {
 /// Peers that have nothing to say stay, for hours; and so does the connection where the network loses a lot.
 #[test]
 fn live_but_idle_peers_stay() {
-    for network in ["delay=5us", "delay=20ms,loss=0.1,seed=3"] {
+    for network in ["delay=5us", "delay=20ms,loss=0.1,seed=4"] {
         let (mut simulation, server, client) =
             quiet(&Options { network: network.parse().unwrap(), ..defaults() });
         let day = Duration::from_secs(8 * 3600);

@@ -8,7 +8,7 @@ fn at(micros: u64) -> Time {
 fn batch(p: &mut Posting, now: &mut Time, posts: u32, wait: Duration) -> Vec<Verdict> {
     let verdicts = (0..posts).map(|_| p.posted(|| *now)).collect();
     p.began(posts);
-    *now = *now + wait;
+    *now += wait;
     p.judge(*now);
     verdicts
 }
