@@ -10,9 +10,9 @@ use serde::Serialize;
 use urnic_bench::{
     perf::PerfError,
     scaling::{
-        Load, Task,
+        Load,
         compare::{self, ALL_GOAL, OWN_GOAL, Plan, Row, Spread},
-        lines, worker,
+        worker,
     },
 };
 
@@ -26,7 +26,6 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.first().map(String::as_str) {
         Some("worker") => work(arguments.get(1)),
-        Some("lines") => lines(&arguments),
         _ => parse(&arguments).and_then(|(plan, json)| report(&plan, json)),
     };
     outcome.unwrap_or_else(|error| {
@@ -45,23 +44,6 @@ fn work(task: Option<&String>) -> Result<ExitCode, PerfError> {
     let done = worker::run(&task)?;
     println!("{}", serde_json::to_string(&done).expect("plain data serialises"));
     Ok(ExitCode::SUCCESS)
-}
-
-/// What a trace of memory is made of.
-fn lines(arguments: &[String]) -> Result<ExitCode, PerfError> {
-    let [_, shape, load, threads, steps] = arguments else { return Err(usage()) };
-    let threads: usize = threads.parse().map_err(|_| usage())?;
-    let task = Task {
-        shape: shape.parse().map_err(|_| usage())?,
-        load: load.parse().map_err(|_| usage())?,
-        cores: (0..threads).collect(),
-        ways: threads,
-        seconds: 0.0,
-        plain: true,
-    };
-    println!("{}", lines::run(&task, steps.parse().map_err(|_| usage())?)?);
-    // Nobody has to be told.
-    std::process::abort()
 }
 
 fn parse(arguments: &[String]) -> Result<(Plan, bool), PerfError> {

@@ -5,7 +5,6 @@
 //! that compares them ([`compare`]).
 
 pub mod compare;
-pub mod lines;
 mod station;
 pub mod worker;
 

@@ -54,7 +54,7 @@ use endpoint::{Endpoint, Farewell, Phase};
 use incomplete::Stopped;
 use later::Later;
 use names::{EndpointIndex, QpIndex, Qpn};
-use posting::{Posting, Verdict};
+use posting::Posting;
 use qp::{QpCore, ReadLimits};
 use relocate::Whereabouts;
 use rooms::Rooms;
@@ -416,27 +416,6 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// The endpoint of a QP that may send at once: connected, with nothing that waits to be sent, while no other endpoint waits
-    /// for its turn. Beyond the first post since a pass nothing may be unacknowledged either: what is posted while something is
-    /// under way should share segments.
-    #[inline]
-    fn idle_endpoint(&self, qpn: Qpn, verdict: Verdict) -> Option<EndpointIndex> {
-        if !self.core.ready.is_empty() || !self.transport.has_room() {
-            return None;
-        }
-        let qp = self.core.qps.get(self.core.index_of(qpn)?)?;
-        let index = qp.endpoint.filter(|_| !qp.is_over())?;
-        let endpoint = self.core.endpoints.get(index)?;
-        let open = matches!(endpoint.phase, Phase::Open { .. }) && endpoint.outbox.is_empty();
-        let conn = endpoint.conn?;
-        let waits = if verdict == Verdict::First {
-            self.transport.unsent(conn)
-        } else {
-            self.transport.unacked(conn)
-        };
-        (open && waits == 0).then_some(index)
-    }
-
     /// Returns whether [`serve`](Self::serve) has anything to do.
     #[inline]
     fn has_work(&self) -> bool {
@@ -509,24 +488,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     }
 
     fn kick(&mut self, qpn: u32) -> bool {
-        let verdict = self.posting.posted(|| self.clock.now());
-        if verdict == Verdict::Wait {
-            return false;
-        }
-        if verdict == Verdict::All {
-            let now = self.now();
-            self.serve(now);
-            self.transport.flush();
-        }
-        let Some(index) = self.idle_endpoint(Qpn(qpn), verdict) else { return false };
-        let now = self.now();
-        let more = self.service(index, now);
-        // Completions after that: what was just stored reaches the wire first.
-        self.transport.flush();
-        if self.complete(index) | more {
-            self.core.schedule(index);
-        }
-        true
+        self.posted_to(Qpn(qpn))
     }
 
     fn next_deadline(&mut self) -> Option<Duration> {

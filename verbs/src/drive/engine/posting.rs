@@ -9,6 +9,11 @@ use std::time::Duration;
 
 use urnic_tcp::Time;
 
+use super::endpoint::Phase;
+use super::names::{EndpointIndex, Qpn};
+use super::{Clock, Engine};
+use crate::drive::transport::Transport;
+
 #[cfg(test)]
 mod tests;
 
@@ -94,5 +99,51 @@ impl Posting {
             self.batches = 0;
         }
         self.posts = 0;
+    }
+}
+
+impl<T: Transport, C: Clock> Engine<T, C> {
+    /// A queue pair that does not wait for a pass was posted to. Sends what may leave at once; false: nothing may.
+    #[inline]
+    pub(super) fn posted_to(&mut self, qpn: Qpn) -> bool {
+        let verdict = self.posting.posted(|| self.clock.now());
+        if verdict == Verdict::Wait {
+            return false;
+        }
+        if verdict == Verdict::All {
+            let now = self.now();
+            self.serve(now);
+            self.transport.flush();
+        }
+        let Some(index) = self.idle_endpoint(qpn, verdict) else { return false };
+        let now = self.now();
+        let more = self.service(index, now);
+        // Completions after that: what was just stored reaches the wire first.
+        self.transport.flush();
+        if self.complete(index) | more {
+            self.core.schedule(index);
+        }
+        true
+    }
+
+    /// The endpoint of a QP that may send at once: connected, with nothing that waits to be sent, while no other endpoint waits
+    /// for its turn. Beyond the first post since a pass nothing may be unacknowledged either: what is posted while something is
+    /// under way should share segments.
+    #[inline]
+    fn idle_endpoint(&self, qpn: Qpn, verdict: Verdict) -> Option<EndpointIndex> {
+        if !self.core.ready.is_empty() || !self.transport.has_room() {
+            return None;
+        }
+        let qp = self.core.qps.get(self.core.index_of(qpn)?)?;
+        let index = qp.endpoint.filter(|_| !qp.is_over())?;
+        let endpoint = self.core.endpoints.get(index)?;
+        let open = matches!(endpoint.phase, Phase::Open { .. }) && endpoint.outbox.is_empty();
+        let conn = endpoint.conn?;
+        let waits = if verdict == Verdict::First {
+            self.transport.unsent(conn)
+        } else {
+            self.transport.unacked(conn)
+        };
+        (open && waits == 0).then_some(index)
     }
 }
