@@ -154,6 +154,9 @@ impl Cq {
 
     #[inline(never)]
     fn drive_another(&self, stays: bool, pass: Polled) -> Polled {
+        for engine in self.shared.take_asked() {
+            drive(self.device.shards.of(engine), stays);
+        }
         if self.shared.passes_by() {
             return pass;
         }

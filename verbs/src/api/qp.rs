@@ -324,6 +324,15 @@ impl Qp {
         if self.shared.bell.ring() && !broken(Rule::Doorbell) {
             shard.ring(self.shared.qpn);
         }
+        if self.is_over() {
+            self.shared.send_cq.ask(self.shared.owner.get());
+        }
+    }
+
+    /// Whether what is posted is flushed.
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.shared.state.load(Ordering::Relaxed) > QpState::Rts as u8
     }
 
     /// A receive needs the engine only if it is to be flushed, or if a Send waits for it. The fence of the latter pairs with that of
@@ -331,7 +340,10 @@ impl Qp {
     #[inline]
     fn ring_for_receives(&self) {
         let awaited = self.shared.awaited.seen_after_post();
-        let over = self.shared.state.load(Ordering::Relaxed) > QpState::Rts as u8;
+        let over = self.is_over();
+        if over {
+            self.shared.recv_cq.ask(self.shared.owner.get());
+        }
         if (over || awaited) && self.shared.bell.ring() {
             self.shard().ring(self.shared.qpn);
         }

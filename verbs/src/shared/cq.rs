@@ -66,6 +66,8 @@ pub(crate) struct Polls {
     driven: AtomicU8,
     /// So many polls pass the other engines by: another thread has driven the one that was looked at last.
     passing: AtomicU8,
+    /// Engines beside the home engine that the next poll drives, a bit each, whoever else does: they have flushes for this queue.
+    asked: AtomicU64,
     /// Counts polls while the device has several engines; wraps.
     turns: AtomicU32,
 }
@@ -103,6 +105,7 @@ impl CqShared {
                 ahead: AtomicU8::new(0),
                 driven: AtomicU8::new(0),
                 passing: AtomicU8::new(0),
+                asked: AtomicU64::new(0),
                 turns: AtomicU32::new(0),
             }),
             channel,
@@ -255,6 +258,21 @@ impl CqShared {
         let engine = EngineNumber::new((next % u64::BITS) as usize).filter(|_| others != 0)?;
         self.polls.driven.store(engine.index() as u8, Ordering::Relaxed);
         Some(engine)
+    }
+
+    /// A request was posted that `engine` will flush: the next poll drives it, so that it finds the completion.
+    pub(crate) fn ask(&self, engine: EngineNumber) {
+        if engine != self.home {
+            self.polls.asked.fetch_or(engine.bit(), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the engines that were [asked](Self::ask), each once.
+    #[inline]
+    pub(crate) fn take_asked(&self) -> impl Iterator<Item = EngineNumber> + use<> {
+        let asked = &self.polls.asked;
+        let engines = if asked.load(Ordering::Relaxed) == 0 { 0 } else { asked.swap(0, Ordering::Relaxed) };
+        EngineNumber::of_set(engines)
     }
 
     /// Returns whether this poll passes the engines beside the home engine by. Of two polls at once both may count as one.
