@@ -96,7 +96,6 @@ pub fn run(plan: &Plan, tell: impl Fn(usize)) -> Result<Vec<Row>, PerfError> {
                     cores: cores.to_vec(),
                     ways: plan.cores.len(),
                     seconds: plan.seconds,
-                    plain: false,
                 };
                 let tasks = match (round + turn) % 3 {
                     0 => plan.cores.iter().map(|core| task(Shape::Own, &[*core])).collect(),

@@ -90,18 +90,6 @@ impl FromStr for Load {
     }
 }
 
-impl FromStr for Shape {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Self, String> {
-        match word {
-            "own" => Ok(Self::Own),
-            "all" => Ok(Self::All),
-            _ => Err(format!("`{word}` is none of own, all")),
-        }
-    }
-}
-
 /// One process of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
@@ -115,9 +103,6 @@ pub struct Task {
     pub ways: usize,
     /// How long to measure, s.
     pub seconds: f64,
-    /// For valgrind, which knows neither hugepages nor all instructions.
-    #[serde(default)]
-    pub plain: bool,
 }
 
 /// What a process has done.

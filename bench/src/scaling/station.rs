@@ -10,7 +10,7 @@ use urnic::{
     Access, CmEvent, ConnParam, Cq, CqInit, Device, EventChannel, Listener, Mr, Pd, Qp, QpInit, RecvWr,
     SendFlags, SendOp, SendWr, Sge, Srq, SrqInit, Wc, WcOpcode, WcStatus,
 };
-use urnic_config::{Cidr, Config, CrcKernel, Hugepages, Progress};
+use urnic_config::{Cidr, Config, Progress};
 
 use super::{Load, Shape, Task};
 use crate::perf::PerfError;
@@ -28,8 +28,6 @@ const TRIES: usize = 256;
 const POLL: usize = 32;
 /// MiB of packet memory for each engine of either device.
 const MEMORY_MB: u32 = 160;
-/// The same under valgrind, which is slow to set it to zero.
-const PLAIN_MB: u32 = 40;
 
 pub(super) fn device(doing: &'static str) -> impl Fn(urnic::Error) -> PerfError {
     move |source| PerfError::Device { doing, source }
@@ -46,12 +44,7 @@ impl Ends {
         let mut config = Config::default();
         config.engine.progress = Progress::Inline;
         config.engine.engines = Some(task.cores.len());
-        if task.plain {
-            config.memory.hugepages = Hugepages::Off;
-            config.engine.crc_kernel = CrcKernel::Portable;
-        }
-        let each = if task.plain { PLAIN_MB } else { MEMORY_MB };
-        config.memory.mb = Some(each * task.cores.len() as u32);
+        config.memory.mb = Some(MEMORY_MB * task.cores.len() as u32);
         config.port.spec = Some(format!("ring:scaling-{}", process::id()).parse().map_err(PerfError::Usage)?);
         let open = |address: Ipv4Addr| {
             let mut config = config.clone();

@@ -50,7 +50,7 @@ pub struct Stack<B: Buffers> {
     wheel: TimerWheel,
     /// Connections that owe an ACK or may have something to send.
     work: VecDeque<u32>,
-    /// Connections that owe an ACK which may wait until then, the next one due first. An entry may have become void.
+    /// Connections that owe an ACK that may wait, and until when; the next one due first. An entry may have become void.
     late: VecDeque<(u32, Time)>,
     bindings: Slab<Binding>,
     /// Those that listen, by port.
