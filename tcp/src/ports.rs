@@ -92,12 +92,26 @@ pub enum PortError {
 /// First and last port chosen for connections and for reservations that do not name one.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
 
-/// Returns all ports that are chosen, from a random one on (RFC 6056 §3.3.1).
-fn from_random_start(random: &mut Secret) -> impl Iterator<Item = u16> + use<> {
+/// Returns all ports that are chosen, each once, in an order whose start and step are random (RFC 6056 §3.3).
+///
+/// With a step of one, a port behind a long run of unfit ones would be chosen more often than others, and sooner be one that
+/// still waits at the peer.
+fn in_random_order(random: &mut Secret) -> impl Iterator<Item = u16> + use<> {
     let (first, last) = (u32::from(*EPHEMERAL.start()), u32::from(*EPHEMERAL.end()));
     let count = last - first + 1;
     let start = random.below(count);
-    (0..count).map(move |i| (first + (start + i) % count) as u16)
+    let mut step = 1 + random.below(count - 1);
+    while gcd(step, count) != 1 {
+        step += 1;
+    }
+    (0..u64::from(count)).map(move |i| {
+        let offset = (u64::from(start) + i * u64::from(step)) % u64::from(count);
+        (first + offset as u32) as u16
+    })
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// The ports of this process.
@@ -120,9 +134,9 @@ impl LocalPorts {
         }
     }
 
-    /// Returns the first port from a random start on for which `free` holds.
+    /// Returns the first port in a random order for which `free` holds.
     fn choose(&mut self, free: impl Fn(&Self, u16) -> bool) -> Result<u16, PortError> {
-        from_random_start(&mut self.random).find(|&p| free(self, p)).ok_or(PortError::Exhausted)
+        in_random_order(&mut self.random).find(|&p| free(self, p)).ok_or(PortError::Exhausted)
     }
 
     /// Whether `port` can be reserved for `scope`: no reservation overlaps, and no connection uses it.

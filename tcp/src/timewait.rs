@@ -16,6 +16,8 @@ pub(crate) struct TimeWait {
     pub ts_recent: Option<u32>,
     pub ts_offset: u32,
     pub owns_port: bool,
+    /// The peer has answered our last ACK with a RST: it knows nothing of the connection any more.
+    pub disowned: bool,
     pub until: Time,
 }
 
@@ -27,18 +29,25 @@ pub(crate) enum Verdict {
     Acknowledge,
     /// The peer's FIN came again: the wait starts anew.
     Restart,
+    /// The peer has forgotten the connection.
+    Disowned,
     /// A new connection of the peer: it cannot be confused with the old one.
     Reopen,
 }
 
 impl TimeWait {
-    /// RFC 9293 §3.10.7.4 for TIME-WAIT. A RST is ignored (RFC 1337). `timestamps`: a new connection could have them.
+    /// RFC 9293 §3.10.7.4 for TIME-WAIT. `timestamps`: a new connection could have them.
+    ///
+    /// A RST does not end the wait (RFC 1337). One that answers our ACK tells that the peer, a new program on its host
+    /// perhaps, has forgotten the connection. Whatever SYN it sends from then on is a new one, although its numbers do not show it.
     pub fn judge(&self, s: &Segment, timestamps: bool) -> Verdict {
         if s.has(flag::RST) {
-            return Verdict::Ignore;
+            // Only this number shows that the peer has seen our ACK (RFC 5961 §3).
+            return if s.seq == self.rcv_nxt { Verdict::Disowned } else { Verdict::Ignore };
         }
         if s.flags & (flag::SYN | flag::ACK) == flag::SYN {
-            return if self.may_follow(s, timestamps) { Verdict::Reopen } else { Verdict::Acknowledge };
+            let follows = self.disowned || self.may_follow(s, timestamps);
+            return if follows { Verdict::Reopen } else { Verdict::Acknowledge };
         }
         if s.has(flag::FIN) && s.seq + s.len() == self.rcv_nxt {
             return Verdict::Restart;

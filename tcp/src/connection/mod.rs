@@ -503,6 +503,7 @@ impl<B: Buffers> Connection<B> {
             ts_recent: self.flags.has(Flags::TIMESTAMPS).then_some(self.ts_recent),
             ts_offset: self.ts_offset,
             owns_port: self.cold.port == PortFrom::Choice,
+            disowned: false,
             until: now + net.cfg.tcp.time_wait,
         }
     }

@@ -8,6 +8,7 @@ use crate::net::Net;
 use crate::seq::Seq;
 use crate::table::Key;
 use crate::wire::{Options, Segment, SynOptions, TcpFields, Timestamps, flag, put_syn};
+use core::time::Duration;
 
 /// What we offer in a SYN, or answer to a peer that offered `peer` in its own.
 pub(crate) fn syn_options(net: &Net, key: Key, peer: Option<&SynOptions>) -> SynOptions {
@@ -43,6 +44,9 @@ pub(crate) fn syn_window(net: &Net) -> u16 {
 pub(crate) fn syn_ack_window(net: &Net) -> u16 {
     if net.cfg.tcp.wary { net.newcomer_window() as u16 } else { syn_window(net) }
 }
+
+/// How long after our RST the SYN is sent again to a peer that still had an older connection.
+const SYN_AFTER_RST: Duration = Duration::from_millis(10);
 
 impl<B: Buffers> Connection<B> {
     /// Sends the SYN, or in SYN-RECEIVED the SYN-ACK.
@@ -97,6 +101,10 @@ impl<B: Buffers> Connection<B> {
         let acked = s.has(flag::ACK);
         if acked && (s.ack.le(self.cold.iss) || s.ack.gt(self.snd_nxt)) {
             self.reset_for(cx, s);
+            // The peer answered for an older connection. Our RST has told it, so it takes the next SYN.
+            if self.cold.retries == 0 && !s.has(flag::RST) {
+                self.rtx_at = self.rtx_at.min(cx.now + SYN_AFTER_RST);
+            }
             return Fate::Keep;
         }
         if s.has(flag::RST) {

@@ -1,6 +1,6 @@
 //! The ports of a device with several stacks.
 
-use super::{EPHEMERAL, PortError, PortSpace, Scope, from_random_start};
+use super::{EPHEMERAL, PortError, PortSpace, Scope, in_random_order};
 use crate::secret::Secret;
 use core::fmt;
 use core::net::SocketAddr;
@@ -72,7 +72,7 @@ impl PortSpace for SharedPorts {
         let overlaps = |scopes: &Vec<Scope>| scopes.iter().any(|other| other.overlaps(scope));
         let take = |port: &u16| !bound.get(port).is_some_and(overlaps) && shared.reserve(*port);
         let port = match port {
-            0 => from_random_start(&mut self.random).find(take).ok_or(PortError::Exhausted)?,
+            0 => in_random_order(&mut self.random).find(take).ok_or(PortError::Exhausted)?,
             port => Some(port).filter(take).ok_or(PortError::InUse)?,
         };
         bound.entry(port).or_default().push(scope);
@@ -95,7 +95,7 @@ impl PortSpace for SharedPorts {
         let Self { shared, random, connected } = self;
         let takes =
             |port: &u16| !connected.contains(&(*port, remote)) && fits(*port) && shared.use_free(*port);
-        let port = from_random_start(random).find(takes).ok_or(PortError::Exhausted)?;
+        let port = in_random_order(random).find(takes).ok_or(PortError::Exhausted)?;
         connected.insert((port, remote));
         Ok(port)
     }

@@ -76,6 +76,19 @@ fn connections_to_one_peer_differ_and_run_out() {
     p.release(40_000, peer(2));
 }
 
+/// RFC 6056 §3.3: a neighbour that fits, too, takes no port's part.
+#[test]
+fn ports_that_fit_are_chosen_equally_often() {
+    let mut p = LocalPorts::new(3);
+    let mut chosen = [0; 2];
+    for _ in 0..1000 {
+        let port = p.connect(peer(1), &|port| matches!(port, 40_000 | 40_001)).unwrap();
+        chosen[usize::from(port - 40_000)] += 1;
+        p.release(port, peer(1));
+    }
+    assert!(chosen.iter().all(|&n| n > 400), "{chosen:?}");
+}
+
 /// RFC 6056: successive ports are not consecutive.
 #[test]
 fn ports_are_scattered() {

@@ -241,6 +241,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         let Some(t) = timewaits.get_mut(index) else { return };
         match t.judge(incoming.segment, net.cfg.tcp.timestamps) {
             Verdict::Ignore => return,
+            Verdict::Disowned => return t.disowned = true,
             Verdict::Reopen if listens => {
                 let above = t.next_sequence();
                 self.stack.end_timewait(index);
