@@ -185,6 +185,15 @@ pub fn quiet(body: impl FnOnce()) {
     });
 }
 
+/// The same for what has to be fast and needs no device.
+#[inline]
+pub fn quiet_fast(body: impl FnOnce()) {
+    let _ = guarded_fast(|| {
+        body();
+        Ok(())
+    });
+}
+
 /// What a pointer from C refers to, unless it is null.
 ///
 /// # Safety

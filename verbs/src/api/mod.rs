@@ -1,5 +1,6 @@
 //! What applications hold: devices, queue pairs, queues, memory, channels.
 
+pub(crate) mod batch;
 pub(crate) mod channel;
 pub(crate) mod cm;
 pub(crate) mod cq;

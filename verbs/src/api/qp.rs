@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::api::batch::{RecvBatch, SendBatch, up_to_refused};
 use crate::api::cq::Cq;
 use crate::api::pd::Pd;
 use crate::api::srq::Srq;
@@ -69,7 +70,7 @@ pub struct QpInit<'a> {
 /// A queue pair. Dropping it destroys it: its connection, if any, ends, and nothing completes any more.
 pub struct Qp {
     pub(crate) shared: Arc<QpShared>,
-    pd: Pd,
+    pub(super) pd: Pd,
 }
 
 impl Qp {
@@ -199,22 +200,16 @@ impl Qp {
     /// # Errors
     /// [`PostListError`] says how many were posted.
     pub fn post_send_list(&self, wrs: &[SendWr<'_>]) -> Result<(), PostListError> {
-        let mut poster = self.shared.send.poster();
-        let payload = Payload::Listed(&self.pd.shared.regions);
-        let mut waited = false;
-        let refused = wrs.iter().enumerate().find_map(|(posted, wr)| {
-            let mut answer = poster.push(wr, payload);
-            if answer == Err(PostError::QueueFull) && !std::mem::replace(&mut waited, true) {
-                let _ = self.shard().await_pass(); // see `post`
-                answer = poster.push(wr, payload);
-            }
-            answer.err().map(|error| PostListError { posted, error })
-        });
-        drop(poster);
-        if !wrs.is_empty() {
-            self.ring();
-        }
-        refused.map_or(Ok(()), Err)
+        let mut batch = self.send_batch();
+        let outcome = up_to_refused(wrs, |wr| batch.push(wr));
+        batch.post();
+        outcome
+    }
+
+    /// Begins a batch of send requests.
+    #[inline]
+    pub fn send_batch(&self) -> SendBatch<'_> {
+        SendBatch::new(self)
     }
 
     /// Posts a Send or Write of these bytes, which need no registration. The request's own list is not looked
@@ -240,16 +235,24 @@ impl Qp {
         Ok(())
     }
 
+    /// Begins a batch of receives.
+    ///
+    /// # Errors
+    /// [`PostError::SharedReceives`] if they come from a shared queue.
+    #[inline]
+    pub fn recv_batch(&self) -> Result<RecvBatch<'_>, PostError> {
+        let Receives::Own(queue) = &self.shared.recv else { return Err(PostError::SharedReceives) };
+        Ok(RecvBatch::new(self, queue.poster()))
+    }
+
     /// Posts receives in order, up to the first that is refused.
     ///
     /// # Errors
     /// [`PostListError`] says how many were posted.
     pub fn post_recv_list(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
-        let Receives::Own(queue) = &self.shared.recv else {
-            return Err(PostListError { posted: 0, error: PostError::SharedReceives });
-        };
-        let outcome = queue.poster().push_list(wrs);
-        self.ring_for_receives();
+        let mut batch = self.recv_batch().map_err(|error| PostListError { posted: 0, error })?;
+        let outcome = up_to_refused(wrs, |wr| batch.push(wr));
+        batch.post();
         outcome
     }
 
@@ -309,13 +312,13 @@ impl Qp {
 
     /// The shard of the engine that it belongs to.
     #[inline]
-    fn shard(&self) -> &Shard {
+    pub(super) fn shard(&self) -> &Shard {
         self.pd.shared.device.shards.of(self.shared.owner.get())
     }
 
     /// Tells the engine that there is work; what need not wait for anything leaves before this returns.
     #[inline]
-    fn ring(&self) {
+    pub(super) fn ring(&self) {
         let shard = self.shard();
         // Who has rung already waits for a pass.
         if !self.shared.bell.is_ringing() && !broken(Rule::Doorbell) && shard.kick(self.shared.qpn) {
@@ -338,7 +341,7 @@ impl Qp {
     /// A receive needs the engine only if it is to be flushed, or if a Send waits for it. The fence of the latter pairs with that of
     /// `set_state`, too: either this sees the state, or the engine sees the receive.
     #[inline]
-    fn ring_for_receives(&self) {
+    pub(super) fn ring_for_receives(&self) {
         let awaited = self.shared.awaited.seen_after_post();
         let over = self.is_over();
         if over {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::api::batch::SrqBatch;
 use crate::api::pd::Pd;
 use crate::shared::engines::EngineNumber;
 use crate::shared::error::{Error, PostError, PostListError, Result};
@@ -136,6 +137,12 @@ impl Srq {
         Ok(())
     }
 
+    /// Begins a batch of receives.
+    #[inline]
+    pub fn recv_batch(&self) -> SrqBatch<'_> {
+        SrqBatch::new(self)
+    }
+
     /// Posts receives in order, up to the first that is refused. Those of other threads do not come in between.
     ///
     /// # Errors
@@ -148,7 +155,7 @@ impl Srq {
 
     /// Engines take receives when messages come, unless messages have come before.
     #[inline]
-    fn ring_if_awaited(&self) {
+    pub(super) fn ring_if_awaited(&self) {
         let engines = self.shared.awaited.seen_after_post();
         if engines != 0 {
             self.ring(engines);

@@ -141,19 +141,27 @@ impl SrqShared {
     /// Posts receives in order, up to the first that is refused. Those of other threads do not come in between.
     pub(crate) fn post(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
         let mut poster = self.queue.poster();
+        let mut outcome = Ok(());
         for (posted, wr) in wrs.iter().enumerate() {
-            poster
-                .push(wr)
-                .or_else(|error| self.post_late(&mut poster, wr, error))
-                .map_err(|error| PostListError { posted, error })?;
+            outcome = self.write(&mut poster, wr).map_err(|error| PostListError { posted, error });
+            if outcome.is_err() {
+                break;
+            }
         }
-        Ok(())
+        poster.publish();
+        outcome
     }
 
-    /// Posts a receive that was refused, once the slot that it needs is free: an engine has claimed what is in there and
+    /// Writes a receive, or refuses it and changes nothing.
+    #[inline]
+    pub(crate) fn write(&self, poster: &mut RecvPoster<'_>, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        poster.write(wr).or_else(|error| self.write_late(poster, wr, error))
+    }
+
+    /// Writes a receive that was refused, once the slot that it needs is free: an engine has claimed what is in there and
     /// copies it. A program that has seen younger receives complete may count on that.
     #[cold]
-    fn post_late(
+    fn write_late(
         &self,
         poster: &mut RecvPoster<'_>,
         wr: &RecvWr<'_>,
@@ -166,7 +174,7 @@ impl SrqShared {
             if error != PostError::QueueFull || !self.several || !claimed {
                 break;
             }
-            match poster.push(wr) {
+            match poster.write(wr) {
                 Ok(()) => return Ok(()),
                 Err(refused) => error = refused,
             }

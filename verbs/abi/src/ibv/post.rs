@@ -3,10 +3,10 @@
 use std::ffi::{c_int, c_uint};
 use std::mem::MaybeUninit;
 
-use urnic::{RecvWr, SendFlags, SendOp, SendWr, Sge};
+use urnic::{PostError, RecvBatch, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Sge};
 
 use super::mr::{access, region};
-use super::qp::{Pair, pair};
+use super::qp::pair;
 use crate::call::{Errno, post_errno, status_fast};
 use crate::ffi::*;
 
@@ -127,11 +127,18 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
     }
 }
 
-/// Posts one request. Inline payload needs no registration.
-pub fn post(pair: &Pair, wr: &SendWr<'_>) -> Result<(), Errno> {
-    if !wr.flags.contains(SendFlags::INLINE) {
-        return pair.qp.post_send(wr).map_err(post_errno);
+/// Adds a request to those that are posted together. Inline payload needs no registration.
+#[inline]
+pub fn push(batch: &mut SendBatch<'_>, wr: &SendWr<'_>) -> Result<(), Errno> {
+    if wr.flags.contains(SendFlags::INLINE) {
+        return push_inline(batch, wr);
     }
+    batch.push(wr).map_err(post_errno)
+}
+
+/// `GATHER` bytes of the stack are too many to be had by requests that do not need them.
+#[inline(never)]
+fn push_inline(batch: &mut SendBatch<'_>, wr: &SendWr<'_>) -> Result<(), Errno> {
     let mut gathered = [0u8; GATHER];
     let payload = match wr.sges {
         [] => &[][..],
@@ -141,7 +148,7 @@ pub fn post(pair: &Pair, wr: &SendWr<'_>) -> Result<(), Errno> {
         },
         many => gather(many, &mut gathered)?,
     };
-    pair.qp.post_send_inline(wr, payload).map_err(post_errno)
+    batch.push_inline(wr, payload).map_err(post_errno)
 }
 
 fn gather<'a>(sges: &[Sge], into: &'a mut [u8; GATHER]) -> Result<&'a [u8], Errno> {
@@ -163,16 +170,24 @@ pub unsafe extern "C" fn post_send(
     let mut next = wr;
     let answer = status_fast(|| {
         // SAFETY: null or a queue pair.
-        let pair = unsafe { pair(qp) }?;
+        let mut batch = unsafe { pair(qp) }?.qp.send_batch();
         let (mut room, mut list) = (MaybeUninit::uninit(), [MaybeUninit::uninit(); MAX_SGE]);
-        // SAFETY: null or the program's list of requests.
-        while let Some(wr) = unsafe { at(next, &mut room) } {
+        let mut add = |wr: &ibv_send_wr| {
             // SAFETY: the request is as its opcode says, and so is its list.
             let (op, sges) = unsafe { (operation(wr)?, sges(wr.sg_list, wr.num_sge, &mut list)?) };
-            post(pair, &SendWr { wr_id: wr.wr_id, op, sges, flags: flags(wr.send_flags) })?;
+            push(&mut batch, &SendWr { wr_id: wr.wr_id, op, sges, flags: flags(wr.send_flags) })
+        };
+        let mut outcome = Ok(());
+        // SAFETY: null or the program's list of requests.
+        while let Some(wr) = unsafe { at(next, &mut room) } {
+            outcome = add(wr);
+            if outcome.is_err() {
+                break;
+            }
             next = wr.next;
         }
-        Ok(())
+        batch.post();
+        outcome
     });
     blame(answer, next, bad);
     answer
@@ -184,28 +199,42 @@ pub unsafe extern "C" fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: null or a queue pair, and the program's pointers.
-    unsafe { receives(wr, bad, |wr| pair(qp)?.qp.post_recv(wr).map_err(post_errno)) }
+    unsafe {
+        let begin = || pair(qp)?.qp.recv_batch().map_err(post_errno);
+        receives(wr, bad, begin, RecvBatch::push, RecvBatch::post)
+    }
 }
 
-/// Posts a list of receives, one by one.
+/// Posts a list of receives together, up to the first that is refused.
 ///
 /// # Safety
 /// A list of requests, and null or a place for the one that is refused.
-pub unsafe fn receives(
+#[inline]
+pub unsafe fn receives<B>(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
-    post: impl Fn(&RecvWr<'_>) -> Result<(), Errno>,
+    begin: impl FnOnce() -> Result<B, Errno>,
+    push: impl Fn(&mut B, &RecvWr<'_>) -> Result<(), PostError>,
+    post: impl FnOnce(B),
 ) -> c_int {
     let mut next = wr;
     let answer = status_fast(|| {
+        let mut batch = begin()?;
         let (mut room, mut list) = (MaybeUninit::uninit(), [MaybeUninit::uninit(); MAX_SGE]);
+        let mut outcome = Ok(());
         // SAFETY: null or the program's list of requests.
         while let Some(wr) = unsafe { at(next, &mut room) } {
             // SAFETY: the program's list.
-            post(&RecvWr { wr_id: wr.wr_id, sges: unsafe { sges(wr.sg_list, wr.num_sge, &mut list) }? })?;
+            let sges = unsafe { sges(wr.sg_list, wr.num_sge, &mut list) };
+            let pushed = |sges| push(&mut batch, &RecvWr { wr_id: wr.wr_id, sges }).map_err(post_errno);
+            outcome = sges.and_then(pushed);
+            if outcome.is_err() {
+                break;
+            }
             next = wr.next;
         }
-        Ok(())
+        post(batch);
+        outcome
     });
     blame(answer, next, bad);
     answer

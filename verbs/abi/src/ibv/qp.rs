@@ -1,6 +1,5 @@
 //! Queue pairs.
 
-use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -11,7 +10,7 @@ use urnic::{Qp, QpInit, QpState};
 use super::context::{Context, context_of};
 use super::cq::queue;
 use super::pd::domain;
-use super::qp_ex::Builder;
+use super::qp_ex::Collector;
 use super::srq::Shared;
 use crate::call::{Errno, deref, errno_of, pointer, status};
 use crate::ffi::*;
@@ -53,8 +52,8 @@ pub struct Pair {
     pub base: ibv_qp_ex,
     pub qp: Qp,
     pub asynchronous: Ledger,
-    /// Requests that the extended interface is collecting.
-    pub builder: UnsafeCell<Builder>,
+    /// What the extended interface is collecting.
+    pub collector: Collector,
     signal_all: bool,
 }
 
@@ -169,7 +168,7 @@ pub fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut Pair,
         base,
         qp,
         asynchronous: Ledger::default(),
-        builder: UnsafeCell::default(),
+        collector: Collector::default(),
         signal_all: asked.signal_all,
     };
     init.cap = made.cap();

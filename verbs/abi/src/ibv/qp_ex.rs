@@ -1,18 +1,77 @@
-//! The extended interface of queue pairs: requests are collected between `wr_start` and `wr_complete`, then posted.
+//! The extended interface of queue pairs: requests are collected between `wr_start` and `wr_complete`, then posted together.
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{hint, ptr, thread};
 
 use urnic::{SendOp, SendWr, Sge};
 
 use super::post;
 use super::qp::{self, Pair};
-use crate::call::{Errno, deref, pointer, quiet, status_fast};
+use crate::call::{Errno, deref, pointer, post_errno, quiet_fast, status_fast};
 use crate::ffi::*;
 
-/// The requests collected so far.
+/// What a queue pair's requests are collected in, by one thread at a time.
 #[derive(Default)]
-pub struct Builder {
+pub struct Collector {
+    /// The [name](this_thread) of the thread that is between `wr_start` and its end; 0: none is.
+    by: AtomicUsize,
+    builder: UnsafeCell<Builder>,
+}
+
+/// Spins before a thread that waits for another gives its core away.
+const SPINS: u32 = 64;
+
+/// A number that no other living thread has; not 0.
+#[inline]
+fn this_thread() -> usize {
+    std::thread_local!(static PLACE: u8 = const { 0 });
+    PLACE.with(|place| ptr::from_ref(place).addr())
+}
+
+impl Collector {
+    /// Begins anew, when no other thread collects. A thread that has not ended what it began loses it.
+    fn start(&self) {
+        let (me, mut spins) = (this_thread(), 0);
+        while let Err(by) = self.by.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            if by == me {
+                break;
+            }
+            spins += 1;
+            if spins < SPINS { hint::spin_loop() } else { thread::yield_now() }
+        }
+        if let Some(builder) = self.builder() {
+            builder.clear();
+        }
+    }
+
+    /// What this thread collects; `None` if it does not.
+    #[inline]
+    #[expect(clippy::mut_from_ref, reason = "one thread at a time, and one call at a time of it")]
+    fn builder(&self) -> Option<&mut Builder> {
+        let mine = self.by.load(Ordering::Relaxed) == this_thread();
+        // SAFETY: only the thread that `by` names comes here, and no function of this module calls another one while it has this.
+        mine.then(|| unsafe { &mut *self.builder.get() })
+    }
+
+    /// Lets another thread begin, if this one has.
+    fn end(&self) {
+        if self.by.load(Ordering::Relaxed) == this_thread() {
+            self.by.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// The requests collected so far. It keeps its memory from one batch to the next.
+#[derive(Default)]
+struct Builder {
     requests: Vec<Request>,
+    /// The lists of all requests.
+    sges: Vec<Sge>,
+    /// The inline bytes of all requests.
+    bytes: Vec<u8>,
     /// The first mistake; `wr_complete` tells it.
     wrong: Option<Errno>,
 }
@@ -21,8 +80,60 @@ struct Request {
     wr_id: u64,
     op: SendOp,
     flags: u32,
-    sges: Vec<Sge>,
-    inline: Option<Vec<u8>>,
+    source: Source,
+}
+
+/// Where a request's payload is among what is collected.
+enum Source {
+    Listed(Range<usize>),
+    Inline(Range<usize>),
+}
+
+impl Builder {
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.sges.clear();
+        self.bytes.clear();
+        self.wrong = None;
+    }
+
+    /// Notes a mistake.
+    fn note(&mut self, errno: Errno) {
+        self.wrong.get_or_insert(errno);
+    }
+
+    /// Gives the request begun last its payload.
+    fn provide(&mut self, source: Source) {
+        if let Some(request) = self.requests.last_mut() {
+            request.source = source;
+        }
+    }
+
+    /// Gives the request begun last its list.
+    fn list(&mut self, sges: &[Sge]) {
+        let start = self.sges.len();
+        self.sges.extend_from_slice(sges);
+        self.provide(Source::Listed(start..self.sges.len()));
+    }
+
+    /// Posts all requests, or none.
+    fn post(&self, pair: &Pair) -> Result<(), Errno> {
+        if let Some(errno) = self.wrong {
+            return Err(errno);
+        }
+        let mut batch = pair.qp.send_batch();
+        for Request { wr_id, op, flags, source } in &self.requests {
+            let wr = |sges| SendWr { wr_id: *wr_id, op: *op, sges, flags: post::flags(*flags) };
+            match source {
+                Source::Listed(range) => post::push(&mut batch, &wr(&self.sges[range.clone()]))?,
+                Source::Inline(range) => {
+                    batch.push_inline(&wr(&[]), &self.bytes[range.clone()]).map_err(post_errno)?;
+                }
+            }
+        }
+        batch.post();
+        Ok(())
+    }
 }
 
 /// What this device's queue pairs can be asked for: all but segmentation offload, flushes and atomic writes. Programs ask for
@@ -101,79 +212,66 @@ fn fill(ex: &mut ibv_qp_ex) {
     ex.wr_set_inline_data_list = Some(set_inline_data_list);
 }
 
-/// The requests in the making.
+/// # Safety
+/// A queue pair of ours.
+#[inline]
+unsafe fn collector<'a>(qp: *mut ibv_qp_ex) -> &'a Collector {
+    // SAFETY: the caller's promise.
+    unsafe { &(*qp.cast::<Pair>()).collector }
+}
+
+/// Changes what this thread collects, if it does.
 ///
 /// # Safety
-/// A queue pair of ours between `wr_start` and its end; the program keeps other threads away meanwhile.
-unsafe fn builder<'a>(qp: *mut ibv_qp_ex) -> &'a mut Builder {
+/// A queue pair of ours.
+#[inline]
+unsafe fn change(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Builder)) {
     // SAFETY: the caller's promise.
-    unsafe { &mut *(*qp.cast::<Pair>()).builder.get() }
+    quiet_fast(|| unsafe { collector(qp) }.builder().map_or((), change));
 }
 
 /// Begins a request with the id and the flags that the program has put into the queue pair.
 ///
 /// # Safety
-/// As for [`builder`].
+/// A queue pair of ours.
+#[inline]
 unsafe fn begin(qp: *mut ibv_qp_ex, op: Result<SendOp, Errno>) {
     // SAFETY: the caller's promise.
-    let (builder, wr_id, flags) = unsafe { (builder(qp), (*qp).wr_id, (*qp).wr_flags) };
-    match op {
-        Ok(op) => builder.requests.push(Request { wr_id, op, flags, sges: Vec::new(), inline: None }),
-        Err(errno) => _ = builder.wrong.get_or_insert(errno),
-    }
-}
-
-/// Changes the request begun last.
-///
-/// # Safety
-/// As for [`builder`].
-unsafe fn last(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Request)) {
-    // SAFETY: the caller's promise.
-    let builder = unsafe { builder(qp) };
-    if let Some(request) = builder.requests.last_mut() {
-        change(request);
+    unsafe {
+        let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
+        change(qp, |builder| match op {
+            Ok(op) => builder.requests.push(Request { wr_id, op, flags, source: Source::Listed(0..0) }),
+            Err(errno) => builder.note(errno),
+        });
     }
 }
 
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
-    quiet(|| {
-        // SAFETY: the program begins to collect.
-        let builder = unsafe { builder(qp) };
-        builder.requests.clear();
-        builder.wrong = None;
-    });
+    // SAFETY: a queue pair of ours.
+    quiet_fast(|| unsafe { collector(qp) }.start());
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: the program ends to collect.
-    unsafe { start(qp) };
+    // SAFETY: a queue pair of ours.
+    quiet_fast(|| unsafe { collector(qp) }.end());
 }
 
-/// All or nothing, up to what only the queue itself can refuse.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
-    status_fast(|| {
-        // SAFETY: the program ends to collect.
-        let (builder, pair) = unsafe { (builder(qp), &*qp.cast::<Pair>()) };
-        let requests = std::mem::take(&mut builder.requests);
-        if let Some(errno) = builder.wrong.take() {
-            return Err(errno);
-        }
-        for Request { wr_id, op, flags, sges, inline } in &requests {
-            let wr = SendWr { wr_id: *wr_id, op: *op, sges, flags: post::flags(*flags) };
-            match inline {
-                Some(bytes) => pair.qp.post_send_inline(&wr, bytes).map_err(crate::call::post_errno)?,
-                None => post::post(pair, &wr)?,
-            }
-        }
-        Ok(())
-    })
+    let answer = status_fast(|| {
+        // SAFETY: a queue pair of ours.
+        let pair = unsafe { &*qp.cast::<Pair>() };
+        pair.collector.builder().map_or(Ok(()), |builder| builder.post(pair))
+    });
+    // SAFETY: a queue pair of ours.
+    quiet_fast(|| unsafe { collector(qp) }.end());
+    answer
 }
 
 macro_rules! begins {
     ($($name:ident($($arg:ident: $type:ty),*) => $op:expr;)+) => {$(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($arg: $type),*) {
-            // SAFETY: the program is collecting.
-            quiet(|| unsafe { begin(qp, $op) });
+            // SAFETY: a queue pair of ours, and what the program passes.
+            unsafe { begin(qp, $op) };
         }
     )+};
 }
@@ -193,38 +291,41 @@ begins! {
 }
 
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, len: u32) {
-    // SAFETY: the program is collecting.
-    quiet(|| unsafe { last(qp, |request| request.sges = vec![Sge { addr, len, lkey }]) });
+    // SAFETY: a queue pair of ours.
+    unsafe { change(qp, |builder| builder.list(&[Sge { addr, len, lkey }])) };
 }
 
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, num: usize, list: *const ibv_sge) {
-    // SAFETY: the program is collecting, and has that many elements there.
-    quiet(|| unsafe {
-        let mut room = [const { std::mem::MaybeUninit::uninit() }; _];
-        let sges = post::sges(list, c_int::try_from(num).unwrap_or(-1), &mut room);
-        match sges {
-            Ok(sges) => last(qp, |request| request.sges = sges.to_vec()),
-            Err(errno) => _ = builder(qp).wrong.get_or_insert(errno),
-        }
-    });
+    let mut room = [const { std::mem::MaybeUninit::uninit() }; _];
+    // SAFETY: a queue pair of ours, and the program has that many elements there.
+    unsafe {
+        change(qp, |builder| match post::sges(list, c_int::try_from(num).unwrap_or(-1), &mut room) {
+            Ok(sges) => builder.list(sges),
+            Err(errno) => builder.note(errno),
+        });
+    }
 }
 
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let one = ibv_data_buf { addr, length };
-    // SAFETY: the program is collecting, and lends the bytes.
+    // SAFETY: a queue pair of ours, and the program lends the bytes.
     unsafe { set_inline_data_list(qp, 1, &one) };
 }
 
 unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, num: usize, list: *const ibv_data_buf) {
-    // SAFETY: the program is collecting, and lends the bytes.
-    quiet(|| unsafe {
-        let mut bytes = Vec::new();
+    let gather = |builder: &mut Builder| {
+        let start = builder.bytes.len();
         if num > 0 && !list.is_null() {
-            let bufs = (0..num).map(|i| list.add(i).read_unaligned());
+            // SAFETY: the program has that many elements there, which need not be aligned.
+            let bufs = (0..num).map(|i| unsafe { list.add(i).read_unaligned() });
             for buf in bufs.filter(|buf| buf.length > 0 && !buf.addr.is_null()) {
-                bytes.extend_from_slice(std::slice::from_raw_parts(buf.addr.cast::<u8>(), buf.length));
+                // SAFETY: the program lends the bytes.
+                let bytes = unsafe { std::slice::from_raw_parts(buf.addr.cast::<u8>(), buf.length) };
+                builder.bytes.extend_from_slice(bytes);
             }
         }
-        last(qp, |request| request.inline = Some(bytes));
-    });
+        builder.provide(Source::Inline(start..builder.bytes.len()));
+    };
+    // SAFETY: a queue pair of ours.
+    unsafe { change(qp, gather) };
 }

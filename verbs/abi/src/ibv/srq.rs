@@ -5,12 +5,12 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use urnic::{Srq, SrqInit};
+use urnic::{Srq, SrqBatch, SrqInit};
 
 use super::context::{Context, context_of};
 use super::pd::{domain, unused};
 use super::post::receives;
-use crate::call::{Errno, deref, errno_of, pointer, post_errno, status};
+use crate::call::{Errno, deref, errno_of, pointer, status};
 use crate::ffi::*;
 use crate::ledger::Ledger;
 use crate::live::{self, Kind};
@@ -161,5 +161,5 @@ pub unsafe extern "C" fn post_srq_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: null or a queue, and the program's pointers.
-    unsafe { receives(wr, bad, |wr| shared(srq)?.srq.post_recv(wr).map_err(post_errno)) }
+    unsafe { receives(wr, bad, || Ok(shared(srq)?.srq.recv_batch()), SrqBatch::push, SrqBatch::post) }
 }

@@ -383,6 +383,24 @@ static void shared_queues(struct ibv_context *context, void *memory)
 	OK(ibv_dealloc_pd(pd));
 }
 
+#define BATCHES 4
+
+/* Pairs of requests, 70 and 71, that belong together. */
+static void *post_batches(void *arg)
+{
+	struct ibv_qp_ex *qp = arg;
+	for (int i = 0; i < BATCHES; i++) {
+		ibv_wr_start(qp);
+		qp->wr_id = 70;
+		ibv_wr_send(qp);
+		sched_yield();
+		qp->wr_id = 71;
+		ibv_wr_send(qp);
+		OK(ibv_wr_complete(qp));
+	}
+	return NULL;
+}
+
 static void queue_pairs(struct ibv_context *context, void *memory)
 {
 	struct ibv_pd *pd = SOME(ibv_alloc_pd(context));
@@ -535,6 +553,35 @@ static void queue_pairs(struct ibv_context *context, void *memory)
 	ibv_wr_abort(qpx);
 	ibv_wr_start(qpx);
 	OK(ibv_wr_complete(qpx));
+	/* Who forgets the end of a batch begins anew; who forgets the beginning posts nothing. */
+	ibv_wr_start(qpx);
+	ibv_wr_send(qpx);
+	ibv_wr_start(qpx);
+	OK(ibv_wr_complete(qpx));
+	ibv_wr_send(qpx);
+	OK(ibv_wr_complete(qpx));
+	/* A batch that does not fit the queue is posted in no part. */
+	ibv_wr_start(qpx);
+	for (uint32_t i = 0; i < 1 + ex.cap.max_send_wr; i++) {
+		qpx->wr_id = i;
+		ibv_wr_send(qpx);
+	}
+	FAILS(ibv_wr_complete(qpx), ENOMEM);
+	/* Those of two threads do not mix. */
+	pthread_t threads[2];
+	for (int i = 0; i < 2; i++)
+		OK(pthread_create(&threads[i], NULL, post_batches, qpx));
+	for (int i = 0; i < 2; i++)
+		OK(pthread_join(threads[i], NULL));
+	attr.qp_state = IBV_QPS_ERR;
+	OK(ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+	uint64_t last = 0;
+	for (int i = 0; i < 2 * BATCHES * 2; i++) {
+		wc = completion(cq);
+		CHECK(wc.status == IBV_WC_WR_FLUSH_ERR && (i % 2 ? wc.wr_id == last + 1 : wc.wr_id == 70));
+		last = wc.wr_id;
+	}
+	IS(ibv_poll_cq(cq, 1, &wc), 0);
 	OK(ibv_destroy_qp(qp));
 	/* What programs ask for by habit, and what only those ask for that need it. */
 	ex.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE |

@@ -7,7 +7,7 @@ mod send;
 
 pub(crate) use recv::{RecvPoster, RecvQueue, RecvView};
 pub(crate) use ring::{Ring, capacity_for};
-pub(crate) use send::{Payload, SendQueue, SendView, Stored};
+pub(crate) use send::{Payload, SendPoster, SendQueue, SendView, Stored};
 
 use crate::shared::wc::Wc;
 

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 
 use super::{Ring, WrNumber};
-use crate::shared::error::{PostError, PostListError};
+use crate::shared::error::PostError;
 use crate::shared::sync::{SpinGuard, SpinLock};
 use crate::shared::wr::{RecvWr, Sge};
 
@@ -58,7 +58,7 @@ impl RecvQueue {
 
     /// Application: the right to post, until dropped.
     pub(crate) fn poster(&self) -> RecvPoster<'_> {
-        RecvPoster { queue: self, tail: self.tail.lock() }
+        RecvPoster { queue: self, tail: self.tail.lock(), written: 0 }
     }
 
     /// Engine: returns a receive, or `None` if it is not posted yet.
@@ -105,18 +105,40 @@ impl RecvQueue {
 pub(crate) struct RecvPoster<'a> {
     queue: &'a RecvQueue,
     tail: SpinGuard<'a, u32>,
+    /// Receives from `tail` on that are written and not published.
+    written: u32,
 }
 
 impl RecvPoster<'_> {
     /// Returns the number of the next receive.
+    #[inline]
     pub(crate) fn next(&self) -> WrNumber {
-        WrNumber(*self.tail)
+        WrNumber(self.tail.wrapping_add(self.written))
     }
 
     /// Posts one receive, or refuses it and changes nothing.
+    #[inline]
     pub(crate) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.write(wr)?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Hands all that is written to the engine; false if that is nothing. What never is published was never posted.
+    #[inline]
+    pub(crate) fn publish(&mut self) -> bool {
+        let end = self.next().0;
+        while *self.tail != end {
+            self.queue.ring.publish(*self.tail);
+            *self.tail = self.tail.wrapping_add(1);
+        }
+        std::mem::take(&mut self.written) > 0
+    }
+
+    /// Writes one receive, or refuses it and changes nothing.
+    pub(crate) fn write(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let queue = self.queue;
-        let index = *self.tail;
+        let index = self.next().0;
         if wr.sges.len() > queue.max_sge {
             return Err(PostError::TooManySges);
         }
@@ -128,16 +150,8 @@ impl RecvPoster<'_> {
         let list = queue.sges_at(queue.ring.slot_of(index));
         // SAFETY: the slot is free, so its list is ours; at most max_sge elements are written.
         unsafe { std::ptr::copy_nonoverlapping(wr.sges.as_ptr(), list, wr.sges.len()) };
-        queue.ring.push(index, RecvEntry { wr_id: wr.wr_id, length, num_sge: wr.sges.len() as u8 });
-        *self.tail = index.wrapping_add(1);
-        Ok(())
-    }
-
-    /// Posts receives in order, up to the first that is refused.
-    pub(crate) fn push_list(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
-        for (posted, wr) in wrs.iter().enumerate() {
-            self.push(wr).map_err(|error| PostListError { posted, error })?;
-        }
+        queue.ring.write(index, RecvEntry { wr_id: wr.wr_id, length, num_sge: wr.sges.len() as u8 });
+        self.written += 1;
         Ok(())
     }
 }

@@ -72,17 +72,32 @@ impl<T: Copy> Ring<T> {
         self.slots[self.slot_of(index)].sequence.load(Ordering::Acquire) == index
     }
 
-    /// Producer: publishes entry `index`. False if its slot is still taken.
+    /// Producer: writes and publishes entry `index`. False if its slot is still taken.
     #[inline]
     pub(crate) fn push(&self, index: u32, entry: T) -> bool {
+        let written = self.write(index, entry);
+        if written {
+            self.publish(index);
+        }
+        written
+    }
+
+    /// Producer: writes entry `index`, which nobody sees before it is published. False if its slot is still taken.
+    #[inline]
+    pub(crate) fn write(&self, index: u32, entry: T) -> bool {
         let slot = &self.slots[self.slot_of(index)];
         if slot.sequence.load(Ordering::Acquire) != index {
             return false;
         }
         // SAFETY: the sequence says that the slot is the producer's.
         slot.entry.with_mut(|place| unsafe { (*place).write(entry) });
-        slot.sequence.store(index.wrapping_add(1), Ordering::Release);
         true
+    }
+
+    /// Producer: publishes entry `index`, which is written.
+    #[inline]
+    pub(crate) fn publish(&self, index: u32) {
+        self.slots[self.slot_of(index)].sequence.store(index.wrapping_add(1), Ordering::Release);
     }
 
     /// Consumer: entry `index`, if it is published and not released.

@@ -135,7 +135,7 @@ impl SendQueue {
 
     /// Application: the right to post, until dropped.
     pub(crate) fn poster(&self) -> SendPoster<'_> {
-        SendPoster { queue: self, tail: self.tail.lock() }
+        SendPoster { queue: self, tail: self.tail.lock(), written: 0 }
     }
 
     /// Engine: returns a request, or `None` if it is not posted yet.
@@ -227,11 +227,38 @@ impl Kind {
 pub(crate) struct SendPoster<'a> {
     queue: &'a SendQueue,
     tail: SpinGuard<'a, u32>,
+    /// Requests from `tail` on that are written and not published.
+    written: u32,
 }
 
 impl SendPoster<'_> {
     /// Posts one request, or refuses it and changes nothing.
+    #[inline]
     pub(crate) fn push(&mut self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
+        self.write(wr, payload)?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Hands all that is written to the engine; false if that is nothing. What never is published was never posted.
+    #[inline]
+    pub(crate) fn publish(&mut self) -> bool {
+        let end = self.next();
+        while *self.tail != end {
+            self.queue.ring.publish(*self.tail);
+            *self.tail = self.tail.wrapping_add(1);
+        }
+        std::mem::take(&mut self.written) > 0
+    }
+
+    /// The number of the next request.
+    #[inline]
+    fn next(&self) -> u32 {
+        self.tail.wrapping_add(self.written)
+    }
+
+    /// Writes one request, or refuses it and changes nothing.
+    pub(crate) fn write(&mut self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
         let queue = self.queue;
         let (op, kind) = match wr.op {
             SendOp::Send => (Stored::Send, Kind::Plain),
@@ -256,16 +283,16 @@ impl SendPoster<'_> {
         if kind == Kind::Atomic && length as usize != size_of::<u64>() {
             return Err(PostError::AtomicSink);
         }
-        if !queue.ring.is_free(*self.tail) && !self.room_comes() {
+        if !queue.ring.is_free(self.next()) && !self.room_comes() {
             return Err(PostError::QueueFull);
         }
-        let list = queue.sges_at(queue.ring.slot_of(*self.tail));
+        let list = queue.sges_at(queue.ring.slot_of(self.next()));
         for (i, sge) in wr.sges.iter().enumerate() {
             // SAFETY: the slot is free, so its list is ours; it has room for max_sge elements.
             unsafe { list.add(i).write(*sge) };
         }
         let (flags, num_sge) = (wr.flags - SendFlags::INLINE, wr.sges.len() as u8);
-        self.publish(SendEntry { wr_id: wr.wr_id, op, flags, num_sge, length }, &wr.op);
+        self.fill(SendEntry { wr_id: wr.wr_id, op, flags, num_sge, length }, &wr.op);
         Ok(())
     }
 
@@ -276,7 +303,7 @@ impl SendPoster<'_> {
         const LOOKS: u32 = 256;
         (0..LOOKS).any(|_| {
             std::hint::spin_loop();
-            self.queue.ring.is_free(*self.tail)
+            self.queue.ring.is_free(self.next())
         })
     }
 
@@ -299,10 +326,10 @@ impl SendPoster<'_> {
         if length as usize > queue.max_inline {
             return Err(PostError::InlineTooLong);
         }
-        if !queue.ring.is_free(*self.tail) && !self.room_comes() {
+        if !queue.ring.is_free(self.next()) && !self.room_comes() {
             return Err(PostError::QueueFull);
         }
-        let place = queue.inline_at(queue.ring.slot_of(*self.tail));
+        let place = queue.inline_at(queue.ring.slot_of(self.next()));
         // SAFETY: the slot is free, so its inline bytes are ours; `length` <= max_inline of them.
         let room = unsafe { std::slice::from_raw_parts_mut(place, length as usize) };
         match payload {
@@ -310,21 +337,21 @@ impl SendPoster<'_> {
             Payload::Listed(regions) => regions.gather(wr.sges, room)?,
         }
         let flags = wr.flags | SendFlags::INLINE;
-        self.publish(SendEntry { wr_id: wr.wr_id, op, flags, num_sge: 0, length }, &wr.op);
+        self.fill(SendEntry { wr_id: wr.wr_id, op, flags, num_sge: 0, length }, &wr.op);
         Ok(())
     }
 
-    /// Hands the next slot, whose list or inline bytes are written, to the engine.
+    /// Completes the next slot, whose list or inline bytes are written.
     #[inline]
-    fn publish(&mut self, entry: SendEntry, op: &SendOp) {
-        let index = *self.tail;
+    fn fill(&mut self, entry: SendEntry, op: &SendOp) {
+        let index = self.next();
         if matches!(entry.op, Stored::Elsewhere) {
             let place = self.queue.elsewhere_at(self.queue.ring.slot_of(index));
             // SAFETY: the slot is free, so its operation is ours.
             unsafe { place.write(*op) };
         }
-        self.queue.ring.push(index, entry);
-        *self.tail = index.wrapping_add(1);
+        self.queue.ring.write(index, entry);
+        self.written += 1;
     }
 }
 

@@ -1,0 +1,168 @@
+//! Work requests that are posted together, under one lock and with one doorbell.
+//!
+//! The engine sees nothing of a batch before it is posted. Whoever else posts to the same queue waits meanwhile, the thread
+//! itself included: fill a batch, post it, and do nothing else in between.
+
+use crate::api::qp::Qp;
+use crate::api::srq::Srq;
+use crate::shared::error::{PostError, PostListError};
+use crate::shared::queue::{Payload, RecvPoster, SendPoster};
+use crate::shared::wr::{RecvWr, SendWr};
+
+/// Adds requests in order, up to the first that is refused.
+pub(super) fn up_to_refused<W>(
+    wrs: &[W],
+    mut push: impl FnMut(&W) -> Result<(), PostError>,
+) -> Result<(), PostListError> {
+    for (posted, wr) in wrs.iter().enumerate() {
+        push(wr).map_err(|error| PostListError { posted, error })?;
+    }
+    Ok(())
+}
+
+/// Send requests of a queue pair that are posted together: see [`Qp::send_batch`].
+///
+/// Dropped without [`post`](Self::post), it posts nothing.
+///
+/// ```no_run
+/// # fn two(qp: &urnic::Qp, wrs: [urnic::SendWr<'_>; 2]) -> Result<(), urnic::PostError> {
+/// let mut batch = qp.send_batch();
+/// for wr in &wrs {
+///     batch.push(wr)?; // if one is refused, none is posted
+/// }
+/// batch.post();
+/// # Ok(()) }
+/// ```
+#[must_use = "nothing is posted before `post`"]
+pub struct SendBatch<'a> {
+    qp: &'a Qp,
+    poster: SendPoster<'a>,
+    /// It has waited for room once.
+    waited: bool,
+}
+
+impl<'a> SendBatch<'a> {
+    #[inline]
+    pub(super) fn new(qp: &'a Qp) -> Self {
+        Self { qp, poster: qp.shared.send.poster(), waited: false }
+    }
+
+    /// Adds a request.
+    ///
+    /// # Errors
+    /// [`PostError`]; the batch is as before then.
+    #[inline]
+    pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.write(wr, Payload::Listed(&self.qp.pd.shared.regions))
+    }
+
+    /// Adds a Send or Write of these bytes: see [`Qp::post_send_inline`].
+    ///
+    /// # Errors
+    /// [`PostError`]; the batch is as before then.
+    #[inline]
+    pub fn push_inline(&mut self, wr: &SendWr<'_>, bytes: &[u8]) -> Result<(), PostError> {
+        self.write(wr, Payload::Bytes(bytes))
+    }
+
+    #[inline]
+    fn write(&mut self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
+        let answer = self.poster.write(wr, payload);
+        if answer == Err(PostError::QueueFull) { self.write_after_pass(wr, payload) } else { answer }
+    }
+
+    /// A slot is free only after its completion is seen, when the pass of the engine is over.
+    #[cold]
+    fn write_after_pass(&mut self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
+        if !std::mem::replace(&mut self.waited, true) {
+            let _ = self.qp.shard().await_pass();
+        }
+        self.poster.write(wr, payload)
+    }
+
+    /// Posts all of them.
+    #[inline]
+    pub fn post(self) {
+        let Self { qp, mut poster, .. } = self;
+        let some = poster.publish();
+        drop(poster);
+        if some {
+            qp.ring();
+        }
+    }
+}
+
+/// Receives of a queue pair that are posted together: see [`Qp::recv_batch`].
+///
+/// Dropped without [`post`](Self::post), it posts nothing.
+#[must_use = "nothing is posted before `post`"]
+pub struct RecvBatch<'a> {
+    qp: &'a Qp,
+    poster: RecvPoster<'a>,
+}
+
+impl<'a> RecvBatch<'a> {
+    #[inline]
+    pub(super) fn new(qp: &'a Qp, poster: RecvPoster<'a>) -> Self {
+        Self { qp, poster }
+    }
+
+    /// Adds a receive.
+    ///
+    /// # Errors
+    /// [`PostError`]; the batch is as before then.
+    #[inline]
+    pub fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.poster.write(wr)
+    }
+
+    /// Posts all of them.
+    #[inline]
+    pub fn post(self) {
+        let Self { qp, mut poster } = self;
+        let some = poster.publish();
+        drop(poster);
+        if some {
+            qp.ring_for_receives();
+        }
+    }
+}
+
+/// Receives of a shared queue that are posted together: see [`Srq::recv_batch`].
+///
+/// Dropped without [`post`](Self::post), it posts nothing.
+#[must_use = "nothing is posted before `post`"]
+pub struct SrqBatch<'a> {
+    srq: &'a Srq,
+    poster: RecvPoster<'a>,
+}
+
+impl<'a> SrqBatch<'a> {
+    #[inline]
+    pub(super) fn new(srq: &'a Srq) -> Self {
+        Self { srq, poster: srq.shared.queue.poster() }
+    }
+
+    /// Adds a receive.
+    ///
+    /// # Errors
+    /// [`PostError`]; the batch is as before then.
+    #[inline]
+    pub fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.srq.shared.write(&mut self.poster, wr)
+    }
+
+    /// Posts all of them.
+    #[inline]
+    pub fn post(self) {
+        let Self { srq, mut poster } = self;
+        let some = poster.publish();
+        drop(poster);
+        if some {
+            srq.ring_if_awaited();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
