@@ -60,31 +60,50 @@ impl Fpdu<'_> {
     }
 }
 
+/// A message of which nothing is left: room for one that is [begun](crate::Stream::begin_in).
+impl Default for Outgoing {
+    #[inline]
+    fn default() -> Self {
+        let header = [0; HEADER_MAX];
+        Outgoing { header, header_len: 2, crc: false, done: true, sent: 0, cut: 0, len: 0 }
+    }
+}
+
 impl Outgoing {
-    /// `ddp` is the DDP header of the first segment, L clear; `rdma` follows it and excludes payload. The lengths are
-    /// constants, so that building a header is a few stores.
-    pub(crate) fn new<const N: usize, const M: usize>(
+    /// Becomes a new message. `ddp` is the DDP header of the first segment, L clear; `rdma` follows it and excludes payload.
+    /// The lengths are constants, so that building a header is a few stores.
+    ///
+    /// Field by field and in place: a copy right after these stores, in wider pieces than theirs, would wait until all
+    /// stores before it have left the core.
+    #[inline]
+    pub(crate) fn fill<const N: usize, const M: usize>(
+        &mut self,
         ddp: [u8; N],
         rdma: [u8; M],
         len: u32,
         crc: bool,
-    ) -> Outgoing {
+    ) {
         const { assert!(2 + N + M <= HEADER_MAX) };
-        let mut header = [0; HEADER_MAX];
-        header[2..2 + N].copy_from_slice(&ddp);
-        header[2 + N..2 + N + M].copy_from_slice(&rdma);
-        Outgoing { header, header_len: (2 + N + M) as u8, crc, done: false, sent: 0, cut: 0, len }
+        self.header[2..2 + N].copy_from_slice(&ddp);
+        self.header[2 + N..2 + N + M].copy_from_slice(&rdma);
+        self.header_len = (2 + N + M) as u8;
+        self.crc = crc;
+        self.done = false;
+        self.sent = 0;
+        self.cut = 0;
+        self.len = len;
     }
 
-    /// A Terminate: the octets of `rdma` that count are the first `rdma_len`.
-    pub(crate) fn terminate(
+    /// Becomes a Terminate: the octets of `rdma` that count are the first `rdma_len`.
+    pub(crate) fn fill_terminate(
+        &mut self,
         ddp: [u8; UNTAGGED_LEN],
         rdma: [u8; TERMINATE_MAX],
         rdma_len: usize,
         crc: bool,
-    ) -> Outgoing {
-        let whole = Outgoing::new(ddp, rdma, 0, crc);
-        Outgoing { header_len: (2 + UNTAGGED_LEN + rdma_len) as u8, ..whole }
+    ) {
+        self.fill(ddp, rdma, 0, crc);
+        self.header_len = (2 + UNTAGGED_LEN + rdma_len) as u8;
     }
 
     /// Cuts the next FPDU with a ULPDU of at most `mulpdu` octets (DDP-27); `None` when the message is out.

@@ -48,14 +48,16 @@ impl Outbound {
     }
 
     #[inline]
-    pub(super) fn begin(&mut self, op: Op, len: u32) -> Result<Outgoing, BeginError> {
+    pub(super) fn begin(&mut self, op: Op, len: u32, into: &mut Outgoing) -> Result<(), BeginError> {
         // Nothing follows a Terminate (RDMAP-51).
         if self.terminated {
             return Err(BeginError::Ended);
         }
-        Ok(match op {
-            Op::Write { stag, to } => self.tagged(opcode::WRITE, stag, to, len),
-            Op::ReadResponse(r) => self.tagged(opcode::READ_RESPONSE, r.sink_stag, r.sink_to, r.len),
+        match op {
+            Op::Write { stag, to } => self.tagged(opcode::WRITE, stag, to, len, into),
+            Op::ReadResponse(r) => {
+                self.tagged(opcode::READ_RESPONSE, r.sink_stag, r.sink_to, r.len, into);
+            }
             Op::Send { solicited, invalidate } => {
                 let opcode = match (solicited, invalidate) {
                     (false, None) => opcode::SEND,
@@ -65,37 +67,38 @@ impl Outbound {
                 };
                 let ddp = untagged(opcode, invalidate.unwrap_or(0), queue::SEND, self.send_msn);
                 self.send_msn = self.send_msn.wrapping_add(1);
-                Outgoing::new(ddp, [], len, self.crc)
+                into.fill(ddp, [], len, self.crc);
             }
             Op::Read { sink_stag, sink_to, src_stag, src_to } => {
                 let ddp = self.request(opcode::READ_REQUEST, sink_stag, sink_to, len)?;
                 let rdma = ReadHeader { sink_stag, sink_to, len, src_stag, src_to }.octets();
-                Outgoing::new(ddp, rdma, 0, self.crc)
+                into.fill(ddp, rdma, 0, self.crc);
             }
             Op::Immediate { data, solicited } => {
                 let opcode = if solicited { opcode::IMMEDIATE_SE } else { opcode::IMMEDIATE };
                 let ddp = untagged(opcode, 0, queue::SEND, self.send_msn);
                 self.send_msn = self.send_msn.wrapping_add(1);
-                Outgoing::new(ddp, data, 0, self.crc)
+                into.fill(ddp, data, 0, self.crc);
             }
             Op::Atomic { sink_stag, sink_to, stag, to, op } => {
                 let id = self.request_msn;
                 let ddp = self.request(opcode::ATOMIC_REQUEST, sink_stag, sink_to, 0)?;
-                Outgoing::new(ddp, AtomicHeader { id, stag, to, op }.octets(), 0, self.crc)
+                into.fill(ddp, AtomicHeader { id, stag, to, op }.octets(), 0, self.crc);
             }
             Op::AtomicResponse { id, original } => {
                 let ddp = untagged(opcode::ATOMIC_RESPONSE, 0, queue::ATOMIC_RESPONSE, self.atomic_msn);
                 self.atomic_msn = self.atomic_msn.wrapping_add(1);
-                Outgoing::new(ddp, AtomicResult { id, original }.octets(), 0, self.crc)
+                into.fill(ddp, AtomicResult { id, original }.octets(), 0, self.crc);
             }
             Op::Terminate(t) => {
                 self.terminated = true;
                 let mut rdma = [0; TERMINATE_MAX];
                 let rdma_len = t.encode(&mut rdma);
                 let ddp = untagged(opcode::TERMINATE, 0, queue::TERMINATE, 1);
-                Outgoing::terminate(ddp, rdma, rdma_len, self.crc)
+                into.fill_terminate(ddp, rdma, rdma_len, self.crc);
             }
-        })
+        }
+        Ok(())
     }
 
     /// Takes a place among the outstanding Reads and Atomics, and answers the DDP header of the request.
@@ -116,12 +119,13 @@ impl Outbound {
         Ok(untagged(opcode, 0, queue::REQUEST, msn))
     }
 
-    fn tagged(&self, opcode: u8, stag: u32, to: u64, len: u32) -> Outgoing {
+    #[inline]
+    fn tagged(&self, opcode: u8, stag: u32, to: u64, len: u32, into: &mut Outgoing) {
         let mut ddp = [0; TAGGED_LEN];
         ddp[0..2].copy_from_slice(&Control::octets(true, opcode));
         ddp[2..6].copy_from_slice(&stag.to_be_bytes());
         ddp[6..14].copy_from_slice(&to.to_be_bytes());
-        Outgoing::new(ddp, [], len, self.crc)
+        into.fill(ddp, [], len, self.crc);
     }
 }
 

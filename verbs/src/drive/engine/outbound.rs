@@ -138,14 +138,13 @@ impl<D: Data> QpCore<D> {
             Stored::Read { .. } | Stored::Elsewhere => return self.next_of_other_kind(table),
         };
         let origin = Origin::WorkRequest { number, cursor: Cursor::default() };
-        let begun = stream.begin(op, view.entry.length);
-        self.under_way(begun, origin, true)
+        let length = view.entry.length;
+        self.begin(op, length, origin, true)
     }
 
     /// As [`Self::next_work_request`], for all that is neither Send nor Write.
     #[inline(never)]
     fn next_of_other_kind(&mut self, table: &Stags) -> Next {
-        let Some(stream) = &mut self.stream else { return Next::Nothing };
         let number = self.tx.next;
         let Some(view) = self.shared.send.peek(number) else { return Next::Nothing };
         let payload = Origin::WorkRequest { number, cursor: Cursor::default() };
@@ -203,24 +202,28 @@ impl<D: Data> QpCore<D> {
                 return Next::Bad(WcStatus::LocalQpOp);
             }
         };
-        let begun = stream.begin(op, view.entry.length);
-        self.under_way(begun, origin, whole)
+        let length = view.entry.length;
+        self.begin(op, length, origin, whole)
     }
 
-    /// The next work request's message has been begun, or not. `whole`: it is all of the request.
+    /// Begins the next work request's message, if it can. `whole`: it is all of the request.
     #[inline]
-    fn under_way(&mut self, begun: Result<Outgoing, BeginError>, origin: Origin, whole: bool) -> Next {
-        match begun {
-            Ok(outgoing) => {
+    fn begin(&mut self, op: Op, length: u32, origin: Origin, whole: bool) -> Next {
+        let Some(stream) = &mut self.stream else { return Next::Nothing };
+        let message = self.tx.message.insert(Message { outgoing: Outgoing::default(), origin });
+        match stream.begin_in(op, length, &mut message.outgoing) {
+            Ok(()) => {
                 if whole {
                     self.tx.next = self.tx.next.next();
                 }
                 self.tx.immediate = !whole;
-                self.tx.message = Some(Message { outgoing, origin });
                 Next::Message
             }
-            Err(BeginError::OrdReached | BeginError::NotYet | BeginError::Ended) => Next::Nothing,
-            Err(_) => Next::Bad(WcStatus::LocalQpOp),
+            Err(error) => {
+                self.tx.message = None;
+                let waits = matches!(error, BeginError::OrdReached | BeginError::NotYet | BeginError::Ended);
+                if waits { Next::Nothing } else { Next::Bad(WcStatus::LocalQpOp) }
+            }
         }
     }
 
