@@ -80,7 +80,7 @@ mod api;
 mod drive;
 mod shared;
 
-pub use api::batch::{RecvBatch, SendBatch, SrqBatch};
+pub use api::batch::{RecvBatch, SendBatch};
 pub use api::channel::CompChannel;
 pub use api::cm::{Bound, Connection, EventChannel, Listener};
 pub use api::cq::{Completion, Completions, Cq, CqInit};

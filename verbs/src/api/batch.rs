@@ -92,19 +92,30 @@ impl<'a> SendBatch<'a> {
     }
 }
 
-/// Receives of a queue pair that are posted together: see [`Qp::recv_batch`].
+/// Receives of a queue pair or of a shared queue that are posted together: see [`Qp::recv_batch`], [`Srq::recv_batch`].
 ///
 /// Dropped without [`post`](Self::post), it posts nothing.
 #[must_use = "nothing is posted before `post`"]
 pub struct RecvBatch<'a> {
-    qp: &'a Qp,
+    owner: Owner<'a>,
     poster: RecvPoster<'a>,
+}
+
+/// Whose receives they are.
+enum Owner<'a> {
+    Qp(&'a Qp),
+    Srq(&'a Srq),
 }
 
 impl<'a> RecvBatch<'a> {
     #[inline]
-    pub(super) fn new(qp: &'a Qp, poster: RecvPoster<'a>) -> Self {
-        Self { qp, poster }
+    pub(super) fn of_qp(qp: &'a Qp, poster: RecvPoster<'a>) -> Self {
+        Self { owner: Owner::Qp(qp), poster }
+    }
+
+    #[inline]
+    pub(super) fn of_srq(srq: &'a Srq) -> Self {
+        Self { owner: Owner::Srq(srq), poster: srq.shared.queue.poster() }
     }
 
     /// Adds a receive.
@@ -113,53 +124,22 @@ impl<'a> RecvBatch<'a> {
     /// [`PostError`]; the batch is as before then.
     #[inline]
     pub fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.poster.write(wr)
-    }
-
-    /// Posts all of them.
-    #[inline]
-    pub fn post(self) {
-        let Self { qp, mut poster } = self;
-        let some = poster.publish();
-        drop(poster);
-        if some {
-            qp.ring_for_receives();
+        match self.owner {
+            Owner::Qp(_) => self.poster.write(wr),
+            Owner::Srq(srq) => srq.shared.write(&mut self.poster, wr),
         }
     }
-}
-
-/// Receives of a shared queue that are posted together: see [`Srq::recv_batch`].
-///
-/// Dropped without [`post`](Self::post), it posts nothing.
-#[must_use = "nothing is posted before `post`"]
-pub struct SrqBatch<'a> {
-    srq: &'a Srq,
-    poster: RecvPoster<'a>,
-}
-
-impl<'a> SrqBatch<'a> {
-    #[inline]
-    pub(super) fn new(srq: &'a Srq) -> Self {
-        Self { srq, poster: srq.shared.queue.poster() }
-    }
-
-    /// Adds a receive.
-    ///
-    /// # Errors
-    /// [`PostError`]; the batch is as before then.
-    #[inline]
-    pub fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.srq.shared.write(&mut self.poster, wr)
-    }
 
     /// Posts all of them.
     #[inline]
     pub fn post(self) {
-        let Self { srq, mut poster } = self;
+        let Self { owner, mut poster } = self;
         let some = poster.publish();
         drop(poster);
-        if some {
-            srq.ring_if_awaited();
+        match owner {
+            Owner::Qp(qp) if some => qp.ring_for_receives(),
+            Owner::Srq(srq) if some => srq.ring_if_awaited(),
+            _ => {}
         }
     }
 }

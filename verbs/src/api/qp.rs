@@ -242,7 +242,7 @@ impl Qp {
     #[inline]
     pub fn recv_batch(&self) -> Result<RecvBatch<'_>, PostError> {
         let Receives::Own(queue) = &self.shared.recv else { return Err(PostError::SharedReceives) };
-        Ok(RecvBatch::new(self, queue.poster()))
+        Ok(RecvBatch::of_qp(self, queue.poster()))
     }
 
     /// Posts receives in order, up to the first that is refused.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::api::batch::SrqBatch;
+use crate::api::batch::RecvBatch;
 use crate::api::pd::Pd;
 use crate::shared::engines::EngineNumber;
 use crate::shared::error::{Error, PostError, PostListError, Result};
@@ -139,8 +139,8 @@ impl Srq {
 
     /// Begins a batch of receives.
     #[inline]
-    pub fn recv_batch(&self) -> SrqBatch<'_> {
-        SrqBatch::new(self)
+    pub fn recv_batch(&self) -> RecvBatch<'_> {
+        RecvBatch::of_srq(self)
     }
 
     /// Posts receives in order, up to the first that is refused. Those of other threads do not come in between.

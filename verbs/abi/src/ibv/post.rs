@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 use std::mem::MaybeUninit;
 
-use urnic::{PostError, RecvBatch, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Sge};
+use urnic::{RecvBatch, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Sge};
 
 use super::mr::{access, region};
 use super::qp::pair;
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn post_recv(
     // SAFETY: null or a queue pair, and the program's pointers.
     unsafe {
         let begin = || pair(qp)?.qp.recv_batch().map_err(post_errno);
-        receives(wr, bad, begin, RecvBatch::push, RecvBatch::post)
+        receives(wr, bad, begin)
     }
 }
 
@@ -210,12 +210,10 @@ pub unsafe extern "C" fn post_recv(
 /// # Safety
 /// A list of requests, and null or a place for the one that is refused.
 #[inline]
-pub unsafe fn receives<B>(
+pub unsafe fn receives<'a>(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
-    begin: impl FnOnce() -> Result<B, Errno>,
-    push: impl Fn(&mut B, &RecvWr<'_>) -> Result<(), PostError>,
-    post: impl FnOnce(B),
+    begin: impl FnOnce() -> Result<RecvBatch<'a>, Errno>,
 ) -> c_int {
     let mut next = wr;
     let answer = status_fast(|| {
@@ -226,14 +224,14 @@ pub unsafe fn receives<B>(
         while let Some(wr) = unsafe { at(next, &mut room) } {
             // SAFETY: the program's list.
             let sges = unsafe { sges(wr.sg_list, wr.num_sge, &mut list) };
-            let pushed = |sges| push(&mut batch, &RecvWr { wr_id: wr.wr_id, sges }).map_err(post_errno);
+            let pushed = |sges| batch.push(&RecvWr { wr_id: wr.wr_id, sges }).map_err(post_errno);
             outcome = sges.and_then(pushed);
             if outcome.is_err() {
                 break;
             }
             next = wr.next;
         }
-        post(batch);
+        batch.post();
         outcome
     });
     blame(answer, next, bad);

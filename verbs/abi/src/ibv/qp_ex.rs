@@ -34,6 +34,10 @@ fn this_thread() -> usize {
 impl Collector {
     /// Begins anew, when no other thread collects. A thread that has not ended what it began loses it.
     fn start(&self) {
+        // Another thread of the parent's may have been collecting, and will never end here.
+        if urnic::in_forked_child() {
+            return;
+        }
         let (me, mut spins) = (this_thread(), 0);
         while let Err(by) = self.by.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed) {
             if by == me {

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use urnic::{Srq, SrqBatch, SrqInit};
+use urnic::{Srq, SrqInit};
 
 use super::context::{Context, context_of};
 use super::pd::{domain, unused};
@@ -161,5 +161,5 @@ pub unsafe extern "C" fn post_srq_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: null or a queue, and the program's pointers.
-    unsafe { receives(wr, bad, || Ok(shared(srq)?.srq.recv_batch()), SrqBatch::push, SrqBatch::post) }
+    unsafe { receives(wr, bad, || Ok(shared(srq)?.srq.recv_batch())) }
 }
