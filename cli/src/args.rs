@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use urnic::simulation::Impairment;
-use urnic_bench::perf::{Link, Mode, Op, Wait};
+use urnic_bench::perf::{Beside, Link, Mode, Op, Wait};
 use urnic_config::PortSpec;
 
 /// A userspace RDMA NIC: iWARP over the kernel's TCP, or over DPDK
@@ -217,6 +217,9 @@ pub struct MeasureArgs {
     /// Queue pairs that the messages of a thread are spread over
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub qps: usize,
+    /// Load beside it, such as write:8: queue pairs that each keep two Writes (or Reads) of 8 MiB outstanding
+    #[arg(long, value_name = "OP:N")]
+    pub beside: Option<Beside>,
     /// Threads of each end, 1 to 64, with queue pairs and messages of their own; the server needs no telling
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads: usize,

@@ -78,6 +78,7 @@ fn options(args: &MeasureArgs) -> PerfOptions {
         threads: args.threads,
         wait: args.wait,
         verify: args.verify,
+        beside: args.beside,
         ..usual
     }
 }

@@ -126,6 +126,7 @@ pub(super) fn plan(options: &PerfOptions, progress: Progress) -> Result<Session,
             _ => Wait::Poll,
         }),
         verify: options.verify,
+        beside: options.beside,
         threads: options.threads as u32,
         thread: 0,
     };
@@ -195,7 +196,7 @@ fn refused(private_data: &[u8]) -> PerfError {
 
 /// Connects all lanes, several at a time.
 fn connect_lanes(end: &mut End, config: &Config, server: SocketAddr) -> Result<(), PerfError> {
-    let lanes = end.session.lanes;
+    let lanes = end.session.all_lanes();
     let mut waiting = HashMap::new();
     let mut connected: Vec<Option<Lane>> = (0..lanes).map(|_| None).collect();
     let (mut next, mut missing) = (0, lanes);
@@ -252,11 +253,15 @@ fn measure(
     crew.await_all(end)?;
     let in_flight = u64::from(end.session.window) * u64::from(end.session.lanes);
     let mut extent = extent.with_depth(in_flight);
-    match (end.session.mode, end.session.op) {
+    let begun = Instant::now();
+    end.start_streams()?;
+    let outcome = match (end.session.mode, end.session.op) {
         (Mode::Lat, Op::Read | Op::Atomic) => pingpong::measure_answered(end, &mut extent),
         (Mode::Lat, _) => pingpong::measure(end, &mut extent),
         _ => stream::measure(end, &mut extent),
-    }
+    }?;
+    let beside_gbit_s = end.streamed() as f64 * 8e-9 / begun.elapsed().as_secs_f64();
+    Ok(Outcome { beside_gbit_s, ..outcome })
 }
 
 #[cfg(test)]

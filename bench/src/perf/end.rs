@@ -12,7 +12,7 @@ use urnic::{
 
 use super::{
     error::{Doing, PerfError},
-    options::{ATOMIC_LEN, Op, Wait},
+    options::{ATOMIC_LEN, Beside, Op, Wait},
     pattern::Message,
     wire::{self, CONTROL_LEN, Control, Kind, NOTES, Note, Session, Tag, Target},
 };
@@ -138,6 +138,8 @@ pub(super) struct End {
     /// Control messages: those that arrive, then those that leave.
     letters: Mr,
     letters_sent: u32,
+    /// Messages that the load beside has moved.
+    streamed: u64,
 }
 
 impl End {
@@ -176,6 +178,7 @@ impl End {
             control,
             letters,
             letters_sent: 0,
+            streamed: 0,
         };
         end.post_letter_receives()?;
         Ok(end)
@@ -191,6 +194,9 @@ impl End {
     /// A queue pair for the next lane, with its receives posted.
     pub(super) fn create_lane_qp(&self, lane: u32) -> Result<Qp, PerfError> {
         let s = &self.session;
+        if lane >= s.lanes {
+            return self.create_stream_qp();
+        }
         let data_receives = self.data_receives();
         let qp = self
             .pd
@@ -214,6 +220,20 @@ impl End {
             }
         }
         Ok(qp)
+    }
+
+    fn create_stream_qp(&self) -> Result<Qp, PerfError> {
+        let init = QpInit {
+            send_cq: &self.completions.cq,
+            recv_cq: &self.completions.cq,
+            max_send_wr: Beside::WINDOW,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+            signal_all: true,
+        };
+        self.pd.create_qp(&init).doing("creating a queue pair for the load beside")
     }
 
     /// Receives for messages (or doorbells) that each lane of this end keeps posted. A lane that receives
@@ -266,6 +286,30 @@ impl End {
         let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let sge = self.slot(lane, from);
         Ok(qp.post_send(&SendWr { wr_id: Tag::data(lane, number), op, sges: sge.as_slice(), flags })?)
+    }
+
+    /// Client: starts the load beside the measured messages. Each message that completes is followed by the next.
+    pub(super) fn start_streams(&self) -> Result<(), PerfError> {
+        for lane in self.session.lanes..self.session.all_lanes() {
+            (0..Beside::WINDOW).try_for_each(|_| self.post_stream(lane))?;
+        }
+        Ok(())
+    }
+
+    fn post_stream(&self, lane: u32) -> Result<(), PerfError> {
+        let Lane { qp, peer: Target { addr, rkey } } = self.lane(lane)?;
+        let op = match self.session.beside {
+            Some(Beside { op: Op::Read, .. }) => SendOp::Read { addr: *addr, rkey: *rkey },
+            _ => SendOp::Write { addr: *addr, rkey: *rkey },
+        };
+        let sge = Sge::of(&self.memory, self.session.offset(lane, 0), Beside::SIZE as u32);
+        let wr_id = Tag { kind: Kind::Stream, lane, number: 0 }.pack();
+        Ok(qp.post_send(&SendWr { wr_id, op, sges: &[sge], flags: SendFlags::SIGNALED })?)
+    }
+
+    /// Returns the bytes that the load beside has moved.
+    pub(super) fn streamed(&self) -> u64 {
+        self.streamed * Beside::SIZE
     }
 
     /// Posts the Send of nothing that tells the other end of a Write.
@@ -406,10 +450,18 @@ impl End {
         }
     }
 
-    /// What a completion was for; an error if it is one.
+    /// Returns what a completion was for; an error if it is one. Messages of the load beside are followed by the next.
     #[inline]
     pub(super) fn success(&mut self, wc: &Wc) -> Result<Tag, PerfError> {
-        if wc.status == WcStatus::Success { Ok(Tag::unpack(wc.wr_id)) } else { Err(self.failure(wc)) }
+        if wc.status != WcStatus::Success {
+            return Err(self.failure(wc));
+        }
+        let tag = Tag::unpack(wc.wr_id);
+        if tag.kind == Kind::Stream {
+            self.streamed += 1;
+            self.post_stream(tag.lane)?;
+        }
+        Ok(tag)
     }
 
     #[cold]

@@ -154,6 +154,8 @@ fn run_end(
         verified: false,
         rtt_us: rtt,
         rtt_cdf: outcome.histogram.as_ref().map(report::cdf),
+        beside: None,
+        beside_gbit_s: None,
         half_rtt_us: rtt.map(Latency::half),
         gbit_s: stream.then(|| messages * options.size as f64 * 8.0 / seconds / 1e9),
         mmsg_s: stream.then(|| messages / seconds / 1e6),
@@ -272,7 +274,7 @@ fn serve(raw: &mut Raw, options: &FloorOptions) -> Result<Outcome, PerfError> {
         if let Some(frame) = end {
             let lap = watch.lap();
             answer(raw, frame, counted, lap.wall)?;
-            return Ok(Outcome { messages: counted, lap, histogram: None });
+            return Ok(Outcome { messages: counted, lap, histogram: None, beside_gbit_s: 0.0 });
         }
     }
 }
@@ -368,7 +370,7 @@ fn pour(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, Perf
             return Err(PerfError::Stalled { what: "the port to take a frame", seconds: PATIENCE.as_secs() });
         }
     }
-    Ok(Outcome { messages: done, lap: watch.lap(), histogram: None })
+    Ok(Outcome { messages: done, lap: watch.lap(), histogram: None, beside_gbit_s: 0.0 })
 }
 
 /// Asks what has arrived, and how long that took.

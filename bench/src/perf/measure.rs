@@ -59,6 +59,8 @@ pub(super) struct Outcome {
     pub lap: Lap,
     /// Their latencies, ns, where each was timed.
     pub histogram: Option<Histogram<u64>>,
+    /// What the load beside moved meanwhile, Gbit/s of payload.
+    pub beside_gbit_s: f64,
 }
 
 impl Outcome {
@@ -73,7 +75,12 @@ impl Outcome {
             }
             (one, other) => one.or(other),
         };
-        Self { messages: self.messages + other.messages, lap: self.lap.join(other.lap), histogram }
+        Self {
+            messages: self.messages + other.messages,
+            lap: self.lap.join(other.lap),
+            histogram,
+            beside_gbit_s: self.beside_gbit_s + other.beside_gbit_s,
+        }
     }
 }
 
@@ -234,7 +241,8 @@ impl Counted {
 
     /// The result, after `done` messages.
     pub(super) fn outcome(&self, done: u64, histogram: Option<Histogram<u64>>) -> Outcome {
-        Outcome { messages: done - self.before.unwrap_or(0).min(done), lap: self.watch.lap(), histogram }
+        let messages = done - self.before.unwrap_or(0).min(done);
+        Outcome { messages, lap: self.watch.lap(), histogram, beside_gbit_s: 0.0 }
     }
 }
 

@@ -30,7 +30,7 @@ mod wire;
 
 pub use client::run_client;
 pub use error::PerfError;
-pub use options::{Amount, Mode, Op, PerfOptions, Wait};
+pub use options::{Amount, Beside, Mode, Op, PerfOptions, Wait};
 pub use pair::{Link, run_pair};
 pub use report::{Latency, PerfReport, table};
 pub use server::{DEFAULT_PORT, run_server};

@@ -78,6 +78,8 @@ pub struct PerfOptions {
     pub verify: bool,
     /// Requests outstanding per queue pair in `bw` and `rate`; None chooses by the number of queue pairs.
     pub window: Option<usize>,
+    /// Queue pairs besides, which stream large messages all the time; `None`: none.
+    pub beside: Option<Beside>,
     /// Threads of each end, which share its device. Each has queue pairs and messages of its own, as many as the other fields say.
     pub threads: usize,
     /// Cores that the threads are pinned to, in turn; none: they are not pinned.
@@ -96,6 +98,7 @@ impl PerfOptions {
             wait: None,
             verify: false,
             window: None,
+            beside: None,
             threads: 1,
             cores: Vec::new(),
         }
@@ -109,6 +112,49 @@ impl PerfOptions {
             Mode::Bw => ((4 << 30) / bytes).clamp(500, 1_000_000),
             Mode::Rate => ((4 << 30) / bytes).clamp(500, 3_000_000),
         }
+    }
+}
+
+/// Load beside the measured messages: queue pairs of the client that each keep [`Beside::WINDOW`] messages of [`Beside::SIZE`]
+/// outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beside {
+    /// [`Op::Write`]: the client sends. [`Op::Read`]: the server does.
+    pub op: Op,
+    /// Queue pairs, 1 to 64.
+    pub streams: u32,
+}
+
+impl Beside {
+    /// Bytes of a message.
+    pub const SIZE: u64 = 8 << 20;
+    /// Messages outstanding on each queue pair.
+    pub const WINDOW: u32 = 2;
+    /// Most queue pairs.
+    pub(super) const MOST: u32 = 64;
+
+    /// Returns whether a session may have this load.
+    pub(super) fn is_sound(self) -> bool {
+        matches!(self.op, Op::Write | Op::Read) && (1..=Self::MOST).contains(&self.streams)
+    }
+}
+
+impl fmt::Display for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.op, self.streams)
+    }
+}
+
+impl FromStr for Beside {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<Self, UnknownWord> {
+        let parts =
+            word.split_once(':').and_then(|(op, streams)| Some((op.parse().ok()?, streams.parse().ok()?)));
+        let beside = parts.map(|(op, streams)| Self { op, streams });
+        beside
+            .filter(|b| b.is_sound())
+            .ok_or_else(|| UnknownWord::new(word, "write:N, read:N with N from 1 to 64"))
     }
 }
 

@@ -96,6 +96,12 @@ pub struct PerfReport {
     /// not asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_cdf: Option<Vec<[f64; 2]>>,
+    /// The load beside the measured messages, such as `write:8`. Left out where there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<String>,
+    /// What that load moved, Gbit/s of payload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside_gbit_s: Option<f64>,
 }
 
 /// What results of older versions do not say.
@@ -126,6 +132,8 @@ impl PerfReport {
             mmsg_s: None,
             cpu_ns_per_msg: None,
             rtt_cdf: None,
+            beside: session.beside.map(|beside| beside.to_string()),
+            beside_gbit_s: None,
         }
     }
 
@@ -142,6 +150,7 @@ impl PerfReport {
             half_rtt_us: rtt.filter(|_| session.pingpong()).map(Latency::half),
             gbit_s: stream.then(|| messages * session.size as f64 * 8.0 / seconds / 1e9),
             mmsg_s: stream.then(|| messages / seconds / 1e6),
+            beside_gbit_s: session.beside.map(|_| outcome.beside_gbit_s),
             cpu_ns_per_msg: (outcome.messages > 0).then(|| outcome.lap.cpu.as_secs_f64() * 1e9 / messages),
             ..Self::unmeasured(config, session, engines)
         }

@@ -161,7 +161,7 @@ fn serve(end: &mut End, config: &Config) -> Result<(), PerfError> {
 
 /// Accepts the client's lanes, in whatever order they arrive.
 fn accept_lanes(end: &mut End, config: &Config) -> Result<(), PerfError> {
-    let lanes = end.session.lanes;
+    let lanes = end.session.all_lanes();
     let mut accepted: Vec<Option<Lane>> = (0..lanes).map(|_| None).collect();
     let mut missing = lanes;
     while missing > 0 {

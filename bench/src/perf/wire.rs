@@ -6,10 +6,10 @@
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::options::{ATOMIC_LEN, Mode, Op, Wait};
+use super::options::{ATOMIC_LEN, Beside, Mode, Op, Wait};
 
 /// Changes whenever two ends of different versions would misunderstand each other.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// Room for any control message.
 pub(super) const CONTROL_LEN: usize = 512;
@@ -45,6 +45,9 @@ pub(super) struct Session {
     pub credit: u32,
     pub wait: Wait,
     pub verify: bool,
+    /// Load beside the measured messages, on the lanes after theirs.
+    #[serde(default)]
+    pub beside: Option<Beside>,
     /// Threads of the client, each of which opens a session like this one, at a port of its own.
     #[serde(default = "one")]
     pub threads: u32,
@@ -71,6 +74,9 @@ impl Session {
         if !fits(self.lanes, MAX_LANES) {
             return Err("too many queue pairs, or none");
         }
+        if self.beside.is_some_and(|beside| !beside.is_sound()) {
+            return Err("a load of other operations than Writes and Reads, or of too many queue pairs");
+        }
         if !fits(self.window, MAX_WINDOW)
             || !fits(self.credit, 2 * MAX_WINDOW)
             || !fits(self.slots, 2 * MAX_WINDOW)
@@ -94,6 +100,17 @@ impl Session {
     /// Completions of all lanes that can be outstanding at one end.
     pub(super) fn completions(&self) -> u64 {
         u64::from(self.lanes) * (u64::from(self.window) + u64::from(self.credit) + 4 * u64::from(NOTES))
+            + u64::from(self.streams()) * u64::from(Beside::WINDOW)
+    }
+
+    /// Returns the number of lanes that stream beside the measured ones.
+    pub(super) fn streams(&self) -> u32 {
+        self.beside.map_or(0, |beside| beside.streams)
+    }
+
+    /// Returns the number of lanes in all; those from [`Self::lanes`] on stream.
+    pub(super) fn all_lanes(&self) -> u32 {
+        self.lanes + self.streams()
     }
 
     /// Whether messages go back and forth, one at a time.
@@ -114,12 +131,20 @@ impl Session {
 
     /// Where slot `slot` of `lane` is in the region that holds all of them.
     pub(super) fn offset(&self, lane: u32, slot: u64) -> u64 {
+        if lane >= self.lanes {
+            return self.slots_len() + u64::from(lane - self.lanes) * Beside::SIZE;
+        }
         (u64::from(lane) * u64::from(self.slots) + slot % u64::from(self.slots)) * self.stride()
+    }
+
+    /// Bytes of the measured lanes' slots.
+    fn slots_len(&self) -> u64 {
+        u64::from(self.lanes) * u64::from(self.slots) * self.stride()
     }
 
     /// Bytes of that region.
     pub(super) fn region_len(&self) -> u64 {
-        u64::from(self.lanes) * u64::from(self.slots) * self.stride()
+        self.slots_len() + u64::from(self.streams()) * Beside::SIZE
     }
 }
 
@@ -198,6 +223,8 @@ pub(super) enum Kind {
     Note,
     /// A [`Control`] message.
     Control,
+    /// A message of the load beside.
+    Stream,
 }
 
 impl Tag {
@@ -217,6 +244,7 @@ impl Tag {
             Kind::Data => 0,
             Kind::Note => 1,
             Kind::Control => 2,
+            Kind::Stream => 3,
         };
         (kind << Self::LANE_BITS | u64::from(self.lane)) << Self::NUMBER_BITS
             | self.number & ((1 << Self::NUMBER_BITS) - 1)
@@ -226,7 +254,8 @@ impl Tag {
         let kind = match wr_id >> (Self::NUMBER_BITS + Self::LANE_BITS) {
             0 => Kind::Data,
             1 => Kind::Note,
-            _ => Kind::Control,
+            2 => Kind::Control,
+            _ => Kind::Stream,
         };
         Self {
             kind,

@@ -44,7 +44,7 @@ fn what_threads_found_is_added_and_their_times_overlap() {
         let start = Stopwatch { wall: base, cpu: Duration::from_millis(2 * from) };
         let time = Duration::from_millis(to - from);
         let lap = Lap { wall: time, cpu: 2 * time, start };
-        (base, Outcome { messages, lap, histogram: Some(histogram) }, from)
+        (base, Outcome { messages, lap, histogram: Some(histogram), beside_gbit_s: 1.5 }, from)
     };
     let (base, mut one, _) = outcome(10, 50, 3, 1000);
     let (_, mut other, _) = outcome(20, 100, 1, 9000);
@@ -56,4 +56,5 @@ fn what_threads_found_is_added_and_their_times_overlap() {
     let histogram = all.histogram.unwrap();
     assert_eq!((histogram.len(), histogram.min()), (4, 1000));
     assert!(histogram.max() >= 9000);
+    assert_eq!(all.beside_gbit_s, 3.0);
 }

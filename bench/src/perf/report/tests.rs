@@ -20,6 +20,8 @@ fn report() -> PerfReport {
         mmsg_s: None,
         cpu_ns_per_msg: Some(1500.0),
         rtt_cdf: None,
+        beside: None,
+        beside_gbit_s: None,
     }
 }
 

@@ -11,6 +11,7 @@ fn session() -> Session {
         credit: 2 * MAX_WINDOW,
         wait: Wait::Event,
         verify: false,
+        beside: Some(Beside { op: Op::Write, streams: Beside::MOST }),
         threads: MAX_THREADS,
         thread: MAX_THREADS - 1,
     }
@@ -48,6 +49,9 @@ fn a_server_refuses_what_it_should_not_try() {
         Session { threads: 0, thread: 0, ..session() },
         Session { threads: MAX_THREADS + 1, ..session() },
         Session { thread: MAX_THREADS, ..session() },
+        Session { beside: Some(Beside { op: Op::Send, streams: 1 }), ..session() },
+        Session { beside: Some(Beside { op: Op::Read, streams: Beside::MOST + 1 }), ..session() },
+        Session { beside: Some(Beside { op: Op::Read, streams: 0 }), ..session() },
     ] {
         assert!(wrong.check().is_err(), "{wrong:?}");
     }
@@ -55,7 +59,7 @@ fn a_server_refuses_what_it_should_not_try() {
 
 #[test]
 fn tags_come_back() {
-    for kind in [Kind::Data, Kind::Note, Kind::Control] {
+    for kind in [Kind::Data, Kind::Note, Kind::Control, Kind::Stream] {
         for (lane, number) in [(0, 0), (MAX_LANES - 1, (1 << 40) - 1), (5, 77)] {
             let tag = Tag { kind, lane, number };
             assert_eq!(Tag::unpack(tag.pack()), tag);
@@ -72,4 +76,8 @@ fn slots_do_not_overlap() {
     assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= session.size));
     assert!(starts[5] + session.size <= session.region_len());
     assert_eq!(session.offset(1, 0), session.offset(1, 2));
+    // Those of the load beside come after them.
+    let streams = [session.offset(3, 0), session.offset(4, 0)];
+    assert!(starts[5] + session.size <= streams[0] && streams[0] + Beside::SIZE <= streams[1]);
+    assert_eq!(session.offset(2 + Beside::MOST, 0) + Beside::SIZE, session.region_len());
 }
