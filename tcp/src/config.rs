@@ -231,6 +231,9 @@ pub struct TcpConfig {
     /// How long little data in order may go without an ACK, so that it travels with data of ours or stands for several
     /// segments (RFC 1122 §4.2.3.2). Zero: until the end of the pass.
     pub ack_delay: Duration,
+    /// How long octets of a connection may wait on a path that no other traffic uses, such as a link between two processes;
+    /// less is in flight then than the congestion window allows. `None`: the path may have other users.
+    pub queue_delay: Option<Duration>,
     /// Connections, without those in TIME-WAIT.
     pub max_connections: u32,
     /// Half-open passive connections.
@@ -287,6 +290,7 @@ impl Default for TcpConfig {
             fin_wait: Duration::from_secs(60),
             sws_override: Duration::from_millis(100),
             ack_delay: Duration::from_micros(50),
+            queue_delay: None,
             max_connections: 1 << 19,
             max_syn_backlog: 1024,
             max_time_wait: 16_384,

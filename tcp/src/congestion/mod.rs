@@ -4,6 +4,15 @@
 //! [`Controller`] holds what all algorithms share: the shape of every reduction and of recovery; [`Window`] slow start. An
 //! [`Algorithm`] decides how the window grows, and what congestion makes of it.
 //!
+//! # A queue that is all ours
+//! Between two processes of one machine no other traffic shares the path, so whatever waits on it is ours: without losses the
+//! window would grow until the link's ring is full, and each small message would wait behind all of it. There
+//! [`Controller::on_round_trip`] bounds what is in flight so that it waits for [`TcpConfig::queue_delay`] at most, in proportion
+//! to what the last round trip took (as Swift does towards its target, Kumar et al., SIGCOMM 2020). On a path with other users
+//! such a sender would starve, so networks have no such bound.
+//!
+//! [`TcpConfig::queue_delay`]: crate::TcpConfig::queue_delay
+//!
 //! # A window that is not used
 //! Only while the window, and nothing else, limits what is sent does it grow: otherwise it says nothing about the path
 //! (RFC 9438 §5.8). Of a window that was not used at all for a time, half is forgotten for each retransmission timeout
@@ -44,6 +53,9 @@ pub const INITIAL_WINDOW: u32 = 10;
 
 /// No window grows beyond this (the largest that window scaling can advertise, RFC 7323 §2.3).
 const MAX_WINDOW: u32 = 1 << 30;
+
+/// No bound on what waits is below so many octets, or two segments: about a train.
+const LEAST_BOUND: u32 = 16 << 10;
 
 /// What an ACK of new data outside of loss recovery tells the algorithm.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +116,10 @@ pub struct Controller {
     window: Window,
     proportional: Proportional,
     algorithm: AnyAlgorithm,
+    /// What may be in flight so that little waits, in octets; above all windows where nothing bounds it.
+    bound: u32,
+    /// The least round-trip time of the path, in nanoseconds.
+    base: u64,
 }
 
 impl Controller {
@@ -113,6 +129,8 @@ impl Controller {
             window: Window::new(mss, initial_segments),
             proportional: Proportional::default(),
             algorithm: AnyAlgorithm::new(congestion),
+            bound: MAX_WINDOW,
+            base: u64::MAX,
         }
     }
 
@@ -131,6 +149,40 @@ impl Controller {
     /// The congestion window.
     pub fn cwnd(&self) -> u32 {
         self.window.cwnd
+    }
+
+    /// What may be in flight, where `pipe` octets are and the link takes up to `train` as one frame. Up to the congestion window
+    /// whole trains go as long as anything may: pieces of them would cost both ends as much.
+    #[inline]
+    pub fn allowed(&self, pipe: u32, train: u32) -> u32 {
+        if self.bound >= self.window.cwnd {
+            return self.window.cwnd;
+        }
+        let more = self.bound.saturating_sub(pipe);
+        let whole = if more == 0 || train == 0 { more } else { more.next_multiple_of(train) };
+        pipe.saturating_add(whole).min(self.window.cwnd)
+    }
+
+    /// On a path whose queue is all ours: a round trip took `rtt`, with `flight` octets outstanding at its end. Bounds what is
+    /// in flight to what would wait for `delay`: in proportion, and by a factor of two at most each time, because a peer that
+    /// lost its core for a moment makes one round trip long. One segment more each time evens out what connections have.
+    #[inline]
+    pub fn on_round_trip(&mut self, rtt: Duration, flight: u32, delay: Duration) {
+        let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        let rtt = nanos(rtt).max(1);
+        self.base = self.base.min(rtt);
+        let least = LEAST_BOUND.max(2 * self.window.mss);
+        let aim = self.base.saturating_add(nanos(delay));
+        if flight < least {
+            // So little makes no queue. It grows from the least bound.
+            if rtt < aim {
+                self.bound = self.bound.max(2 * least);
+            }
+            return;
+        }
+        let wanted = u128::from(flight) * u128::from(aim) / u128::from(rtt);
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).clamp(flight / 2, flight.saturating_mul(2));
+        self.bound = wanted.saturating_add(self.window.mss).clamp(least, MAX_WINDOW);
     }
 
     /// The slow start threshold.
@@ -157,7 +209,9 @@ impl Controller {
     #[inline]
     pub fn on_ack(&mut self, ack: &Ack) {
         if ack.acked > 0 {
-            self.algorithm.on_ack(&mut self.window, ack);
+            // It is not the window that limits.
+            let limited = ack.limited && self.window.cwnd <= self.bound;
+            self.algorithm.on_ack(&mut self.window, &Ack { limited, ..*ack });
         }
     }
 

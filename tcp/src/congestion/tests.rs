@@ -401,3 +401,79 @@ fn slow_start_ends_before_the_queue_overflows() {
     rounds(&mut c, &[20, 20, 30, 30, 20, 20, 20, 20]);
     assert!(c.in_first_slow_start() && c.cwnd() > 30 * 10 * MSS, "{}", c.cwnd() / MSS);
 }
+
+/// A link of 10 octets per nanosecond behind a queue that only `flows` use: what each connection's octets take there.
+fn share_a_queue(flows: &mut [Controller], rounds: u32, delay: Duration) -> Duration {
+    const BASE: u64 = 2000;
+    let mut rtt = 0;
+    for _ in 0..rounds {
+        let flights: Vec<u32> = flows.iter().map(|c| c.allowed(0, 0)).collect();
+        rtt = BASE + flights.iter().map(|&f| u64::from(f)).sum::<u64>() / 10;
+        for (c, flight) in flows.iter_mut().zip(flights) {
+            c.on_round_trip(Duration::from_nanos(rtt), flight, delay);
+        }
+    }
+    Duration::from_nanos(rtt)
+}
+
+fn grown(mss: u32) -> Controller {
+    let mut c = Controller::new(Congestion::Cubic, mss, INITIAL_WINDOW);
+    // The handshake has measured the path.
+    c.on_round_trip(Duration::from_micros(2), 0, Duration::from_micros(16));
+    c.on_ack(&Ack { acked: 1 << 20, ..PLAIN });
+    c
+}
+
+#[test]
+fn what_waits_in_ones_own_queue_is_bounded() {
+    let delay = Duration::from_micros(16);
+    for (count, mss) in [(1, 1448), (2, 1448), (8, 1448), (1, 8948), (4, 8948)] {
+        let mut flows = vec![grown(mss); count];
+        let unbounded: u32 = flows.iter().map(Controller::cwnd).sum();
+        let rtt = share_a_queue(&mut flows, 40, delay);
+        let aim = Duration::from_micros(18);
+        assert!(rtt > aim * 9 / 10 && rtt < aim * 5 / 4, "{count} of {mss}: {rtt:?}, windows {unbounded}");
+        // A peer that lost its core for a while is forgiven as soon as it is back.
+        for c in &mut flows {
+            c.on_round_trip(Duration::from_millis(8), c.allowed(0, 0), delay);
+        }
+        let back = share_a_queue(&mut flows, 8, delay);
+        assert!(back > aim * 9 / 10 && back < aim * 5 / 4, "{count} of {mss}: {back:?}");
+    }
+}
+
+#[test]
+fn a_bound_lets_whole_trains_go_and_always_something() {
+    let mut c = grown(1448);
+    let delay = Duration::from_micros(16);
+    for _ in 0..30 {
+        c.on_round_trip(Duration::from_secs(1), c.allowed(0, 0), delay);
+    }
+    let least = c.allowed(0, 0);
+    assert!((16 << 10..20 << 10).contains(&least), "{least}");
+    assert_eq!(c.allowed(least, 18_000), least, "nothing above the bound");
+    assert_eq!(c.allowed(least - 1, 18_000), least - 1 + 18_000, "below it a whole train");
+    assert_eq!(c.allowed(0, 1 << 30), c.cwnd(), "never more than the congestion window");
+    // Windows smaller than the bound are not changed by it, and nothing grows that does not limit.
+    let before = c.cwnd();
+    c.on_ack(&Ack { acked: 1 << 20, ..PLAIN });
+    assert_eq!(c.cwnd(), before);
+    // Fast round trips raise it, also where the flight is smaller than the least bound.
+    c.on_round_trip(Duration::from_micros(3), 1448, delay);
+    assert!(c.allowed(0, 0) >= 2 * (16 << 10));
+    assert_eq!(controller(Congestion::Cubic).allowed(0, 18_000), 10 * MSS);
+}
+
+proptest! {
+    /// Whatever round trips are measured, a bound is neither below the least one nor above the congestion window.
+    #[test]
+    fn bounds_stay_sound(rtts in proptest::collection::vec((any::<u64>(), any::<u32>()), 1..50), delay: u32, pipe: u32, train: u32) {
+        let mut c = grown(1448);
+        for (rtt, flight) in rtts {
+            c.on_round_trip(Duration::from_nanos(rtt), flight, Duration::from_nanos(delay.into()));
+            let allowed = c.allowed(pipe, train & 0xffff);
+            prop_assert!(allowed <= c.cwnd());
+            prop_assert!(pipe > 0 || allowed >= c.cwnd().min(16 << 10));
+        }
+    }
+}

@@ -8,6 +8,7 @@ use crate::scoreboard::{Delivered, Sent};
 use crate::seq::Seq;
 use crate::time::Time;
 use crate::wire::{Segment, flag};
+use core::time::Duration;
 
 impl<B: Buffers> Connection<B> {
     /// Takes an ACK that is not beyond SND.NXT.
@@ -109,12 +110,16 @@ impl<B: Buffers> Connection<B> {
         }
         self.dup_acks = 0;
         self.cold.scoreboard.acknowledge(s.ack, delivered);
-        let turns = delivered.newest.is_some_and(|newest| self.measure(cx.now, s, &newest));
+        let flight = self.snd_nxt - una;
+        let rtt = delivered.newest.and_then(|newest| self.measure(cx.now, s, &newest));
         let c = &mut self.cold;
         c.queue.acknowledge(s.ack);
         c.delivered += u64::from(s.ack - una);
         c.round.app_limited |= !c.cwnd_limited;
-        let turned = turns && self.turn_round(cx.now);
+        let turned = rtt.is_some() && self.turn_round(cx.now);
+        if let (Some(rtt), Some(delay)) = (rtt, cx.net.cfg.tcp.queue_delay) {
+            self.cold.congestion.on_round_trip(rtt, flight, delay);
+        }
         let c = &mut self.cold;
         c.retries = 0;
         c.soft_error = false;
@@ -153,25 +158,25 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// A round-trip sample, once per round trip: of the newest transmission that was acknowledged. Of one that was sent
-    /// again only if the timestamp that is echoed was sent with it or later (RFC 6298 §3, RFC 7323 §4.1). True: it ends a round
-    /// trip.
+    /// again only if the timestamp that is echoed was sent with it or later (RFC 6298 §3, RFC 7323 §4.1). `None`: it ends no
+    /// round trip.
     #[inline]
-    fn measure(&mut self, now: Time, s: &Segment, newest: &Sent) -> bool {
+    fn measure(&mut self, now: Time, s: &Segment, newest: &Sent) -> Option<Duration> {
         if s.ack.le(self.cold.sample_at) {
-            return false;
+            return None;
         }
         let rtt = now - newest.at;
         if newest.again {
             let since = |t: u32| Seq(t).ge(Seq(self.timestamp(newest.at)));
             let sure = self.flags.has(Flags::TIMESTAMPS) && s.timestamps.is_some_and(|t| since(t.echo));
             if !sure || rtt < self.cold.rtt.min_rtt() {
-                return false;
+                return None;
             }
         }
         self.cold.rtt.sample(rtt);
         self.cold.sample_at = self.snd_nxt;
         self.cold.sampled = true;
-        true
+        Some(rtt)
     }
 
     /// Octets in flight, as far as one knows (RFC 8985 §9.3): not those that are SACKed or count as lost.

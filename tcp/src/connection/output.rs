@@ -278,7 +278,7 @@ impl<B: Buffers> Connection<B> {
     /// What to send next while `pipe` octets are in flight, and what to note about it.
     fn next<T>(&mut self, cx: &mut Cx<'_, T>, pipe: u32) -> Option<Next> {
         let mss = u32::from(self.mss);
-        let cwnd = self.cold.congestion.cwnd();
+        let cwnd = self.cold.congestion.allowed(pipe, cx.net.gso_max);
         let timeout = self.recovery == Recovery::Timeout;
         if !timeout && core::mem::take(&mut self.cold.resend_first) && self.outstanding() > 0 {
             let hole = self.cold.scoreboard.first_hole();

@@ -18,11 +18,17 @@ impl Round {
     /// What was sent last when the round began is acknowledged: it is over, and the next one begins.
     pub fn turn(&mut self, now: Time, delivered: u64) -> Option<Rate> {
         let before = core::mem::replace(self, Round { began: now, delivered, app_limited: false });
-        let (time, octets) = ((now - before.began).as_nanos(), u128::from(delivered - before.delivered));
-        let rate = (octets * 1_000_000_000).checked_div(time)?;
-        (before.began > Time::ZERO).then_some(Rate {
-            octets: u64::try_from(rate).unwrap_or(u64::MAX),
-            app_limited: before.app_limited,
-        })
+        const SECOND: u64 = 1_000_000_000;
+        let (time, octets) = ((now - before.began).as_nanos(), delivered - before.delivered);
+        let time = u64::try_from(time).unwrap_or(u64::MAX);
+        // A ping-pong is here for each answer: no division of 128 bits for what fits 64.
+        let rate = match octets.checked_mul(SECOND) {
+            Some(scaled) => scaled.checked_div(time)?,
+            None => (u128::from(octets) * u128::from(SECOND))
+                .checked_div(time.into())?
+                .try_into()
+                .unwrap_or(u64::MAX),
+        };
+        (before.began > Time::ZERO).then_some(Rate { octets: rate, app_limited: before.app_limited })
     }
 }

@@ -28,7 +28,7 @@ impl<B: Buffers> Connection<B> {
         let flags = fields.flags;
         let Some(volley) = cx.net.begin(&fields) else { return 0 };
         let window = (self.snd_una + self.snd_wnd).since(first);
-        let cwnd = self.cold.congestion.cwnd().saturating_sub(pipe);
+        let cwnd = self.cold.congestion.allowed(pipe, cx.net.gso_max).saturating_sub(pipe);
         let mut left = window.min(cwnd);
         let (mut seq, mut last) = (first, 0);
         while seq.lt(end) && cx.tx.room() > 0 {

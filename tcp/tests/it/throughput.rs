@@ -1,6 +1,7 @@
 //! Goodput against simple bounds, in virtual time; how losses are repaired; how many ACKs are sent.
 
 use crate::harness::{Script, World};
+use std::net::SocketAddr;
 use std::time::Duration;
 use urnic_tcp::{Congestion, Counters, StackConfig};
 
@@ -46,6 +47,27 @@ fn the_rate_of_delivery_is_that_of_the_link() {
         let share = rate.octets as f64 * 8.0 / (1e8 * 1448.0 / 1538.0);
         assert!(limited || (0.95..1.05).contains(&share), "{rate:?}");
     }
+}
+
+/// On a link that nobody else uses what waits is bounded, and the link is filled all the same.
+#[test]
+fn a_queue_of_ones_own_stays_short() {
+    let last_trip = |delay: Option<Duration>| {
+        let mut w = World::pair("rate=40gbit,delay=1us,queue=5000", |c| c.tcp.queue_delay = delay);
+        w.hosts[1].app.unchecked = true;
+        let stream = || Script { close_first: false, ..Script::send(u64::MAX / 2) };
+        w.open(stream(), Script::silent());
+        let to = SocketAddr::new(w.hosts[1].address(), 7);
+        w.hosts[0].connect(w.now, to, stream());
+        w.run(Duration::from_millis(20), |_| false);
+        let infos: Vec<_> = w.hosts[0].stack.connections().filter_map(|c| w.hosts[0].stack.info(c)).collect();
+        let rate: f64 = infos.iter().filter_map(|i| Some(i.delivery_rate?.octets as f64 * 8.0)).sum();
+        (infos.iter().filter_map(|i| i.srtt).max().expect("a round trip"), rate / (40e9 * 1448.0 / 1538.0))
+    };
+    let (free, share) = last_trip(None);
+    assert!(free > Duration::from_micros(150) && share > 0.9, "{free:?}, {share}");
+    let (bounded, share) = last_trip(Some(Duration::from_micros(16)));
+    assert!(bounded < Duration::from_micros(30) && share > 0.9, "{bounded:?}, {share}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::shared::numbers::MAX_QPS;
 use nix::ifaddrs::InterfaceAddress;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use urnic_config::{Config, Lend, PortSpec};
 use urnic_dataplane::{
     Arena, Capabilities, Capture, Eal, EalConfig, Machine, MemoryKind, PortError, PortOptions, TxChecksum,
@@ -200,9 +201,16 @@ fn receive_frames(config: &Config) -> u32 {
     wanted.max((PortOptions::default().rx_frames / queues).max(LEAST_FRAMES))
 }
 
+/// How long octets may wait on a link between two processes: as long as two or three messages of 64 KiB take
+/// there. Half of it costs a single stream an eighth of its rate.
+const MEMORY_LINK_QUEUE: Duration = Duration::from_micros(16);
+
 fn tcp(config: &Config) -> TcpConfig {
     let t = &config.tcp;
+    // Nobody else sends on such a link.
+    let alone = config.port.spec.as_ref().is_some_and(PortSpec::is_memory_link);
     TcpConfig {
+        queue_delay: alone.then_some(MEMORY_LINK_QUEUE),
         rto_min: t.rto_min,
         recv_window: t.recv_window,
         sack: t.sack,

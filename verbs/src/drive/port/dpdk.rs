@@ -23,6 +23,8 @@ use crate::drive::wakeup::Wakeup;
 
 /// Queued frames at which a burst is sent without waiting for the end of the pass.
 const EAGER: usize = 32;
+/// Octets of queued frames at which it is, too: the receiver works on what it has while the next is made.
+const EAGER_OCTETS: usize = 32 << 10;
 /// Payload of at least so many octets is lent rather than copied, where that can be: less is not worth two more mbufs.
 const LENDS_FROM: usize = 4096;
 /// Frames to ourselves that wait, at most; like any link, this one drops what it can't hold.
@@ -167,6 +169,8 @@ struct Fault {
 pub(crate) struct DpdkPort {
     port: urnic_dataplane::Port,
     queue: TxQueue,
+    /// Octets of payload that were queued since the last burst.
+    queued: usize,
     hairpin: VecDeque<RxFrame>,
     strays: VecDeque<Stray>,
     wires_turn: bool,
@@ -204,6 +208,7 @@ impl DpdkPort {
             lends,
             port,
             queue: TxQueue::new(),
+            queued: 0,
             hairpin: VecDeque::new(),
             strays: VecDeque::new(),
             wires_turn: false,
@@ -216,6 +221,7 @@ impl DpdkPort {
 
     #[inline]
     fn send_burst(&mut self) {
+        self.queued = 0;
         if self.port.is_served() {
             self.port.tx_burst(&mut self.queue);
         } else {
@@ -285,6 +291,7 @@ impl DpdkPort {
         }
         match self.port.frame(headers, parts, emit.tcp_checksum_offload) {
             Some(mut frame) => {
+                self.queued += parts.iter().map(|part| part.range.len()).sum::<usize>();
                 if emit.gso_size > 0 {
                     frame.segmented(emit.gso_size, emit.headers);
                 }
@@ -297,7 +304,7 @@ impl DpdkPort {
                     }
                     capture.record(Direction::Outbound, emit.tcp_checksum_offload, &[headers, &payload]);
                 }
-                if self.queue.len() >= EAGER {
+                if self.queue.len() >= EAGER || self.queued >= EAGER_OCTETS {
                     self.send_burst();
                 }
             }
