@@ -27,8 +27,9 @@
 //! # What is acknowledged
 //! Data in order is acknowledged once per pass and connection, together with data if there is some to send. This is a
 //! stretch ACK; RFC 5681 §4.2 asks for one ACK per two segments. Data that is out of order, fills a gap or was
-//! received before is acknowledged at once. Only segments without data carry SACK blocks. The user takes all data at
-//! once, so the window is constant and its right edge only moves forward.
+//! received before is acknowledged at once. Only segments without data carry SACK blocks. While the handler takes all
+//! data at once, the window is constant. Data that it leaves is kept and makes the window smaller until
+//! [`Stack::resume`]. The right edge of the window only moves forward.
 //!
 //! Consecutive ACKs of one connection in a burst are handled as one, the newest (see [`Stack::receive_burst`]).
 //!
