@@ -14,7 +14,8 @@ use crate::pmtu::LIFETIME;
 use crate::seq::Seq;
 use crate::time::Time;
 
-/// Packet sizes to fall back to: Ethernet's, IPv6's least, the one that RFC 4821 §7.2 proposes, IPv4's least.
+/// Packet sizes to fall back to, in octets: Ethernet's, the minimum of IPv6, the one that RFC 4821 §7.2 proposes, the
+/// minimum of IPv4.
 const STEPS: [u16; 4] = [1500, MIN_MTU, 1024, 576];
 /// Consecutive timeouts after which a path is assumed to drop large packets silently.
 const TIMEOUTS: u8 = 3;

@@ -17,7 +17,7 @@ const SHORTEST: u64 = 1_000_000;
 pub(crate) struct Probe {
     /// SND.NXT after the probe.
     end: Seq,
-    /// It carried octets that had been sent before.
+    /// The probe carried octets that had been sent before.
     again: bool,
 }
 

@@ -13,9 +13,9 @@ use core::time::Duration;
 /// State for undoing a window reduction.
 #[derive(Clone, Debug)]
 pub(crate) struct Undo {
-    /// Congestion control before it.
+    /// Congestion control before the reduction.
     saved: Controller,
-    /// Our timestamp when the first retransmission was sent.
+    /// Our timestamp when the first retransmission was sent; `None` without timestamps.
     stamp: Option<u32>,
     /// SND.UNA when the first retransmission was sent.
     from: Seq,

@@ -78,7 +78,7 @@ fn a_burst_gives_its_memory_back() {
 fn trains_are_cut_between_units() {
     let mut q = RecordQueue::<Shared>::new(Seq(0));
     q.push(Shared::with_unit(&pattern(4500), 1000), 4500);
-    // (from, at most, train) -> length
+    // (from, max, train) -> length
     for (from, max, train, len) in [
         (0, 1200, 0, 1000),
         (0, 1200, 1100, 1000),
