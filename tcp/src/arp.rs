@@ -12,8 +12,8 @@ use std::net::Ipv4Addr;
 
 /// Time that an address is used before it is asked for again.
 const REACHABLE: Duration = Duration::from_secs(60);
-/// How long one of several stacks remembers an address that it does not use: longer than it takes another one that uses the
-/// address to ask for it again, because all of them hear the answer.
+/// Time that one of several stacks remembers an address without using it. It is longer than another stack that uses
+/// the address takes to ask for it again; all stacks hear the answer.
 const REMEMBERED: Duration = Duration::from_secs(65);
 /// Time between requests (RFC 1122 §2.3.2.1: at most one per second).
 const RETRY: Duration = Duration::from_secs(1);

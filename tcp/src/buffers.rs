@@ -124,14 +124,14 @@ pub struct Emit<'a, P> {
     pub retransmit: bool,
     /// The TCP checksum field holds only the sum of the pseudo-header. The port adds the rest.
     pub tcp_checksum_offload: bool,
-    /// Not zero: these are several segments as one, for the port to hand over as they are or to cut into segments of
-    /// so many octets each, with headers like these (generic segmentation offload). See `Stack::set_gso_max`.
+    /// If not zero, the frame holds several segments. The port hands it over as it is, or cuts it into segments of
+    /// this many octets each, with headers like these (generic segmentation offload). See `Stack::set_gso_max`.
     pub gso_size: u16,
 }
 
 /// The way out for frames.
 pub trait Transmit<P> {
-    /// How many frames `emit` takes now.
+    /// Returns how many frames `emit` takes now.
     fn room(&self) -> usize;
 
     /// Takes a frame. Called at most `room()` times in a row, and never when that is zero.

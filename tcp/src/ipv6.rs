@@ -50,7 +50,7 @@ pub(crate) struct Ip6 {
 /// Why a packet is not processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused6 {
-    /// It makes no sense.
+    /// The packet is malformed.
     Malformed,
     /// A fragment. `first`: the first one of its packet.
     Fragment { first: bool },

@@ -490,7 +490,7 @@ impl Scoreboard {
             self.lost -= if run.fate == Fate::Lost { run.end.since(from) } else { 0 };
             *run = Run { end: run.end, fate: Fate::Sent, again: true, at: now };
             let same = *run;
-            // One run with what was sent again just before it.
+            // Merge with the run sent again just before it.
             match i.checked_sub(1).and_then(|before| self.runs.get_mut(before)) {
                 Some(before) if before.fate == Fate::Sent && before.again && before.at == now => {
                     before.end = same.end;

@@ -29,7 +29,7 @@ pub struct Steering {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Toeplitz {
     key: u16,
-    /// Bits of the hash that number an entry.
+    /// Bits of the hash that select an entry.
     mask: u16,
 }
 

@@ -157,7 +157,6 @@ impl<B: Buffers> Connection<B> {
     /// Takes a round-trip sample, once per round trip, from the newest transmission that was acknowledged. If that
     /// was a retransmission, it needs an echoed timestamp that was sent with it or later (RFC 6298 §3, RFC 7323
     /// §4.1). Returns whether a round trip has ended.
-    /// trip.
     #[inline]
     fn measure(&mut self, now: Time, s: &Segment, newest: &Sent) -> bool {
         if s.ack.le(self.cold.sample_at) {

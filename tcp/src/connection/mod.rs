@@ -228,7 +228,7 @@ pub(crate) struct Connection<B: Buffers> {
     pub cold: Box<Cold<B>>,
 }
 
-/// The part of a connection that undisturbed segments do not touch.
+/// The part of a connection that is not needed to take in-order data and to send its ACK.
 pub(crate) struct Cold<B: Buffers> {
     pub queue: RecordQueue<B::Payload>,
     pub congestion: Controller,
