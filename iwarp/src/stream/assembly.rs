@@ -32,7 +32,7 @@ pub(super) fn whole(bytes: &[u8]) -> Option<(&[u8], u16)> {
 /// An FPDU of which some octets have arrived, but not all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IncompleteFpdu {
-    /// Tells this FPDU from other incomplete ones of the same stream.
+    /// Distinguishes this FPDU from other incomplete ones of the same stream.
     pub number: u32,
     /// Octets that it has reserved in the [`Budget`](crate::Budget).
     pub reserved: usize,

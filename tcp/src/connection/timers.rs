@@ -127,7 +127,7 @@ impl<B: Buffers> Connection<B> {
         Fate::Keep
     }
 
-    /// Gives the peer up as dead. Sends a RST in case it is not.
+    /// Closes the connection because the peer counts as dead. Sends a RST in case it is not.
     fn give_up<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) -> Fate {
         cx.net.counters.timeouts += 1;
         self.send_reset(cx);

@@ -101,7 +101,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         net.emit_frame(self.tx, &message::frame(&envelope, message), loopback);
     }
 
-    /// Tells the sender of a packet what is wrong with it. Stays silent if the message could cause a loop or reach
+    /// Reports to the sender of a packet what is wrong with it. Stays silent if the message could cause a loop or reach
     /// many hosts (RFC 4443 §2.4 e).
     pub fn complain6(&mut self, frame: &B::Frame, ip: &Ip6, c: Complaint) {
         if self.leaves_to_speaker(frame) {

@@ -207,9 +207,9 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.stack.net.counters.syn_backlog_full += 1;
     }
 
-    /// Answers another SYN for addresses that are half open. One of the two SYNs was forged or is old. The other one
-    /// must not be kept out, whichever it is. That would happen if we kept answering only to the MAC address of the
-    /// first one. So the second SYN gets a cookie, and the answer that comes back first opens the connection.
+    /// Answers another SYN for addresses that are half open. One of the two SYNs was forged or is old. The genuine
+    /// one must not be kept out, whichever it is. That would happen if we kept answering only to the MAC address of
+    /// the first SYN. So the second SYN gets a cookie, and the answer that comes back first opens the connection.
     fn answer_rival(&mut self, listener: BindId, incoming: &Incoming<'_, B::Frame>) {
         let Some(mac) = incoming.source_mac() else { return };
         let rival = self.conceive(listener, incoming, mac);

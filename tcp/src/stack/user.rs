@@ -141,7 +141,7 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Tells the stack that the handler can take more of the data received on this connection. Calls
+    /// Resumes delivery, because the handler can take more of the data received on this connection. Calls
     /// [`Handler::data`] with the waiting data, and reopens the window by what the handler takes. Does nothing if no
     /// data waits.
     pub fn resume(
@@ -216,7 +216,7 @@ impl<B: Buffers> Stack<B> {
         self.end(conn, CloseReason::Aborted);
     }
 
-    /// Tells whether the link is short of receive buffers. While it is, no more out-of-order frames are held.
+    /// Sets whether the link is short of receive buffers. While it is, no more out-of-order frames are held.
     pub fn set_pressure(&mut self, low: bool) {
         self.net.pressure = low;
     }
