@@ -8,11 +8,11 @@ use crate::{AccessFault, AtomicFault, TaggedOp, Terminate};
 pub struct Fault {
     /// The Terminate to send before closing; `None`: close without one.
     pub terminate: Option<Terminate>,
-    /// What was wrong, for the local user.
+    /// The cause, for the local user.
     pub cause: Cause,
 }
 
-/// What was wrong with an inbound FPDU.
+/// Cause of a fault of the inbound half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// CRC32C mismatch (RFC 5044 §8 code 2).

@@ -272,7 +272,7 @@ impl View {
     }
 }
 
-/// What the wire does with a frame.
+/// Treatment of a frame by the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Pass,

@@ -21,7 +21,7 @@ pub(crate) struct TimeWait {
     pub until: Time,
 }
 
-/// What to do about a segment for addresses in TIME-WAIT.
+/// Action on a segment for addresses in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Ignore,

@@ -160,7 +160,8 @@ pub(crate) fn last_store(end: usize, len: usize) -> usize {
 /// Does the last store of a placement, with release ordering. [`last_store`] returns its `width` in bytes.
 ///
 /// # Safety
-/// `src` must be readable and `dst` writable for `width` bytes; `dst` must be aligned to `width`, which is 1, 2, 4 or 8.
+/// `src` must be readable and `dst` writable for `width` bytes; `dst` must be aligned to `width`, which is 1, 2, 4
+/// or 8.
 #[inline(always)]
 pub(crate) unsafe fn store_last(dst: *mut u8, src: *const u8, width: usize) {
     // SAFETY: the caller's promise; the atomics have the alignment of their width.

@@ -38,7 +38,7 @@ pub struct IncompleteFpdu {
     pub reserved: usize,
 }
 
-/// What a stopped stream needs before it can go on.
+/// Reason for which a stream has stopped: the thing that it needs before it can go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
     /// Room in the [`Budget`](crate::Budget).
@@ -56,7 +56,7 @@ pub struct Rest<C> {
     pub chunk: C,
     /// Octets taken from its start. The rest begins here.
     pub taken: usize,
-    /// What the stream needs before it can take the rest.
+    /// Reason for which the stream has stopped.
     pub wants: Wants,
 }
 

@@ -4,7 +4,7 @@ use std::str::FromStr;
 #[cfg(test)]
 mod tests;
 
-/// What a link does to the frames that cross it. The default is no impairment.
+/// Impairments of the frames that cross a link. The default is none.
 ///
 /// The text form is a list of `key=value` pairs with commas between:
 /// `loss=0.01,dup=0.001,reorder=0.01,delay=50us,jitter=10us,corrupt=1e-4,swap=1e-4,mark=0.01,burst=1e-4,`

@@ -339,7 +339,7 @@ pub fn ip6(n: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n.into())
 }
 
-/// Gives host `n` only an IPv6 address.
+/// Configures host `n` with only an IPv6 address.
 pub fn only_v6(n: u8, c: &mut StackConfig) {
     c.addresses = vec![Address { ip: ip6(n).into(), prefix_len: 64 }];
     c.mtu = c.mtu.max(1280);

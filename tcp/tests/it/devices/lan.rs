@@ -314,7 +314,7 @@ impl Lan {
     }
 }
 
-/// Gives device `n` only an IPv6 address, or only an IPv4 address.
+/// Configures device `n` with only an IPv6 address if `v6`, and with only an IPv4 address otherwise.
 pub fn family(n: u8, v6: bool, config: &mut StackConfig) {
     if v6 {
         only_v6(n, config);
