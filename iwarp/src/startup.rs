@@ -209,7 +209,7 @@ pub enum StartupError {
     #[error("the connection parameters are not valid")]
     Offer,
     /// A call in the wrong state: no Request has arrived yet, or it has been answered already.
-    #[error("MPA start-up is not at this step")]
+    #[error("the call does not fit the state of the MPA start-up")]
     OutOfTurn,
 }
 

@@ -97,7 +97,7 @@ pub enum BindError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ListenError {
     /// The address is not reserved, or it listens already.
-    #[error("nothing is reserved there, or it listens already")]
+    #[error("no address is reserved under this id, or it listens already")]
     NotReserved,
     /// Another socket listens there, which the reservation does not keep out.
     #[error("port {0} is in use")]

@@ -106,7 +106,7 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConnectError {
     /// The address is not a host's, or the port is zero.
-    #[error("{0} is not the address of a host's port")]
+    #[error("{0} is not the address and port of a host")]
     Address(SocketAddr),
     /// The address is on another network and there is no gateway.
     #[error("no route to {0}")]
