@@ -196,7 +196,7 @@ impl<B: Buffers> Connection<B> {
         self.restart_timer(cx.now);
     }
 
-    // ---- mistakes ----
+    // ---- mistaken reductions ----
 
     /// Saves the state before the window is reduced because of a suspected loss.
     pub(super) fn prepare_undo<T>(&mut self, cx: &Cx<'_, T>) {

@@ -563,7 +563,7 @@ fn paws() {
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::Reset));
 }
 
-// ---- what users are told ----
+// ---- events for users ----
 
 /// A handler that takes a limited number of octets and records its events.
 #[derive(Default)]
