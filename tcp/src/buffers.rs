@@ -264,8 +264,9 @@ pub enum Elsewhere {
     Others,
 }
 
-/// Receives the events of connections, from inside `Stack::receive`, `advance`, `flush` and `abort`. It cannot call
-/// the stack. It must note what it wants to do and do it afterwards.
+/// Receives the events of connections, from inside the calls of `Stack` that take a handler: `receive`,
+/// `receive_burst`, `take_over`, `advance` and `resume`. The handler cannot call the stack. It must note its work and
+/// do it after the call.
 pub trait Handler<F> {
     /// Reports that a passive open is complete. Returns the tag that the connection's events will carry.
     fn accepted(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64;

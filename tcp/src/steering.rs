@@ -55,8 +55,8 @@ impl Steering {
 
     /// Returns the place of stack `number` of `stacks` without a secret, so that both ends of a link agree. For links
     /// on which a frame arrives at the stack with the same number as the sending stack. If the devices at both ends
-    /// have equally many stacks, they then hand no frames over. A peer can aim at one stack. `None` as for
-    /// [`new`](Self::new).
+    /// have equally many stacks, they then hand no frames over. A peer can direct all of its connections to one
+    /// stack. `None` as for [`new`](Self::new).
     pub fn agreed(number: usize, stacks: usize) -> Option<Self> {
         const KNOWN: u64 = 0x6167_7265_6564;
         Self::new(number, stacks, KNOWN)
@@ -65,7 +65,8 @@ impl Steering {
     /// Returns the place of stack `number` of `stacks` on a NIC that spreads frames by Toeplitz's hash of both
     /// addresses and TCP ports (RSS). The hash has a key that repeats `key`, and a table of `entries` whose entry `n`
     /// leads to queue `n` modulo `stacks`. A frame then arrives at its owner. Both directions of a connection have
-    /// the same hash, because every hashed field begins at a multiple of 16 bits. A peer can aim at one stack.
+    /// the same hash, because every hashed field begins at a multiple of 16 bits. A peer can direct all of its
+    /// connections to one stack.
     ///
     /// `None` as for [`new`](Self::new), and unless `entries` is a power of two up to 65,536.
     pub fn like_nic(number: usize, stacks: usize, key: u16, entries: u32) -> Option<Self> {
@@ -91,7 +92,7 @@ impl Steering {
 
     /// Returns the stack that owns the connection between two addresses. The result does not depend on which address
     /// is ours, so a connection of the host with itself has one owner. A peer that does not know the secret cannot
-    /// aim at one stack; with a NIC's hash there is no secret.
+    /// direct its connections to one stack; a NIC's hash has no secret.
     pub fn owner(&self, a: SocketAddr, b: SocketAddr) -> usize {
         if self.is_alone() {
             return 0;
