@@ -1,28 +1,27 @@
-//! Atomic operations (RFC 7306 §5): what they compute, and their headers.
+//! Atomic operations (RFC 7306 §5): their results and their headers.
 
 use crate::AccessFault;
 use crate::header::{ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN};
 
-/// An operation on 64 bits of the responder's memory, which answers what was there before.
+/// An operation on 64 bits of the responder's memory. Its response carries the previous value.
 ///
-/// RFC 7306 knows no plain Swap: it is a [`AtomicOp::CmpSwap`] whose `compare_mask` is 0.
+/// RFC 7306 has no plain Swap; use an [`AtomicOp::CmpSwap`] whose `compare_mask` is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
-    /// Adds (RFC 7306 §5.1.1).
+    /// Adds and stores the sum (RFC 7306 §5.1.1).
     FetchAdd {
-        /// What is added.
+        /// The addend.
         add: u64,
-        /// Each bit that is set marks the highest bit of a field, out of which nothing is carried; 0 for one field
-        /// of 64 bits.
+        /// Each bit set marks the highest bit of a field, and no carry leaves a field. 0: a single field of 64 bits.
         mask: u64,
     },
     /// Compares and, on a match, swaps (RFC 7306 §5.1.2).
     CmpSwap {
-        /// What is expected.
+        /// The expected value.
         compare: u64,
         /// The bits that are compared.
         compare_mask: u64,
-        /// What is stored on a match.
+        /// The value to store on a match.
         swap: u64,
         /// The bits that are stored.
         swap_mask: u64,
@@ -30,10 +29,11 @@ pub enum AtomicOp {
 }
 
 impl AtomicOp {
-    /// What is to be stored where `old` is; `None` where it is to stay.
+    /// Returns the value to store in place of `old`; `None` to leave it.
     pub fn apply(self, old: u64) -> Option<u64> {
         match self {
-            // Without the highest bits of the fields nothing is carried from field to field; they are added bit by bit.
+            // With the highest bits of the fields cleared, no sum carries into the next field. Those bits are added
+            // by exclusive or.
             AtomicOp::FetchAdd { add, mask } => {
                 Some((old & !mask).wrapping_add(add & !mask) ^ ((old ^ add) & mask))
             }
@@ -47,10 +47,10 @@ impl AtomicOp {
 /// Why an atomic operation cannot be performed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AtomicFault {
-    /// The memory cannot be used.
+    /// The memory cannot be accessed.
     #[error(transparent)]
     Access(#[from] AccessFault),
-    /// The address in memory is no multiple of 8 (RFC 7306 §8.2).
+    /// The address in memory is not a multiple of 8 (RFC 7306 §8.2).
     #[error("the address is not aligned to 8 octets")]
     Misaligned,
 }
@@ -69,12 +69,12 @@ pub(crate) struct AtomicHeader {
 }
 
 impl AtomicHeader {
-    /// Reads a header; an operation code that there is not is the error. Reserved bits are not looked at.
+    /// Parses a header and ignores its reserved bits. The error is an unknown operation code.
     pub(crate) fn parse(h: &[u8; ATOMIC_REQUEST_LEN]) -> Result<AtomicHeader, u8> {
         let word =
             |at: usize| h[at..].first_chunk().map_or(0, |octets: &[u8; 8]| u64::from_be_bytes(*octets));
         let op = match h[3] & 0x0F {
-            // Compare Data and Compare Mask are not looked at.
+            // FetchAdd ignores Compare Data and Compare Mask.
             FETCH_ADD => AtomicOp::FetchAdd { add: word(20), mask: word(28) },
             CMP_SWAP => AtomicOp::CmpSwap {
                 swap: word(20),

@@ -1,17 +1,21 @@
-//! What the streams of a device keep of FPDUs that are not whole, and of messages that wait, all together.
+//! Memory limits shared by all streams of a device, for incomplete FPDUs and waiting messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Memory for incomplete FPDUs and waiting messages, shared by the streams of one engine. A clone shares it.
+/// Memory for incomplete FPDUs and waiting messages, shared by the streams of one engine. A clone shares the same
+/// counts.
 ///
-/// Three things are counted, in octets. *Reserved* is the size of every FPDU whose beginning has been kept, so that each
-/// FPDU that was begun can be finished. *Pinned* is what held chunks keep from being reused: whole receive buffers, of
-/// which there are few; what may not be pinned is copied. *Aside* is what messages take that wait for receives; half as
-/// many octets as may be reserved, beside them, so that who lets messages wait takes nothing from FPDUs.
+/// There are three counts, in octets:
+/// - *Reserved* is the total size of the incomplete FPDUs that have been kept in part. An FPDU reserves its whole
+///   size as soon as the size is known, so that each FPDU that was begun can be finished.
+/// - *Pinned* is the size of the receive buffers that held chunks keep from reuse. These buffers are few. Octets that
+///   may not be pinned are copied.
+/// - *Aside* is the memory of messages that wait for receives. Its limit is half that of *Reserved* and separate from
+///   it, so that waiting messages take nothing from FPDUs.
 ///
-/// The counts are atomic because streams move between threads with their engine, which one thread drives at a time:
-/// nobody else writes them.
+/// The counts are atomic because a stream moves between threads together with its engine. One thread at a time drives
+/// an engine, and only that thread writes the counts.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Counts>);
 
@@ -25,7 +29,7 @@ struct Counts {
 }
 
 impl Budget {
-    /// At most `reservable` octets of incomplete FPDUs, of which chunks pin at most `pinnable` octets.
+    /// Limits incomplete FPDUs to `reservable` octets, and the octets that chunks pin to `pinnable`.
     pub fn new(reservable: usize, pinnable: usize) -> Self {
         Budget(Arc::new(Counts {
             reserved: AtomicUsize::new(0),
@@ -36,33 +40,33 @@ impl Budget {
         }))
     }
 
-    /// Changes how many octets chunks may pin; zero while receive buffers are scarce. Chunks that are held stay until
+    /// Changes how many octets chunks may pin; 0 while receive buffers are scarce. Held chunks stay until
     /// [`Stream::copy_out`](crate::Stream::copy_out).
     pub fn set_pinnable(&self, octets: usize) {
         self.0.pinnable.store(octets, Relaxed);
     }
 
-    /// Octets reserved for incomplete FPDUs.
+    /// Returns the octets reserved for incomplete FPDUs.
     pub fn reserved(&self) -> usize {
         self.0.reserved.load(Relaxed)
     }
 
-    /// Octets that may be reserved in all.
+    /// Returns the limit of reserved octets.
     pub fn reservable(&self) -> usize {
         self.0.reservable
     }
 
-    /// Octets that held chunks pin.
+    /// Returns the octets that held chunks pin.
     pub fn pinned(&self) -> usize {
         self.0.pinned.load(Relaxed)
     }
 
-    /// Octets of messages that wait for receives.
+    /// Returns the octets reserved for messages that wait for receives.
     pub fn aside(&self) -> usize {
         self.0.aside.load(Relaxed)
     }
 
-    /// Reserves octets for messages that wait, if so many are left.
+    /// Reserves octets for waiting messages. Returns `false`, and reserves none, if the limit would be exceeded.
     pub(crate) fn reserve_aside(&self, octets: usize) -> bool {
         take(&self.0.aside, octets, self.0.reservable / 2)
     }
@@ -71,7 +75,7 @@ impl Budget {
         self.0.aside.store(self.aside() - octets, Relaxed);
     }
 
-    /// Reserves octets, if so many are left.
+    /// Reserves octets. Returns `false`, and reserves none, if the limit would be exceeded.
     pub(crate) fn reserve(&self, octets: usize) -> bool {
         take(&self.0.reserved, octets, self.0.reservable)
     }
@@ -80,7 +84,7 @@ impl Budget {
         self.0.reserved.store(self.reserved() - octets, Relaxed);
     }
 
-    /// Pins octets, if so many more may be.
+    /// Pins octets. Returns `false`, and pins none, if the limit would be exceeded.
     pub(crate) fn pin(&self, octets: usize) -> bool {
         take(&self.0.pinned, octets, self.0.pinnable.load(Relaxed))
     }

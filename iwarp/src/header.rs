@@ -47,7 +47,7 @@ pub(crate) const TAGGED: u8 = 0x80;
 /// L bit of the DDP control octet.
 pub(crate) const LAST: u8 = 0x40;
 
-/// The two control octets that every segment starts with. Reserved bits are not looked at (DDP-15, RDMAP-10).
+/// The two control octets at the start of every segment. Reserved bits are ignored (DDP-15, RDMAP-10).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Control {
     pub(crate) tagged: bool,
@@ -68,13 +68,13 @@ impl Control {
         }
     }
 
-    /// Control octets of a message to send, L clear.
+    /// Returns the control octets of a message to send, with L clear.
     pub(crate) fn octets(tagged: bool, opcode: u8) -> [u8; 2] {
         [if tagged { TAGGED | VERSION } else { VERSION }, VERSION << 6 | opcode]
     }
 }
 
-/// Fields behind the control octets of a tagged segment.
+/// Fields after the control octets of a tagged segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tagged {
     pub(crate) stag: u32,
@@ -90,7 +90,7 @@ impl Tagged {
     }
 }
 
-/// Fields behind the control octets of an untagged segment.
+/// Fields after the control octets of an untagged segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Untagged {
     pub(crate) invalidate: u32,

@@ -1,11 +1,12 @@
 //! Sans-IO iWARP: MPA (RFC 5044, RFC 6581), DDP (RFC 5041) and RDMAP (RFC 5040, RFC 7306).
 //!
-//! In: octets of one TCP stream. Out: placements into the memory that a [`Sink`] offers, completed messages
-//! ([`Delivery`]), FPDUs to send ([`Outgoing`], [`Fpdu`]), and [`Fault`]s that carry the [`Terminate`] they cause.
-//! No I/O, no clock, no unsafe; nothing here knows TCP.
+//! Input: the octets of one TCP stream. Output: payload placed into the memory that a [`Sink`] offers, events such as
+//! completed messages ([`Delivery`]), FPDUs to send ([`Outgoing`], [`Fpdu`]), and [`Fault`]s with the [`Terminate`]
+//! that each one causes. The crate does no I/O, reads no clock, has no unsafe code and does not depend on the TCP
+//! implementation.
 //!
-//! A connection lives in two phases: [`startup`] exchanges the MPA Request and Reply and ends in a [`Negotiated`];
-//! a [`Stream`] made from it is the Full Operation phase.
+//! A connection has two phases. [`startup`] exchanges the MPA Request and Reply and ends in a [`Negotiated`]. A
+//! [`Stream`] made from that is the Full Operation phase.
 #![forbid(unsafe_code)]
 
 mod atomic;
@@ -40,9 +41,11 @@ pub const MULPDU_MIN: usize = 128;
 /// Largest MULPDU, in octets (RFC 5044 §3).
 pub const MULPDU_MAX: usize = 64768;
 
-/// Octets of one ULPDU whose FPDU fills one TCP segment of `emss` payload octets (RFC 5044 §4.5, MPA-38).
+/// Returns the largest ULPDU, in octets, whose FPDU fits one TCP segment of `emss` payload octets (RFC 5044 §4.5,
+/// MPA-38).
 ///
-/// The result is always within [`MULPDU_MIN`]..=[`MULPDU_MAX`] (MPA-5, MPA-41): with a smaller `emss` FPDUs span segments.
+/// The result is always within [`MULPDU_MIN`]..=[`MULPDU_MAX`] (MPA-5, MPA-41). With a smaller `emss`, an FPDU spans
+/// several segments.
 pub fn mulpdu(emss: usize, markers: bool) -> usize {
     let markers = if markers { 4 * emss.div_ceil(512) } else { 0 };
     emss.saturating_sub(6 + markers + emss % 4).clamp(MULPDU_MIN, MULPDU_MAX)

@@ -1,66 +1,66 @@
-//! Cutting a message into FPDUs.
+//! Cuts a message into FPDUs.
 
 use crate::header::{LAST, TAGGED, UNTAGGED_LEN};
 use crate::terminate::TERMINATE_MAX;
 use crate::{MULPDU_MAX, MULPDU_MIN};
 use std::ops::Range;
 
-/// Most octets in front of an FPDU's payload: ULPDU_Length, DDP header, RDMAP header.
+/// Most octets before an FPDU's payload: ULPDU_Length, DDP header, RDMAP header.
 pub const HEADER_MAX: usize = 2 + UNTAGGED_LEN + TERMINATE_MAX;
 
-/// A message that is being sent. Holds no reference to its stream; keep it and continue when there is room.
+/// A message that is being sent. It holds no reference to its stream: keep it and continue when there is room.
 ///
-/// Finish one message before the next one of the same stream is begun: messages go out in order (DDP-34).
+/// Finish one message before beginning the next one of the same stream, because messages go out in order (DDP-34).
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing {
-    /// Header of the segment cut last; before that, of the first one, without ULPDU_Length and L.
+    /// Header of the segment cut last. Before the first cut: that of the first segment, without ULPDU_Length and L.
     header: [u8; HEADER_MAX],
     header_len: u8,
     crc: bool,
     done: bool,
     /// Payload octets cut so far.
     sent: u32,
-    /// Those of the segment cut last.
+    /// Payload octets of the segment cut last.
     cut: u32,
     /// Payload octets of the message.
     len: u32,
 }
 
-/// One FPDU to send: the caller writes header, payload, `pad` zero octets and the CRC field.
+/// One FPDU to send. The caller writes header, payload, `pad` zero octets and the CRC field.
 #[derive(Clone, Debug)]
 pub struct Fpdu<'a> {
     header: &'a [u8],
-    /// Octets of the message that are this FPDU's payload.
+    /// Range of the message's octets that are this FPDU's payload.
     pub payload: Range<u32>,
-    /// Zero octets between payload and CRC.
+    /// Zero octets between payload and CRC field.
     pub pad: u8,
-    /// Whether the CRC field holds a CRC32C over all before it; zero otherwise (MPA-15).
+    /// The CRC field holds a CRC32C over everything before it. Otherwise the field is zero (MPA-15).
     pub crc: bool,
     /// The last FPDU of its message.
     pub last: bool,
 }
 
 impl Fpdu<'_> {
-    /// Octets in front of the payload.
+    /// Returns the octets before the payload.
     #[inline]
     pub fn header(&self) -> &[u8] {
         self.header
     }
 
-    /// Octets of the payload.
+    /// Returns the octets of the payload.
     #[inline]
     pub fn payload_len(&self) -> usize {
         (self.payload.end - self.payload.start) as usize
     }
 
-    /// Octets of the whole FPDU: header, payload, pad and CRC field.
+    /// Returns the octets of the whole FPDU: header, payload, pad and CRC field.
     #[inline]
     pub fn size(&self) -> usize {
         self.header.len() + self.payload_len() + usize::from(self.pad) + 4
     }
 }
 
-/// A message of which nothing is left: room for one that is [begun](crate::Stream::begin_in).
+/// A message with no octets left. [`Stream::begin_in`](crate::Stream::begin_in) builds a message in its place.
 impl Default for Outgoing {
     #[inline]
     fn default() -> Self {
@@ -70,11 +70,11 @@ impl Default for Outgoing {
 }
 
 impl Outgoing {
-    /// Becomes a new message. `ddp` is the DDP header of the first segment, L clear; `rdma` follows it and excludes payload.
-    /// The lengths are constants, so that building a header is a few stores.
+    /// Becomes a new message. `ddp` is the DDP header of the first segment, with L clear. `rdma` follows it and does
+    /// not include payload. Their lengths are constants, so that building a header takes few stores.
     ///
-    /// Field by field and in place: a copy right after these stores, in wider pieces than theirs, would wait until all
-    /// stores before it have left the core.
+    /// The header is written in place and field by field. A copy right after these stores, in pieces wider than
+    /// theirs, would wait until all earlier stores have left the core.
     #[inline]
     pub(crate) fn fill<const N: usize, const M: usize>(
         &mut self,
@@ -94,7 +94,7 @@ impl Outgoing {
         self.len = len;
     }
 
-    /// Becomes a Terminate: the octets of `rdma` that count are the first `rdma_len`.
+    /// Becomes a Terminate whose header is the first `rdma_len` octets of `rdma`.
     pub(crate) fn fill_terminate(
         &mut self,
         ddp: [u8; UNTAGGED_LEN],
@@ -106,8 +106,8 @@ impl Outgoing {
         self.header_len = (2 + UNTAGGED_LEN + rdma_len) as u8;
     }
 
-    /// Cuts the next FPDU with a ULPDU of at most `mulpdu` octets (DDP-27); `None` when the message is out.
-    /// `mulpdu` is taken within the limits of RFC 5044 §3 and may change from call to call.
+    /// Cuts the next FPDU, with a ULPDU of at most `mulpdu` octets (DDP-27). Returns `None` when all of the message
+    /// has been cut. `mulpdu` is clamped to the limits of RFC 5044 §3 and may change from call to call.
     #[inline]
     pub fn next(&mut self, mulpdu: usize) -> Option<Fpdu<'_>> {
         if self.done {
@@ -130,7 +130,7 @@ impl Outgoing {
             self.header[2] |= LAST;
         }
         Some(Fpdu {
-            // header_len never exceeds HEADER_MAX; the fallback keeps a panic out of the hot path.
+            // `header_len` never exceeds HEADER_MAX. The fallback keeps a panic out of the hot path.
             header: self.header.get(..usize::from(self.header_len)).unwrap_or(&self.header),
             payload: start..self.sent,
             pad: pad(ulpdu) as u8,
@@ -139,7 +139,7 @@ impl Outgoing {
         })
     }
 
-    /// The next segment lies right behind the last one: TO or MO of the header moves on (DDP-20, DDP-25).
+    /// Moves TO or MO of the header to the next segment, which directly follows the last one (DDP-20, DDP-25).
     fn move_on(&mut self) {
         let h = &mut self.header;
         if h[2] & TAGGED != 0 {
@@ -150,18 +150,18 @@ impl Outgoing {
         }
     }
 
-    /// Whether every FPDU was cut.
+    /// Returns whether every FPDU has been cut.
     pub fn done(&self) -> bool {
         self.done
     }
 
-    /// Payload octets not yet cut.
+    /// Returns the payload octets not yet cut.
     pub fn remaining(&self) -> u32 {
         self.len - self.sent
     }
 }
 
-/// PAD octets behind a ULPDU of `len` octets (RFC 5044 §4.1).
+/// Returns the PAD octets after a ULPDU of `len` octets (RFC 5044 §4.1).
 pub(crate) fn pad(len: usize) -> usize {
     (2 + len).wrapping_neg() & 3
 }

@@ -1,39 +1,42 @@
-//! What other implementations put on the wire that the standards do not say, with the evidence. Whatever in this crate
-//! exists only because some peer is as it is has its place here; what the engine does about peers' behaviour in time is
-//! in `verbs/src/drive/engine/peers.rs`.
+//! Behaviour of other implementations on the wire that the standards do not describe, with the evidence. This crate's
+//! code for a particular peer has its place here. The engine's code for peers' behaviour over time is in
+//! `verbs/src/drive/engine/peers.rs`.
 
 use crate::Terminate;
 
-/// The STag of messages without payload, whose STag means nothing and must not be looked at (RFC 5040 §5.1).
+/// The STag of messages without payload. It has no meaning there, and a receiver must not look at it (RFC 5040 §5.1).
 ///
-/// Chelsio's adapters refuse 0 even so: their driver for Linux names 1 in the zero-length Read of its own RTR (cxgb4,
-/// `build_rtr_msg`), and siw names 1, too (siw_qp.c, `siw_qp_mpa_rts`).
+/// Chelsio's adapters refuse 0 nevertheless. Their Linux driver uses 1 in the zero-length Read of its own RTR (cxgb4,
+/// `build_rtr_msg`). So does siw (siw_qp.c, `siw_qp_mpa_rts`).
 pub const STAG_OF_NOTHING: u32 = 1;
 
-/// Error type 3 of layer 2, with the codes of MPA errors.
+/// Error type 3 of layer 2, which some peers use for MPA errors.
 ///
-/// The registry has these errors under type 0 (RFC 6580 §3.3). Intel's drivers for Linux (irdma and i40iw, the tables
-/// `LAYER_MPA`, `DDP_LLP`) and Chelsio's (cxgb4, the same two names) send type 3: 23 02 for a CRC error, 23 03 for a
-/// marker that disagrees. It is understood, and never sent.
+/// The registry has these errors under type 0 (RFC 6580 §3.3). The Linux drivers of Intel (irdma and i40iw, the
+/// tables `LAYER_MPA`, `DDP_LLP`) and of Chelsio (cxgb4, the same two names) send type 3: 23 02 for a CRC error, 23
+/// 03 for a marker that disagrees. We understand this type and never send it.
 pub(crate) const ETYPE_OF_MPA_ERRORS: u8 = 3;
 
-/// Whether the control word of a Terminate is that of Linux siw: layer and error type change places, and so do the bits of
-/// HdrCt with those opposite.
+/// Returns whether the control word of a Terminate has the form that Linux siw sends: layer and error type are
+/// exchanged, and the bits of HdrCt are in reverse order.
 ///
-/// siw declares the word as bit-fields of the host (iwarp.h, `struct iwarp_terminate`: `layer:4, etype:4, ecode:8,
-/// flag_m:1, flag_d:1, flag_r:1`), which a little-endian one puts into the low bits first. On the wire of an x86 guest a
-/// bad DDP version gave 21 06 00 where the standard has 12 06. The form is recognised where it cannot be meant otherwise:
-/// where the standard's reading is no error that `known` knows, or its HdrCt has reserved bits only, those of siw.
+/// siw declares the word as bit-fields of the host (iwarp.h, `struct iwarp_terminate`:
+/// `layer:4, etype:4, ecode:8, flag_m:1, flag_d:1, flag_r:1`). A little-endian host puts the first field into the low
+/// bits. An x86 guest sent 21 06 00 for a bad DDP version, where the standard has 12 06.
+///
+/// The form is recognised only where siw's reading is an error that `known` knows and the standard's reading cannot
+/// be meant. That is the case if the standard's reading is no known error, or if its HdrCt has only reserved bits
+/// set, which are those that siw uses.
 pub(crate) fn terminate_is_siws(types: u8, hdrct: u8, known: impl Fn(u8, u8) -> bool) -> bool {
     let (high, low) = (types >> 4, types & 0x0F);
     known(low, high) && (!known(high, low) || (1..=7).contains(&hdrct))
 }
 
-/// The Terminate of siw that [`terminate_is_siws`] cannot tell: for an unexpected opcode, and for a wrong RDMAP version, it
-/// sends no header, and its 20 06 00 is the standard's word for too low an IRD.
+/// Corrects a Terminate of siw that [`terminate_is_siws`] cannot recognise. For an unexpected opcode or a wrong RDMAP
+/// version, siw sends no header. Its 20 06 00 then equals the standard's error for insufficient IRD.
 ///
-/// The standard's errors of the enhanced start-up come from the side that connected, as its first message (RFC 6581 §8).
-/// Anywhere else they are siw's remote operation errors, as its answer to an Atomic shows (siw_qp_rx.c,
+/// The standard's errors of the enhanced start-up come from the side that connected, as its first message (RFC 6581
+/// §8). Anywhere else they are siw's remote operation errors, such as its answer to an Atomic (siw_qp_rx.c,
 /// `siw_get_hdr`; siw_qp.c, `siw_send_terminate`).
 pub(crate) fn terminate_after_startup(t: Terminate) -> Terminate {
     match t {

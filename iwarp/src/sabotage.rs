@@ -1,12 +1,13 @@
-//! The one rule that tests can break only from inside, to prove that they notice: how a stream orders the check of a CRC and
-//! the placement of what it covers. Tests break the others from outside (`tests/sabotage.rs`, and those of `urnic`).
+//! The one rule that tests can break only from inside the crate, to prove that they notice the break: the CRC is
+//! checked before the octets that it covers are placed. Tests break all other rules from outside
+//! (`tests/sabotage.rs`, and those of `urnic`).
 //!
-//! Without the cargo feature `sabotage` nothing can be broken and every question is a constant `false`.
+//! Without the cargo feature `sabotage` no rule can be broken, and `broken` is always `false`.
 
 /// A rule of the protocol that can be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Place an FPDU's payload before its CRC is verified.
+    /// When broken, the payload of an FPDU is placed before its CRC is verified.
     PlaceBeforeCrc,
 }
 
@@ -19,7 +20,7 @@ mod switch {
         static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
     }
 
-    /// Breaks `rule` in this thread until the next call; `None` mends everything.
+    /// Breaks `rule` in this thread until the next call; `None` breaks no rule.
     pub fn set(rule: Option<Rule>) {
         BROKEN.set(rule);
     }

@@ -1,19 +1,19 @@
-//! What a stream needs from its surroundings: received octets and memory to place them in.
+//! What a stream needs from its caller: received octets, and memory to place them in.
 
 use crate::{AtomicFault, Terminate};
 
-/// An owned range of in-order stream octets. Dropping it releases the frame behind it.
+/// An owned range of in-order stream octets. Dropping it releases the frame that holds them.
 pub trait Chunk {
-    /// The octets of the range.
+    /// Returns the octets of the range.
     fn bytes(&self) -> &[u8];
 
-    /// Octets that cannot be reused while the chunk is held: the size of the whole buffer behind it.
+    /// Returns how many octets cannot be reused while the chunk is held: the size of the whole buffer that holds it.
     fn pins(&self) -> usize {
         self.bytes().len()
     }
 }
 
-/// Which tagged message asks for memory.
+/// Kind of a tagged message that needs memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaggedOp {
     /// RDMA Write: the STag needs the remote write right.
@@ -25,20 +25,20 @@ pub enum TaggedOp {
 /// Why memory named by an STag cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessFault {
-    /// No such STag, or one that was invalidated.
+    /// There is no such STag, or it was invalidated.
     #[error("the STag is invalid")]
     InvalidStag,
-    /// First or last octet outside the registered range.
+    /// The first or last octet is outside the registered range.
     #[error("base or bounds violation")]
     Bounds,
     /// The STag belongs to another Protection Domain or stream.
     #[error("the STag is not associated with this stream")]
     NotAssociated,
-    /// TO + length does not fit 64 bits.
+    /// The sum of TO and length exceeds 64 bits.
     #[error("the tagged offset wraps")]
     Wrap,
-    /// The STag does not grant the right needed.
-    #[error("the STag does not grant the access")]
+    /// The STag does not grant the necessary right.
+    #[error("the STag does not grant the necessary access right")]
     NoRight,
 }
 
@@ -47,81 +47,83 @@ pub type TaggedFault = AccessFault;
 /// Why a Read Request cannot be served.
 pub type ReadFault = AccessFault;
 
-/// The local scatter list of a receive request cannot be used (its memory was deregistered meanwhile, for example).
+/// The local scatter list of a receive request cannot be used, for example because its memory was deregistered
+/// meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the receive request's own memory is not usable")]
+#[error("the receive request's memory is not usable")]
 pub struct RecvFault;
 
-/// An STag named by Send with Invalidate that must stay valid (RFC 5040 §5.3).
+/// Send with Invalidate named an STag that must stay valid (RFC 5040 §5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the STag cannot be invalidated")]
 pub struct CannotInvalidate;
 
-/// What became of an invalidation.
+/// Outcome of an invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalidation {
-    /// Nothing uses the STag any more.
+    /// The STag is invalid and no longer in use.
     Done,
-    /// It must be asked for again later, before anything that follows it in the stream. The last segment of its message is
-    /// then checked and placed once more.
+    /// The STag is still in use. The stream asks again later, before anything that follows in the stream. It then
+    /// checks and places the last segment of the message once more.
     Later,
 }
 
-/// What a queue pair offers to inbound segments. Implemented by the engine over registered memory.
+/// The resources of a queue pair for inbound segments. The engine implements this over registered memory.
 ///
-/// Calls for one segment come in this order: a check that yields a [`Sink::Target`], then `place` for its pieces in
-/// ascending order, then `deliver`. Nothing is asked for before the CRC of the whole FPDU was verified (MPA-46).
+/// The stream makes the calls for one segment in this order: a check that returns a [`Sink::Target`], then `place`
+/// for the pieces in ascending order, then `deliver`. It makes none before it has verified the CRC of the whole FPDU
+/// (MPA-46).
 pub trait Sink {
     /// A place in memory that a check has resolved.
     type Target: Copy;
 
-    /// Checks `len` > 0 octets at `to` of `stag` (RFC 5041 §7.1). Never called for zero-length segments (DDP-32).
-    /// `to + len` does not wrap: the stream has looked.
+    /// Checks the memory for `len` > 0 octets at `to` of `stag` (RFC 5041 §7.1). Not called for zero-length segments
+    /// (DDP-32). The stream has checked that `to + len` does not wrap.
     fn tagged(&mut self, op: TaggedOp, stag: u32, to: u64, len: u32) -> Result<Self::Target, TaggedFault>;
 
-    /// Takes the next receive request for a new message on queue 0 and says how many octets it holds; `None` when
-    /// none is posted. Zero-length messages take one too (RDMAP-84).
+    /// Takes the next receive request for a new message on queue 0. Returns how many octets it holds; `None` if none
+    /// is posted. Zero-length messages take a receive request too (RDMAP-84).
     fn receive_buffer(&mut self) -> Option<u32>;
 
-    /// The place of `len` > 0 octets at `offset` of the receive request last taken; they lie within what
-    /// [`Sink::receive_buffer`] said.
+    /// Returns the place of `len` > 0 octets at `offset` of the receive request last taken. They lie within the
+    /// length that [`Sink::receive_buffer`] returned.
     fn untagged_target(&mut self, offset: u32, len: u32) -> Result<Self::Target, RecvFault>;
 
-    /// Copies `src` to `at` octets behind the start of `target`. A segment held in several chunks gives several calls.
+    /// Copies `src` to octet `at` of `target`. A segment in several pieces takes several calls.
     fn place(&mut self, target: Self::Target, at: u32, src: &[u8]);
 
     /// Invalidates `stag` for a Send with Invalidate, just before the message is delivered.
     fn invalidate(&mut self, stag: u32) -> Result<Invalidation, CannotInvalidate>;
 
-    /// Checks the source of an arriving Read Request of `len` > 0 octets (RDMAP-82). The memory is read later: check
-    /// again then.
+    /// Checks the source of an arriving Read Request of `len` > 0 octets (RDMAP-82). The memory is read later and
+    /// must be checked again then.
     fn read_source(&mut self, stag: u32, to: u64, len: u32) -> Result<(), ReadFault>;
 
     /// Checks the memory that an arriving Atomic Request names: 8 octets at `to` of `stag`, aligned in memory (RFC
-    /// 7306 §8.2). The operation is performed later, when its turn to be answered comes: check again then.
-    /// `to + 8` does not wrap: the stream has looked.
+    /// 7306 §8.2). The operation is performed later, when the response is due, and the memory must be checked again
+    /// then. The stream has checked that `to + 8` does not wrap.
     fn atomic_target(&mut self, stag: u32, to: u64) -> Result<(), AtomicFault>;
 
-    /// Stores the result of one of our own Atomics where [`crate::Op::Atomic`] said.
+    /// Stores the result of one of our own Atomics at the sink that [`crate::Op::Atomic`] named.
     fn atomic_result(&mut self, stag: u32, to: u64, original: u64) -> Result<(), AccessFault>;
 
-    /// Tells of something that happened, in order.
+    /// Reports an event. Events come in order.
     fn deliver(&mut self, event: Delivery);
 }
 
 /// An event of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// The peer's first valid FPDU is here: a Responder may send from now on (MPA-70). Comes before anything that
-    /// this FPDU causes, once, in both roles.
+    /// The peer's first valid FPDU has arrived; from now on a Responder may send (MPA-70). Delivered once, in both
+    /// roles, before any other effect of that FPDU.
     FirstFpdu,
-    /// A Send of any kind is complete in the receive request that was taken for it.
+    /// A Send of any kind is complete in the receive request that it took.
     Received {
-        /// Octets of the message, all of which have been placed.
+        /// Octets of the message. All of them have been placed.
         len: u32,
         /// Send with Solicited Event.
         solicited: bool,
-        /// The STag that the peer asked to invalidate; it is invalid now.
+        /// The STag that the peer asked to invalidate, which is invalid now; `None`: no invalidation.
         invalidated: Option<u32>,
     },
     /// The oldest outstanding RDMA Read of ours is complete.
@@ -133,14 +135,14 @@ pub enum Delivery {
     },
     /// A Read Request was accepted: [`crate::Stream::next_response`] yields it.
     ReadRequested,
-    /// Immediate Data is complete (RFC 7306 §6). It has taken a receive request, whose memory is not touched.
+    /// Immediate Data is complete (RFC 7306 §6). It has taken a receive request without touching its memory.
     Immediate {
         /// The eight octets.
         data: [u8; 8],
         /// Immediate Data with Solicited Event.
         solicited: bool,
-        /// Octets of the RDMA Write right before it, as far as it was placed without a gap; 0 if it does not follow a
-        /// whole one.
+        /// Octets of the RDMA Write directly before it that were placed without a gap. 0 if it does not directly
+        /// follow a whole Write.
         written: u32,
     },
     /// The oldest outstanding Atomic of ours is complete.
@@ -150,6 +152,6 @@ pub enum Delivery {
     },
     /// An Atomic Request was accepted: [`crate::Stream::next_response`] yields it.
     AtomicRequested,
-    /// The peer ended the stream. The receiver ignores everything from now on.
+    /// The peer ended the stream. Whatever arrives from now on is ignored.
     Terminated(Terminate),
 }

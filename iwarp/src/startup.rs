@@ -1,8 +1,9 @@
 //! MPA start-up: Request and Reply frames of revision 1 (RFC 5044 §7.1) and revision 2 (RFC 6581).
 //!
-//! The [`Initiator`] sends a Request and reads the Reply; the [`Responder`] reads a Request, lets its user look at
-//! it, and answers. Both take octets in any split, keep at most one frame, and end in a [`Negotiated`]. Time-outs
-//! are the caller's (MPA-75, MPA-76). Any [`StartupError`] means: close the TCP connection.
+//! The [`Initiator`] sends a Request and reads the Reply. The [`Responder`] reads a Request, passes it to its user
+//! and sends the user's answer. Both take octets split in any way, keep at most one frame, and end in a
+//! [`Negotiated`]. Time-outs are the caller's task (MPA-75, MPA-76). After any [`StartupError`], close the TCP
+//! connection.
 
 mod frame;
 mod initiator;
@@ -17,26 +18,27 @@ use frame::Frame;
 
 /// Largest Private Data field of a frame, in octets (RFC 5044 §7.1.1).
 pub const PRIVATE_DATA_MAX: usize = 512;
-/// Largest private data of the user in an enhanced frame, which spends four octets on IRD and ORD (MPAE-4).
+/// Largest private data of the user in an enhanced frame, in octets. Four octets of the field carry IRD and ORD
+/// (MPAE-4).
 pub const ENHANCED_PRIVATE_DATA_MAX: usize = PRIVATE_DATA_MAX - 4;
 /// Largest IRD or ORD that can be negotiated (RFC 6581 §9.1).
 pub const READS_MAX: u16 = 0x3FFE;
 
-/// Which end of the start-up a node was.
+/// Role of one end in the start-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Sent the Request; sends the first FPDU.
     Initiator,
-    /// Sent the Reply; silent until the first FPDU has come.
+    /// Sent the Reply; sends nothing before the Initiator's first FPDU has arrived.
     Responder,
 }
 
-/// Bounds of what a Responder accepts.
+/// Limits on the Requests that a Responder accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Highest MPA revision, 1 or 2. A Request of a higher one ends the connection (MPA-58, MPAE-8).
+    /// Highest MPA revision, 1 or 2. A Request of a higher revision ends the connection (MPA-58, MPAE-8).
     pub max_rev: u8,
-    /// Most private data of the peer's user, in octets; more is refused whole (MPA-90).
+    /// Most private data of the peer's user, in octets. A Request with more is refused (MPA-90).
     pub max_private_data: usize,
 }
 
@@ -46,23 +48,24 @@ impl Default for Limits {
     }
 }
 
-/// What one end brings to the start-up.
+/// Parameters that one end proposes.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer<'a> {
-    /// MPA revision of a Request: 1, or 2 to negotiate IRD and ORD. A Reply follows the Request.
+    /// MPA revision of a Request: 1, or 2 to negotiate IRD and ORD. A Reply has the revision of the Request.
     pub rev: u8,
-    /// Ask for CRCs. They are used if either end asks (MPA-55). Clear it only on the administrator's request (MPA-29).
+    /// Ask for CRCs. They are used if either end asks (MPA-55). Clear this only on the administrator's request
+    /// (MPA-29).
     pub crc: bool,
-    /// Ask the peer for markers in what it sends. Whether it asks for them in what we send is its own affair (MPA-54).
+    /// Ask the peer to put markers into what it sends. The other direction is the peer's choice (MPA-54).
     pub markers: bool,
     /// Inbound RDMA Reads that we serve at once, at most [`READS_MAX`].
     pub ird: u16,
-    /// Outbound RDMA Reads that we would like to have outstanding, at most [`READS_MAX`].
+    /// Outbound RDMA Reads that we want to have outstanding at once, at most [`READS_MAX`].
     pub ord: u16,
     /// The user's private data: at most [`PRIVATE_DATA_MAX`] octets, [`ENHANCED_PRIVATE_DATA_MAX`] in revision 2.
     pub private_data: &'a [u8],
-    /// A Request for the peer-to-peer model and the RTR kinds that we can send; revision 2 only. Not looked at in
-    /// a Reply: a Responder serves any request for it.
+    /// In a Request of revision 2: ask for the peer-to-peer model with these RTR kinds, which we can send. `None`:
+    /// client-server model. Ignored in a Reply, because a Responder accepts every request for the peer-to-peer model.
     pub peer_to_peer: Option<RtrKinds>,
 }
 
@@ -90,12 +93,12 @@ pub enum Rtr {
     Send,
     /// Zero-length RDMA Write.
     Write,
-    /// Zero-length RDMA Read. Its [`crate::Delivery::ReadDone`] is no completion of the user (MPAE-34).
+    /// Zero-length RDMA Read. Its [`crate::Delivery::ReadDone`] is no completion for the user (MPAE-34).
     Read,
 }
 
 impl Rtr {
-    /// The message to begin, with length 0, before any other (MPAE-27, MPAE-28).
+    /// Returns the message to begin, with length 0, before any other (MPAE-27, MPAE-28).
     pub fn op(self) -> Op {
         let stag = STAG_OF_NOTHING;
         match self {
@@ -106,7 +109,7 @@ impl Rtr {
     }
 }
 
-/// What the peer said, for the user (MPAE-11, MPAE-18).
+/// The peer's parameters, for the user (MPAE-11, MPAE-18).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerParams {
     /// MPA revision.
@@ -115,13 +118,13 @@ pub struct PeerParams {
     pub crc: bool,
     /// The peer asks for markers in what we send.
     pub markers: bool,
-    /// The frame carries IRD and ORD.
+    /// The frame is enhanced: it carries IRD and ORD.
     pub enhanced: bool,
-    /// The peer's inbound reads; `None`: not negotiated.
+    /// Inbound reads that the peer serves at once; `None`: not negotiated.
     pub ird: Option<u16>,
-    /// The peer's outbound reads; `None`: not negotiated.
+    /// Outbound reads that the peer wants to have outstanding; `None`: not negotiated.
     pub ord: Option<u16>,
-    /// The peer-to-peer model and its RTR kinds; `None`: client-server.
+    /// The RTR kinds of the peer-to-peer model; `None`: client-server model.
     pub peer_to_peer: Option<RtrKinds>,
 }
 
@@ -140,10 +143,10 @@ impl PeerParams {
     }
 }
 
-/// What both ends agreed on.
+/// Parameters that both ends agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// Our end.
+    /// Role of our end.
     pub role: Role,
     /// MPA revision.
     pub rev: u8,
@@ -155,62 +158,63 @@ pub struct Negotiated {
     pub rx_markers: bool,
     /// Inbound reads that we serve at once.
     pub ird: u16,
-    /// Outbound reads that we may have outstanding.
+    /// Outbound reads that we may have outstanding at once.
     pub ord: u16,
-    /// Peer-to-peer: what the Initiator sends first. `None` at the Responder, and in the client-server model.
+    /// The RTR indication that the Initiator sends first in the peer-to-peer model. `None` at the Responder and in
+    /// the client-server model.
     pub rtr: Option<Rtr>,
-    /// Peer-to-peer: the RTR kinds of the Reply. `None` in the client-server model.
+    /// The RTR kinds of the Reply in the peer-to-peer model. `None` in the client-server model.
     pub peer_to_peer: Option<RtrKinds>,
 }
 
-/// Why start-up failed. Close the connection (MPA-81).
+/// Why start-up failed. Close the TCP connection (MPA-81).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartupError {
-    /// The first octets are not the MPA key.
+    /// The first octets are not an MPA key.
     #[error("the peer does not speak MPA")]
     NotMpa,
     /// Both ends are Initiators (MPA-74).
-    #[error("the peer is an MPA initiator, too")]
+    #[error("the peer is also an MPA initiator")]
     BothInitiators,
-    /// A revision we cannot work with (MPA-58).
+    /// A revision that we do not support (MPA-58).
     #[error("the peer's MPA revision {0} is not supported")]
     Revision(u8),
     /// PD_Length above 512, or an enhanced frame without room for IRD and ORD (MPA-60, MPAE-3).
     #[error("the peer's MPA frame has an invalid private data length of {0}")]
     PrivateDataLength(u16),
-    /// More private data than the user takes (MPA-90).
+    /// More private data than our user accepts (MPA-90).
     #[error("the peer's private data of {len} octets exceeds the limit of {max}")]
     PrivateDataLimit {
-        /// What arrived.
+        /// Octets that arrived.
         len: usize,
-        /// What the user takes.
+        /// Octets that our user accepts.
         max: usize,
     },
-    /// Octets behind the Request, before our Reply (MPA-91).
-    #[error("the peer sent octets behind its MPA Request before the Reply")]
+    /// Octets that arrived after the Request and before our Reply (MPA-91).
+    #[error("the peer sent octets after its MPA Request without waiting for the Reply")]
     Surplus,
-    /// A Reply of another format than the Request (MPAE-6, MPAE-38).
+    /// A Reply whose format differs from that of the Request (MPAE-6, MPAE-38).
     #[error("the peer's MPA Reply does not have the format of our Request")]
     ReplyFormat,
-    /// The user's private data does not fit a frame.
-    #[error("private data of {len} octets exceeds the {max} that an MPA frame has room for")]
+    /// Private data of our user that does not fit a frame.
+    #[error("private data of {len} octets exceeds the {max} octets that an MPA frame has room for")]
     OwnPrivateData {
-        /// What was given.
+        /// Octets that our user gave.
         len: usize,
-        /// What fits.
+        /// Octets that fit.
         max: usize,
     },
     /// An [`Offer`] with a revision other than 1 or 2, IRD or ORD above [`READS_MAX`], or peer-to-peer in revision 1 or
     /// without any RTR kind.
     #[error("the connection parameters are not valid")]
     Offer,
-    /// A call out of turn: no Request yet, or answered already.
-    #[error("MPA start-up is not at this step")]
+    /// A call in the wrong state: no Request has arrived yet, or it has been answered already.
+    #[error("the call does not fit the state of the MPA start-up")]
     OutOfTurn,
 }
 
 impl Offer<'_> {
-    /// Checks what does not depend on the peer.
+    /// Checks the parameters that do not depend on the peer.
     fn validate(&self, enhanced: bool) -> Result<(), StartupError> {
         let rtr = self.peer_to_peer.is_none_or(|k| enhanced && (k.send || k.write || k.read));
         if self.ird > READS_MAX || self.ord > READS_MAX || !rtr {

@@ -28,84 +28,84 @@ pub enum Op {
         /// Tagged offset of the first octet.
         to: u64,
     },
-    /// Send, with Solicited Event and with Invalidate as wanted.
+    /// Send, optionally with Solicited Event and with Invalidate.
     Send {
-        /// With Solicited Event.
+        /// Send with Solicited Event.
         solicited: bool,
-        /// The peer's STag to invalidate.
+        /// The peer's STag to invalidate; `None` for a Send without Invalidate.
         invalidate: Option<u32>,
     },
-    /// RDMA Read Request; the length given to [`Stream::begin`] is what is wanted.
+    /// RDMA Read Request. The length given to [`Stream::begin`] is the number of octets to read.
     Read {
-        /// Our STag that takes the data.
+        /// Our STag that the data is written to.
         sink_stag: u32,
         /// Tagged offset there.
         sink_to: u64,
-        /// The peer's STag that is read.
+        /// The peer's STag to read from.
         src_stag: u32,
         /// Tagged offset there.
         src_to: u64,
     },
-    /// The answer to a Read Request of the peer; its length is the request's.
+    /// The response to a Read Request of the peer. Its length is [`ReadRequest::len`].
     ReadResponse(ReadRequest),
-    /// Immediate Data, with Solicited Event as wanted. It has no other payload.
+    /// Immediate Data, optionally with Solicited Event. It has no other payload.
     Immediate {
         /// The eight octets.
         data: [u8; 8],
-        /// With Solicited Event.
+        /// Immediate Data with Solicited Event.
         solicited: bool,
     },
     /// Atomic Request.
     Atomic {
-        /// Our STag that takes the eight octets of the result.
+        /// Our STag that receives the eight octets of the result.
         sink_stag: u32,
         /// Tagged offset there.
         sink_to: u64,
         /// The peer's STag.
         stag: u32,
-        /// Tagged offset there; the address it stands for must be a multiple of 8 (RDMAPX-30).
+        /// Tagged offset there. The address that it stands for must be a multiple of 8 (RDMAPX-30).
         to: u64,
-        /// What to do.
+        /// The operation.
         op: AtomicOp,
     },
-    /// The answer to an Atomic Request of the peer.
+    /// The response to an Atomic Request of the peer.
     AtomicResponse {
         /// [`AtomicRequest::id`].
         id: u32,
-        /// What was in memory before.
+        /// Value in memory before the operation.
         original: u64,
     },
     /// The last message of the stream.
     Terminate(Terminate),
 }
 
-/// A request of the peer that waits for its answer.
+/// A request of the peer that waits for its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pending {
     /// RDMA Read.
     Read(ReadRequest),
-    /// Atomic. It is to be performed now, not earlier: the answers to all requests before it have been begun
-    /// (RDMAPX-13, RDMAPX-25).
+    /// Atomic. Perform it now and not earlier: only now have the responses to all earlier requests begun (RDMAPX-13,
+    /// RDMAPX-25).
     Atomic(AtomicRequest),
 }
 
 /// An Atomic Request of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicRequest {
-    /// The peer's name for it.
+    /// Request Identifier that the peer chose.
     pub id: u32,
-    /// Our STag.
+    /// Our STag that the request names.
     pub stag: u32,
     /// Tagged offset there.
     pub to: u64,
-    /// What to do.
+    /// The operation.
     pub op: AtomicOp,
     /// DDP header as received, for a Terminate.
     ddp: [u8; crate::header::UNTAGGED_LEN],
 }
 
 impl AtomicRequest {
-    /// The Terminate for memory that cannot be used any more. It has no RDMA header (RDMAPX-26).
+    /// Returns the Terminate to send if the memory can no longer be used. It has no RDMA header (RDMAPX-26).
     pub fn terminate(&self, fault: AtomicFault) -> Terminate {
         Terminate {
             segment_len: Some((self.ddp.len() + crate::header::ATOMIC_REQUEST_LEN) as u16),
@@ -115,16 +115,16 @@ impl AtomicRequest {
     }
 }
 
-/// A Read Request of the peer, to be served.
+/// A Read Request of the peer that we must serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// STag of the peer that takes the data; not ours to interpret (RDMAP-14).
+    /// The peer's STag that the data is written to. It is not ours to interpret (RDMAP-14).
     pub sink_stag: u32,
     /// Tagged offset there.
     pub sink_to: u64,
     /// Octets wanted.
     pub len: u32,
-    /// Our STag to read. Not to be looked at when `len` is 0 (RDMAP-34).
+    /// Our STag to read from. Do not look at it when `len` is 0 (RDMAP-34).
     pub src_stag: u32,
     /// Tagged offset there.
     pub src_to: u64,
@@ -133,7 +133,8 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// The Terminate for a source that cannot be read any more, after `done` octets of the response (RDMAP-21).
+    /// Returns the Terminate to send if the source can no longer be read after `done` octets of the response
+    /// (RDMAP-21).
     pub fn terminate(&self, fault: ReadFault, done: u32) -> Terminate {
         let rest = crate::header::ReadHeader {
             sink_stag: self.sink_stag,
@@ -153,21 +154,21 @@ impl ReadRequest {
 
 /// One stream in Full Operation.
 ///
-/// Inbound octets go to [`Stream::receive`]. Outbound messages start with [`Stream::begin`], which assigns their
-/// sequence numbers: finish the [`Outgoing`] of one before beginning the next.
+/// Pass inbound octets to [`Stream::receive`]. Start each outbound message with [`Stream::begin`], which assigns its
+/// sequence number. Finish the [`Outgoing`] of one message before the next one begins.
 #[derive(Debug)]
 pub struct Stream<C> {
     assembly: Assembly<C>,
     rdmap: Rdmap,
-    /// Those of the next FPDU in either direction.
+    /// Marker positions in the next FPDU to receive, and in the next one to send.
     rx_markers: Markers,
     tx_markers: Markers,
-    /// A fault or a Terminate ended the inbound half.
+    /// The inbound half has ended, by a fault, by a Terminate or by [`Stream::stop_listening`].
     deaf: bool,
 }
 
 impl<C: Chunk> Stream<C> {
-    /// Enters Full Operation with what start-up negotiated. `budget` is that of all streams of the engine.
+    /// Enters Full Operation with the result of the start-up. All streams of an engine share one `budget`.
     pub fn new(negotiated: &Negotiated, budget: Budget) -> Self {
         let rdmap = Rdmap {
             inbound: Inbound::new(negotiated.ird),
@@ -188,14 +189,14 @@ impl<C: Chunk> Stream<C> {
         }
     }
 
-    /// Takes the next octets of the stream; any split is fine (MPA-44). Chunks of an incomplete FPDU are kept, or their
-    /// octets copied, until it is whole.
+    /// Takes the next octets of the stream, split in any way (MPA-44). Until an incomplete FPDU is whole, the stream
+    /// keeps its chunks or copies their octets.
     ///
-    /// `Some`: the stream has stopped before an FPDU, because the [`Budget`] has no room for one that is not whole, or
-    /// because it waits for a receive, and no more may do that. Offer the rest of the chunk again, before any others, when
-    /// there is what [`Rest::wants`].
+    /// Returns `Some` if the stream has stopped before an FPDU. The reason is in [`Rest::wants`]: the [`Budget`] has
+    /// no room for an incomplete FPDU; or the FPDU must wait for a receive, but no more octets may wait; or an
+    /// invalidation is not done. Once the reason is gone, offer the rest of the chunk again, before any other chunk.
     ///
-    /// A [`Fault`] is returned once; whatever arrives after it, or after a Terminate, is ignored (DDP-54).
+    /// Returns a [`Fault`] at most once. Octets that arrive after a fault or after a Terminate are ignored (DDP-54).
     pub fn receive<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Box<Fault>> {
         if self.deaf {
             return Ok(None);
@@ -204,33 +205,34 @@ impl<C: Chunk> Stream<C> {
             Ok(rest) => Ok(rest),
             Err(fault) => {
                 self.stop_listening();
-                // Boxed because a large result costs each chunk that has no fault.
+                // Boxed because a large result would slow down every chunk without a fault.
                 Err(Box::new(fault))
             }
         }
     }
 
-    /// The peer has ended the stream.
+    /// Handles a Terminate of the peer.
     #[cold]
     fn hear_no_more(&mut self) -> Option<Rest<C>> {
         self.stop_listening();
         None
     }
 
-    /// From now on messages of queue 0 that find no receive wait for one, up to 64 KiB of them and within the [`Budget`],
-    /// while all else is served; without this they are a [`Fault`] (ERR-22). Whoever posts a receive while
-    /// [`Self::sends_wait`] calls [`Self::take_up_sends`].
+    /// Lets messages of queue 0 that find no receive wait for one, from now on. At most 64 KiB of them wait, within
+    /// the [`Budget`]; all other traffic is served meanwhile. Without this call, such a message is a [`Fault`]
+    /// (ERR-22). When the caller posts a receive while [`Self::sends_wait`], it must call [`Self::take_up_sends`].
     pub fn let_sends_wait(&mut self) {
         self.rdmap.inbound.let_wait();
     }
 
-    /// Whether messages wait for receives.
+    /// Returns whether messages wait for receives.
     #[inline]
     pub fn sends_wait(&self) -> bool {
         self.rdmap.inbound.waits()
     }
 
-    /// There may be receives, or an invalidation is done: takes up the messages that wait, in order. A fault is that of [`Self::receive`].
+    /// Handles the waiting messages, in order. Call this when receives were posted or an invalidation is done. A
+    /// fault has the same effect as one of [`Self::receive`].
     pub fn take_up_sends<S: Sink>(&mut self, sink: &mut S) -> Result<(), Box<Fault>> {
         if self.deaf {
             return Ok(());
@@ -241,14 +243,14 @@ impl<C: Chunk> Stream<C> {
         })
     }
 
-    /// Discards the messages that wait, and from now on those that find no receive: the user takes no more. What else
-    /// arrives is served as before.
+    /// Discards the waiting messages, and from now on each message that finds no receive, because the user takes no
+    /// more. All other traffic is served as before.
     pub fn discard_sends(&mut self) {
         self.rdmap.inbound.discard();
     }
 
-    /// What the stream ends with if the oldest message that waits for a receive is not to wait any longer; `None` if none
-    /// waits.
+    /// Returns the fault that ends the stream if the caller lets the oldest waiting message wait no longer; `None` if
+    /// no message waits.
     pub fn receive_missing(&self) -> Option<Fault> {
         self.rdmap.inbound.overdue()
     }
@@ -281,7 +283,7 @@ impl<C: Chunk> Stream<C> {
         Ok(if at < bytes.len() { self.assembly.keep(chunk, at, Markers::NONE) } else { None })
     }
 
-    /// The same with markers in the stream: an FPDU never lies in one piece then.
+    /// Does the work of `take` for a stream with markers, where an FPDU with a marker in it never lies in one piece.
     fn take_marked<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Fault> {
         let bytes = chunk.bytes();
         let mut at = 0;
@@ -299,34 +301,35 @@ impl<C: Chunk> Stream<C> {
         Ok(if at < bytes.len() { self.assembly.keep(chunk, at, self.rx_markers) } else { None })
     }
 
-    /// Where markers belong in the next FPDU to send; `None` if the peer did not ask for them (MPA-19, MPA-27). The
-    /// caller inserts them, and says so by [`Stream::sent`].
+    /// Returns the marker positions in the next FPDU to send; `None` if the peer did not ask for markers (MPA-19,
+    /// MPA-27). The caller inserts the markers and then calls [`Stream::sent`].
     #[inline]
     pub fn tx_markers(&self) -> Option<Markers> {
         self.tx_markers.any().then_some(self.tx_markers)
     }
 
-    /// An FPDU of [`crate::Fpdu::size`] `plain` has been sent with its markers: those of the next one move on.
+    /// Moves the marker positions past an FPDU that has been sent with its markers. `plain` is its
+    /// [`crate::Fpdu::size`].
     pub fn sent(&mut self, plain: usize) {
         self.tx_markers = self.tx_markers.after(plain);
     }
 
-    /// Whether FPDUs may be sent: a Responder waits for the Initiator's first valid one (MPA-70).
+    /// Returns whether FPDUs may be sent. A Responder must first receive a valid FPDU of the Initiator (MPA-70).
     pub fn may_send(&self) -> bool {
         self.rdmap.may_send()
     }
 
-    /// Starts a message of `len` octets (for [`Op::Read`]: octets wanted; looked at for Writes and Sends only, apart
-    /// from that: all others have lengths of their own).
+    /// Starts a message. `len` is its payload in octets for [`Op::Write`] and [`Op::Send`], and the octets to read
+    /// for [`Op::Read`]. Other messages have lengths of their own and ignore `len`.
     ///
-    /// A refusal changes nothing; see [`BeginError`] for when to try again.
+    /// An error changes nothing. See [`BeginError`] for when to try again.
     #[inline]
     pub fn begin(&mut self, op: Op, len: u32) -> Result<Outgoing, BeginError> {
         let mut message = Outgoing::default();
         self.begin_in(op, len, &mut message).map(|()| message)
     }
 
-    /// As [`begin`](Self::begin), in the place that the message is to have. Where many are begun, it is faster.
+    /// Like [`begin`](Self::begin), but builds the message in place. This is faster where many messages are begun.
     #[inline]
     pub fn begin_in(&mut self, op: Op, len: u32, into: &mut Outgoing) -> Result<(), BeginError> {
         if !self.may_send() {
@@ -338,62 +341,63 @@ impl<C: Chunk> Stream<C> {
         self.rdmap.outbound.begin(op, len, into)
     }
 
-    /// Reads and Atomics of ours that are not complete.
+    /// Returns the number of our Reads and Atomics that are not complete.
     pub fn reads_outstanding(&self) -> usize {
         self.rdmap.outbound.requests.len()
     }
 
-    /// How many Reads and Atomics of ours may be outstanding at once.
+    /// Returns how many of our Reads and Atomics may be outstanding at once.
     pub fn ord(&self) -> u16 {
         self.rdmap.outbound.ord
     }
 
-    /// The oldest request of the peer that was not taken yet. Answer them in this order (RDMAP-65, RDMAPX-13).
+    /// Takes the oldest request of the peer; `None` if no request waits. Respond in this order (RDMAP-65, RDMAPX-13).
     pub fn next_response(&mut self) -> Option<Pending> {
         self.rdmap.inbound.pending.pop_front()
     }
 
-    /// Requests of the peer that wait for [`Stream::next_response`].
+    /// Returns how many requests of the peer wait for [`Stream::next_response`].
     pub fn responses_pending(&self) -> usize {
         self.rdmap.inbound.pending.len()
     }
 
-    /// Whether octets of an incomplete FPDU are kept: a FIN now cuts it short.
+    /// Returns whether octets of an incomplete FPDU are kept. A FIN would now cut that FPDU short.
     pub fn mid_fpdu(&self) -> bool {
         !self.assembly.is_empty()
     }
 
-    /// Returns the FPDU that is not whole; `None` if there is none.
+    /// Returns the incomplete FPDU; `None` if there is none.
     pub fn incomplete(&self) -> Option<IncompleteFpdu> {
         self.assembly.incomplete()
     }
 
-    /// Whether chunks are held.
+    /// Returns whether chunks are held.
     #[inline]
     pub fn holds_chunks(&self) -> bool {
         self.assembly.holds_chunks()
     }
 
-    /// Copies what held chunks have of an incomplete FPDU, and releases them: receive buffers have become scarce.
+    /// Copies the octets of the held chunks and releases the chunks. For when receive buffers have become scarce.
     pub fn copy_out(&mut self) {
         self.assembly.stage();
     }
 
-    /// Ends the inbound half: what arrives from now on is ignored, and nothing is kept, of an incomplete FPDU or of messages
-    /// that wait.
+    /// Ends the inbound half. Octets that arrive from now on are ignored; an incomplete FPDU and waiting messages are
+    /// dropped.
     pub fn stop_listening(&mut self) {
         self.deaf = true;
         self.assembly.clear();
         self.rdmap.inbound.forget_held();
     }
 
-    /// Whether the inbound half has ended by a fault or by the peer's Terminate.
+    /// Returns whether the inbound half has ended: by a fault, by the peer's Terminate or by
+    /// [`Self::stop_listening`].
     pub fn ended(&self) -> bool {
         self.deaf
     }
 }
 
-/// The ULPDU of an FPDU in pieces.
+/// The ULPDU of an FPDU that lies in pieces.
 struct Spread<'a, C> {
     fpdu: &'a Gathered<'a, C>,
     ulpdu_len: usize,
@@ -405,7 +409,8 @@ impl<C: Chunk> Octets for Spread<'_, C> {
     }
 }
 
-/// DDP and RDMAP of both halves: all of a stream but the assembly, which holds the octets of an FPDU being handled.
+/// The DDP and RDMAP state of both halves. It is apart from the assembly because an FPDU being handled borrows its
+/// octets from the assembly.
 #[derive(Debug)]
 struct Rdmap {
     inbound: Inbound,
@@ -414,17 +419,17 @@ struct Rdmap {
     role: Role,
     /// A valid FPDU has arrived.
     heard: bool,
-    /// The first one may be a zero-length Send that is no message of the peer's user.
+    /// The first FPDU may be a zero-length Send that is an RTR indication and no message of the peer's user.
     rtr_send: bool,
 }
 
 impl Rdmap {
-    /// Whether FPDUs may be sent (MPA-70).
+    /// Returns whether FPDUs may be sent (MPA-70).
     fn may_send(&self) -> bool {
         self.heard || self.role == Role::Initiator
     }
 
-    /// Handles an FPDU that lies in one piece. `budget` is that of all streams.
+    /// Handles an FPDU that lies in one piece. All streams share `budget`.
     fn whole<S: Sink>(
         &mut self,
         fpdu: &[u8],
@@ -448,7 +453,7 @@ impl Rdmap {
         self.inbound.segment(&mut self.outbound, &segment, sink, &ulpdu, budget)
     }
 
-    /// Handles an FPDU whose octets are spread over several pieces, or have markers between them.
+    /// Handles an FPDU whose octets lie in several pieces or have markers between them.
     fn spread<C: Chunk, S: Sink>(
         &mut self,
         fpdu: &Gathered<'_, C>,
@@ -475,8 +480,8 @@ impl Rdmap {
         self.inbound.segment(&mut self.outbound, &segment, sink, &octets, budget)
     }
 
-    /// Every marker must point at the FPDU around it (MPA-80). Its other bits say nothing: the reserved ones, and the low
-    /// two of FPDUPTR (MPA-17, MPA-18).
+    /// Checks that every marker points at the FPDU around it (MPA-80). Ignores the reserved bits of a marker and the
+    /// low two bits of FPDUPTR (MPA-17, MPA-18).
     fn check_markers<C: Chunk>(&self, fpdu: &Gathered<'_, C>, ulpdu_len: u16) -> Result<(), Fault> {
         for at in fpdu.markers.places(assembly::fpdu_size(ulpdu_len)) {
             let mut marker = [0; 4];
@@ -491,7 +496,7 @@ impl Rdmap {
         Ok(())
     }
 
-    /// Verifies the CRC. Unchecked when both ends declined CRCs (MPA-16, MPA-34).
+    /// Verifies the CRC, unless both ends declined CRCs (MPA-16, MPA-34).
     #[inline]
     fn check_crc(&self, received: [u8; 4], register: impl FnOnce() -> u32) -> Result<(), Fault> {
         if self.crc && urnic_crc::finish(register()) != u32::from_le_bytes(received) {
@@ -502,9 +507,9 @@ impl Rdmap {
         Ok(())
     }
 
-    /// Tells of the first valid FPDU. `true`: it was a Send of nothing that says "ready to receive". That one uses the
-    /// first MSN of its queue, but no receive request, and completes nothing (MPAE-32, MPAE-34): users of the
-    /// peer-to-peer model have no receive for it.
+    /// Delivers [`Delivery::FirstFpdu`]. Returns `true` if the FPDU is a zero-length Send that is the RTR indication.
+    /// That one uses the first MSN of its queue but takes no receive request and completes nothing (MPAE-32,
+    /// MPAE-34), because users of the peer-to-peer model post no receive for it.
     #[cold]
     fn first<S: Sink>(&mut self, segment: &Segment<'_>, sink: &mut S) -> bool {
         self.heard = true;

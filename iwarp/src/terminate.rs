@@ -5,37 +5,37 @@ use crate::peers::{self, ETYPE_OF_MPA_ERRORS};
 use crate::{AccessFault, AtomicFault};
 use std::fmt;
 
-/// Largest Terminate header: control word, segment length, untagged DDP header, Read Request header.
+/// Octets of the largest Terminate header: control word, segment length, untagged DDP header, Read Request header.
 pub(crate) const TERMINATE_MAX: usize = 4 + 2 + UNTAGGED_LEN + READ_REQUEST_LEN;
 
-/// Tells why a stream ends. Sent or received at most once per direction.
+/// The reason for which a stream ends. Sent at most once in each direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminate {
-    /// 0 RDMAP, 1 DDP, 2 the layer below (MPA).
+    /// Layer: 0 RDMAP, 1 DDP, 2 the layer below (MPA).
     pub layer: u8,
     /// Error type within the layer.
     pub etype: u8,
     /// Error code within the type.
     pub code: u8,
-    /// ULPDU_Length of the segment that is to blame.
+    /// ULPDU_Length of the faulty segment; `None`: not included.
     pub segment_len: Option<u16>,
-    /// DDP header of the segment that is to blame.
+    /// DDP header of the faulty segment; `None`: not included.
     pub ddp: Option<TerminatedHeader>,
-    /// RDMA Read Request header, if a Read Request is to blame.
+    /// RDMA Read Request header of a faulty Read Request; `None`: not included.
     pub rdma: Option<[u8; READ_REQUEST_LEN]>,
 }
 
 /// A DDP header as it was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TerminatedHeader {
-    /// Of a tagged segment.
+    /// Header of a tagged segment.
     Tagged([u8; TAGGED_LEN]),
-    /// Of an untagged segment.
+    /// Header of an untagged segment.
     Untagged([u8; UNTAGGED_LEN]),
 }
 
 impl TerminatedHeader {
-    /// The header at the start of `ulpdu`, its kind taken from the T bit; `None` if it is not all there.
+    /// Returns the header at the start of `ulpdu`, whose T bit tells its kind; `None` if the header is incomplete.
     pub(crate) fn of(ulpdu: &[u8]) -> Option<TerminatedHeader> {
         if ulpdu.first()? & 0x80 != 0 {
             ulpdu.first_chunk().copied().map(TerminatedHeader::Tagged)
@@ -44,7 +44,7 @@ impl TerminatedHeader {
         }
     }
 
-    /// The octets of the header.
+    /// Returns the octets of the header.
     pub fn octets(&self) -> &[u8] {
         match self {
             TerminatedHeader::Tagged(h) => h,
@@ -58,24 +58,24 @@ const D: u8 = 0x40;
 const R: u8 = 0x20;
 
 impl Terminate {
-    /// A Terminate without any header of a received message.
+    /// Makes a Terminate without any header of a received message.
     pub const fn new(layer: u8, etype: u8, code: u8) -> Terminate {
         Terminate { layer, etype, code, segment_len: None, ddp: None, rdma: None }
     }
 
-    /// Local fault that no received message is to blame for, or the user's wish (ERR-44).
+    /// Local fault that no received message caused, or the user's wish (ERR-44).
     pub const LOCAL_CATASTROPHIC: Terminate = Terminate::new(0, 0, 0);
     /// Internal failure of this stream (ERR-45).
     pub const STREAM_CATASTROPHIC: Terminate = Terminate::new(0, 2, 7);
     /// MPA CRC error (ERR-1).
     pub const CRC: Terminate = Terminate::new(2, 0, 2);
-    /// A marker points elsewhere than at its FPDU (ERR-2).
+    /// A marker does not point at its FPDU (ERR-2).
     pub const MARKER: Terminate = Terminate::new(2, 0, 3);
     /// Other local failure of the enhanced start-up (RFC 6581 §8).
     pub const STARTUP_CATASTROPHIC: Terminate = Terminate::new(2, 0, 5);
     /// The peer needs more inbound reads than we can serve (RFC 6581 §8).
     pub const INSUFFICIENT_IRD: Terminate = Terminate::new(2, 0, 6);
-    /// No RTR indication that both ends support (RFC 6581 §8).
+    /// The ends have no RTR indication in common (RFC 6581 §8).
     pub const NO_MATCHING_RTR: Terminate = Terminate::new(2, 0, 7);
 
     /// Blames a received segment: adds its length and DDP header (RDMAP-17, RDMAP-18).
@@ -85,10 +85,10 @@ impl Terminate {
         self
     }
 
-    /// For a tagged segment that cannot be placed (ERR-11..15).
+    /// Returns the Terminate for a tagged segment that cannot be placed (ERR-11..15).
     pub(crate) fn tagged(fault: AccessFault) -> Terminate {
         let code = match fault {
-            // DDP has no code for missing rights: "a buffer that allows placement" is part of a valid STag.
+            // DDP has no code for a missing right: an STag that does not allow placement counts as invalid.
             AccessFault::InvalidStag | AccessFault::NoRight => 0,
             AccessFault::Bounds => 1,
             AccessFault::NotAssociated => 2,
@@ -97,7 +97,7 @@ impl Terminate {
         Terminate::new(1, 1, code)
     }
 
-    /// For a Read Request whose source cannot be read (ERR-32..36).
+    /// Returns the Terminate for a Read Request whose source cannot be read (ERR-32..36).
     pub(crate) fn read_source(fault: AccessFault) -> Terminate {
         let code = match fault {
             AccessFault::InvalidStag => 0,
@@ -109,7 +109,7 @@ impl Terminate {
         Terminate::new(0, 1, code)
     }
 
-    /// For an Atomic Request whose memory cannot be used (ERR-40, ERR-42).
+    /// Returns the Terminate for an Atomic Request whose memory cannot be used (ERR-40, ERR-42).
     pub(crate) fn atomic_target(fault: AtomicFault) -> Terminate {
         match fault {
             AtomicFault::Access(fault) => Terminate::read_source(fault),
@@ -140,14 +140,15 @@ impl Terminate {
         at
     }
 
-    /// What the error code means, in words.
+    /// Returns the meaning of the error code in words.
     pub fn meaning(&self) -> &'static str {
         words(self.layer, self.etype, self.code).unwrap_or("unknown error")
     }
 
-    /// Reads a Terminate header; `None` if it is cut short. Octets behind it and reserved bits are ignored (RDMAP-16).
+    /// Parses a Terminate header; `None` if it is cut short. Octets after it and reserved bits are ignored
+    /// (RDMAP-16).
     ///
-    /// That of the Linux siw is recognised, too: `peers.rs` says how.
+    /// The variant that Linux siw sends is recognised as well (see `peers.rs`).
     pub fn decode(octets: &[u8]) -> Option<Terminate> {
         let (&[first, code, hdrct, _], mut rest) = octets.split_first_chunk::<4>()?;
         let (high, low) = (first >> 4, first & 0x0F);
@@ -168,7 +169,7 @@ impl Terminate {
             t.ddp = Some(ddp);
         }
         if hdrct & R != 0 {
-            // siw sets the flag for a Send with Invalidate, too, which has no such header.
+            // siw sets the flag even for a Send with Invalidate, which has no such header.
             t.rdma = rest.first_chunk().copied();
             if t.rdma.is_none() && !swapped {
                 return None;
@@ -177,13 +178,14 @@ impl Terminate {
         Some(t)
     }
 
-    /// What it means where it cannot be about the enhanced start-up; see `peers.rs`.
+    /// Returns the Terminate in its meaning after start-up, where it cannot be an error of the enhanced start-up (see
+    /// `peers.rs`).
     pub fn after_startup(self) -> Terminate {
         peers::terminate_after_startup(self)
     }
 }
 
-/// Words for an error code; `None` if the registry has no such code.
+/// Returns the words for an error code; `None` if the registry has no such code.
 fn words(layer: u8, etype: u8, code: u8) -> Option<&'static str> {
     Some(match (layer, etype, code) {
         (0, 0, _) => "local catastrophic error",

@@ -1,4 +1,4 @@
-//! Memory for FPDUs that are not whole, shared by streams (RFC 5044 §6).
+//! Memory for incomplete FPDUs, shared by streams (RFC 5044 §6).
 
 mod support;
 
@@ -7,19 +7,19 @@ use support::*;
 use urnic_iwarp::*;
 
 const STAG: u32 = 7;
-/// Octets of the buffer behind a chunk.
+/// Octets of the buffer that holds a chunk.
 const BUFFER: usize = 2048;
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
-/// The FPDU of a Write of `len` octets to offset 0.
+/// Returns the FPDU of a Write of `len` octets to offset 0.
 fn written(len: usize) -> Vec<u8> {
     fpdu(&tagged(0xC1, 0x40, STAG, 0, &pattern(len)))
 }
 
-/// A part of a stream in a receive buffer.
+/// A part of a stream, in a receive buffer.
 struct Part(Vec<u8>);
 
 impl Chunk for Part {
@@ -35,7 +35,7 @@ impl Chunk for Part {
 struct End {
     stream: Stream<Part>,
     memory: Memory,
-    /// What the stream has not taken, in order.
+    /// Chunks that the stream has not taken, in order.
     left: VecDeque<Vec<u8>>,
 }
 
@@ -47,7 +47,7 @@ impl End {
         End { stream: Stream::new(&negotiated, budget.clone()), memory, left: VecDeque::new() }
     }
 
-    /// Offers `octets` behind what was left, as TCP does; true if all are taken.
+    /// Offers `octets` after the octets left before, as TCP does. Returns whether all are taken.
     fn offer(&mut self, octets: &[u8]) -> bool {
         if !octets.is_empty() {
             self.left.push_back(octets.to_vec());
@@ -75,16 +75,16 @@ fn a_stream_stops_before_an_fpdu_that_finds_no_room() {
     let (mut a, mut b) = (End::new(&budget), End::new(&budget));
     assert!(a.offer(&large[..40_000]));
     assert_eq!(budget.reserved(), large.len());
-    // Whole FPDUs need no room; the one behind them is left, to the octet.
+    // Whole FPDUs need no room. The incomplete one after them is left, to the octet.
     assert!(!b.offer(&[&small[..], &large[..1000]].concat()));
     assert!(b.holds(100));
     assert_eq!((b.left.len(), b.left[0].len()), (1, 1000));
     assert!(!b.stream.mid_fpdu());
-    // What follows waits behind it, although it would fit.
+    // Octets after it wait, although they would fit.
     assert!(!b.offer(&large[1000..]));
     assert!(!b.offer(&small));
     assert_eq!(b.memory.placements, 100);
-    // What was begun is finished, and its room is free.
+    // The begun FPDU is finished, and its room is free.
     assert!(a.offer(&large[40_000..]));
     assert!(a.holds(60_000));
     assert_eq!((budget.reserved(), budget.pinned()), (0, 0));
@@ -94,7 +94,7 @@ fn a_stream_stops_before_an_fpdu_that_finds_no_room() {
     assert_eq!((budget.reserved(), budget.pinned()), (0, 0));
 }
 
-/// An octet of a ULPDU_Length tells no size: room for little is taken until the other is there.
+/// One octet of a ULPDU_Length does not give the size. A small room is reserved until the other octet arrives.
 #[test]
 fn half_a_length_is_no_size() {
     let large = written(60_000);
@@ -111,7 +111,7 @@ fn half_a_length_is_no_size() {
     assert_eq!(budget.reserved(), 0);
 }
 
-/// An incomplete FPDU has a name, by which the engine knows the one that it has seen: its number, and what it has reserved.
+/// An incomplete FPDU has a number and a reservation, by which the engine recognises an FPDU that it has seen.
 #[test]
 fn each_incomplete_fpdu_is_told_from_the_one_before() {
     let (first, second) = (written(9000), written(5000));
@@ -124,7 +124,7 @@ fn each_incomplete_fpdu_is_told_from_the_one_before() {
     assert_eq!((reserved, budget.reserved()), (first.len(), first.len()));
     assert!(end.offer(&first[4000..8000]));
     assert_eq!(end.stream.incomplete(), Some(IncompleteFpdu { number, reserved }));
-    // The next begins in the chunk that ends this one.
+    // The next FPDU begins in the chunk that ends this one.
     assert!(end.offer(&[&first[8000..], &second[..1000]].concat()));
     let IncompleteFpdu { number: next, reserved } = end.stream.incomplete().unwrap();
     assert_eq!((reserved, budget.reserved()), (second.len(), second.len()));
@@ -133,7 +133,8 @@ fn each_incomplete_fpdu_is_told_from_the_one_before() {
     assert_eq!((end.stream.incomplete(), budget.reserved()), (None, 0));
 }
 
-/// Budgets count whole buffers: what may not be pinned is copied, and so is what is held when buffers become scarce.
+/// Budgets count whole buffers. Octets that may not be pinned are copied, and so are held octets when buffers become
+/// scarce.
 #[test]
 fn buffers_are_pinned_within_the_budget_only() {
     let large = written(9000);
@@ -161,7 +162,7 @@ fn buffers_are_pinned_within_the_budget_only() {
     assert_eq!(budget.reserved(), 0);
 }
 
-/// Room comes back when a stream ends in the middle of an FPDU: by a fault, by its owner, or by being dropped.
+/// Room is freed when a stream ends in the middle of an FPDU: by a fault, by its owner, or by being dropped.
 #[test]
 fn the_end_of_a_stream_frees_its_room() {
     let large = written(9000);
@@ -186,7 +187,8 @@ fn the_end_of_a_stream_frees_its_room() {
     assert_eq!((budget.reserved(), budget.pinned()), (0, 0));
 }
 
-/// Many streams, little room, any split: each octet is placed once and in order, and no stream waits while room is free.
+/// Many streams, little room, any split: each octet is placed once and in order, and no stream waits while room is
+/// free.
 #[test]
 fn streams_share_little_room() {
     for seed in 0..200 {

@@ -1,17 +1,17 @@
-//! Holds docs/conformance.md to the code: every requirement has a row, and every row a place that implements it and
-//! a test that exists and cites it.
+//! Checks docs/conformance.md against the code. Every requirement has a row. Every row names a place that implements
+//! the requirement, and a test that exists and cites it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Requirements of each kind; their numbers run from 1 without gaps.
+/// Number of requirements of each kind. Their numbers run from 1 without gaps.
 const COUNTS: [(&str, u32); 6] =
     [("MPA", 92), ("MPAE", 40), ("DDP", 66), ("RDMAP", 87), ("RDMAPX", 31), ("SEC", 39)];
-/// Rows of the error table; their numbers have gaps.
+/// Rows of the error table. Their numbers have gaps.
 const ERRORS: usize = 40;
-/// Behind it stands why a requirement has no test.
+/// Precedes the reason for which a requirement has no test.
 const UNTESTABLE: &str = "not testable: ";
-/// Behind it stands who is told of a requirement on people, as a file and words in it. That is no proof.
+/// Precedes the file and words that tell people about a requirement on them. This is no proof.
 const DOCUMENTATION: &str = "documentation: ";
 
 struct Row {
@@ -19,9 +19,9 @@ struct Row {
     level: String,
     implemented: Vec<String>,
     proven: Vec<String>,
-    /// Why there is no test.
+    /// The row gives a reason for which there is no test.
     excused: bool,
-    /// File and words.
+    /// File and words that tell people about the requirement; `None` for a requirement on the code.
     documented: Option<(String, String)>,
 }
 
@@ -29,7 +29,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// What stands between backquotes.
+/// Returns the texts between backquotes.
 fn quoted(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -60,12 +60,13 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// The test function `name` in `text`, from the attributes and comments before it to the end of its body.
+/// Returns the test function `name` in `text`, from the attributes and comments before it to the end of its body;
+/// `None` if there is no such test.
 fn test_function<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let at = text.find(&format!("fn {name}("))?;
     let line = text[..at].rfind('\n').map_or(0, |n| n + 1);
     let indent = text[line..at].len() - text[line..at].trim_start().len();
-    // Its head: the lines straight above that are attributes or comments.
+    // The head: the lines directly above that are attributes or comments.
     let mut start = line;
     while start > 0 {
         let before = text[..start - 1].rfind('\n').map_or(0, |n| n + 1);
@@ -81,8 +82,8 @@ fn test_function<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     whole.contains("#[test]").then_some(whole)
 }
 
-/// Whether `text` names `id`, alone or within a list such as `MPA-12, 13` or a range such as `MPA-12..15`. An id with a
-/// letter, such as `ERR-48b`, stands alone.
+/// Returns whether `text` names `id`, alone or within a list such as `MPA-12, 13` or a range such as `MPA-12..15`. An
+/// id with a letter, such as `ERR-48b`, must stand alone.
 fn cites(text: &str, id: &str) -> bool {
     let (kind, number) = id.rsplit_once('-').expect("an id");
     let Ok(number) = number.parse::<u32>() else {
@@ -167,7 +168,7 @@ fn every_row_names_code_and_a_test_that_cites_it() {
     assert!(wrong.is_empty(), "{} flaws of docs/conformance.md:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// All MUST and MUST NOT but those that no test can reach, and nearly all SHOULD.
+/// All MUST and MUST NOT are tested, except those that no test can reach, and nearly all SHOULD.
 #[test]
 fn what_is_not_tested_is_little() {
     let rows = rows();
@@ -185,13 +186,15 @@ fn what_is_not_tested_is_little() {
     assert_eq!(documented.collect::<Vec<_>>(), FOR_PEOPLE);
 }
 
-/// Requirements on the environment, IPsec, or a privileged resource manager, which nothing in this repository can show.
+/// Requirements on the environment, IPsec, or a privileged resource manager, which nothing in this repository can
+/// show.
 const OUT_OF_REACH: &[&str] = &["MPA-85", "MPA-86", "SEC-13", "SEC-23", "SEC-24", "SEC-33"];
 
-/// Requirements on administrators and programs, who can only be told.
+/// Requirements on administrators and programs, which can only be documented.
 const FOR_PEOPLE: &[&str] = &["MPA-31", "SEC-32", "SEC-36"];
 
-/// SEC-35: both the RNIC (SEC-1..12) and the privileged resource manager (SEC-14..22) are there, each part proven by tests.
+/// SEC-35: both the RNIC (SEC-1..12) and the privileged resource manager (SEC-14..22) exist, and tests prove each
+/// part.
 #[test]
 fn both_parts_of_rfc_5042_are_there() {
     let rows = rows();

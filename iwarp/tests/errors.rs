@@ -1,4 +1,4 @@
-//! What bad segments cause: the Terminate, octet by octet, and nothing else (RFC 5040 §7, RFC 5041 §7).
+//! Bad segments: each causes a Terminate with the right octets, and no other effect (RFC 5040 §7, RFC 5041 §7).
 
 mod support;
 
@@ -6,8 +6,9 @@ use support::refusal::*;
 use support::*;
 use urnic_iwarp::*;
 
-/// ERR-1, MPA-37: any flipped bit of an FPDU in the middle of a stream is found: length, ULPDU, PAD or CRC, whatever the
-/// chunks. What came before it stands, nothing of it and of what follows is placed or delivered.
+/// ERR-1, MPA-37: any flipped bit of an FPDU in the middle of a stream is detected (length, ULPDU, PAD or CRC),
+/// however it is cut into chunks. Earlier FPDUs keep their effect. Nothing of this one and of later ones is placed or
+/// delivered.
 /// DDP-6.
 /// MPA-46, 79, 82.
 #[test]
@@ -15,7 +16,7 @@ fn err_1_crc() {
     let write = |at: u64| fpdu(&write(STAG, BASE + at, 21));
     let (before, good) = (write(0), write(21));
     assert_eq!((good.len(), good[37..40].to_vec()), (44, vec![0; 3]), "with a PAD of 3 octets");
-    // As much as the largest length that a flipped bit makes.
+    // At least as many octets as the largest length that a flipped bit can produce.
     let after: Vec<u8> = [write(42), fpdu(&send(1, 0, 9))].into_iter().cycle().take(1700).flatten().collect();
     assert!(after.len() > 0x10000);
     for bit in 0..good.len() * 8 {
@@ -36,7 +37,7 @@ fn err_1_crc() {
     assert_eq!(octets_of(&Terminate::CRC), [0x20, 0x02, 0x00]);
 }
 
-/// ERR-1 in the length field: shorter is found at once, longer when as many octets have come.
+/// ERR-1 in the length field: a shorter length is detected at once, a longer one when that many octets have arrived.
 #[test]
 fn err_1_crc_of_the_length() {
     for bit in 0..16 {
@@ -48,8 +49,8 @@ fn err_1_crc_of_the_length() {
     }
 }
 
-/// MPA-92: a Responder whose first FPDU is bad closes without a Terminate, an Initiator sends one. MPA-70: such an
-/// FPDU does not let the Responder speak.
+/// MPA-92: a Responder whose first FPDU is bad closes without a Terminate; an Initiator sends one. MPA-70: such an
+/// FPDU does not allow the Responder to send.
 #[test]
 fn err_1_crc_of_the_first_fpdu() {
     let mut bad = fpdu(&write(STAG, BASE, 24));
@@ -62,7 +63,7 @@ fn err_1_crc_of_the_first_fpdu() {
     assert_eq!(Node::initiator().receive(&bad).unwrap_err().terminate, Some(Terminate::CRC));
 }
 
-/// A first FPDU whose CRC is good lets a Responder speak, if only to say what is wrong with it.
+/// A first FPDU with a good CRC allows a Responder to send, even if only a Terminate that refuses it.
 #[test]
 fn first_fpdu_may_be_refused_with_a_terminate() {
     let mut node = node();
@@ -77,7 +78,7 @@ fn err_10_tagged_version() {
         let mut ulpdu = write(STAG, BASE, 4);
         ulpdu[0] = 0xC0 | dv;
         assert_eq!(fresh(&ulpdu, [0x11, 0x04, 0xC0]), Cause::DdpVersion(dv));
-        // DDP-64: of an empty segment the control octets still count.
+        // DDP-64: the control octets of an empty segment still count.
         let mut ulpdu = write(STAG, BASE, 0);
         ulpdu[0] = 0xC0 | dv;
         fresh(&ulpdu, [0x11, 0x04, 0xC0]);
@@ -99,14 +100,14 @@ fn err_11_to_15_tagged_access() {
     let cause = refused(&mut n, &write(STAG, BASE, 4), [0x11, 0x00, 0xC0]);
     let (op, fault) = (TaggedOp::Write, AccessFault::NoRight);
     assert_eq!(cause, Cause::Tagged { op, fault, stag: STAG, to: BASE, len: 4 });
-    // One octet below, one above, straddling (SEC-4).
+    // One octet below, one above, across an end (SEC-4).
     for (to, len) in [(BASE - 1, 1), (BASE + 64, 1), (BASE - 1, 66), (BASE + 60, 5), (0, 4), (1 << 63, 4)] {
         fresh(&write(STAG, to, len), [0x11, 0x01, 0xC0]);
     }
     for (to, len) in [(u64::MAX, 1), (u64::MAX - 3, 8), (u64::MAX - 7, 8)] {
         fresh(&write(STAG, to, len), [0x11, 0x03, 0xC0]);
     }
-    // The whole region and its last octet are fine.
+    // The whole region and its last octet are accessible.
     accepted(&mut node(), &write(STAG, BASE, 64));
     accepted(&mut node(), &write(STAG, BASE + 63, 1));
 }
@@ -139,7 +140,7 @@ fn err_21_queue_number() {
     }
 }
 
-/// ERR-22, RDMAP-84: no receive request, for empty messages too.
+/// ERR-22, RDMAP-84: there is no receive request, not even for an empty message.
 /// DDP-49; RDMAP-40.
 #[test]
 fn err_22_no_receive() {
@@ -159,7 +160,7 @@ fn err_23_msn() {
         let cause = Cause::Msn { qn: 1, expected: 1, got: msn };
         assert_eq!(fresh(&read(msn, 4, STAG, BASE), [0x12, 0x03, 0xC0]), cause);
     }
-    // A repeat after delivery.
+    // A message repeated after its delivery.
     let mut n = node();
     accepted(&mut n, &send(1, 0, 4));
     refused(&mut n, &send(1, 0, 4), [0x12, 0x03, 0xC0]);
@@ -180,7 +181,7 @@ fn err_25_message_too_long() {
     let cause = Cause::MessageTooLong { needed: 33, capacity: 32 };
     assert_eq!(fresh(&send(1, 0, 33), [0x12, 0x05, 0xC0]), cause);
     accepted(&mut node(), &send(1, 0, 32));
-    // In a later segment.
+    // The excess is in a later segment.
     let mut n = node();
     accepted(&mut n, &untagged(0x01, 0x43, 0, 1, 0, &[1; 32]));
     let placed = n.memory.placements;
@@ -192,7 +193,7 @@ fn err_25_message_too_long() {
     assert_eq!(n.events(), [Delivery::Received { len: 32, solicited: false, invalidated: None }]);
 }
 
-/// ERR-26, RDMAP-70, RDMAP-36: IRD Requests are taken, one more is not; IRD 0 takes none.
+/// ERR-26, RDMAP-70, RDMAP-36: Requests are accepted up to IRD, but not one more. With IRD 0, none is accepted.
 #[test]
 fn err_26_reads_beyond_ird() {
     for ird in [0, 1, 4] {
@@ -208,7 +209,7 @@ fn err_26_reads_beyond_ird() {
     }
 }
 
-/// ERR-27: shorter than its header. Nothing can be blamed, so no header goes back.
+/// ERR-27: the segment is shorter than its header. The Terminate can carry no header.
 /// MPA-88.
 #[test]
 fn err_27_short_segments() {
@@ -236,7 +237,7 @@ fn err_30_rdmap_version() {
     }
 }
 
-/// ERR-31: every opcode in every place where it does not belong. Nothing of the user's is touched.
+/// ERR-31: every opcode in every place where it does not belong. None of the user's resources is touched.
 /// RDMAP-8, 80.
 #[test]
 fn err_31_opcode() {
@@ -261,7 +262,7 @@ fn err_31_opcode() {
     refused(&mut n, &untagged(0x41, 0x45, 0, 1, 4, &[1; 4]), [0x02, 0x06, 0xC0]);
 }
 
-/// ERR-32..36, RDMAP-82: the source of a Read Request.
+/// ERR-32..36, RDMAP-82: faults of the source of a Read Request.
 /// RDMAP-33, 83.
 #[test]
 fn err_32_to_36_read_source() {
@@ -279,7 +280,7 @@ fn err_32_to_36_read_source() {
     refused(&mut n, &read(1, 4, STAG, BASE), [0x01, 0x03, 0xE0]);
     fresh(&read(1, 8, STAG, u64::MAX - 7), [0x01, 0x04, 0xE0]);
 
-    // RDMAP-34, SEC-25: an empty Read of anything is served.
+    // RDMAP-34, SEC-25: an empty Read is served, whatever source it names.
     let mut n = node();
     accepted(&mut n, &read(1, 0, 0x999, u64::MAX));
     n.respond(1454);
@@ -287,7 +288,7 @@ fn err_32_to_36_read_source() {
     accepted(&mut n, &read(2, 64, STAG, BASE));
 }
 
-/// ERR-37, RDMAP-46: STags that must stay valid do, and nothing is delivered.
+/// ERR-37, RDMAP-46: STags that must stay valid stay so, and nothing is delivered.
 /// RDMAP-81.
 #[test]
 fn err_37_cannot_invalidate() {
@@ -302,7 +303,7 @@ fn err_37_cannot_invalidate() {
     }
 }
 
-/// An Initiator with one Read of 8 octets outstanding, to offset 16 of the region.
+/// Returns an Initiator with one Read of 8 octets outstanding, to offset 16 of the region.
 fn reader() -> Node {
     let mut n = Node::initiator();
     n.memory.add(STAG, BASE, LEN);
@@ -315,7 +316,7 @@ fn response(last: bool, stag: u32, to: u64, len: usize) -> Vec<u8> {
     tagged(if last { 0xC1 } else { 0x81 }, 0x42, stag, to, &vec![3; len])
 }
 
-/// ERR-38: a Response nobody asked for, and those that do not match the oldest Request.
+/// ERR-38: Responses without a Read, and Responses that do not match the oldest Request.
 /// RDMAP-39.
 #[test]
 fn err_38_read_response() {
@@ -336,7 +337,7 @@ fn err_38_read_response() {
         assert_eq!(refused(&mut n, &ulpdu, [0x11, code, 0xC0]), Cause::ReadResponseMismatch);
         assert_eq!(n.events(), []);
     }
-    // In two segments, the second of which must follow the first.
+    // In two segments. The second one must directly follow the first.
     let mut n = reader();
     accepted(&mut n, &response(false, STAG, BASE + 16, 5));
     assert_eq!((n.events(), n.stream.reads_outstanding()), (vec![], 1)); // RDMAP-64
@@ -349,21 +350,21 @@ fn err_38_read_response() {
     refused(&mut n, &response(true, STAG, BASE + 20, 3), [0x11, 0x01, 0xC0]);
 }
 
-/// STag and TO of an empty segment mean nothing, in the response to a Read of nothing too (DDP-32).
+/// STag and TO of an empty segment mean nothing, even in the response to an empty Read (DDP-32).
 #[test]
 fn an_empty_response_may_name_anything() {
     let mut n = Node::initiator();
     n.read(0, (STAG, BASE), (5, 0)).unwrap();
     accepted(&mut n, &response(true, STAG + 1, BASE + 99, 0));
     assert_eq!(n.events(), [Delivery::ReadDone { msn: 1, len: 0 }]);
-    // In front of octets an empty one is no part of them either.
+    // Before the data, an empty segment is not part of it either.
     let mut n = reader();
     accepted(&mut n, &response(false, STAG + 1, BASE + 99, 0));
     accepted(&mut n, &response(true, STAG, BASE + 16, 8));
     assert_eq!(n.events(), [Delivery::ReadDone { msn: 1, len: 8 }]);
 }
 
-/// A sink that has become invalid while its Read was under way (SEC-7).
+/// The sink becomes invalid while its Read is outstanding (SEC-7).
 #[test]
 fn read_response_to_a_revoked_sink() {
     let mut n = reader();
@@ -387,7 +388,7 @@ fn err_39_read_request_form() {
     }
 }
 
-/// ERR-45: the user's own scatter list is at fault.
+/// ERR-45: the user's own scatter list is faulty.
 #[test]
 fn err_45_receive_memory() {
     let mut n = node();
@@ -395,7 +396,7 @@ fn err_45_receive_memory() {
     assert_eq!(refused(&mut n, &send(1, 0, 4), [0x02, 0x07, 0x00]), Cause::ReceiveMemory);
 }
 
-/// ERR-47, RDMAP-86: a malformed Terminate ends the stream without an answer.
+/// ERR-47, RDMAP-86: a malformed Terminate ends the stream, without an answer.
 #[test]
 fn err_47_malformed_terminate() {
     let with_headers = [0x11, 0, 0xC0, 0];
@@ -414,7 +415,7 @@ fn err_47_malformed_terminate() {
     }
 }
 
-/// After a Terminate nothing is taken in, and the rest of its chunk neither, wherever it is split (DDP-54, RDMAP-51,
+/// After a Terminate nothing is taken, not even the rest of its chunk, however it is split (DDP-54, RDMAP-51,
 /// RDMAP-52).
 #[test]
 fn err_47_terminate_is_the_last_message() {
@@ -437,8 +438,8 @@ fn part(ddp: u8, mo: u32, octets: &[u8]) -> Vec<u8> {
     untagged(ddp, 0x43, 0, 1, mo, octets)
 }
 
-/// ERR-48, DDP-65: steps back and overlaps are no error; the message ends with the highest octet placed, which is the
-/// end of the L segment where that is no step back (DDP-40).
+/// ERR-48, DDP-65: steps back and overlaps are allowed. The message ends with the highest octet placed. This is the
+/// end of the L segment, unless that one steps back (DDP-40).
 #[test]
 fn err_48_steps_back() {
     type Parts = [(u8, u32, &'static [u8])];
@@ -461,8 +462,8 @@ fn err_48_steps_back() {
     }
 }
 
-/// ERR-48b, DDP-65: what a gap skips would be reported as received although it never came. The octets placed before stay
-/// unreported, and a message that begins has nothing before it.
+/// ERR-48b, DDP-65: the octets that a gap skips would be reported as received although they never arrived. The octets
+/// placed before the gap stay unreported. At the start of a message, no octets precede.
 #[test]
 fn err_48b_gaps() {
     for (before, mo, octets) in [
@@ -485,7 +486,7 @@ fn err_48b_gaps() {
             assert_eq!((n.events(), n.memory.received.len()), (vec![], 0));
         }
     }
-    // What was placed of one message counts for nothing in the next.
+    // Octets placed for one message do not count for the next.
     let mut n = node();
     accepted(&mut n, &send(1, 0, 8));
     n.memory.post_receive(32);
@@ -493,7 +494,7 @@ fn err_48b_gaps() {
     assert_eq!(cause, Cause::MessageGap { mo: 8, placed: 0 });
 }
 
-/// DDP-15, RDMAP-10, RDMAP-11, MPA-14: what must be ignored is.
+/// DDP-15, RDMAP-10, RDMAP-11, MPA-14: reserved fields are ignored.
 #[test]
 fn reserved_fields_are_ignored() {
     let mut n = node();
@@ -520,7 +521,8 @@ fn tagged_segments_inside_an_untagged_message() {
     assert_eq!(n.memory.received, [b"abcd"]);
 }
 
-/// RDMAP-21: a source revoked in mid-Response is blamed with what was already sent taken off.
+/// RDMAP-21: a source is revoked in the middle of a Response. The Terminate blames the Request without the part
+/// already sent.
 #[test]
 fn read_source_revoked_in_mid_response() {
     let mut n = node();

@@ -1,4 +1,4 @@
-//! Atomics and Immediate Data (RFC 7306): what they compute, their order, and what is wrong with them.
+//! Atomics and Immediate Data (RFC 7306): results, order and faults.
 
 mod support;
 
@@ -9,7 +9,7 @@ use urnic_iwarp::*;
 const ALL: u64 = u64::MAX;
 const ADD_1: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };
 
-/// An Atomic Request header.
+/// Returns an Atomic Request header.
 fn atomic_header(code: u8, id: u32, target: (u32, u64), words: [u64; 4]) -> Vec<u8> {
     let mut header = [&[0, 0, 0, code][..], &id.to_be_bytes(), &target.0.to_be_bytes()].concat();
     header.extend(target.1.to_be_bytes());
@@ -17,7 +17,7 @@ fn atomic_header(code: u8, id: u32, target: (u32, u64), words: [u64; 4]) -> Vec<
     header
 }
 
-/// FetchAdd of 1.
+/// Returns the Request of a FetchAdd of 1.
 fn fetch_add(msn: u32, stag: u32, to: u64) -> Vec<u8> {
     untagged(0x41, 0x4A, 1, msn, 0, &atomic_header(0, 77, (stag, to), [1, 0, 0, ALL]))
 }
@@ -34,7 +34,7 @@ fn word(node: &Node, at: usize) -> u64 {
     u64::from_le_bytes(node.memory.region(STAG).data()[at..at + 8].try_into().unwrap())
 }
 
-/// RDMAPX-5: fields of any width, nothing carried between them; against octet by octet and bit by bit.
+/// RDMAPX-5: fields of any width, with no carry between them. Compared with sums by octet and by bit.
 #[test]
 fn fields_are_added() {
     let add = |old, add, mask| AtomicOp::FetchAdd { add, mask }.apply(old).unwrap();
@@ -69,7 +69,7 @@ fn fields_are_added() {
     }
 }
 
-/// RDMAPX-6: match, mismatch, parts; and Swap, which is a comparison of nothing.
+/// RDMAPX-6: match, mismatch, parts of the word; and Swap, which compares nothing.
 #[test]
 fn compare_and_swap() {
     let op =
@@ -88,7 +88,7 @@ fn compare_and_swap() {
     }
 }
 
-/// RDMAPX-2, 12, ERR-41: both operations there are, and no others.
+/// RDMAPX-2, 12, ERR-41: both operations are known, and no others.
 #[test]
 fn err_41_operations() {
     for code in 0..16 {
@@ -109,7 +109,7 @@ fn err_41_operations() {
     }
 }
 
-/// RDMAPX-8, ERR-40: it is the address in memory that must be aligned, whatever the TO.
+/// RDMAPX-8, ERR-40: the address in memory must be aligned; the TO need not be.
 #[test]
 fn err_40_alignment() {
     for off in 0..8 {
@@ -127,7 +127,7 @@ fn err_40_alignment() {
     }
 }
 
-/// ERR-42, RDMAPX-26: the memory of an Atomic; the Terminate has no RDMA header.
+/// ERR-42, RDMAPX-26: faults of the memory of an Atomic. The Terminate has no RDMA header.
 /// RDMAP-20.
 #[test]
 fn err_42_atomic_access() {
@@ -145,7 +145,7 @@ fn err_42_atomic_access() {
         fresh(&fetch_add(1, STAG, to), [0x01, 0x04, 0xC0]);
     }
     accepted(&mut node(), &fetch_add(1, STAG, BASE + 56));
-    // Memory that is gone when the turn comes is blamed the same way.
+    // Memory that is gone when the response is due is blamed in the same way.
     let mut n = node();
     let ulpdu = fetch_add(1, STAG, BASE);
     accepted(&mut n, &ulpdu);
@@ -209,7 +209,7 @@ fn headers_are_validated() {
     }
 }
 
-/// RDMAPX-23, ERR-43: exactly 8 octets in one segment; and nothing of the user's is taken for others.
+/// RDMAPX-23, ERR-43: exactly 8 octets in one segment. Any other form takes none of the user's resources.
 #[test]
 fn err_43_immediate_data() {
     for opcode in [0x48, 0x49] {
@@ -228,7 +228,7 @@ fn err_43_immediate_data() {
     }
 }
 
-/// RDMAPX-21: Immediate Data takes a receive request, of any size, whose memory stays as it is; ERR-22 without one.
+/// RDMAPX-21: Immediate Data takes a receive request of any size and leaves its memory as it is; ERR-22 without one.
 #[test]
 fn immediate_data_takes_a_receive() {
     let mut n = Node::responder();
@@ -242,7 +242,8 @@ fn immediate_data_takes_a_receive() {
     assert_eq!(refused(&mut n, &immediate(3, &[0; 8]), [0x12, 0x02, 0xC0]), Cause::NoReceive);
 }
 
-/// RDMAPX-22, RDMAPX-25: Sends and Immediate Data are one sequence; what was written before is there, and told.
+/// RDMAPX-22, RDMAPX-25: Sends and Immediate Data are one sequence. Immediate Data reports the Write before it, which
+/// is placed.
 #[test]
 fn immediate_data_follows_what_came_before() {
     let mut n = node();
@@ -267,8 +268,8 @@ fn immediate_data_follows_what_came_before() {
     refused(&mut n, &immediate(1, &[0; 8]), [0x02, 0x06, 0xC0]);
 }
 
-/// A Write is told as long as it was placed without a gap (as DDP-65 has it for Sends): the program takes that for the
-/// octets that are there. RDMAPX-22.
+/// The reported length of a Write counts only octets placed without a gap (as DDP-65 has it for Sends), because the
+/// program takes the length for the octets that are there. RDMAPX-22.
 #[test]
 fn immediate_data_tells_of_no_more_than_was_written() {
     const OTHER: u32 = STAG + 1;
@@ -305,7 +306,7 @@ fn immediate_data_tells_of_no_more_than_was_written() {
         let event = Delivery::Immediate { data: [1; 8], solicited: false, written };
         assert_eq!(n.events(), [event], "{name}");
     }
-    // The rest of a Write that has begun before another message is right before nothing.
+    // The rest of a Write that began before another message does not directly precede the Immediate Data.
     for between in [immediate(1, &[1; 8]), send(1, 0, 3)] {
         let mut n = node();
         (0..3).for_each(|_| n.memory.post_receive(8));
@@ -320,8 +321,8 @@ fn immediate_data_tells_of_no_more_than_was_written() {
     }
 }
 
-/// RDMAPX-9, 13, 15, 25: Reads and Atomics are one sequence with one limit, answered in order; each Atomic sees what
-/// the one before has done, and a Read between them what was done so far.
+/// RDMAPX-9, 13, 15, 25: Reads and Atomics are one sequence with one limit, answered in order. Each Atomic sees the
+/// effect of the one before, and a Read between them sees the effects so far.
 #[test]
 fn atomics_and_reads_in_order() {
     let (mut a, mut b) = (Node::initiator(), Node::new(&negotiated(Role::Responder, 6, 6)));
@@ -366,7 +367,7 @@ fn atomics_and_reads_in_order() {
     assert_eq!(a.events(), done);
 }
 
-/// The ULPDUs of a stream.
+/// Returns the ULPDUs of a stream.
 fn pieces(octets: &[u8]) -> Vec<Vec<u8>> {
     let mut rest = octets;
     let mut all = Vec::new();
@@ -406,7 +407,7 @@ fn err_26_atomics_count() {
     assert_eq!(cause, Cause::ReadLimit { ird: 2 });
 }
 
-/// An Initiator with one Atomic outstanding.
+/// Returns an Initiator with one Atomic outstanding.
 fn asking() -> Node {
     let mut n = node_of(Role::Initiator);
     n.atomic((STAG, BASE + 8), (5, 0), ADD_1).unwrap();
@@ -421,8 +422,8 @@ fn node_of(role: Role) -> Node {
     n
 }
 
-/// RDMAPX-16, 17, 18: a Response must answer the oldest request, in one segment of 12 octets; until then the Atomic is
-/// not complete.
+/// RDMAPX-16, 17, 18: a Response must answer the oldest request, in one segment of 12 octets. Before that, the Atomic
+/// is not complete.
 #[test]
 fn atomic_responses_match() {
     let mut n = asking();
@@ -432,7 +433,7 @@ fn atomic_responses_match() {
     n.receive(&whole[whole.len() - 1..]).unwrap();
     assert_eq!((n.events(), n.stream.reads_outstanding()), (vec![Delivery::AtomicDone { msn: 1 }], 0));
     assert_eq!(word(&n, 8), 0x0102_0304_0506_0708);
-    // Nothing is asked any more.
+    // No request is outstanding any longer.
     let cause = refused(&mut n, &atomic_response(2, 2, 0), [0x02, 0x06, 0xC0]);
     assert_eq!(cause, Cause::UnexpectedAtomicResponse);
 
@@ -458,7 +459,7 @@ fn atomic_responses_match() {
         assert_eq!(refused(&mut n, &ulpdu, [0x02, 0xFF, 0xC0]), Cause::AtomicResponseMismatch);
         assert_eq!((n.events(), word(&n, 8)), (vec![], 0));
     }
-    // The other kind of response than the oldest request's.
+    // The kind of response differs from the kind of the oldest request.
     let other = tagged(0xC1, 0x42, STAG, BASE + 8, &[0; 8]);
     assert_eq!(refused(&mut asking(), &other, [0x02, 0x06, 0xC0]), Cause::UnexpectedReadResponse);
     let mut n = node_of(Role::Initiator);
@@ -467,15 +468,15 @@ fn atomic_responses_match() {
         refused(&mut n, &atomic_response(1, 1, 0), [0x02, 0x06, 0xC0]),
         Cause::UnexpectedAtomicResponse
     );
-    // Memory of our own that is gone.
+    // Our own memory for the result is gone.
     let mut n = asking();
     n.memory.region_mut(STAG).valid = false;
     let cause = refused(&mut n, &good, [0x02, 0x07, 0x00]);
     assert_eq!(cause, Cause::AtomicSink(AccessFault::InvalidStag));
 }
 
-/// RDMAPX-19, RDMAPX-11: a Request is taken in when it is whole, after all that was sent before it; nobody but the
-/// stream sees it. RDMAPX-20: what comes later may be complete before it is answered.
+/// RDMAPX-19, RDMAPX-11: a Request is accepted once it is complete, after all that was sent before it. Only the
+/// stream sees it. RDMAPX-20: later messages may be complete before it is answered.
 #[test]
 fn requests_are_delivered_in_order() {
     let mut n = node();
@@ -492,7 +493,8 @@ fn requests_are_delivered_in_order() {
     assert_eq!(word(&n, 0), 42);
 }
 
-/// RDMAPX-28: what a peer without the extensions would answer, and how it is understood. RDMAPX-30: any TO may be asked.
+/// RDMAPX-28: the answer of a peer without the extensions, and its meaning for us. RDMAPX-30: any TO may be
+/// requested.
 #[test]
 fn a_peer_without_extensions() {
     let mut n = asking();
@@ -504,7 +506,7 @@ fn a_peer_without_extensions() {
     let &[Delivery::Terminated(t)] = &n.events()[..] else { panic!("{:?}", n.events()) };
     assert_eq!(t.to_string(), "RDMAP remote operation error: unexpected opcode (02 06)");
     assert_eq!(t.ddp.unwrap().octets(), &request[2..20]);
-    // Opcodes beyond the extensions are refused by us in the same words.
+    // We refuse opcodes beyond the extensions with the same error.
     for opcode in 12..16 {
         fresh(&untagged(0x41, 0x40 | opcode, 0, 1, 0, &[0; 8]), [0x02, 0x06, 0xC0]);
     }

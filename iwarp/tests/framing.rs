@@ -1,4 +1,4 @@
-//! FPDUs in any split, memory under dribbling peers, and what goes out (RFC 5044 §4, §6).
+//! FPDUs in any split, memory with slow peers, and the FPDUs that we send (RFC 5044 §4, §6).
 
 mod support;
 
@@ -7,7 +7,7 @@ use urnic_iwarp::*;
 
 const STAG: u32 = 7;
 
-/// A Responder with a region of 1 MiB.
+/// Returns a Responder with a region of 1 MiB.
 fn node() -> Node {
     let mut node = Node::responder();
     node.memory.add(STAG, 0, 1 << 20);
@@ -18,14 +18,14 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
-/// A Write of `len` octets to offset 0, in FPDUs of `mulpdu`.
+/// Returns a Write of `len` octets to offset 0, in FPDUs of at most `mulpdu`.
 fn written(len: usize, mulpdu: usize) -> Vec<u8> {
     let mut sender = Node::initiator();
     sender.send(Op::Write { stag: STAG, to: 0 }, &pattern(len), mulpdu).unwrap();
     sender.out
 }
 
-/// MPA-38, MPA-5, MPA-41: the examples for usual EMSS, and both limits.
+/// MPA-38, MPA-5, MPA-41: the usual values of EMSS, and both limits.
 /// DDP-1.
 #[test]
 fn mulpdu_of_an_emss() {
@@ -44,7 +44,7 @@ fn mulpdu_of_an_emss() {
     }
 }
 
-/// DDP-27, DDP-20, DDP-25: the RFC's own example of a cut message, TO and MO of its parts.
+/// DDP-27, DDP-20, DDP-25: the RFC's own example of a cut message, with TO and MO of its parts.
 #[test]
 fn a_message_is_cut_at_the_mulpdu() {
     let mut node = Node::initiator();
@@ -67,7 +67,7 @@ fn a_message_is_cut_at_the_mulpdu() {
     assert_eq!(node.out[second + 16..second + 20], 1482u32.to_be_bytes());
 }
 
-/// DDP-29, DDP-31, MPA-6, MPA-41: sizes around the limits; an empty message takes one FPDU.
+/// DDP-29, DDP-31, MPA-6, MPA-41: sizes around the limits. An empty message takes one FPDU.
 #[test]
 fn sizes_around_the_limits() {
     for mulpdu in [0, 127, 128, 129, 1454, 64768, 64769, 1 << 20] {
@@ -111,7 +111,7 @@ fn the_mulpdu_may_change_in_mid_message() {
     assert_eq!(receiver.memory.region(STAG).data()[..5000], message);
 }
 
-/// The longest message there is: lengths and offsets do not overflow (DDP-28). TO wraps only if the user asks for it.
+/// The longest possible message: lengths and offsets do not overflow (DDP-28). TO wraps only if the user asks for it.
 #[test]
 fn the_longest_message() {
     let mut a = Node::initiator();
@@ -128,7 +128,8 @@ fn the_longest_message() {
     assert_eq!((end, count), (u32::MAX, u32::MAX.div_ceil(64750)));
 }
 
-/// An FPDU in one chunk is placed straight from it: one call, no chunk kept (also several per chunk).
+/// An FPDU in one chunk is placed directly from it, with one call and without keeping the chunk, even if the chunk
+/// has several.
 #[test]
 fn whole_fpdus_are_placed_straight_from_the_chunk() {
     let mut n = node();
@@ -137,7 +138,7 @@ fn whole_fpdus_are_placed_straight_from_the_chunk() {
     assert_eq!((n.live.get(), n.stream.mid_fpdu()), (0, false));
 }
 
-/// MPA-44, MPA-87, MPA-9: the same result for every chunk size, and no chunk outlives its FPDUs.
+/// MPA-44, MPA-87, MPA-9: every chunk size gives the same result, and no chunk outlives its FPDUs.
 #[test]
 fn any_chunk_size_gives_the_same_result() {
     let octets = written(20_000, 1454);
@@ -152,7 +153,8 @@ fn any_chunk_size_gives_the_same_result() {
     }
 }
 
-/// MPA-8, 9, 12..14: ULPDUs of every small length, empty and odd ones too; lengths count the ULPDU alone, pad is zero.
+/// MPA-8, 9, 12..14: ULPDUs of every small length, including empty and odd ones. The length counts only the ULPDU;
+/// the pad is zero.
 #[test]
 fn ulpdus_of_every_small_length() {
     let mut receiver = node();
@@ -170,7 +172,7 @@ fn ulpdus_of_every_small_length() {
     }
 }
 
-/// MPA-48, RDMAP-64: everything but the last octet is nothing.
+/// MPA-48, RDMAP-64: an FPDU without its last octet has no effect.
 /// MPA-10.
 #[test]
 fn the_last_octet_decides() {
@@ -187,7 +189,7 @@ fn the_last_octet_decides() {
     }
 }
 
-/// Empty chunks are nothing and keep nothing.
+/// Empty chunks have no effect and are not kept.
 #[test]
 fn empty_chunks() {
     let octets = written(100, 1454);
@@ -203,8 +205,8 @@ fn empty_chunks() {
     assert_eq!(n.memory.placements, 100);
 }
 
-/// The largest ULPDU_Length there is, larger than any sender may use, in full segments: at most eight chunks are
-/// held, then copied.
+/// The largest possible ULPDU_Length, larger than any sender may use, in full segments: at most eight chunks are
+/// held, then they are copied.
 #[test]
 fn the_largest_fpdu_holds_few_chunks() {
     let ulpdu = tagged(0xC1, 0x40, STAG, 0, &pattern(65535 - 14));
@@ -220,7 +222,7 @@ fn the_largest_fpdu_holds_few_chunks() {
     assert_eq!(n.live.get(), 0);
 }
 
-/// A peer that dribbles pins no frames at all, however long it goes on.
+/// A peer that sends octet by octet pins no frames, however long it goes on.
 #[test]
 fn a_dribbling_peer_pins_no_frames() {
     let octets = fpdu(&tagged(0xC1, 0x40, STAG, 0, &pattern(65535 - 14)));
@@ -232,7 +234,7 @@ fn a_dribbling_peer_pins_no_frames() {
         }
         assert_eq!(n.memory.region(STAG).data()[..65521], pattern(65521));
     }
-    // One large chunk does not buy many small ones.
+    // One large chunk does not allow many small ones to be held.
     let mut n = node();
     n.receive(&octets[..1448]).unwrap();
     assert_eq!(n.live.get(), 1);
@@ -259,7 +261,7 @@ fn a_fault_releases_what_is_held() {
     assert_eq!((n.live.get(), n.memory.placements), (0, 0));
 }
 
-/// MPA-15, MPA-16, MPA-34: without CRCs the field is sent as zero and not looked at.
+/// MPA-15, MPA-16, MPA-34: without CRCs, the field is sent as zero and ignored on receipt.
 #[test]
 fn without_crc() {
     let n = |role| Node::new(&Negotiated { crc: false, ..negotiated(role, 4, 4) });
@@ -279,7 +281,7 @@ fn without_crc() {
     }
 }
 
-/// MPA-70, MPAE-36: a Responder is silent until the first valid FPDU, an RTR of any kind included.
+/// MPA-70, MPAE-36: a Responder sends nothing before the first valid FPDU, which may be an RTR of any kind.
 #[test]
 fn a_responder_listens_first() {
     for rtr in [Rtr::Write, Rtr::Read, Rtr::Send] {
@@ -302,7 +304,7 @@ fn a_responder_listens_first() {
     }
 }
 
-/// RDMAP-69, MPAE-10: never more Reads than ORD; a Response frees a place; the order is kept (RDMAP-65).
+/// RDMAP-69, MPAE-10: never more Reads than ORD. A Response frees a place, and the order is kept (RDMAP-65).
 #[test]
 fn reads_wait_for_ord() {
     let mut a = Node::new(&negotiated(Role::Initiator, 0, 2));
@@ -315,7 +317,7 @@ fn reads_wait_for_ord() {
         a.read(0, (0, 0), (0, 0)).unwrap();
         assert_eq!(a.read(4, (1, 0), (2, 0)), Err(BeginError::OrdReached));
         assert_eq!((a.stream.reads_outstanding(), a.stream.ord()), (2, 2));
-        // Other messages are not held up.
+        // Other messages are not delayed.
         a.send(Op::Write { stag: 2, to: 60 }, &[round as u8], 1454).unwrap();
         b.receive(&a.take_out()).unwrap();
         assert_eq!(b.stream.responses_pending(), 2);
@@ -330,7 +332,7 @@ fn reads_wait_for_ord() {
     assert_eq!(b.read(0, (0, 0), (0, 0)), Err(BeginError::NoReads));
 }
 
-/// What an [`Outgoing`] tells of its progress, and a [`Stream`] of its end.
+/// Progress of an [`Outgoing`], and the end of a [`Stream`].
 #[test]
 fn progress_and_end_are_told() {
     let mut node = node();

@@ -5,7 +5,7 @@ mod support;
 use support::fuzz::{iwarp_stream, marker_stream, mpa_startup, terminate};
 use support::{hex, read_header, tagged, untagged, vectors};
 
-/// Runs `body`; says which input it was when it panics.
+/// Runs `body`. Prints the input if it panics.
 fn run(name: &str, body: fn(&[u8]), data: &[u8]) {
     struct Report<'a>(&'a str, &'a [u8]);
     impl Drop for Report<'_> {
@@ -20,7 +20,7 @@ fn run(name: &str, body: fn(&[u8]), data: &[u8]) {
     std::mem::forget(report);
 }
 
-/// Flips, cuts, repeats.
+/// Flips, cuts and repeats octets.
 fn damage(rng: &mut fastrand::Rng, data: &mut Vec<u8>) {
     for _ in 0..rng.usize(0..3) {
         if data.is_empty() {
@@ -36,7 +36,7 @@ fn damage(rng: &mut fastrand::Rng, data: &mut Vec<u8>) {
     }
 }
 
-/// A ULPDU that is nearly right.
+/// Returns a nearly correct ULPDU.
 fn ulpdu(rng: &mut fastrand::Rng) -> Vec<u8> {
     let len = rng.usize(0..40);
     let payload: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(len).collect();

@@ -8,12 +8,12 @@ use urnic_iwarp::*;
 const SEND: Op = Op::Send { solicited: false, invalidate: None };
 const SEND_HEADER: usize = 18;
 
-/// One end whose peer asks for markers, or that asks for them itself.
+/// Returns an end that sends markers, receives markers, or both.
 fn node(role: Role, tx_markers: bool, rx_markers: bool) -> Node {
     Node::new(&Negotiated { tx_markers, rx_markers, ..negotiated(role, 16, 16) })
 }
 
-/// A stream of Sends of zeros, one FPDU each, by the length of their ULPDUs.
+/// Returns a stream of Sends of zeros, with one FPDU for each ULPDU length.
 fn sends(ulpdus: &[usize]) -> Vec<u8> {
     let mut sender = node(Role::Initiator, true, false);
     for ulpdu in ulpdus {
@@ -22,14 +22,14 @@ fn sends(ulpdus: &[usize]) -> Vec<u8> {
     sender.out
 }
 
-/// A Responder that asked for markers, with receives for all of `ulpdus`.
+/// Returns a Responder that has asked for markers, with receives for all of `ulpdus`.
 fn receiver(ulpdus: &[usize]) -> Node {
     let mut receiver = node(Role::Responder, false, true);
     ulpdus.iter().for_each(|ulpdu| receiver.memory.post_receive(ulpdu - SEND_HEADER));
     receiver
 }
 
-/// The CRC field of the FPDU at `range` of a stream made right.
+/// Corrects the CRC field of the FPDU at `range` of a stream.
 fn mend(stream: &mut [u8], range: std::ops::Range<usize>) {
     let field = range.end - 4;
     let crc = crc(&stream[range.start..field]).to_le_bytes();
@@ -46,35 +46,35 @@ struct Golden {
 }
 
 const GOLDEN: [Golden; 6] = [
-    // FPDUs of 1000 octets: several markers in one, all pointing to the same header.
+    // FPDUs of 1000 octets: several markers in one FPDU, which all point to the same header.
     Golden {
         ulpdus: &[1000, 1000],
         markers: &[(0, 0), (512, 508), (1024, 8), (1536, 520)],
         fpdus: &[(4, 1012, "d7fe96be"), (1016, 2028, "25510d05")],
         total: 2032,
     },
-    // Between two FPDUs.
+    // A marker between two FPDUs.
     Golden {
         ulpdus: &[502, 42],
         markers: &[(0, 0), (512, 0)],
         fpdus: &[(4, 508, "a09bb55b"), (516, 560, "cc08199e")],
         total: 564,
     },
-    // Between pad and CRC field.
+    // A marker between pad and CRC field.
     Golden {
         ulpdus: &[506, 42],
         markers: &[(0, 0), (512, 508)],
         fpdus: &[(4, 516, "38cf64e8"), (520, 564, "290fbede")],
         total: 568,
     },
-    // Right behind the first four octets of an FPDU.
+    // A marker directly after the first four octets of an FPDU.
     Golden {
         ulpdus: &[498, 42],
         markers: &[(0, 0), (512, 4)],
         fpdus: &[(4, 504, "67126e0c"), (508, 556, "0524497a")],
         total: 560,
     },
-    // Nine in one FPDU: FPDUPTR counts the earlier ones too.
+    // Nine markers in one FPDU: FPDUPTR counts the earlier ones as well.
     Golden {
         ulpdus: &[4096],
         markers: &[
@@ -91,7 +91,7 @@ const GOLDEN: [Golden; 6] = [
         fpdus: &[(4, 4136, "0c11bd54")],
         total: 4140,
     },
-    // RFC 5044, figures 5 and 6; figure 6 is the second FPDU of a stream whose first ends at 0x1EC.
+    // RFC 5044, figures 5 and 6. Figure 6 is the second FPDU of a stream whose first one ends at 0x1EC.
     Golden {
         ulpdus: &[482, 42],
         markers: &[(0, 0), (512, 0x14)],
@@ -123,7 +123,7 @@ fn streams_with_markers_are_the_golden_octets() {
     assert_eq!(sends(&[482, 42])[492..], hex(fig6));
 }
 
-/// MPA-26, 44, 45, 47: golden streams in chunks of every size give the messages and nothing else.
+/// MPA-26, 44, 45, 47: golden streams give the messages and nothing else, in chunks of every size.
 #[test]
 fn golden_streams_are_received_in_any_split() {
     for golden in &GOLDEN {
@@ -141,8 +141,9 @@ fn golden_streams_are_received_in_any_split() {
     }
 }
 
-/// MPA-21, 24, 25, 43: messages of random sizes both ways, cut at random MULPDUs. A second look at the streams, by counting
-/// octets from their start, finds every marker where it must be and pointing where it must; the data arrives.
+/// MPA-21, 24, 25, 43: messages of random sizes in both directions, cut at random MULPDUs. A second pass over the
+/// streams counts octets from their start. It finds every marker in its place, with the right pointer. The data
+/// arrives.
 #[test]
 fn random_streams_both_ways() {
     let mut rng = fastrand::Rng::with_seed(5044);
@@ -175,7 +176,7 @@ fn random_streams_both_ways() {
             for size in &end.sizes {
                 let fpdu = start..start + size;
                 for at in fpdu.clone().filter(|at| at % 512 == 0) {
-                    // The marker in front of ULPDU_Length belongs to the FPDU.
+                    // A marker before ULPDU_Length belongs to the FPDU.
                     let length = if start % 512 == 0 { start + 4 } else { start };
                     let pointer = at.saturating_sub(length) as u32;
                     assert_eq!(end.out[at..at + 4], pointer.to_be_bytes(), "round {round}: {at} in {fpdu:?}");
@@ -187,7 +188,7 @@ fn random_streams_both_ways() {
     }
 }
 
-/// MPA-19, 27, 54: markers go into the direction whose receiver asked, and into no other.
+/// MPA-19, 27, 54: markers go into the direction whose receiver asked for them, and into no other.
 #[test]
 fn each_direction_on_its_own() {
     for (tx, rx) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -205,7 +206,7 @@ fn each_direction_on_its_own() {
     }
 }
 
-/// MPA-17, 18: reserved bits and the low two of FPDUPTR may be anything; the CRC covers them as they came.
+/// MPA-17, 18: reserved bits and the low two bits of FPDUPTR may have any value. The CRC covers them as received.
 #[test]
 fn bits_without_meaning_are_ignored() {
     let ulpdus = [1000, 1000];
@@ -222,8 +223,8 @@ fn bits_without_meaning_are_ignored() {
     }
 }
 
-/// ERR-2, MPA-79, 80, 82, 92: a marker that points elsewhere although the CRC is good ends the stream with 20 03; the FPDU
-/// and what follows have no effect. A Responder whose first FPDU it is says nothing.
+/// ERR-2, MPA-79, 80, 82, 92: a marker with a wrong pointer but a good CRC ends the stream with 20 03. The FPDU and
+/// those after it have no effect. If it is a Responder's first FPDU, the Responder sends nothing.
 #[test]
 fn a_marker_that_disagrees_ends_the_stream() {
     let ulpdus = [1000, 1000, 42];
@@ -251,8 +252,8 @@ fn a_marker_that_disagrees_ends_the_stream() {
     assert_eq!(octets_of(&Terminate::MARKER), [0x20, 0x03, 0]);
 }
 
-/// MPA-28, 37, 46: no bit of an FPDU with markers in the middle of a stream can change without notice, those of the markers
-/// within it neither. What came before is delivered, nothing else.
+/// MPA-28, 37, 46: no bit of an FPDU with markers can change undetected in the middle of a stream, not even in a
+/// marker. Earlier FPDUs are delivered, and nothing else.
 #[test]
 fn every_bit_is_covered() {
     for middle in [42, 506, 999, 1000] {
@@ -265,7 +266,7 @@ fn every_bit_is_covered() {
         let end = start + sender.sizes[1];
         for bit in 8 * start..8 * end {
             let mut stream = sender.out.clone();
-            // A larger length takes as much of what follows.
+            // A larger length takes that many more octets.
             let length = [0, 1, 4, 5].contains(&(bit / 8 - start));
             stream.truncate(if length { stream.len() } else { end + 100 });
             stream[bit / 8] ^= 1 << (bit % 8);
@@ -281,7 +282,7 @@ fn every_bit_is_covered() {
     }
 }
 
-/// MPA-16, 34: without CRCs the field is sent as zero behind markers too, and markers are still looked at.
+/// MPA-16, 34: without CRCs, the field is sent as zero after markers as well, and markers are still checked.
 #[test]
 fn markers_without_crc() {
     let n = |role, tx_markers| {
@@ -302,7 +303,7 @@ fn markers_without_crc() {
     assert_eq!(fault.cause, Cause::Marker { expected: 508, got: 256 });
 }
 
-/// MPA-5, 38: wherever markers fall, an FPDU of the MULPDU fits its segment, and one with four octets more may not.
+/// MPA-5, 38: an FPDU of the MULPDU fits its segment wherever markers fall. One with four octets more may not fit.
 #[test]
 fn the_mulpdu_leaves_room_for_markers() {
     for emss in [192, 508, 512, 516, 536, 1024, 1220, 1448, 1460, 2048, 8948, 8960, 16_384, 64_000] {
@@ -311,13 +312,13 @@ fn the_mulpdu_leaves_room_for_markers() {
         let (mut largest, mut node) = (0, node(Role::Initiator, true, false));
         for _ in 0..128 {
             largest = largest.max(node.stream.tx_markers().unwrap().size(plain));
-            node.stream.sent(4); // the next FPDU begins four octets further on
+            node.stream.sent(4); // the next FPDU begins four octets later
         }
         assert!(largest <= emss && largest + 8 > emss - emss % 4, "EMSS {emss}: {largest}");
     }
 }
 
-/// MPA-21: the place of the next marker is right beyond 2^32 octets, where sequence numbers wrap.
+/// MPA-21: marker positions stay right beyond 2^32 octets, where sequence numbers wrap.
 #[test]
 fn positions_do_not_wrap() {
     let mut node = node(Role::Initiator, true, false);
@@ -341,7 +342,7 @@ fn none_stay_none() {
     assert_eq!(node.stream.tx_markers(), None);
 }
 
-/// A Terminate ends a stream with markers, wherever it is split, and nothing of it is kept (RDMAP-52).
+/// A Terminate ends a stream with markers, however it is split, and nothing of it is kept (RDMAP-52).
 #[test]
 fn a_terminate_in_two_pieces() {
     let mut sender = node(Role::Initiator, true, false);
@@ -355,7 +356,7 @@ fn a_terminate_in_two_pieces() {
     }
 }
 
-/// MPA-8, 48: the longest FPDU that its length field can name, and a peer that dribbles it pins no frames.
+/// MPA-8, 48: the longest FPDU that the length field can name. A peer that sends it octet by octet pins no frames.
 #[test]
 fn the_longest_fpdu_with_markers() {
     let plain = fpdu(&untagged(0x41, 0x43, 0, 1, 0, &[5; 65535 - 18]));
@@ -374,13 +375,13 @@ fn the_longest_fpdu_with_markers() {
         }
         assert_eq!(node.memory.received, [vec![5; 65535 - 18]], "chunks of {size}");
     }
-    // Nothing is written where there is no room.
+    // Nothing is written if there is no room.
     let mut small = plain.clone();
     markers.insert(&mut small, plain.len(), true);
     assert!(small == plain);
 }
 
-/// MPA-70, 73: a Responder has no marker to send before the Initiator's first FPDU; its own first one then comes with the
+/// MPA-70, 73: a Responder sends no marker before the Initiator's first FPDU. Its own first marker goes with its
 /// first FPDU.
 #[test]
 fn a_responder_sends_no_marker_first() {

@@ -1,4 +1,4 @@
-//! Random messages between two streams, through the wire in any split: what arrives is what was sent.
+//! Random messages between two streams, over the wire in any split, arrive as they were sent.
 
 mod support;
 
@@ -13,7 +13,7 @@ const SINK: u32 = 0x33;
 const COUNTERS: u32 = 0x44;
 const RESULTS: u32 = 0x55;
 const INVALIDATED: u32 = 0x1000;
-/// Words that Atomics work on, and words for what they answer.
+/// Words that Atomics operate on, and words that receive their results.
 const WORDS: usize = 4;
 const ANSWERS: usize = 32;
 const LEN: usize = 1 << 14;
@@ -29,15 +29,15 @@ enum Message {
 
 #[derive(Clone, Debug)]
 struct Step {
-    /// Sent by the Initiator.
+    /// The Initiator sends it.
     forth: bool,
     message: Message,
     mulpdu: usize,
-    /// Let everything arrive before the next step.
+    /// Everything arrives before the next step.
     flush: bool,
 }
 
-/// How octets are cut into chunks: each size in turn.
+/// Sizes of chunks, used in turn.
 #[derive(Clone, Debug)]
 struct Split(Vec<usize>);
 
@@ -89,19 +89,19 @@ fn split() -> impl Strategy<Value = Split> {
     sizes.prop_map(Split)
 }
 
-/// One end and what it is expected to see.
+/// One end, and what it must see.
 struct End {
     node: Node,
     written: Vec<u8>,
     sink: Vec<u8>,
     received: Vec<Vec<u8>>,
     events: Vec<Delivery>,
-    /// Reads and Atomics so far.
+    /// Number of Reads and Atomics so far.
     reads: u32,
     invalidated: u32,
     counters: [u64; WORDS],
     results: [u64; ANSWERS],
-    /// Octets of the Write that arrived last, if nothing of queue 0 came behind it.
+    /// Octets of the Write that arrived last, unless a message of queue 0 came after it.
     last_write: u32,
 }
 
@@ -136,7 +136,7 @@ impl End {
     }
 }
 
-/// A segment of a peer that keeps no rule of its own.
+/// A segment of a peer that follows no rules.
 #[derive(Clone, Debug)]
 enum Segment {
     Send { mo: u32, len: usize, last: bool },
@@ -154,8 +154,8 @@ fn segment() -> impl Strategy<Value = Segment> {
     ]
 }
 
-/// Says `segments` to a Responder whose receive requests hold 64 octets each, and looks at what it reports, which
-/// `Memory` does too.
+/// Sends `segments` to a Responder whose receive requests hold 64 octets each, and checks its reports. `Memory`
+/// checks them as well.
 fn report(segments: &[Segment]) {
     let mut node = Node::responder();
     node.memory.add(WRITTEN, 0, 128);
@@ -203,12 +203,12 @@ fn report(segments: &[Segment]) {
     }
 }
 
-/// Octets that differ from message to message.
+/// Returns octets that differ from message to message.
 fn payload(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (seed * 89 + i * 13 + i / 256) as u8).collect()
 }
 
-/// Moves all octets from one end to the other; `false` if there were none.
+/// Moves all octets from one end to the other. Returns `false` if there were none.
 fn carry(from: &mut End, to: &mut End, sizes: &mut impl Iterator<Item = usize>, mulpdu: usize) -> bool {
     let octets = from.node.take_out();
     let mut rest = &octets[..];
@@ -226,7 +226,7 @@ fn run(steps: &[Step], split: &Split) {
     let mut sizes = split.0.iter().copied().cycle();
     let mut a = End::new(Role::Initiator, 3, 2);
     let mut b = End::new(Role::Responder, 2, 3);
-    // The first FPDU is the Initiator's.
+    // The Initiator sends the first FPDU.
     a.node.send(Rtr::Write.op(), &[], 128).unwrap();
     carry(&mut a, &mut b, &mut sizes, 128);
     b.node.send(Rtr::Write.op(), &[], 128).unwrap();
@@ -314,7 +314,7 @@ fn run(steps: &[Step], split: &Split) {
         assert_eq!(words(COUNTERS), end.counters);
         assert_eq!(words(RESULTS), end.results);
         assert!(memory.guards_intact());
-        // The kinds of events are ordered each for itself.
+        // Each kind of event has an order of its own.
         let kinds: [fn(&Delivery) -> bool; 4] = [
             |e| matches!(e, Delivery::FirstFpdu),
             |e| matches!(e, Delivery::Received { .. } | Delivery::Immediate { .. }),
@@ -344,13 +344,15 @@ proptest! {
         run(&steps, &split);
     }
 
-    /// DDP-65: whatever a peer makes of a message, what is reported of it has come, and nothing else is in the buffer.
+    /// DDP-65: whatever a peer makes of a message, all octets reported have arrived, and nothing else is in the
+    /// buffer.
     #[test]
     fn what_is_reported_has_come(segments in prop::collection::vec(segment(), 1..24)) {
         report(&segments);
     }
 
-    /// MPA-37, MPA-82, DDP-54: one damaged bit ends the stream at its FPDU; what came before stands, in any split.
+    /// MPA-37, MPA-82, DDP-54: one damaged bit ends the stream at its FPDU. Earlier FPDUs keep their effect, in any
+    /// split.
     #[test]
     fn a_damaged_bit_ends_the_stream(
         lens in prop::collection::vec(0..3000usize, 1..12),
@@ -391,7 +393,7 @@ proptest! {
             let chunk: Vec<u8> = rest.drain(..size).collect();
             fault = damaged.receive(&chunk).err().or(fault);
         }
-        // A length made larger may wait for octets that never come.
+        // A length that became larger may wait for octets that never arrive.
         prop_assert!(fault.as_ref().map_or(damaged.stream.mid_fpdu(), |f| f.cause == Cause::Crc), "{fault:?}");
         if let Some(f) = fault {
             prop_assert_eq!(f.terminate.is_some(), intact > 0); // MPA-92

@@ -1,7 +1,8 @@
-//! Every rule, broken, is noticed: by one short scenario per rule that passes while the rule holds.
+//! A broken rule is noticed: for each rule there is a short scenario that passes only while the rule holds.
 //!
-//! Rules are broken around a stream: its [`Sink`] sees what a stream would do that broke the rule, or the scenario is put
-//! right in the one respect that the rule is about. A stream that keeps the rule accepts that, so nothing else was wrong.
+//! Rules are broken around a stream. Either its [`Sink`] sees what a stream that broke the rule would do, or the
+//! scenario is corrected in the one respect that the rule is about. A stream that keeps the rule accepts the
+//! corrected scenario, so nothing else was wrong with it.
 
 mod support;
 
@@ -13,11 +14,11 @@ use urnic_iwarp::*;
 enum Rule {
     /// An FPDU with a wrong CRC is refused.
     Crc,
-    /// All of a tagged segment lies within its region.
+    /// All of a tagged segment must lie within its region.
     Bounds,
     /// A tagged segment whose STag check fails ends the stream.
     TaggedFault,
-    /// Messages on queue 0 come in the order of their MSNs.
+    /// Messages on queue 0 arrive in the order of their MSNs.
     Msn,
     /// A segment on queue 0 leaves no gap before it.
     Gaps,
@@ -58,7 +59,7 @@ const RULES: [Rule; 14] = [
     Rule::LastOnLast,
 ];
 
-/// Memory between which and its stream a rule is broken.
+/// Memory that breaks a rule towards its stream.
 struct Misled<'a> {
     memory: &'a mut Memory,
     broken: Option<Rule>,
@@ -118,13 +119,13 @@ impl Sink for Misled<'_> {
 
 const STAG: u32 = 7;
 
-/// Lets a node receive an FPDU with `broken` broken between its stream and its memory.
+/// Lets a node receive an FPDU, with `broken` broken between its stream and its memory.
 fn receive(node: &mut Node, octets: &[u8], broken: Option<Rule>) -> Result<(), Box<Fault>> {
     let chunk = Bytes::new(octets, &node.live);
     node.stream.receive(chunk, &mut Misled { memory: &mut node.memory, broken }).map(drop)
 }
 
-/// Returns a Responder that has heard something.
+/// Returns a Responder that has received an FPDU.
 fn responder(crc: bool) -> Node {
     let mut node = Node::new(&Negotiated { crc, ..negotiated(Role::Responder, 16, 16) });
     node.memory.add(STAG, 0, 64);
@@ -137,7 +138,7 @@ fn receiver() -> Node {
     responder(true)
 }
 
-/// Returns an Initiator whose Read waits for its response.
+/// Returns an Initiator with a Read outstanding.
 fn reader(ird: u16, ord: u16) -> Node {
     let mut node = Node::new(&negotiated(Role::Initiator, ird, ord));
     node.memory.add(STAG, 0, 64);
@@ -149,7 +150,7 @@ fn send_part(last: bool, msn: u32, mo: u32) -> Vec<u8> {
     fpdu(&untagged(if last { 0x41 } else { 0x01 }, 0x43, 0, msn, mo, &[1; 8]))
 }
 
-/// Returns whether a stream seems to keep `rule`, which is broken around it if `broken`.
+/// Returns whether a stream appears to keep `rule`. If `broken`, the rule is broken around it.
 fn kept(rule: Rule, broken: bool) -> bool {
     let misled = broken.then_some(rule);
     let mut bad_crc = fpdu(&tagged(0xC1, 0x40, STAG, 0, &[9; 8]));
@@ -226,7 +227,7 @@ fn every_broken_rule_is_noticed() {
     }
 }
 
-/// Only the stream knows when it verifies a CRC.
+/// The time at which a CRC is verified can be changed only inside the stream.
 #[cfg(feature = "sabotage")]
 #[test]
 fn placement_before_the_crc_is_noticed() {

@@ -1,4 +1,4 @@
-//! MPA start-up between our two ends and against frames made by hand (RFC 5044 §7.1, RFC 6581).
+//! MPA start-up between our two ends, and against hand-made frames (RFC 5044 §7.1, RFC 6581).
 
 mod support;
 
@@ -13,7 +13,7 @@ fn frame(key: &[u8; 16], flags: u8, rev: u8, private_data: &[u8]) -> Vec<u8> {
     [&key[..], &[flags, rev], &(private_data.len() as u16).to_be_bytes(), private_data].concat()
 }
 
-/// An enhanced frame with the word given.
+/// Returns an enhanced frame with the given word.
 fn enhanced(key: &[u8; 16], flags: u8, word: u32, private_data: &[u8]) -> Vec<u8> {
     frame(key, flags | 0x10, 2, &[&word.to_be_bytes()[..], private_data].concat())
 }
@@ -22,7 +22,7 @@ fn initiator(offer: &Offer<'_>) -> (Initiator, Vec<u8>) {
     Initiator::new(offer).unwrap()
 }
 
-/// A Responder that has read `request`.
+/// Returns a Responder that has read `request`.
 fn asked(request: &[u8]) -> (Responder, PeerParams, Vec<u8>) {
     let mut responder = Responder::new(Limits::default());
     match responder.receive(request).unwrap() {
@@ -35,7 +35,7 @@ fn refused(request: &[u8]) -> StartupError {
     Responder::new(Limits::default()).receive(request).unwrap_err()
 }
 
-/// What an Initiator makes of a Reply.
+/// Returns an Initiator's result for a Reply.
 fn answered(offer: &Offer<'_>, reply: &[u8]) -> Result<Outcome, StartupError> {
     match initiator(offer).0.receive(reply)? {
         Progress::Done { consumed, outcome } => {
@@ -46,7 +46,7 @@ fn answered(offer: &Offer<'_>, reply: &[u8]) -> Result<Outcome, StartupError> {
     }
 }
 
-/// Both ends of a start-up.
+/// Runs both ends of a start-up.
 fn connect(a: &Offer<'_>, b: &Offer<'_>) -> (Negotiated, PeerParams, Negotiated, PeerParams) {
     let (mut i, request) = initiator(a);
     let (mut r, seen_by_b, data) = asked(&request);
@@ -70,7 +70,7 @@ const V1: Offer<'_> =
     Offer { rev: 1, crc: true, markers: false, ird: 16, ord: 16, private_data: &[], peer_to_peer: None };
 const V2: Offer<'_> = Offer { rev: 2, ..V1 };
 
-/// MPA-55, MPA-30, MPA-2: CRCs if either end wants them; the default wants them.
+/// MPA-55, MPA-30, MPA-2: CRCs are used if either end asks for them; by default both do.
 /// MPA-29.
 #[test]
 fn crc_if_either_end_wants_it() {
@@ -86,14 +86,14 @@ fn crc_if_either_end_wants_it() {
     }
 }
 
-/// MPA-61, MPAE-4: private data of every size passes unaltered; more than fits is refused at the API.
+/// MPA-61, MPAE-4: private data of every size passes unchanged. More than fits is refused by the API.
 #[test]
 fn private_data_passes_unaltered() {
     let data: Vec<u8> = (0..513).map(|i| i as u8).collect();
     for (rev, max) in [(1, 512), (2, 508)] {
         for len in [0, 1, 2, 3, 4, 5, 251, max - 1, max] {
             let offer = Offer { rev, private_data: &data[..len], ..V2 };
-            connect(&offer, &offer); // compares
+            connect(&offer, &offer); // compares the private data
             let (i, request) = initiator(&offer);
             let reply = asked(&request).0.reject(&data[..len]).unwrap();
             let mut i = i;
@@ -108,7 +108,7 @@ fn private_data_passes_unaltered() {
         let (_, request) = initiator(&Offer { rev, ..V2 });
         assert_eq!(asked(&request).0.accept(&offer).unwrap_err(), error);
         assert_eq!(asked(&request).0.reject(&data[..max + 1]).unwrap_err(), error);
-        // An answer that was refused may be given again.
+        // After a refused answer, another one may be given.
         let mut responder = asked(&request).0;
         responder.accept(&offer).unwrap_err();
         responder.accept(&V2).unwrap();
@@ -116,7 +116,7 @@ fn private_data_passes_unaltered() {
     }
 }
 
-/// MPA-63: nothing happens before the last octet, in any split; then all of it.
+/// MPA-63: nothing happens before the last octet, in any split; then everything happens.
 #[test]
 fn frames_arrive_octet_by_octet() {
     for (offer, data) in [(V1, &b""[..]), (V1, b"abc"), (V2, b""), (V2, b"abcdefgh")] {
@@ -137,7 +137,7 @@ fn frames_arrive_octet_by_octet() {
     }
 }
 
-/// MPA-52, MPA-53, MPA-71: each octet of the key counts, and is judged as soon as it is there.
+/// MPA-52, MPA-53, MPA-71: each octet of the key counts, and is checked as soon as it arrives.
 /// MPA-79.
 #[test]
 fn wrong_keys() {
@@ -154,14 +154,14 @@ fn wrong_keys() {
     assert_eq!(refused(&frame(REPLY, 0x40, 1, &[])), StartupError::NotMpa);
 }
 
-/// MPA-74: two Initiators notice.
+/// MPA-74: two Initiators detect each other.
 #[test]
 fn both_initiators() {
     let (mut a, _) = initiator(&V2);
     assert_eq!(a.receive(&initiator(&V2).1).unwrap_err(), StartupError::BothInitiators);
 }
 
-/// MPA-56, MPA-57, MPAE-40: R of a Request and reserved bits are not looked at; S is reserved in revision 1.
+/// MPA-56, MPA-57, MPAE-40: R of a Request and reserved bits are ignored. S is reserved in revision 1.
 #[test]
 fn reserved_bits() {
     for flags in [0x60, 0x41, 0x5F, 0x7F] {
@@ -184,14 +184,14 @@ fn revisions() {
         assert_eq!(answered(&V1, &frame(REPLY, 0x40, rev, &[])).unwrap_err(), StartupError::Revision(rev));
         assert_eq!(Initiator::new(&Offer { rev, ..V2 }).unwrap_err(), StartupError::Offer);
     }
-    // A Responder of revision 1 (MPAE-8).
+    // A Responder with revision 1 only (MPAE-8).
     let old = Limits { max_rev: 1, ..Limits::default() };
     for flags in [0x40, 0x50] {
         let request = frame(REQUEST, flags, 2, &[0; 4]);
         assert_eq!(Responder::new(old).receive(&request).unwrap_err(), StartupError::Revision(2));
     }
     assert!(matches!(Responder::new(old).receive(&initiator(&V1).1).unwrap(), Request::Arrived(..)));
-    // Revision 2 without S: unenhanced, and so is the answer (MPAE-6).
+    // Revision 2 without S: the frame is unenhanced, and so is the answer (MPAE-6).
     let (mut r, peer, data) = asked(&frame(REQUEST, 0x40, 2, b"data"));
     assert!(!peer.enhanced && peer.ird.is_none());
     assert_eq!(data, b"data");
@@ -223,7 +223,7 @@ fn private_data_lengths() {
     assert!(matches!(small.receive(&request).unwrap(), Request::Arrived(..)));
 }
 
-/// MPA-91: octets behind a Request are an error until it is answered; those behind a Reply are left for the stream.
+/// MPA-91: octets after a Request are an error until it is answered. Those after a Reply are left for the stream.
 /// MPA-77.
 #[test]
 fn surplus_octets() {
@@ -242,8 +242,8 @@ fn surplus_octets() {
     }
 }
 
-/// MPA-19, 27, 54: each end's M bit says what it wants to receive, and decides on that direction alone, in either
-/// revision; a Request or Reply with M is never refused for it.
+/// MPA-19, 27, 54: each end's M bit says what it wants to receive, and alone decides on that direction, in either
+/// revision. A Request or Reply with M is never refused because of it.
 #[test]
 fn markers_in_each_direction_on_their_own() {
     for rev in [1, 2] {
@@ -262,7 +262,8 @@ fn markers_in_each_direction_on_their_own() {
     assert!(matches!(rejected, Outcome::Rejected(peer, data) if peer.markers && data == b"no"));
 }
 
-/// MPAE-10..13, MPAE-16, MPAE-11, MPAE-18: ORD of either end is at most IRD of the other, and both ends are told.
+/// MPAE-10..13, MPAE-16, MPAE-11, MPAE-18: ORD of each end is at most IRD of the other, and both users learn the
+/// values.
 #[test]
 fn ird_and_ord() {
     for (ai, ao, bi, bo) in [
@@ -287,7 +288,7 @@ fn ird_and_ord() {
     }
 }
 
-/// MPAE-19..22: 0x3FFF switches the negotiation of the other end's counterpart off, each on its own.
+/// MPAE-19..22: 0x3FFF in IRD or ORD switches off the negotiation of the other end's counterpart, each independently.
 #[test]
 fn no_automatic_negotiation() {
     let answer = |word| {
@@ -307,7 +308,7 @@ fn no_automatic_negotiation() {
     assert_eq!(take(0x3FFF_0005), (5, 6));
 }
 
-/// A Request is answered once, and its wishes are known until then (MPA-66).
+/// A Request is answered once, and its parameters are known until then (MPA-66).
 #[test]
 fn a_request_is_answered_once() {
     let request = initiator(&V1).1;
@@ -332,13 +333,13 @@ fn insufficient_ird() {
     let outcome = answered(&Offer { ird: 4, ..V2 }, &enhanced(REPLY, 0x40, 0x0010_0005, &[])).unwrap();
     let Outcome::Unacceptable(n, peer, t) = outcome else { panic!("{outcome:?}") };
     assert_eq!((peer.ord, t.to_string()), (Some(5), "MPA insufficient IRD resources (20 06)".into()));
-    // It may be sent: the stream is in Full Operation.
+    // It may be sent, because the stream is in Full Operation.
     let mut node = support::Node::new(&n);
     node.send(Op::Terminate(t), &[], 1454).unwrap();
     assert_eq!(node.out[20..24], [0x20, 0x06, 0, 0]);
 }
 
-/// MPAE-6, MPAE-38: a Reply of another format than the Request.
+/// MPAE-6, MPAE-38: a Reply whose format differs from that of the Request.
 /// MPA-66; MPAE-15.
 #[test]
 fn reply_format() {
@@ -349,7 +350,7 @@ fn reply_format() {
     ] {
         assert_eq!(answered(&offer, &reply).unwrap_err(), StartupError::ReplyFormat);
     }
-    // A rejection may come in any format.
+    // A rejection may have any format.
     let rejected = answered(&V2, &frame(REPLY, 0x60, 1, b"no")).unwrap();
     assert!(matches!(rejected, Outcome::Rejected(_, data) if data == b"no"));
     let rejected = answered(&V2, &enhanced(REPLY, 0x60, 0x0003_0007, b"no")).unwrap();
@@ -366,7 +367,8 @@ fn flag(set: bool, bit: u32) -> u32 {
     if set { bit } else { 0 }
 }
 
-/// MPAE-24..26, MPAE-35: the Reply to a peer-to-peer Request names what both support, or what we do.
+/// MPAE-24..26, MPAE-35: the Reply to a peer-to-peer Request lists the kinds that both support, or those that we
+/// support.
 #[test]
 fn peer_to_peer_replies() {
     for (asked_for, listed) in [
@@ -376,14 +378,14 @@ fn peer_to_peer_replies() {
         (A | B | C | D, A | B | C | D),
         (A | B, A | B),
         (A, A | C | D),
-        // MPAE-30: without A the others mean nothing.
+        // MPAE-30: without A, the other bits mean nothing.
         (B | C | D, 0),
     ] {
         let (mut r, peer, _) = asked(&enhanced(REQUEST, 0x40, asked_for | 0x0001_0000, &[]));
         assert_eq!(peer.peer_to_peer.is_some(), asked_for & A != 0);
         let (reply, n) = r.accept(&Offer { ird: 0, ord: 0, ..V2 }).unwrap();
         assert_eq!(word_of(&reply) & (A | B | C | D), listed);
-        // MPAE-14: room for an RTR Read.
+        // MPAE-14: IRD has room for an RTR Read.
         let ird = u16::from(asked_for & A != 0 && asked_for & D != 0);
         assert_eq!((n.ird, n.rtr), (ird, None));
         let kinds = n.peer_to_peer.map_or(0, |k| A | flag(k.send, B) | flag(k.write, C) | flag(k.read, D));
@@ -404,8 +406,8 @@ fn peer_to_peer_initiator() {
         (kinds(false, false, true), A | C | D, Some(Rtr::Read)),
         (kinds(false, true, false), A | D, None),
         (all, A, None),
-        (all, B | C | D, None), // A answered by its absence
-        (None, A | C, None),    // and the other way round
+        (all, B | C | D, None), // A is missing in the answer
+        (None, A | C, None),    // A is missing in the Request
     ] {
         let offer = Offer { ird: 4, ord: 0, peer_to_peer: ours, ..V2 };
         let (_, request) = initiator(&offer);
@@ -425,7 +427,7 @@ fn peer_to_peer_initiator() {
     }
 }
 
-/// Both our ends in the peer-to-peer model: Write is chosen, the Responder speaks after it.
+/// Both of our ends in the peer-to-peer model: Write is chosen, and the Responder may send after it.
 #[test]
 fn peer_to_peer_both_ends() {
     let kinds = RtrKinds { send: false, write: true, read: true };
@@ -438,7 +440,7 @@ fn peer_to_peer_both_ends() {
     assert_eq!(b.memory.events, [Delivery::FirstFpdu]);
 }
 
-/// MPAE-32: what differs from the Send that says "ready" in any field is handled as what it is: refused, or a message.
+/// MPAE-32: a message that differs from the RTR Send in any field is handled as what it is: refused, or a message.
 #[test]
 fn what_is_nearly_a_send_that_says_ready_is_none() {
     use support::{fpdu, octets_of, tagged, untagged};
@@ -465,8 +467,9 @@ fn what_is_nearly_a_send_that_says_ready_is_none() {
     }
 }
 
-/// MPAE-32, MPAE-34: a Send of nothing that comes first on a connection whose Reply lists that kind is no message: it takes
-/// an MSN and no receive request. Any other is one: later, with octets, or in the client-server model.
+/// MPAE-32, MPAE-34: a zero-length Send that comes first, on a connection whose Reply lists that kind, is no message.
+/// It uses an MSN but no receive request. Any other Send is a message: a later one, one with octets, or one in the
+/// client-server model.
 #[test]
 fn a_send_that_says_ready_is_no_message() {
     let send = Op::Send { solicited: false, invalidate: None };
@@ -509,7 +512,8 @@ fn a_send_that_says_ready_is_no_message() {
     }
 }
 
-/// MPA-11: after a start-up of either revision DDP and RDMAP headers carry version 1, and no other is taken.
+/// MPA-11: after a start-up of either revision, DDP and RDMAP headers carry version 1, and no other version is
+/// accepted.
 #[test]
 fn versions_follow_from_the_start_up() {
     for rev in [1, 2] {
@@ -526,12 +530,13 @@ fn versions_follow_from_the_start_up() {
     }
 }
 
-/// A Request of the Linux siw, as its initiator sends it: enhanced, 4-octet word, its private reserved bit set.
+/// A Request as the initiator of Linux siw sends it: enhanced, with a 4-octet word, and with siw's private reserved
+/// bit set.
 #[test]
 fn a_request_of_siw() {
     let request = hex("4d504120494420526571204672616d65 5802 0004 00800080");
     let (mut r, peer, data) = asked(&request);
     assert_eq!((peer.ird, peer.ord, data.len()), (Some(128), Some(128), 0));
     let reply = r.accept(&V2).unwrap().0;
-    assert_eq!(reply[16..20], [0x50, 2, 0, 4]); // reserved bits are zero, none is echoed
+    assert_eq!(reply[16..20], [0x50, 2, 0, 4]); // reserved bits are zero, and none is echoed
 }

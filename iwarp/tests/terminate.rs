@@ -1,4 +1,4 @@
-//! Terminate headers that come from other stacks (RDMAP-16).
+//! Terminate headers of other implementations (RDMAP-16).
 
 use urnic_iwarp::*;
 
@@ -6,7 +6,7 @@ fn decode(octets: &[u8]) -> Terminate {
     Terminate::decode(octets).unwrap()
 }
 
-/// Reserved bits and octets behind the header are ignored; headers cut short are not made up.
+/// Reserved bits and octets after the header are ignored. Headers that are cut short are refused.
 /// RDMAP-16.
 #[test]
 fn lenient_but_exact() {
@@ -20,7 +20,7 @@ fn lenient_but_exact() {
     assert!(decode(&untagged).rdma.is_some());
     untagged.pop();
     assert_eq!(Terminate::decode(&untagged), None);
-    // Length without header, and header without a valid length.
+    // A length without a header, and a header without a valid length.
     assert_eq!(decode(&[0x12, 2, 0x80, 0, 0, 46]).segment_len, Some(46));
     let mut no_length = vec![0x11, 0, 0x40, 0, 9, 9, 0xC1];
     no_length.resize(4 + 2 + 14, 0);
@@ -28,7 +28,7 @@ fn lenient_but_exact() {
     assert!(t.segment_len.is_none() && t.ddp.is_some());
 }
 
-/// The Linux siw's control word, host order on x86, as seen on the wire.
+/// The control word of Linux siw, in host order on x86, as seen on the wire.
 #[test]
 fn swapped_control_word_of_siw() {
     let t = decode(&[0x21, 0x06, 0, 0]);
@@ -40,7 +40,7 @@ fn swapped_control_word_of_siw() {
     assert!(t.ddp.is_some());
 }
 
-/// siw's answer to a Send with Invalidate of a foreign STag announces a Read Request's header that is not there.
+/// siw's answer to a Send with Invalidate of a foreign STag announces a Read Request header that is missing.
 #[test]
 fn missing_header_of_siw() {
     let mut octets = vec![0x10, 0x09, 0x07, 0, 0, 26, 0x41];
@@ -50,7 +50,8 @@ fn missing_header_of_siw() {
     assert!(t.ddp.is_some());
 }
 
-/// Errors of the enhanced start-up, where there is none any more, are remote operation errors of siw; all else is itself.
+/// Errors of the enhanced start-up that arrive after it are remote operation errors of siw. All other errors keep
+/// their meaning.
 #[test]
 fn unexpected_opcode_of_siw() {
     let octets = [0x20, 0x06, 0, 0];
@@ -64,15 +65,15 @@ fn unexpected_opcode_of_siw() {
     }
 }
 
-/// Codes that no registry lists still have a text, and MPA errors under the type that some adapters use.
+/// Codes that no registry lists still have a text, as do MPA errors under the type that some adapters use.
 #[test]
 fn words_for_any_code() {
     assert_eq!(decode(&[0x5F, 0xEE, 0, 0]).to_string(), "unknown layer unknown error (5f ee)");
     assert_eq!(decode(&[0x23, 0x02, 0, 0]).to_string(), "MPA CRC error (23 02)");
 }
 
-/// Every code of the registries (RFC 6580 §3.2 to §3.4) has words of its own within its layer and type, and no other
-/// code has.
+/// Every code of the registries (RFC 6580 §3.2 to §3.4) has its own words within its layer and type. No other code
+/// has words.
 #[test]
 fn words_for_every_registered_code() {
     type Codes = &'static [(u8, &'static str)];
@@ -139,7 +140,7 @@ fn words_for_every_registered_code() {
                 (0x07, "RTR"),
             ],
         ),
-        // Not registered, but sent (see peers.rs).
+        // Not registered, but some peers send them (see peers.rs).
         (2, 3, &[(0x02, "CRC"), (0x03, "marker")]),
     ];
     for layer in 0..=2 {

@@ -1,4 +1,4 @@
-//! Messages that find no receive and wait for one (DDP-50), or may not (ERR-22).
+//! Messages that find no receive: they wait for one (DDP-50), or end the stream (ERR-22).
 
 mod support;
 
@@ -7,7 +7,7 @@ use support::*;
 use urnic_iwarp::*;
 
 const BASE: u64 = 0x1000;
-/// Octets of a stream that may wait, and in front of each segment.
+/// Octets of a stream that may wait, and octets before each segment.
 const ROOM: usize = 64 * 1024;
 const FRAME: usize = 6;
 
@@ -23,7 +23,7 @@ fn write(at: u64, payload: &[u8]) -> Vec<u8> {
     tagged(0xC1, 0x40, STAG, BASE + at, payload)
 }
 
-/// A Responder whose Sends may wait, without a receive.
+/// Returns a Responder whose Sends may wait, without a receive.
 fn patient() -> Node {
     let mut node = Node::responder();
     node.memory.add(STAG, BASE, 256);
@@ -49,8 +49,8 @@ fn take(node: &mut Node, ulpdus: &[Vec<u8>]) {
     }
 }
 
-/// Messages come in their order (DDP-24), and each Immediate Data reports the Write right before it, whatever has come
-/// since (DDP-50: what finds no buffer may be tried again).
+/// Messages keep their order (DDP-24). Each Immediate Data reports the Write directly before it, whatever has arrived
+/// since (DDP-50: a message that finds no buffer may be tried again).
 #[test]
 fn ddp_50_what_waits_keeps_its_order_and_the_rest_is_served() {
     let mut node = patient();
@@ -68,7 +68,7 @@ fn ddp_50_what_waits_keeps_its_order_and_the_rest_is_served() {
         ],
     );
     assert!(node.stream.sends_wait());
-    // Writes and Requests behind the Send have been served.
+    // Writes and Requests after the Send have been served.
     assert_eq!(node.events(), [Delivery::ReadRequested]);
     let data = node.memory.region(STAG).data();
     assert_eq!((&data[..8], &data[16..20]), (&[7; 8][..], &[9; 4][..]));
@@ -83,13 +83,13 @@ fn ddp_50_what_waits_keeps_its_order_and_the_rest_is_served() {
         |data: u64, written| Delivery::Immediate { data: data.to_be_bytes(), solicited: false, written };
     let received = |len| Delivery::Received { len, solicited: false, invalidated: None };
     assert_eq!(node.events()[1..], [received(5), immediate(0xA, 8), received(0), immediate(0xB, 4)]);
-    // What comes now waits for nobody.
+    // Later messages wait for nothing.
     node.memory.post_receive(8);
     take(&mut node, &[send(5, b"later")]);
     assert_eq!(node.memory.received.last().unwrap(), b"later");
 }
 
-/// A message of several segments, some of which wait and some of which come when it has its receive.
+/// A message of several segments: some wait, and some arrive once it has its receive.
 #[test]
 fn a_message_is_taken_up_in_its_middle() {
     let mut node = patient();
@@ -112,7 +112,7 @@ fn what_waits_invalidates_when_it_is_delivered() {
     assert!(!node.memory.region(STAG).valid);
 }
 
-/// When the room is full the stream stops, to the octet, in every form that an FPDU can come in.
+/// When the room is full, the stream stops, to the octet, in every form in which an FPDU can arrive.
 #[test]
 fn a_stream_stops_where_no_more_may_wait() {
     for split in [usize::MAX, 1000, 7] {
@@ -129,10 +129,10 @@ fn a_stream_stops_where_no_more_may_wait() {
             }
         }
         rest.extend(left.flatten());
-        // Three of them fit; of the fourth only what completes it may be left.
+        // Three of them fit. Of the fourth, only the octets that complete it may be left.
         let one = fpdu(&send(5, &[0; 20_000])).len();
         assert!(rest.len() > one && rest.len() <= 2 * one);
-        // Still none: it stops again at the same place.
+        // There is still no room: the stream stops again at the same place.
         let again = Bytes::new(&rest, &node.live);
         let stopped = node.stream.receive(again, &mut node.memory).unwrap().unwrap();
         assert_eq!((stopped.taken, stopped.wants), (0, Wants::Receive));
@@ -150,7 +150,8 @@ fn a_stream_stops_where_no_more_may_wait() {
     }
 }
 
-/// Any one segment fits; a budget without room stops the stream as a full room does, and gets back what it gave.
+/// Any single segment fits. A budget without room stops the stream as a full room does, and gets back what was
+/// reserved.
 #[test]
 fn what_waits_is_counted_and_given_back() {
     let budget = Budget::new(4 * (ROOM + FRAME), usize::MAX);
@@ -169,7 +170,7 @@ fn what_waits_is_counted_and_given_back() {
     };
     assert_eq!((offer(&mut nodes[0]), offer(&mut nodes[1])), (None, None));
     assert!(budget.aside() > 2 * 65535 && budget.aside() <= 2 * (ROOM + FRAME));
-    // The third has no room. It waits all the same, and can say what for.
+    // The third has no room. It waits nevertheless, and tells what for.
     assert_eq!(offer(&mut nodes[2]), Some((0, Wants::Receive)));
     assert!(nodes[2].stream.sends_wait());
     let fault = nodes[2].stream.receive_missing().unwrap();
@@ -182,7 +183,7 @@ fn what_waits_is_counted_and_given_back() {
     assert_eq!((budget.aside(), budget.reserved()), (0, 0));
 }
 
-/// ERR-22, DDP-49: who does not wait any longer blames the message that has found no receive.
+/// ERR-22, DDP-49: the fault of a stream that waits no longer blames the message that found no receive.
 #[test]
 fn err_22_after_waiting() {
     let mut node = patient();
@@ -193,13 +194,13 @@ fn err_22_after_waiting() {
     assert_eq!(blamed(&node), send(1, b"one")[..18]);
     post(&mut node, 1);
     assert_eq!(blamed(&node), send(2, b"two")[..18]);
-    // Without patience there and then.
+    // Without waiting, the fault comes at once.
     let mut node = Node::responder();
     node.memory.add(STAG, BASE, 64);
     assert_eq!(refused(&mut node, &send(1, b"one"), [0x12, 0x02, 0xC0]), Cause::NoReceive);
 }
 
-/// What is wrong with a message that waits is found when it is taken up, and ends the stream.
+/// Faults of a waiting message are found when it is taken up, and end the stream.
 #[test]
 fn what_waits_is_checked_when_it_is_taken_up() {
     // ERR-23: not the next message. ERR-25: too long.
@@ -215,13 +216,13 @@ fn what_waits_is_checked_when_it_is_taken_up() {
     }
 }
 
-/// A user that takes no more messages still has its Reads answered, and the peer's are served.
+/// A user that takes no more messages still gets its Reads answered, and the peer's Reads are served.
 #[test]
 fn discarded_messages_are_in_nobodys_way() {
     for waits in [true, false] {
         let mut node = patient();
         node.memory.add(0x77, 0, 8);
-        // A Responder may speak when it has heard something.
+        // A Responder may send once it has received an FPDU.
         take(&mut node, &[write(0, b"")]);
         node.read(4, (0x77, 0), (1, 0)).unwrap();
         if waits {
@@ -237,12 +238,12 @@ fn discarded_messages_are_in_nobodys_way() {
         take(&mut node, &[send(if waits { 3 } else { 2 }, b"y")]);
         assert_eq!(node.memory.region(0x77).data()[..4], *b"read");
         assert_eq!(node.memory.region(STAG).data()[8], b'w');
-        // Nothing overtakes what was discarded.
+        // No later message overtakes the discarded ones.
         assert!(node.memory.received.is_empty());
     }
 }
 
-/// The peer's Terminate ends the stream, whatever waits.
+/// The peer's Terminate ends the stream, whatever messages wait.
 #[test]
 fn a_terminate_does_not_wait() {
     let mut node = patient();
@@ -252,8 +253,8 @@ fn a_terminate_does_not_wait() {
     assert!(node.stream.ended() && !node.stream.sends_wait());
 }
 
-/// Any messages, in any split, with receives at any time: the same arrives in the same order as when there is always a
-/// receive.
+/// Any messages, in any split, with receives posted at any time: the same messages arrive, in the same order, as when
+/// there is always a receive.
 #[test]
 fn receives_at_any_time_change_nothing() {
     for seed in 0..400 {

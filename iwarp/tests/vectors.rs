@@ -1,11 +1,11 @@
-//! Every message kind against golden octets, in both directions (MPA-12, MPA-35, DDP-17, DDP-21, RDMAP-8).
+//! Every kind of message against golden octets, in both directions (MPA-12, MPA-35, DDP-17, DDP-21, RDMAP-8).
 
 mod support;
 
 use support::*;
 use urnic_iwarp::*;
 
-/// Golden octets by name. Those with markers: `markers.rs`.
+/// Returns golden octets by name. Those with markers are in `markers.rs`.
 fn vector(name: &str) -> Vec<u8> {
     vectors()
         .find(|(n, _)| *n == name)
@@ -13,7 +13,7 @@ fn vector(name: &str) -> Vec<u8> {
         .unwrap_or_else(|| panic!("no vector {name}"))
 }
 
-/// What an Initiator puts on the wire for one message after `before` empty Sends.
+/// Returns the octets that an Initiator sends for one message after `before` empty Sends.
 fn sent(before: usize, op: Op, message: &[u8]) -> Vec<u8> {
     let mut node = Node::initiator();
     for _ in 0..before {
@@ -53,7 +53,7 @@ fn every_message_is_sent_as_the_golden_octets() {
     assert_eq!(node.take_out(), vector("READ-REQ"));
 }
 
-/// READ-RESP and READ-RESP-0 answer Requests that came over the wire (RDMAP-14, RDMAP-34).
+/// READ-RESP and READ-RESP-0 answer Requests that arrived over the wire (RDMAP-14, RDMAP-34).
 #[test]
 fn read_responses_are_the_golden_octets() {
     let mut node = Node::responder();
@@ -69,7 +69,7 @@ fn read_responses_are_the_golden_octets() {
     assert_eq!(node.take_out(), vector("READ-RESP"));
 }
 
-/// Two segments of one Send: only L and MO differ (DDP-12, DDP-18, DDP-25).
+/// Two segments of one Send differ only in L and MO (DDP-12, DDP-18, DDP-25).
 #[test]
 fn two_segments_are_the_golden_octets() {
     let mut node = Node::responder();
@@ -90,7 +90,7 @@ fn terminates_are_sent_as_the_golden_octets() {
     assert_eq!(sent_terminate(Terminate::NO_MATCHING_RTR), vector("TERM-RTR"));
 }
 
-/// The Terminate that a golden message causes is itself golden (RDMAP-17..20, RDMAP-77, RDMAP-78).
+/// The Terminate that a golden message causes is golden itself (RDMAP-17..20, RDMAP-77, RDMAP-78).
 #[test]
 fn faults_answer_with_the_golden_terminate() {
     let answer = |node: &mut Node, octets: &[u8]| {
@@ -149,7 +149,7 @@ fn every_message_is_received_from_the_golden_octets() {
     assert_eq!(node.stream.reads_outstanding(), 0);
 }
 
-/// Terminates come in as they went out, in words (RDMAP-16, RDMAP-49).
+/// Golden Terminates are decoded to what was sent, and have words (RDMAP-16, RDMAP-49).
 #[test]
 fn golden_terminates_are_understood() {
     for (name, octets, words) in [
@@ -171,12 +171,12 @@ fn golden_terminates_are_understood() {
         assert_eq!(octets_of(&t), octets, "{name}");
         assert_eq!(t.to_string(), words);
         assert!(node.stream.ended());
-        // Again on the wire: the same octets.
+        // Encoded again, they have the same octets.
         assert_eq!(sent_terminate(t), vector(name));
     }
 }
 
-/// RDMAPX-1, 7, 10, 14, 21: the messages of RFC 7306, out and in.
+/// RDMAPX-1, 7, 10, 14, 21: the messages of RFC 7306, sent and received.
 #[test]
 fn extensions_are_the_golden_octets() {
     let immediate = |solicited| Op::Immediate { data: [1, 2, 3, 4, 5, 6, 7, 8], solicited };
@@ -191,7 +191,7 @@ fn extensions_are_the_golden_octets() {
         assert!(node.memory.receives.is_empty(), "{name} takes a receive request");
     }
 
-    // The vectors name requests as they like; we name them by their MSN. All other octets are the same.
+    // The vectors choose ids freely; we use the MSN of a request. All other octets are the same.
     let named = |name: &str, id: u32| {
         let mut ulpdu = vector(name)[2..].to_vec();
         ulpdu.truncate(ulpdu.len() - 4);
@@ -256,7 +256,7 @@ fn startup_frames_are_the_golden_octets() {
     let (_, peer, _) = asked("REQ-V2-NONEG");
     assert_eq!((peer.enhanced, peer.ird, peer.ord, peer.peer_to_peer), (true, None, None, None));
 
-    // A request that offers only the Write RTR gets a Reply that lists it.
+    // A Request that offers only the Write RTR gets a Reply that lists it.
     let write = RtrKinds { write: true, ..RtrKinds::default() };
     let request = request(&Offer { rev: 2, ird: 16, ord: 8, peer_to_peer: Some(write), ..offer });
     let mut responder = Responder::new(Limits::default());

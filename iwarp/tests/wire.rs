@@ -1,4 +1,4 @@
-//! What every message looks like on the wire, segment by segment, and what a receiver must and must not look at.
+//! The form of every message on the wire, segment by segment, and the fields that a receiver must check or ignore.
 
 mod support;
 
@@ -6,7 +6,7 @@ use support::refusal::*;
 use support::*;
 use urnic_iwarp::*;
 
-/// The ULPDUs of a stream.
+/// Returns the ULPDUs of a stream.
 fn ulpdus(octets: &[u8]) -> Vec<Vec<u8>> {
     let mut rest = octets;
     let mut all = Vec::new();
@@ -24,15 +24,15 @@ fn u32_at(ulpdu: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(ulpdu[at..at + 4].try_into().unwrap())
 }
 
-/// A message, and what its segments must be like.
+/// A message, and the expected form of its segments.
 struct Kind {
     op: Op,
     opcode: u8,
     /// Octets of payload.
     len: usize,
-    /// Of an untagged one: queue and Invalidate STag.
+    /// Queue and Invalidate STag; `None` for a tagged message.
     queue: Option<(u32, u32)>,
-    /// Octets of RDMAP header.
+    /// Octets of the RDMAP header.
     rdma: usize,
 }
 
@@ -73,8 +73,8 @@ fn kinds() -> Vec<Kind> {
 }
 
 /// DDP-11..13, DDP-15, 16, 18..20, 23, 25, 26, 30, 35; RDMAP-1, 2, 6..13, 22, 27, 28, 35, 40, 45, 47; RDMAPX-1, 9: T,
-/// L, DV, RV, reserved bits, opcode, STag and TO, or Invalidate STag, queue, MSN and MO, of every segment of every
-/// message; what follows them, and how long it is.
+/// L, DV, RV, reserved bits, opcode, STag and TO (or Invalidate STag, queue, MSN and MO) of every segment of every
+/// message; the octets after them, and their number.
 #[test]
 fn every_segment_of_every_message() {
     for mulpdu in [128, 200, 1454] {
@@ -113,8 +113,8 @@ fn every_segment_of_every_message() {
     }
 }
 
-/// DDP-24, 34, RDMAP-24, 30, 42, 60, RDMAPX-13, 22: messages leave in the order in which they were begun, and each queue
-/// counts its own, from 1.
+/// DDP-24, 34, RDMAP-24, 30, 42, 60, RDMAPX-13, 22: messages leave in the order in which they were begun, and each
+/// queue counts its own messages from 1.
 /// RDMAP-51.
 #[test]
 fn messages_keep_their_order_and_count() {
@@ -154,7 +154,8 @@ fn messages_keep_their_order_and_count() {
     );
 }
 
-/// DDP-22: the Invalidate STag of later segments is not compared, and the first one's is handed up (DDP-18, 41, RDMAP-4).
+/// DDP-22: the Invalidate STag of later segments is not compared, and the first one's is delivered (DDP-18, 41,
+/// RDMAP-4).
 #[test]
 fn reserved_for_the_ulp_need_not_be_equal() {
     let mut n = node();
@@ -172,7 +173,8 @@ fn reserved_for_the_ulp_need_not_be_equal() {
     assert!(!n.memory.region(0x77).valid);
 }
 
-/// DDP-33, 36, RDMAP-23, 25: a Write may have gaps, overlap, start anywhere and end early: no error, nothing delivered.
+/// DDP-33, 36, RDMAP-23, 25: a Write may have gaps, overlap, start anywhere and end early. This is no fault, and
+/// nothing is delivered.
 #[test]
 fn writes_are_placed_as_they_come() {
     let mut n = node();
@@ -191,8 +193,8 @@ fn writes_are_placed_as_they_come() {
     assert_eq!(n.events(), []);
 }
 
-/// DDP-14, 37, 39, RDMAP-56, 57: a message is delivered once, when its L segment is placed and all before it are
-/// delivered: Sends and Read Responses in the order of their arrival.
+/// DDP-14, 37, 39, RDMAP-56, 57: a message is delivered once, when its L segment is placed and all messages before it
+/// are delivered. Sends and Read Responses are delivered in the order of their arrival.
 /// RDMAP-42.
 #[test]
 fn delivery_is_in_order_and_once() {
@@ -212,6 +214,6 @@ fn delivery_is_in_order_and_once() {
     let received = |len| Delivery::Received { len, solicited: false, invalidated: None };
     let done = |msn| Delivery::ReadDone { msn, len: 4 };
     assert_eq!(n.events(), [done(1), received(4), received(3), done(2)]);
-    // A repetition is no second delivery.
+    // A repeated message is not delivered again.
     refused(&mut n, &send(2, 0, 3), [0x12, 0x03, 0xC0]);
 }

@@ -1,18 +1,21 @@
-//! Receives or sends a number of full segments, and nothing else: what `scripts/instructions` and `scripts/bench` count the
-//! instructions of. `bulk urnic|urnic-copying|smoltcp receive|send SEGMENTS`.
+//! Receives or sends a number of full segments and does nothing else. `scripts/instructions` and `scripts/bench`
+//! count its instructions. Usage: `bulk urnic|urnic-copying|smoltcp receive|send SEGMENTS`.
 //!
-//! Either stack talks to the same peer: frames that were made before. Timestamps, SACK and window scaling are agreed on,
-//! a segment carries 1448 octets, and checksums are computed and verified by portable code of either stack's own.
+//! Both stacks talk to the same peer, whose frames are made in advance. Timestamps, SACK and window scaling are
+//! negotiated. A segment carries 1448 octets. Each stack computes and verifies checksums with its own portable code.
 //!
-//! **Receiving**: bursts of 32 segments, which either stack answers with one ACK. urnic hands each frame on with the range
-//! that is new; smoltcp copies it into its socket buffer and hands slices of that on. Nobody reads them.
+//! **Receiving**: bursts of 32 segments, each of which the stack answers with one ACK. urnic hands on each frame with
+//! the range of new octets. smoltcp copies the octets into its socket buffer and hands on slices of that. Nothing
+//! reads them.
 //!
-//! **Sending**: an ACK for every second segment, 16 at a time. urnic queues references to the program's octets, and gives
-//! the link headers with such references, as ports gather them; the program copies its octets into smoltcp's socket buffer,
-//! and smoltcp from there into the link's frame. urnic besides keeps count of a congestion window (CUBIC) and of when what
-//! was sent (RACK); smoltcp, as it comes, has no congestion control.
+//! **Sending**: one ACK for every second segment, 16 at a time. urnic queues references to the program's octets and
+//! passes headers with these references to the link, as ports gather them. With smoltcp, the program copies its
+//! octets into the socket buffer, and smoltcp copies them from there into the link's frame. In addition, urnic
+//! maintains a congestion window (CUBIC) and the times of sending (RACK). smoltcp, as configured by default, has no
+//! congestion control.
 //!
-//! `urnic-copying` copies payload once, as smoltcp does when it receives: into a buffer of the program, or into the frame.
+//! `urnic-copying` copies payload once, as smoltcp does when it receives: into a buffer of the program, or into the
+//! frame.
 
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
@@ -33,18 +36,18 @@ use urnic_tcp::{
     Transmit,
 };
 
-/// Segments that are made, whatever is asked for: making them is to cost the same in every run.
+/// Segments that are made in every run, so that making them costs the same each time.
 const MOST: u32 = 8192;
 /// Frames that a pass takes.
 const BURST: usize = 32;
-/// Octets of data in a segment: what 1460 leave with timestamps.
+/// Octets of data in a segment: 1460 without the timestamps option.
 const DATA: usize = 1448;
-/// The peer's window in segments, and how far it is scaled.
+/// The peer's window in segments, and its window scale.
 const WINDOW: u32 = 64;
 const SCALE: u8 = 7;
-/// Octets that either stack's window has.
+/// Octets of each stack's window.
 const BUFFER: usize = 1 << 20;
-/// Between two passes.
+/// Time between two passes.
 const PASS: Duration = Duration::from_micros(50);
 
 const PORT: u16 = 7;
@@ -60,7 +63,7 @@ fn mac(host: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, host]
 }
 
-/// A frame of the peer, host 2.
+/// Makes a frame of the peer, host 2.
 fn ethernet(to: EthernetAddress, ethertype: EthernetProtocol, payload: &[u8]) -> &'static [u8] {
     let mut bytes = vec![0; 14 + payload.len()];
     let mut frame = EthernetFrame::new_unchecked(&mut bytes);
@@ -82,7 +85,7 @@ fn arp() -> &'static [u8] {
     ethernet(EthernetAddress::BROADCAST, EthernetProtocol::Arp, &packet)
 }
 
-/// A segment of the peer.
+/// Makes a segment of the peer.
 fn segment(syn: bool, seq: u32, ack: Option<u32>, echo: u32, payload: &[u8]) -> &'static [u8] {
     let tcp = TcpRepr {
         src_port: PEER_PORT,
@@ -113,7 +116,7 @@ fn segment(syn: bool, seq: u32, ack: Option<u32>, echo: u32, payload: &[u8]) -> 
     let bytes_of_tcp = packet.payload_mut();
     tcp.emit(&mut TcpPacket::new_unchecked(&mut *bytes_of_tcp), &src, &dst, &caps);
     if !syn {
-        // Timestamps as almost all hosts lay them out (RFC 7323 appendix A): behind two NOPs.
+        // Timestamps in the layout of almost all hosts (RFC 7323 appendix A): after two NOPs.
         let (value, echo) = (PEER_TIMESTAMP.to_be_bytes(), echo.to_be_bytes());
         let options = [&[1, 1, 8, 10], &value[..], &echo[..]].concat();
         bytes_of_tcp[20..32].copy_from_slice(&options);
@@ -122,10 +125,10 @@ fn segment(syn: bool, seq: u32, ack: Option<u32>, echo: u32, payload: &[u8]) -> 
     ethernet(EthernetAddress(mac(1)), EthernetProtocol::Ipv4, &bytes)
 }
 
-/// Where a stack's frames go: one after the other into the same place.
+/// The way out for a stack's frames: each overwrites the one before.
 struct Link {
     frame: [u8; 1514],
-    /// Of the last frame.
+    /// Octets of the last frame.
     len: usize,
     frames: u64,
 }
@@ -140,7 +143,7 @@ impl Link {
         self.frames += 1;
     }
 
-    /// Sequence number and timestamp of the SYN-ACK, which came last.
+    /// Returns sequence number and timestamp of the SYN-ACK, which was the last frame.
     fn syn_ack(&self) -> (u32, u32) {
         let packet = Ipv4Packet::new_checked(&self.frame[14..self.len]).expect("IPv4");
         let tcp = TcpPacket::new_checked(packet.payload()).expect("TCP");
@@ -151,14 +154,14 @@ impl Link {
     }
 }
 
-/// What the peer says to a stack, and what the stack is told to do.
+/// A stack under measurement.
 trait Subject {
-    /// One pass: takes frames that have arrived, and lets everything go that is due.
+    /// Runs one pass: takes frames that have arrived, and sends everything that is due.
     fn pass(&mut self, frames: &[&'static [u8]]);
-    /// As much of the program's data as there is place for, then a pass.
+    /// Queues as much of the program's data as there is room for, then runs a pass.
     fn send(&mut self, frames: &[&'static [u8]]);
     fn link(&self) -> &Link;
-    /// Octets that arrived in order.
+    /// Returns the octets that arrived in order.
     fn received(&self) -> u64;
 }
 
@@ -184,7 +187,7 @@ type Record = Rc<[u8]>;
 struct App<const COPIES: bool> {
     conn: Option<ConnId>,
     received: u64,
-    /// Where data is copied to, if it is.
+    /// Buffer that data is copied into, if it is copied.
     buffer: Vec<u8>,
 }
 
@@ -205,7 +208,7 @@ impl<const COPIES: bool> Handler<Fixed> for App<COPIES> {
     ) -> Option<(Fixed, Range<usize>)> {
         let data = std::hint::black_box(&frame.0[range]);
         if COPIES {
-            // As into a ring of so many octets, which ends with a segment.
+            // The buffer acts as a ring that ends with a segment.
             let at = self.received as usize % (BUFFER / DATA * DATA);
             self.buffer[at..at + data.len()].copy_from_slice(data);
         }
@@ -222,7 +225,7 @@ impl<const COPIES: bool> Handler<Fixed> for App<COPIES> {
     }
 }
 
-/// Where the frames of an end leave that copies payload, or refers to it.
+/// The way out for frames, which copies payload or only refers to it.
 struct Out<const COPIES: bool>(Link);
 
 impl<const COPIES: bool> Transmit<Record> for Out<COPIES> {
@@ -404,7 +407,7 @@ impl Subject for Smoltcp {
 
 // ---- the same for both ----
 
-/// `segments` of the prepared ones arrive.
+/// Lets the first `segments` of the prepared frames arrive.
 #[inline(never)]
 fn receive(subject: &mut impl Subject, frames: &[&'static [u8]]) {
     for burst in frames.chunks(BURST) {
@@ -412,7 +415,7 @@ fn receive(subject: &mut impl Subject, frames: &[&'static [u8]]) {
     }
 }
 
-/// Segments are sent until all of `acks` have arrived, each of which acknowledges two.
+/// Sends segments until all of `acks` have arrived. Each acknowledges two segments.
 #[inline(never)]
 fn send(subject: &mut impl Subject, acks: &[&'static [u8]], before: u64) {
     let mut next = 0;

@@ -1,7 +1,7 @@
-//! Neighbours: who has which MAC address (RFC 826, RFC 1122 §2.3.2).
+//! Neighbours and their MAC addresses (RFC 826, RFC 1122 §2.3.2).
 //!
-//! A connection holds its neighbour by index, so that a changed address takes effect with the next frame. The
-//! cache is bounded; neighbours that no connection holds make room for others.
+//! A connection holds its neighbour by index, so that a changed address takes effect with the next frame. The cache
+//! is bounded. Neighbours that no connection holds make room for others.
 
 use crate::audit::{Fault, must};
 use crate::neighbours::{self, Neighbour, Places};
@@ -10,37 +10,37 @@ use core::time::Duration;
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol};
 use std::net::Ipv4Addr;
 
-/// How long an address is used before it is asked for again.
+/// Time that an address is used before it is asked for again.
 const REACHABLE: Duration = Duration::from_secs(60);
-/// How long one of several stacks remembers an address that it does not use: longer than it takes another one that uses the
-/// address to ask for it again, because all of them hear the answer.
+/// Time that one of several stacks remembers an address without using it. It is longer than another stack that uses
+/// the address takes to ask for it again; all stacks hear the answer.
 const REMEMBERED: Duration = Duration::from_secs(65);
-/// Between requests (RFC 1122 §2.3.2.1: at most one per second).
+/// Time between requests (RFC 1122 §2.3.2.1: at most one per second).
 const RETRY: Duration = Duration::from_secs(1);
-/// How long the owner of an address has to object when another host claims it.
+/// Time that the owner of an address has to object when another host claims it.
 const OBJECTION: Duration = Duration::from_millis(200);
-/// Requests without an answer before the neighbour counts as absent.
+/// Requests without an answer after which the neighbour counts as absent.
 const TRIES: u8 = 3;
-/// How often an address is probed for before it is used, and the time after each probe. RFC 5227 §1.1 has seconds, for
-/// networks where frames are slow or lost; hosts on a wire answer within a millisecond.
+/// Probes for an address before it is used, and the time after each. RFC 5227 §1.1 waits for seconds, for networks
+/// where frames are slow or lost. Hosts on a wire answer within a millisecond.
 const PROBES: u8 = 3;
 const PROBE_INTERVAL: Duration = Duration::from_millis(40);
-/// How often a new address is announced, and the time between (RFC 5227 §1.1).
+/// Announcements of a new address, and the time between them (RFC 5227 §1.1).
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
-/// An address is defended once in this time (RFC 5227 §2.4).
+/// Shortest time between two defences of our address (RFC 5227 §2.4).
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 /// Octets of an ARP frame.
 pub(crate) const ARP_FRAME: usize = 42;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Asking; no address known.
+    /// A request is out; no address is known.
     Incomplete,
     Reachable,
-    /// The address is known, and asked for again.
+    /// The address is known and is asked for again.
     Probing,
-    /// Nobody answered; asks again when someone wants to send.
+    /// No host answered. The next send asks again.
     Absent,
 }
 
@@ -50,15 +50,15 @@ struct Entry {
     mac: [u8; 6],
     state: State,
     tries: u8,
-    /// Another host says that the address is its own.
+    /// MAC address of another host that claims to be this neighbour; `None`: no host does.
     claimant: Option<[u8; 6]>,
-    /// When the owner of `mac` was heard last.
+    /// Time when the owner of `mac` was last heard.
     confirmed: Time,
-    /// A request for it waits to be sent.
+    /// A request waits to be sent.
     asked: bool,
-    /// Connections that hold it.
+    /// Number of connections that hold it.
     holders: u32,
-    /// Someone sent through it since it was last confirmed.
+    /// A frame was sent to it since it was last confirmed.
     used: bool,
 }
 
@@ -78,46 +78,46 @@ impl neighbours::Entry for Entry {
     }
 }
 
-/// Whether our address is ours (RFC 5227).
+/// State of the claim to our addresses (RFC 5227).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// It is in use, and nobody is known to object.
+    /// The addresses are in use, and no host is known to object.
     Held,
-    /// The network is being asked whether somebody has it.
+    /// The network is being asked whether another host has them.
     Probing,
-    /// Another host had it first, or wants it at the same time.
+    /// Another host had an address first, or wants it at the same time. Its MAC address.
     Conflict([u8; 6]),
 }
 
-/// What became known about a neighbour.
+/// News about a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolved {
-    /// It can be sent to now.
+    /// Its address is known now.
     Found(Neighbour),
-    /// Nobody answers for the address.
+    /// No host answers for the address.
     Absent(Neighbour),
 }
 
-/// The cache.
+/// The neighbour cache of IPv4.
 pub(crate) struct Arp {
     mac: [u8; 6],
-    /// Another stack of the device claims and defends our address, and answers for it.
+    /// Another stack of the device claims and defends our address and answers for it.
     silent: bool,
-    /// The device has other stacks, which may use what this one does not.
+    /// The device has other stacks, which may use neighbours that this one does not use.
     several: bool,
     ip: Ipv4Addr,
     places: Places<Entry>,
     /// Neighbours to send a request for.
     requests: Vec<Neighbour>,
     claim: Claim,
-    /// Probes and announcements that are still to be sent, and when the next step of the claim is due.
+    /// Probes and announcements still to be sent, and the time of the next step of the claim.
     probes: u8,
     announcements: u8,
     claim_step: Time,
     /// A probe or announcement that waits to be sent.
     about_us: Option<[u8; ARP_FRAME]>,
     defended: Option<Time>,
-    /// Packets in which another host uses our address, and the last such host.
+    /// Packets in which another host uses our address, and the MAC address of the last such host.
     conflicts: u64,
     rival: Option<[u8; 6]>,
 }
@@ -142,18 +142,18 @@ impl Arp {
         }
     }
 
-    /// Leaves it to another stack of the device to speak for our address. What is heard of it counts as before.
+    /// Lets another stack of the device speak for our address. Conflicts that are heard still count.
     pub fn be_silent(&mut self) {
         self.silent = true;
     }
 
-    /// Takes care of neighbours as if connections held them, because another stack of the device may have such connections.
+    /// Keeps neighbours as if connections held them, because another stack of the device may have such connections.
     pub fn be_one_of_several(&mut self) {
         self.several = true;
     }
 
-    /// Begins to ask whether somebody has our address (RFC 5227 §2.1.1). Until the answer is known, requests for it are
-    /// not answered.
+    /// Begins to ask whether another host has our address (RFC 5227 §2.1.1). Until the result is known, requests for
+    /// the address are not answered.
     pub fn claim_address(&mut self, now: Time) {
         (self.claim, self.probes, self.announcements) = (Claim::Probing, PROBES, ANNOUNCEMENTS);
         self.claim_step = now;
@@ -163,12 +163,12 @@ impl Arp {
         self.claim
     }
 
-    /// How many packets said that another host uses our address, and the last such host.
+    /// Returns how many packets showed that another host uses our address, and the MAC address of the last such host.
     pub fn conflicts(&self) -> (u64, Option<[u8; 6]>) {
         (self.conflicts, self.rival)
     }
 
-    /// Takes the steps of a claim that are due: probes, then announcements.
+    /// Takes the steps of a claim that are due: first probes, then announcements.
     pub fn advance_claim(&mut self, now: Time) {
         if now < self.claim_step {
             return;
@@ -189,20 +189,20 @@ impl Arp {
         }
     }
 
-    /// Lets a request for our own address wait to be sent, if that is for us to do.
+    /// Queues a request for our own address, unless another stack speaks for it.
     fn say_from(&mut self, sender: Ipv4Addr) {
         if !self.silent {
             self.about_us = Some(self.from(sender));
         }
     }
 
-    /// A request for our own address: a probe or an announcement.
+    /// Returns a request for our own address: a probe or an announcement.
     fn from(&self, sender: Ipv4Addr) -> [u8; ARP_FRAME] {
         let (everybody, nobody) = (EthernetAddress([0xff; 6]), EthernetAddress([0; 6]));
         self.packet(ArpOperation::Request, everybody, sender, self.ip, nobody)
     }
 
-    /// Somebody uses our address, or wants to.
+    /// Handles a packet in which another host uses our address or wants it.
     fn contested(&mut self, by: [u8; 6], now: Time) {
         self.conflicts += u64::from(!self.silent);
         self.rival = Some(by);
@@ -218,7 +218,7 @@ impl Arp {
         self.places.get_mut(n.0)
     }
 
-    /// Holds the neighbour with address `ip` for a connection. `None`: every place is held by connections.
+    /// Holds the neighbour with address `ip` for a connection. `None`: connections hold every place.
     pub fn hold(&mut self, ip: Ipv4Addr) -> Option<Neighbour> {
         if ip == self.ip {
             return Some(Neighbour::OWN);
@@ -232,7 +232,7 @@ impl Arp {
         self.places.release(n.0);
     }
 
-    /// The neighbour's MAC address. `None`: not known yet, a request goes out with the next `flush`.
+    /// Returns the neighbour's MAC address. `None`: it is not known yet, and the next `flush` sends a request.
     #[inline]
     pub fn resolve(&mut self, n: Neighbour, now: Time) -> Option<[u8; 6]> {
         if n == Neighbour::OWN {
@@ -278,7 +278,7 @@ impl Arp {
         self.places.schedule(n.0, now + RETRY);
     }
 
-    /// Takes an ARP frame. Answers what became known and, for a request for our address, the reply to send.
+    /// Takes an ARP frame. Returns news about a neighbour and, for a request for our address, the reply to send.
     pub fn receive(&mut self, frame: &[u8], now: Time) -> (Option<Resolved>, Option<[u8; ARP_FRAME]>) {
         let parsed = EthernetFrame::new_checked(frame)
             .and_then(|f| ArpPacket::new_checked(f.payload()))
@@ -293,14 +293,16 @@ impl Arp {
         else {
             return (None, None);
         };
-        // A probe (RFC 5227) has no sender address; nobody may claim ours or a group's.
+        // A probe (RFC 5227) has no sender address. No host may have a group address.
         if !mac.is_unicast() || ip.is_multicast() || ip.is_broadcast() {
             return (None, None);
         }
         let (for_us, probing) = (target == self.ip, self.claim == Claim::Probing);
         let us = mac.0 == self.mac;
-        // Two nodes with one IP address may well have one Ethernet address, which is derived from it. Only while we
-        // probe it is certain that what says to come from us is not an echo of our own frames, unless a probe is.
+        // Another node with our IP address may also have our Ethernet address, if it derives the one from the other.
+        // While we probe, we send no frame with our IP address as the sender, so such a frame comes from another node
+        // even if it has our Ethernet address. Otherwise, and for probes, a frame with our Ethernet address may be an
+        // echo of our own.
         let probe = ip.is_unspecified() && for_us;
         if ip == self.ip && (probing || !us) || probe && probing && !us {
             self.contested(mac.0, now);
@@ -311,22 +313,23 @@ impl Arp {
         }
         let asked = for_us && operation == ArpOperation::Request;
         let known = self.places.find(ip).map(Neighbour);
-        // RFC 826: known senders are updated always, new ones are remembered if they talk to us.
+        // RFC 826: known senders are always updated; new ones are remembered only if they ask for us.
         let n = match known {
             Some(n) => Some(n),
             None if asked && !ip.is_unspecified() => self.find_or_create(ip),
             None => None,
         };
         let resolved = n.and_then(|n| self.confirm(n, mac.0, now));
-        // A switch drops a frame to the address that it comes from.
+        // A switch does not return a frame to the address that it comes from.
         let to = if us { EthernetAddress([0xff; 6]) } else { mac };
         let reply = (asked && !self.silent).then(|| self.packet(ArpOperation::Reply, to, self.ip, ip, mac));
         (resolved, reply)
     }
 
-    /// A host says that it is neighbour `n`. A known one in use is asked first whether that is so, and not more often
-    /// than once a second: nobody takes over the address of a host that is there to object. Of several stacks of a device none
-    /// knows what the others use, and the next connection of the host may be any stack's: there each known one is asked.
+    /// Handles a host's statement that it is neighbour `n`. If the neighbour is in use and had another address, that
+    /// address is asked first, at most once a second. So no host can take over the address of one that is there to
+    /// object. With several stacks on a device, none knows which neighbours the others use, and the next connection
+    /// may belong to any of them. There, every known neighbour is asked first.
     fn confirm(&mut self, n: Neighbour, mac: [u8; 6], now: Time) -> Option<Resolved> {
         let several = self.several;
         let e = self.entry_mut(n)?;
@@ -359,13 +362,13 @@ impl Arp {
         waiting.then_some(Resolved::Found(n))
     }
 
-    /// Works off one timer that is due; call until `None`.
+    /// Handles one timer that is due. Call until it returns `None`.
     pub fn advance(&mut self, now: Time) -> Option<Option<Resolved>> {
         let n = Neighbour(self.places.poll(now)?);
         let several = self.several;
         let Some(e) = self.entry_mut(n) else { return Some(None) };
         if let Some(mac) = e.claimant {
-            // The one that we knew does not object.
+            // The host that we knew does not object.
             self.learn(n, mac, now);
             return Some(None);
         }
@@ -394,8 +397,8 @@ impl Arp {
         Some(None)
     }
 
-    /// The link has come up: asks again for who did not answer while it was down. RFC 1122 §2.3.2.1 limits requests to
-    /// one a second; those before did not leave.
+    /// Asks again for the neighbours that did not answer while the link was down. The limit of one request per second
+    /// (RFC 1122 §2.3.2.1) is kept, because the earlier requests did not leave.
     pub fn link_came_up(&mut self, now: Time) {
         for i in self.places.numbers() {
             if self.places.get(i).is_some_and(|e| e.state == State::Incomplete) {
@@ -404,19 +407,19 @@ impl Arp {
         }
     }
 
-    /// For tests.
+    /// Checks, for tests, that requests and places are consistent and bounded.
     pub fn audit(&self) -> Result<(), Fault> {
         must!(self.requests.len() <= 2 * self.places.limit());
         self.places.audit()
     }
 
     pub fn next_deadline(&self) -> Option<Time> {
-        // When all wheels are polled, or it would be due all through the tick.
+        // Rounded up to the time when all wheels are polled. Otherwise it would be due all through the tick.
         let claim = Some(self.claim_step).filter(|&at| at < Time::MAX).map(crate::timer::round_up);
         self.places.next_deadline().into_iter().chain(claim).min()
     }
 
-    /// The next request to send.
+    /// Returns the next request to send; `None` if there is none.
     pub fn next_request(&mut self) -> Option<[u8; ARP_FRAME]> {
         if let Some(frame) = self.about_us.take() {
             return Some(frame);
@@ -425,8 +428,8 @@ impl Arp {
             let n = self.requests.pop()?;
             let Some(e) = self.entry_mut(n) else { continue };
             e.asked = false;
-            // RFC 1122 §2.3.2.1 (2): a known neighbour is asked directly, at first: its address may have changed, or
-            // never have been right.
+            // RFC 1122 §2.3.2.1 (2): the first request to a known neighbour goes directly to it. Later ones are
+            // broadcast, because its address may have changed or may never have been right.
             let directly = e.state == State::Probing && e.tries <= 1;
             let to = if directly { e.mac } else { [0xff; 6] };
             let ip = e.ip;

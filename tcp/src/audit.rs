@@ -1,12 +1,12 @@
-//! For tests: what must be true of a stack at any time, and the numbers by which the two ends of a connection can be
-//! compared. Nothing else calls it.
+//! For tests: the invariants of a stack, and the numbers by which a test compares the two ends of a connection.
+//! Nothing else uses this.
 
 use crate::seq::Seq;
 
-/// What does not hold.
+/// Text of an invariant that does not hold.
 pub type Fault = &'static str;
 
-/// Ends the function with the text of a condition that does not hold.
+/// Returns the text of the condition from the function if the condition does not hold.
 macro_rules! must {
     ($condition:expr) => {
         if !$condition {
@@ -19,19 +19,19 @@ pub(crate) use must;
 /// The sequence numbers of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
-    /// The first octet that the peer has not acknowledged.
+    /// First octet that the peer has not acknowledged.
     pub snd_una: Seq,
-    /// The first that was not sent.
+    /// First octet that was not sent.
     pub snd_nxt: Seq,
-    /// The end of what is queued.
+    /// End of the queued data.
     pub queued: Seq,
-    /// The largest window that the peer has had.
+    /// Largest window that the peer has offered, in octets.
     pub max_snd_wnd: u32,
-    /// The first octet that has not arrived.
+    /// First octet that has not arrived.
     pub rcv_nxt: Seq,
-    /// Where our window ends.
+    /// End of our window.
     pub rcv_end: Seq,
-    /// The peer's timestamp that is echoed, if timestamps were agreed on.
+    /// The peer's timestamp that we echo; `None` without timestamps.
     pub ts_recent: Option<u32>,
     /// Out-of-order octets that are held.
     pub held: usize,

@@ -1,5 +1,5 @@
-//! What the stack needs from its owner: frames it receives, payloads it sends, a way out, and a listener for
-//! what happens.
+//! Interfaces that the owner of a stack implements: received frames, payloads to send, the way out for frames, and a
+//! handler of events.
 
 use crate::slab::SlabId;
 use crate::sum;
@@ -9,62 +9,67 @@ use core::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The most payload pieces of one frame.
+/// Most payload pieces in one frame.
 pub const MAX_PIECES: usize = 8;
 
 /// The two buffer types that a stack is generic over.
 pub trait Buffers {
     /// A received Ethernet frame.
     type Frame: Frame;
-    /// Bytes queued for sending.
+    /// Octets queued for sending.
     type Payload: Payload;
 
-    /// Asks the processor to fetch the cache lines of `what`, which will be wanted soon. This crate cannot ask itself.
+    /// Prefetches the cache lines of `what`, which will be needed soon. This crate cannot do so itself, because it
+    /// has no unsafe code.
     #[inline]
     fn prefetch<T>(what: &T) {
         let _ = what;
     }
 }
 
-/// One received Ethernet frame: linear, without FCS, owned by whoever holds it.
+/// One received Ethernet frame: contiguous, without FCS, owned by its holder.
 pub trait Frame {
-    /// The frame's octets, from the destination MAC address on. Must not change while the stack holds it.
+    /// Returns the frame's octets, from the destination MAC address on. They must not change while the stack holds
+    /// the frame.
     fn bytes(&self) -> &[u8];
 
-    /// Octets that cannot be reused while the frame is held: the size of the whole buffer that it lies in.
+    /// Returns how many octets cannot be reused while the frame is held: the size of the whole buffer that it lies
+    /// in.
     fn pins(&self) -> usize {
         self.bytes().len()
     }
 
-    /// The link vouches for the IP header's and the transport's checksums, so they are not computed.
+    /// Returns whether the link has verified the checksums of the IP header and of the transport. If so, the stack
+    /// does not compute them.
     fn checksum_trusted(&self) -> bool {
         false
     }
 
-    /// One's-complement sum of `range` of the frame, folded, not complemented, as if it started at an even
-    /// offset. `range` lies inside `bytes()`.
+    /// Returns the one's-complement sum of `range` of the frame: folded, not complemented, computed as if it started
+    /// at an even offset. `range` lies inside `bytes()`.
     fn sum(&self, range: Range<usize>) -> u16 {
         sum::sum(self.bytes().get(range).unwrap_or(&[]))
     }
 }
 
-/// Immutable bytes queued for sending. A clone shares them; retransmission hands out clones of the same bytes.
+/// Immutable octets queued for sending. A clone shares them; retransmissions hand out clones of the same octets.
 pub trait Payload: Clone {
-    /// Octets.
+    /// Returns the number of octets.
     fn len(&self) -> usize;
 
-    /// True if there are none.
+    /// Returns whether there are no octets.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where the record had best be cut if it does not go as a whole: at multiples of so many octets, counted from its
-    /// start. Zero: anywhere.
+    /// Returns the preferred distance of cuts, in octets, for a record that does not go as a whole. Cuts are then at
+    /// multiples of it, counted from the record's start. Zero: cuts may be anywhere.
     fn unit(&self) -> u16 {
         0
     }
 
-    /// One's-complement sum of `range`, folded, not complemented, as if it started at an even offset.
+    /// Returns the one's-complement sum of `range`: folded, not complemented, computed as if it started at an even
+    /// offset.
     fn sum(&self, range: Range<usize>) -> u16;
 }
 
@@ -74,7 +79,7 @@ impl Frame for Vec<u8> {
     }
 }
 
-/// Octets in ordinary memory, for whoever needs no more.
+/// Implements `Payload` for octets in ordinary memory.
 macro_rules! shared_octets {
     ($($kind:ty),*) => {$(
         impl Payload for $kind {
@@ -94,9 +99,9 @@ shared_octets!(Rc<[u8]>, Arc<[u8]>);
 /// A part of a payload.
 #[derive(Debug)]
 pub struct Piece<'a, P> {
-    /// The payload; clone it to keep it.
+    /// The payload. Clone it to keep it.
     pub payload: &'a P,
-    /// The octets of it that belong to the frame.
+    /// The octets of the payload that belong to the frame.
     pub range: Range<usize>,
 }
 
@@ -106,34 +111,34 @@ impl<P> Clone for Piece<'_, P> {
     }
 }
 
-/// A frame to send: headers, then the pieces.
+/// A frame to send: headers, followed by the pieces.
 #[derive(Debug)]
 pub struct Emit<'a, P> {
-    /// Ethernet, IP and TCP headers, or a whole ARP or ICMP frame. All checksums are in place.
+    /// Ethernet, IP and TCP headers, or a whole ARP or ICMP frame. All checksums are filled in.
     pub headers: &'a [u8],
-    /// At most [`MAX_PIECES`].
+    /// At most [`MAX_PIECES`] pieces.
     pub payload: &'a [Piece<'a, P>],
-    /// The destination is our own address: give the frame back to `Stack::receive` instead of a port.
+    /// The destination is our own address. Pass the frame to `Stack::receive` instead of a port.
     pub loopback: bool,
     /// Some octets of the payload were sent before.
     pub retransmit: bool,
-    /// The TCP checksum field holds the pseudo-header's sum only; the port adds the rest.
+    /// The TCP checksum field holds only the sum of the pseudo-header. The port adds the rest.
     pub tcp_checksum_offload: bool,
-    /// Not zero: these are several segments as one, for the port to hand over as they are or to cut into segments of
-    /// so many octets each, with headers like these (generic segmentation offload). See `Stack::set_gso_max`.
+    /// If not zero, the frame holds several segments. The port hands it over as it is, or cuts it into segments of
+    /// this many octets each, with headers like these (generic segmentation offload). See `Stack::set_gso_max`.
     pub gso_size: u16,
 }
 
-/// Where frames leave.
+/// The way out for frames.
 pub trait Transmit<P> {
-    /// How many frames `emit` takes now.
+    /// Returns how many frames `emit` takes now.
     fn room(&self) -> usize;
 
-    /// Takes a frame. Called at most `room()` times in a row; never when that is zero.
+    /// Takes a frame. Called at most `room()` times in a row, and never when that is zero.
     fn emit(&mut self, frame: Emit<'_, P>);
 }
 
-/// Names a connection. Ids of closed connections are refused quietly wherever they are used.
+/// Id of a connection. Calls with the id of a closed connection do nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ConnId {
     pub(crate) index: u32,
@@ -141,17 +146,18 @@ pub struct ConnId {
 }
 
 impl ConnId {
-    /// The name of what is at `index`, for a `generation` that no other had there.
+    /// Makes the id of the connection at `index`. `generation` must differ from those of earlier connections at that
+    /// index.
     pub const fn new(index: u32, generation: u32) -> Self {
         ConnId { index, generation }
     }
 
-    /// Where it is.
+    /// Returns the index.
     pub const fn index(self) -> u32 {
         self.index
     }
 
-    /// What tells it from others that were there.
+    /// Returns the generation, which tells the connection from earlier ones at the same index.
     pub const fn generation(self) -> u32 {
         self.generation
     }
@@ -175,7 +181,7 @@ impl fmt::Debug for ConnId {
     }
 }
 
-/// Names a reserved local address, and its listener.
+/// Id of a reserved local address and its listener.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BindId {
     pub(crate) index: u32,
@@ -183,17 +189,18 @@ pub struct BindId {
 }
 
 impl BindId {
-    /// The name of what is at `index`, for a `generation` that no other had there.
+    /// Makes the id of the reservation at `index`. `generation` must differ from those of earlier reservations at
+    /// that index.
     pub const fn new(index: u32, generation: u32) -> Self {
         BindId { index, generation }
     }
 
-    /// Where it is.
+    /// Returns the index.
     pub const fn index(self) -> u32 {
         self.index
     }
 
-    /// What tells it from others that were there.
+    /// Returns the generation, which tells the reservation from earlier ones at the same index.
     pub const fn generation(self) -> u32 {
         self.generation
     }
@@ -217,14 +224,15 @@ impl fmt::Debug for BindId {
     }
 }
 
-/// Why a connection is gone.
+/// Why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// Both directions were closed by FIN and all was acknowledged.
+    /// Both directions were closed by FIN, and everything was acknowledged.
     Graceful,
     /// The peer sent a RST.
     Reset,
-    /// The peer did not answer: retransmissions, keep-alives, the user timeout or the wait for the peer's FIN.
+    /// The peer was silent too long: retransmissions, keep-alive probes, the user timeout or the wait for the peer's
+    /// FIN ended without an answer.
     TimedOut,
     /// The peer refused the connection.
     Refused,
@@ -250,42 +258,46 @@ impl fmt::Display for CloseReason {
 /// The other stacks of the device that a frame concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elsewhere {
-    /// One, which owns the connection or answers for the host.
+    /// The stack with this number, which owns the connection or speaks for the host.
     Stack(usize),
-    /// All others.
+    /// All other stacks.
     Others,
 }
 
-/// Told of what happens to connections, from inside `Stack::receive`, `advance`, `flush` and `abort`. It cannot
-/// call the stack; it notes what it wants to do and does it afterwards.
+/// Receives the events of connections, from inside the calls of `Stack` that take a handler: `receive`,
+/// `receive_burst`, `take_over`, `advance` and `resume`. The handler cannot call the stack. It must note its work and
+/// do it after the call.
 pub trait Handler<F> {
-    /// A passive open finished. Gives the number that the connection's events carry.
+    /// Reports that a passive open is complete. Returns the tag that the connection's events will carry.
     fn accepted(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64;
 
-    /// An active (or simultaneous) open finished.
+    /// Reports that an active (or simultaneous) open is complete.
     fn connected(&mut self, conn: ConnId, tag: u64);
 
-    /// The next octets of the stream: `range` of `frame`, which passes to the handler. Each octet is taken exactly
-    /// once and in order.
+    /// Passes the next octets of the stream: `range` of `frame`, which then belongs to the handler. Each octet is
+    /// passed in order, and taken exactly once.
     ///
-    /// `None`: all of them are taken. A handler that cannot take all returns the frame with the range that it leaves
-    /// (a suffix of `range`, not empty). The stack keeps that and what follows, which both count against the receive
-    /// window, and offers nothing until [`Stack::resume`](crate::Stack::resume) is called. Where the stack has no
-    /// buffer to spare it drops the rest instead, unacknowledged, and offers it when the peer sends it again.
+    /// Returns `None` if the handler takes all of them. Otherwise the handler returns the frame with the range that
+    /// it leaves (a suffix of `range`, not empty). The stack keeps these octets and those that follow; all of them
+    /// count against the receive window. It offers nothing until [`Stack::resume`](crate::Stack::resume) is called.
+    /// If the stack has no buffer to spare, it drops the rest without acknowledging it, and offers it again when the
+    /// peer retransmits it.
     fn data(&mut self, conn: ConnId, tag: u64, frame: F, range: Range<usize>) -> Option<(F, Range<usize>)>;
 
-    /// `bytes` more octets of what was sent are acknowledged. Also called with zero when `Stack::room` may have
-    /// grown for another reason.
+    /// Reports that `bytes` more octets of the sent data are acknowledged. Also called with zero when `Stack::room`
+    /// may have grown for another reason.
     fn acked(&mut self, conn: ConnId, tag: u64, bytes: u64);
 
-    /// The peer will send no more; all its data has been taken.
+    /// Reports that the peer will send no more and that all its data has been taken.
     fn finished(&mut self, conn: ConnId, tag: u64);
 
-    /// The connection is gone and the id is dead.
+    /// Reports that the connection is gone. Its id is no longer valid.
     fn closed(&mut self, conn: ConnId, tag: u64, reason: CloseReason);
 
-    /// A frame concerns other stacks of the device ([`StackConfig::steering`](crate::StackConfig::steering)), which are
-    /// given a copy by [`Stack::take_over`](crate::Stack::take_over). One that is lost on the way is lost as on a network.
+    /// Passes a frame that concerns other stacks of the device
+    /// ([`StackConfig::steering`](crate::StackConfig::steering)). Give each a copy with
+    /// [`Stack::take_over`](crate::Stack::take_over). A copy that is lost on the way counts as a frame lost in the
+    /// network.
     fn hand_over(&mut self, to: Elsewhere, frame: &F) {
         let _ = (to, frame);
     }

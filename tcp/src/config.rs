@@ -7,33 +7,33 @@ use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use thiserror::Error;
 
-/// Addresses of a stack, at most.
+/// Most addresses of a stack.
 pub const MAX_ADDRESSES: usize = 16;
 
 /// Settings of one stack: one port and its addresses.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
-    /// Our MAC address; unicast, not zero.
+    /// Our MAC address: unicast, not zero.
     pub mac: [u8; 6],
-    /// Our addresses, the main one first; at most one of IPv4.
+    /// Our addresses, the main one first. At most one is of IPv4.
     pub addresses: Vec<Address>,
-    /// The VLAN that all frames belong to and are tagged with (IEEE 802.1Q), 1 to 4094. `None`: frames have no tag.
+    /// The VLAN of all frames, 1 to 4094; they carry its tag (IEEE 802.1Q). `None`: frames carry no tag.
     pub vlan: Option<u16>,
-    /// Take addresses, prefixes and routers that routers of the link advertise (RFC 4862), besides those given here.
-    /// Without any IPv6 address and this IPv6 is off.
+    /// Also use the addresses, prefixes and routers that routers of the link advertise (RFC 4862). IPv6 is off
+    /// without this and without any IPv6 address.
     pub autoconf: bool,
-    /// Where packets for other prefixes go, at most one router of a family; without it they are unreachable.
+    /// Routers for other prefixes, at most one of each family. Without one, those prefixes are unreachable.
     pub gateways: Vec<IpAddr>,
-    /// Where packets for certain other prefixes go; the longest prefix decides.
+    /// Routes to certain other prefixes. The longest matching prefix decides.
     pub routes: Vec<Route>,
     /// Largest IP packet, in octets: 576 to 65535.
     pub mtu: u16,
-    /// Secret from which initial sequence numbers, port numbers and hash keys derive. Must not be guessable.
-    /// All stacks of a device have the same.
+    /// Secret from which initial sequence numbers, port numbers and hash keys derive. It must not be guessable. All
+    /// stacks of a device have the same one.
     pub seed: u64,
     /// The stack's place among those of its device.
     pub steering: Steering,
-    /// The port fills TCP checksums: the field then holds the pseudo-header's sum.
+    /// The port fills in TCP checksums. The checksum field then holds the sum of the pseudo-header.
     pub checksum_offload_tx: bool,
     /// TCP's own settings.
     pub tcp: TcpConfig,
@@ -42,14 +42,14 @@ pub struct StackConfig {
 /// An address of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// A host's address.
+    /// The address, which must be a host's.
     pub ip: IpAddr,
-    /// Length of the on-link prefix, 0 to 32 or 128.
+    /// Length of the on-link prefix: at most 32 bits for IPv4, 128 for IPv6.
     pub prefix_len: u8,
 }
 
 impl Address {
-    /// Whether `ip` is on the link that the address is on.
+    /// Returns whether `ip` has this address's on-link prefix.
     pub fn reaches(&self, ip: IpAddr) -> bool {
         same_prefix(self.ip, ip, self.prefix_len)
     }
@@ -58,11 +58,11 @@ impl Address {
 /// A static route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// An address of the prefix.
+    /// Any address of the prefix.
     pub network: IpAddr,
-    /// Its length, 0 to 32 or 128.
+    /// Length of the prefix: at most 32 bits for IPv4, 128 for IPv6.
     pub prefix_len: u8,
-    /// The router, a host of our own prefix.
+    /// The router: a host of our own prefix.
     pub via: IpAddr,
 }
 
@@ -72,7 +72,7 @@ impl Route {
     }
 }
 
-/// Whether two addresses are of one family and agree in their first `len` bits.
+/// Returns whether both addresses are of one family and agree in their first `len` bits.
 pub(crate) fn same_prefix(a: IpAddr, b: IpAddr, len: u8) -> bool {
     match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()) & prefix_mask(len) == 0,
@@ -85,7 +85,7 @@ pub(crate) fn same_prefix(a: IpAddr, b: IpAddr, len: u8) -> bool {
 }
 
 impl StackConfig {
-    /// Defaults for everything but the addresses and the secret.
+    /// Returns defaults for everything except the addresses and the secret.
     pub fn new(mac: [u8; 6], ip: impl Into<IpAddr>, prefix_len: u8, seed: u64) -> Self {
         StackConfig {
             mac,
@@ -102,7 +102,7 @@ impl StackConfig {
         }
     }
 
-    /// The IPv4 address and its prefix length.
+    /// Returns the IPv4 address and its prefix length; `None` if there is no IPv4 address.
     pub fn ipv4(&self) -> Option<(Ipv4Addr, u8)> {
         self.addresses.iter().find_map(|a| match a.ip {
             IpAddr::V4(ip) => Some((ip, a.prefix_len)),
@@ -110,8 +110,9 @@ impl StackConfig {
         })
     }
 
-    /// Addresses that no other stack of the link may have: those given, and with IPv6 that of the link which is made of
-    /// the MAC address, unless another one is given and no router's prefix is completed with it.
+    /// Returns the addresses that no other stack of the link may have. These are the configured ones and, with IPv6,
+    /// the link-local address made from the MAC address. The latter is left out if another link-local address is
+    /// configured and autoconfiguration is off.
     pub fn own_addresses(&self) -> Vec<IpAddr> {
         let mut own: Vec<IpAddr> = self.addresses.iter().map(|a| a.ip).collect();
         let has_own = own.iter().any(|ip| matches!(ip, IpAddr::V6(ip) if is_link_local(*ip)));
@@ -178,7 +179,7 @@ impl StackConfig {
     }
 }
 
-/// The bits of the network part.
+/// Returns a mask with the bits of the network part set.
 pub(crate) fn prefix_mask(len: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(len.min(32))).unwrap_or(0)
 }
@@ -186,18 +187,18 @@ pub(crate) fn prefix_mask(len: u8) -> u32 {
 /// TCP's settings.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// Floor of the retransmission timeout. RFC 6298 asks for 1 s; 200 ms suits a LAN.
+    /// Lower limit of the retransmission timeout. RFC 6298 asks for 1 s; 200 ms suits a LAN.
     pub rto_min: Duration,
     /// Retransmission timeout before the first round-trip sample (RFC 6298 §2.1).
     pub rto_initial: Duration,
-    /// Ceiling of the retransmission timeout (RFC 6298 §2.5).
+    /// Upper limit of the retransmission timeout (RFC 6298 §2.5).
     pub rto_max: Duration,
-    /// Octets of receive window: what has arrived and the user has not taken, and what may still arrive.
+    /// Receive window in octets: data that has arrived and the user has not taken, plus data that may still arrive.
     pub recv_window: u32,
-    /// Accepted connections have room for two segments until [`Stack::welcome`](crate::Stack::welcome) gives them the
-    /// whole window: a stranger cannot send much more than the user needs to see who it is.
+    /// Accepted connections get a window of two segments until [`Stack::welcome`](crate::Stack::welcome) opens it
+    /// fully. A stranger can then send little more than the user needs to identify it.
     pub wary: bool,
-    /// Octets that one connection may have queued or in flight.
+    /// Most octets that one connection may have queued or in flight.
     pub send_buffer: u32,
     /// Offer selective acknowledgement (RFC 2018).
     pub sack: bool,
@@ -209,46 +210,48 @@ pub struct TcpConfig {
     pub congestion: Congestion,
     /// Explicit congestion notification (RFC 3168).
     pub ecn: Ecn,
-    /// Spread what the window lets go over the round trip instead of sending it at once. Costs a timer per few segments.
+    /// Spread the data that the window allows over the round trip instead of sending it at once. Costs a timer per
+    /// few segments.
     pub pacing: bool,
-    /// Initial congestion window in segments (RFC 6928: 10).
+    /// Initial congestion window, in segments (RFC 6928: 10).
     pub initial_window: u32,
     /// Probes of idle connections; `None`: no probes.
     pub keepalive: Option<Keepalive>,
-    /// A connection whose data has gone unacknowledged this long is closed (RFC 5482); `None`: never for that reason.
+    /// Time after which a connection with unacknowledged data is closed (RFC 5482); `None`: it is never closed for
+    /// that reason.
     pub user_timeout: Option<Duration>,
-    /// How often a SYN or SYN-ACK is sent again.
+    /// Most retransmissions of a SYN or SYN-ACK.
     pub syn_retries: u8,
-    /// How often data is sent again, or a shut window probed, without an answer (RFC 9293 §3.8.3, R2); after the user has
-    /// closed the connection also with answers that let nothing go (RFC 6429).
+    /// Most retransmissions of data, and most probes of a zero window, without an answer (RFC 9293 §3.8.3, R2). After
+    /// the user has closed the connection, probes of a zero window count even if they are answered (RFC 6429).
     pub data_retries: u8,
-    /// Time in TIME-WAIT. RFC 9293 asks for 2 MSL, four minutes; hosts use less.
+    /// Time in TIME-WAIT. RFC 9293 asks for 2 MSL, which is four minutes; hosts use less.
     pub time_wait: Duration,
-    /// How long a connection that has closed its side and has been acknowledged waits for the peer's FIN.
+    /// Time that a connection waits for the peer's FIN after our FIN was acknowledged.
     pub fin_wait: Duration,
-    /// How long a segment waits for a window that fits it whole (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
+    /// Time that a segment waits for a window that fits all of it (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
     pub sws_override: Duration,
-    /// How long little data in order may go without an ACK, so that it travels with data of ours or stands for several
-    /// segments (RFC 1122 §4.2.3.2). Zero: until the end of the pass.
+    /// Time that a small amount of in-order data may go without an ACK, so that the ACK can travel with our data or
+    /// cover several segments (RFC 1122 §4.2.3.2). Zero: until the end of the pass.
     pub ack_delay: Duration,
-    /// How long octets of a connection may wait on a path that no other traffic uses, such as a link between two processes;
-    /// less is in flight then than the congestion window allows. `None`: the path may have other users.
+    /// Longest time that octets of a connection should wait on a path that no other traffic uses, such as a link between
+    /// two processes. Less than the congestion window is in flight there. `None`: the path may have other users.
     pub queue_delay: Option<Duration>,
-    /// Connections, without those in TIME-WAIT.
+    /// Most connections, not counting those in TIME-WAIT.
     pub max_connections: u32,
-    /// Half-open passive connections.
+    /// Most half-open passive connections.
     pub max_syn_backlog: u32,
-    /// Connections remembered in TIME-WAIT; the oldest go first.
+    /// Most connections remembered in TIME-WAIT. The oldest are dropped first.
     pub max_time_wait: u32,
-    /// Out-of-order frames that all connections together hold.
+    /// Most out-of-order frames held by all connections together.
     pub max_held_frames: u32,
-    /// Neighbours of each family remembered, 32,767 at most. Those that connections hold stay: fewer than there may be
-    /// connections of strangers can be made to keep newcomers out.
+    /// Most neighbours remembered of each family, at most 32,767. Neighbours that connections hold are not dropped.
+    /// If this is less than the number of connections that strangers can open, they can keep newcomers out.
     pub max_neighbours: u32,
 }
 
 impl TcpConfig {
-    /// Whether SYNs offer ECN.
+    /// Returns whether our SYNs offer ECN.
     pub(crate) fn offers_ecn(&self) -> bool {
         self.ecn == Ecn::Offer || (self.congestion == Congestion::Dctcp && self.ecn != Ecn::Off)
     }
@@ -259,10 +262,10 @@ impl TcpConfig {
 pub enum Ecn {
     /// Never.
     Off,
-    /// On connections whose opener offers it; DCTCP offers it, too.
+    /// On connections whose opener offers it. With DCTCP we offer it as well.
     #[default]
     Accept,
-    /// Wherever the peer agrees.
+    /// On every connection whose peer agrees; we offer it.
     Offer,
 }
 
@@ -300,18 +303,18 @@ impl Default for TcpConfig {
     }
 }
 
-/// When idle connections are probed (RFC 9293 §3.8.4).
+/// When to probe idle connections (RFC 9293 §3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
     /// Silence before the first probe.
     pub idle: Duration,
-    /// Between probes.
+    /// Time between probes.
     pub interval: Duration,
     /// Unanswered probes before the connection is closed.
     pub count: u8,
 }
 
-/// How long a connection waits for a peer that is silent.
+/// Time limits of a connection whose peer is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// See [`TcpConfig::keepalive`].
@@ -320,37 +323,37 @@ pub struct Patience {
     pub user_timeout: Option<Duration>,
 }
 
-/// A setting that cannot work.
+/// An invalid setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// Zero or a group address.
+    /// The MAC address is zero or a group address.
     #[error("the MAC address must be a unicast address")]
     Mac,
-    /// Longer than the address.
+    /// The prefix length exceeds the length of the address.
     #[error("prefix length {0} is longer than the address")]
     Prefix(u8),
-    /// None, or too many.
+    /// No address, two of IPv4, or too many.
     #[error("a stack has at least one address, at most one of IPv4, and at most {MAX_ADDRESSES} in all")]
     Addresses,
-    /// Out of range.
+    /// The VLAN is out of range.
     #[error("the VLAN must be between 1 and 4094")]
     Vlan,
-    /// Not a host's address.
+    /// An address is not a host's.
     #[error("{0} is not the address of a host")]
     Address(IpAddr),
-    /// Not on our link.
+    /// A gateway or router is not another host of our prefix.
     #[error("gateway {0} is not another host of the local prefix")]
     Gateway(IpAddr),
-    /// Too small.
+    /// The MTU is too small.
     #[error("MTU {0} is under 576, or under 1280 with IPv6")]
     Mtu(u16),
-    /// Out of range.
+    /// The receive window is out of range.
     #[error("receive window {0} is not between 4096 and 2^30")]
     RecvWindow(u32),
-    /// Zero or absurd.
+    /// A limit is zero or too large.
     #[error("max_connections and max_syn_backlog must be between 1 and 2^24")]
     Limit,
-    /// Not ordered.
+    /// The timeouts are not in order.
     #[error("retransmission timeouts must satisfy 0 < rto_min <= rto_initial <= rto_max")]
     Rto,
 }

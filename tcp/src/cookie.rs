@@ -1,9 +1,10 @@
-//! SYN cookies (RFC 4987 §3.6): when there is no place for another half-open connection, the SYN-ACK itself holds what is
-//! to be remembered, and the peer's ACK brings it back.
+//! SYN cookies (RFC 4987 §3.6). When there is no room for another half-open connection, the SYN-ACK itself carries
+//! the state, and the peer's ACK brings it back.
 //!
-//! The number of a SYN-ACK has two bits of time, three that name an MSS, and 27 of a keyed hash of all that and of the
-//! addresses, all of it masked by another hash: a blind ACK hits with probability 2⁻²⁸. Window scale and SACK are in the
-//! lowest bits of our timestamp, if the peer has timestamps, and otherwise not used.
+//! The sequence number of the SYN-ACK has two bits of time, three bits that select an MSS, and 27 bits of a keyed
+//! hash of these and of the addresses. Another hash masks all of it. A blind ACK hits with probability 2⁻²⁸. If the
+//! peer has timestamps, the lowest bits of our timestamp hold window scale and SACK. Otherwise these options are not
+//! used.
 
 use crate::secret::{Purpose, Secret};
 use crate::seq::Seq;
@@ -12,24 +13,24 @@ use crate::wire::SynOptions;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-/// How fast a cookie's clock ticks. Cookies of the present tick and the one before are good.
+/// Tick of a cookie's clock. Cookies of the present tick and of the one before are valid.
 const TICK: Duration = Duration::from_secs(64);
-/// How long after the last cookie was sent one may come back.
+/// Time after the last cookie was sent within which one may come back.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(2 * TICK.as_secs());
-/// The MSS is rounded down to one of these.
+/// The possible values of the MSS, which is rounded down to one of these.
 const MSS: [u16; 8] = [216, 536, 1220, 1360, 1440, 1460, 4036, 8960];
 const MAC_BITS: u32 = 27;
-/// Bits of a timestamp that hold options: four of window scale, one of SACK.
+/// Bits of a timestamp that hold options: four for window scale, one for SACK.
 const OPTIONS: u32 = (1 << 5) - 1;
 const NO_SCALE: u32 = 15;
 const SACK: u32 = 1 << 4;
 
-/// Who a cookie is for.
+/// The connection that a cookie is for.
 pub(crate) struct Cookies<'a> {
     pub secret: &'a Secret,
     pub local: SocketAddr,
     pub remote: SocketAddr,
-    /// The number of the peer's SYN.
+    /// Sequence number of the peer's SYN.
     pub irs: Seq,
 }
 
@@ -45,13 +46,13 @@ impl Cookies<'_> {
         (data << MAC_BITS | mac) ^ self.hash(0)
     }
 
-    /// The initial sequence number that remembers the peer's MSS.
+    /// Returns an initial sequence number that holds the peer's MSS.
     pub fn number(&self, now: Time, mss: u16) -> Seq {
         let index = MSS.iter().rposition(|&m| m <= mss).unwrap_or(0);
         Seq(self.bake(tick(now), index as u32))
     }
 
-    /// The MSS that a number remembers, if it is one that was sent lately.
+    /// Returns the MSS that a number holds; `None` unless the number was sent recently.
     pub fn check(&self, now: Time, number: Seq) -> Option<u16> {
         let data = (number.0 ^ self.hash(0)) >> MAC_BITS;
         let index = data & 7;
@@ -65,16 +66,16 @@ fn tick(now: Time) -> u64 {
     now.as_millis() / TICK.as_millis() as u64
 }
 
-/// Our clock for timestamps, changed by less than 64 ms so that it holds what the peer offered.
+/// Returns our timestamp with the peer's options in its lowest bits. It differs from the clock by less than 64 ms.
 pub(crate) fn timestamp(clock: u32, peer: &SynOptions) -> u32 {
     let scale = peer.window_scale.map_or(NO_SCALE, |s| u32::from(s.min(14)));
     let options = scale | if peer.sack_permitted { SACK } else { 0 };
     let value = clock & !OPTIONS | options;
-    // Never ahead of the clock: what follows must not be older.
+    // Never ahead of the clock, because later timestamps must not be older.
     if value > clock { value.wrapping_sub(OPTIONS + 1) } else { value }
 }
 
-/// What a timestamp holds that was echoed.
+/// Returns the options that an echoed timestamp holds.
 pub(crate) fn options(echo: u32, mss: u16) -> SynOptions {
     let scale = echo & NO_SCALE;
     SynOptions {

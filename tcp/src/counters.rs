@@ -1,6 +1,6 @@
-//! What a stack has seen and done since it was made.
+//! Counters of a stack since it was made.
 
-/// Plain counts; they wrap at 2⁶⁴.
+/// Event counts, which wrap at 2⁶⁴.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counters {
@@ -10,25 +10,25 @@ pub struct Counters {
     pub malformed: u64,
     pub bad_ip_checksum: u64,
     pub bad_tcp_checksum: u64,
-    /// Of these, those whose sender left the checksum to an interface that did not fill it.
+    /// Part of `bad_tcp_checksum`: the sender left the checksum to an interface that did not fill it in.
     pub unfilled_tcp_checksum: u64,
     pub fragments: u64,
     pub unknown_protocol: u64,
-    /// Frames without the tag of our VLAN, or with another.
+    /// Frames without the tag of our VLAN, or with another tag.
     pub other_vlan: u64,
     pub no_connection: u64,
-    /// Frames that went on to another stack of the device, which owns their connection or answers for the host.
+    /// Frames handed to another stack of the device, which owns their connection or speaks for the host.
     pub handed_over: u64,
-    /// Frames of neighbours and routers that all other stacks of the device were told of.
+    /// Frames of neighbours and routers that were passed to all other stacks of the device.
     pub shared: u64,
-    /// Frames from another stack of the device that do not belong here either.
+    /// Frames from another stack of the device that do not belong to this stack either.
     pub strays: u64,
     // Frames out.
     pub segments_out: u64,
     pub bytes_out: u64,
     pub retransmitted_segments: u64,
     pub retransmitted_bytes: u64,
-    /// Of the segments that were sent again, those in fast recovery and those after a timeout.
+    /// Part of `retransmitted_segments`: those in fast recovery, and those after a timeout.
     pub fast_retransmissions: u64,
     pub timeout_retransmissions: u64,
     pub acks_out: u64,
@@ -37,9 +37,9 @@ pub struct Counters {
     // Connections.
     pub active_opens: u64,
     pub passive_opens: u64,
-    /// SYNs for which there was no place.
+    /// SYNs for which there was no room.
     pub syn_backlog_full: u64,
-    /// SYN cookies: sent, those that came back, and ACKs that were none while some were out.
+    /// SYN cookies that were sent, and that came back; ACKs that carried no valid cookie while some were out.
     pub syn_cookies_out: u64,
     pub syn_cookies_in: u64,
     pub syn_cookies_failed: u64,
@@ -48,16 +48,16 @@ pub struct Counters {
     // Segments in.
     pub segments_in: u64,
     pub bytes_in: u64,
-    /// Segments that a router marked Congestion Experienced.
+    /// Segments that a router marked as Congestion Experienced.
     pub congestion_marks_in: u64,
-    /// ACKs that echoed such a mark, and reductions of a window because of them.
+    /// ACKs that echoed such a mark, and window reductions because of them.
     pub congestion_echoes_in: u64,
     pub congestion_reductions: u64,
     pub out_of_order: u64,
     pub out_of_order_dropped: u64,
-    /// Segments in order that neither the user nor the stack had room for.
+    /// In-order segments for which neither the user nor the stack had room.
     pub in_order_dropped: u64,
-    /// Receive windows that became zero because the user took no more, and that were opened again.
+    /// Receive windows that became zero because the user took no more data, and those that opened again.
     pub windows_shut: u64,
     pub windows_reopened: u64,
     pub duplicate: u64,
@@ -67,23 +67,23 @@ pub struct Counters {
     pub challenge_acks: u64,
     pub limited: u64,
     // Loss.
-    /// Fast recoveries, and of them those with SACK.
+    /// Fast recoveries, and those of them with SACK.
     pub fast_recoveries: u64,
     pub sack_recoveries: u64,
-    /// Times that a retransmission was found lost.
+    /// Retransmissions that were found lost.
     pub lost_retransmissions: u64,
     pub rto_recoveries: u64,
     pub loss_probes: u64,
     /// Losses that a loss probe repaired.
     pub loss_probe_recoveries: u64,
-    /// ACKs with SACK blocks, and of them those that report a duplicate.
+    /// ACKs with SACK blocks, and those of them that report a duplicate.
     pub sacks_in: u64,
     pub dsacks_in: u64,
-    /// ACKs of ours that report a duplicate.
+    /// Our ACKs that report a duplicate.
     pub dsacks_out: u64,
     pub sack_reneging: u64,
-    /// Reductions of the window that were undone: after a timeout by F-RTO, because of DSACK, and by timestamps after a
-    /// timeout and in fast recovery.
+    /// Window reductions that were undone: after a timeout by F-RTO; because of DSACK; by timestamps, after a timeout
+    /// and in fast recovery.
     pub spurious_timeouts: u64,
     pub dsack_undos: u64,
     pub loss_undos: u64,
@@ -98,22 +98,22 @@ pub struct Counters {
     /// Messages of IPv6's neighbour, router and listener discovery.
     pub nd_in: u64,
     pub nd_out: u64,
-    /// Packets in which another host uses an IPv6 address of ours.
+    /// Packets in which another host uses one of our IPv6 addresses.
     pub nd_conflicts: u64,
     /// ARP packets in which another host claims our address.
     pub arp_conflicts: u64,
     pub echo_replies: u64,
     pub unreachables_in: u64,
     pub icmp_errors_out: u64,
-    /// Messages that made the packets to a destination smaller.
+    /// Messages that lowered the path MTU of a destination.
     pub path_mtu_reductions: u64,
-    /// Paths that were found to swallow large packets.
+    /// Paths that were found to drop large packets silently.
     pub path_mtu_black_holes: u64,
 }
 
 impl Counters {
-    /// The counters that Linux has, too, under the names that `nstat` gives them; what is no segment or packet there is
-    /// none here.
+    /// Returns the counters that Linux has as well, under the names that `nstat` uses. Events that Linux does not
+    /// count as segments or packets are left out here.
     pub fn nstat(&self) -> [(&'static str, u64); 43] {
         [
             ("TcpActiveOpens", self.active_opens),

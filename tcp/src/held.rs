@@ -1,4 +1,5 @@
-//! Out-of-order frames that all connections together hold: bounded, and shared so that no peer can have them all.
+//! Accounts for the out-of-order frames of all connections. Their number is bounded, and shared so that no peer can
+//! take all of it.
 
 use std::collections::HashSet;
 
@@ -9,7 +10,7 @@ mod tests;
 pub(crate) struct HeldFrames {
     frames: u32,
     limit: u32,
-    /// The connections that hold any, by index.
+    /// Connections that hold frames, by index.
     holders: HashSet<u32>,
 }
 
@@ -18,18 +19,18 @@ impl HeldFrames {
         HeldFrames { frames: 0, limit, holders: HashSet::new() }
     }
 
-    /// A connection that holds `own` frames may hold another: as many as are still free for all. So one that wants all it
-    /// can get has half of them, and n of them leave one in n + 1 to others.
+    /// Returns whether a connection that holds `own` frames may hold another one: it may while more frames are free
+    /// than it holds. So one greedy connection gets half of the frames, and n of them leave one in n + 1 to others.
     pub fn admits(&self, own: usize) -> bool {
         u64::from(self.frames) + (own as u64) < u64::from(self.limit)
     }
 
-    /// How many there are.
+    /// Returns the number of held frames.
     pub fn frames(&self) -> usize {
         self.frames as usize
     }
 
-    /// The connection with this index had `before` frames and has `after`.
+    /// Notes that the connection with this index had `before` frames and now has `after`.
     pub fn changed(&mut self, index: u32, before: usize, after: usize) {
         self.frames = self.frames - before as u32 + after as u32;
         if before == 0 && after > 0 {
@@ -39,7 +40,7 @@ impl HeldFrames {
         }
     }
 
-    /// The connections that hold some.
+    /// Returns the connections that hold frames.
     pub fn holders(&self) -> Vec<u32> {
         self.holders.iter().copied().collect()
     }

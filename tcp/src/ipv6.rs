@@ -1,19 +1,20 @@
-//! IPv6 headers that arrive: the fixed one, and extension headers as far as a host has to look at them (RFC 8200).
+//! Parses arriving IPv6 headers: the fixed header, and extension headers as far as a host must examine them (RFC
+//! 8200).
 //!
-//! Nothing is taken apart further than needed: routing headers are refused unless they are used up, so type 0 never
-//! routes (RFC 5095); fragments are refused unless they are whole (RFC 6946); and a packet has eight extension headers at
-//! most.
+//! Only what is needed is parsed. Routing headers are refused unless no segments are left, so type 0 never routes
+//! (RFC 5095). Fragments are refused unless they are whole packets (RFC 6946). A packet may have at most eight
+//! extension headers.
 
 use crate::buffers::Frame;
 use crate::ecn;
 use core::net::Ipv6Addr;
 use core::ops::Range;
 
-/// Length of the fixed header.
+/// Octets of the fixed header.
 pub(crate) const HEADER: usize = 40;
-/// The smallest MTU of a link (RFC 8200 §5).
+/// Smallest MTU of a link, in octets (RFC 8200 §5).
 pub(crate) const MIN_MTU: u16 = 1280;
-/// Extension headers of a packet, at most.
+/// Most extension headers of a packet.
 const MAX_EXTENSIONS: usize = 8;
 
 /// Next header values (IANA).
@@ -28,7 +29,7 @@ pub(crate) mod next {
     pub const UDP: u8 = 17;
 }
 
-/// What the headers of a packet say.
+/// The parsed headers of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ip6 {
     pub src: Ipv6Addr,
@@ -36,33 +37,33 @@ pub(crate) struct Ip6 {
     pub hop_limit: u8,
     /// The ECN codepoint (RFC 3168 §5).
     pub ecn: u8,
-    /// What the payload is.
+    /// Protocol of the payload.
     pub protocol: u8,
-    /// Where the octet is that says so, counted from the packet's start.
+    /// Offset of the octet that names this protocol, from the start of the packet.
     pub named_at: usize,
-    /// The payload's place in the frame.
+    /// Range of the payload in the frame.
     pub payload: Range<usize>,
-    /// The packet's place in the frame.
+    /// Range of the packet in the frame.
     pub packet: Range<usize>,
 }
 
 /// Why a packet is not processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused6 {
-    /// It makes no sense.
+    /// The packet is malformed.
     Malformed,
-    /// A fragment; the first one of its packet.
+    /// A fragment. `first`: the first one of its packet.
     Fragment { first: bool },
-    /// The sender is told of a parameter problem (RFC 4443 §3.4).
+    /// A parameter problem, to be reported to the sender (RFC 4443 §3.4).
     Problem {
-        /// What kind of.
+        /// Code of the problem.
         code: u8,
-        /// Where, counted from the packet's start.
+        /// Offset of the problem from the start of the packet.
         at: usize,
-        /// Also if the packet was for a group.
+        /// The report is also sent if the packet was for a group.
         even_group: bool,
     },
-    /// Nothing is to be done.
+    /// The packet is dropped without a report.
     Ignore,
 }
 
@@ -73,8 +74,8 @@ pub(crate) mod problem {
     pub const OPTION: u8 = 2;
 }
 
-/// Reads the fixed header of the packet at `at` of a frame, without its extensions. Octets behind the packet are
-/// Ethernet's padding.
+/// Parses the fixed header of the packet at `at` of a frame, without extension headers. Octets after the packet are
+/// Ethernet padding.
 #[inline]
 pub(crate) fn parse(frame: &impl Frame, at: usize) -> Option<Ip6> {
     let h = frame.bytes().get(at..)?;
@@ -95,13 +96,13 @@ pub(crate) fn parse(frame: &impl Frame, at: usize) -> Option<Ip6> {
     })
 }
 
-/// Goes through the extension headers, if there are any.
+/// Parses the extension headers, if there are any, up to the payload.
 pub(crate) fn skip_extensions(frame: &[u8], ip: &mut Ip6) -> Result<(), Refused6> {
     let start = ip.packet.start;
     for n in 0..=MAX_EXTENSIONS {
         let extension = match ip.protocol {
             next::HOP_BY_HOP if n > 0 => {
-                // Only straight behind the fixed header (RFC 8200 §4.1).
+                // Allowed only directly after the fixed header (RFC 8200 §4.1).
                 return Err(problem_at(problem::NEXT_HEADER, ip.named_at));
             }
             next::HOP_BY_HOP | next::DESTINATION | next::ROUTING | next::FRAGMENT => ip.protocol,
@@ -117,14 +118,15 @@ pub(crate) fn skip_extensions(frame: &[u8], ip: &mut Ip6) -> Result<(), Refused6
         let len = if extension == next::FRAGMENT { 8 } else { (usize::from(octets) + 1) * 8 };
         let Some(body) = rest.get(..len) else { return Err(Refused6::Malformed) };
         match extension {
-            // Offset or more to come; neither is an atomic fragment, a packet like others (RFC 6946).
+            // A fragment has an offset or the more-fragments flag. An atomic fragment has neither and is a packet
+            // like any other (RFC 6946).
             next::FRAGMENT => {
                 let field = u16::from_be_bytes([b2, b3]);
                 if field & 0xfff9 != 0 {
                     return Err(Refused6::Fragment { first: field & 0xfff8 == 0 });
                 }
             }
-            // With segments left we would have to forward it (RFC 8200 §4.4, RFC 5095).
+            // If segments are left, we would have to forward the packet (RFC 8200 §4.4, RFC 5095).
             next::ROUTING if b3 != 0 => return Err(problem_at(problem::FIELD, here + 2)),
             next::ROUTING => {}
             _ => options(body.get(2..).unwrap_or(&[]), here + 2)?,
@@ -139,8 +141,8 @@ fn problem_at(code: u8, at: usize) -> Refused6 {
     Refused6::Problem { code, at, even_group: false }
 }
 
-/// Options of a hop-by-hop or destination options header (RFC 8200 §4.2). We know padding and router alerts, which mean
-/// nothing to hosts.
+/// Checks the options of a hop-by-hop or destination options header (RFC 8200 §4.2). Padding and router alerts are
+/// known, and mean nothing to hosts.
 fn options(mut rest: &[u8], mut at: usize) -> Result<(), Refused6> {
     const PAD1: u8 = 0;
     const PAD_N: u8 = 1;
@@ -150,7 +152,7 @@ fn options(mut rest: &[u8], mut at: usize) -> Result<(), Refused6> {
             [] => return Ok(()),
             [PAD1, ..] => 1,
             [kind, len, ..] => {
-                // The two highest bits say what to do with an option that one does not know.
+                // The two highest bits tell what to do with an unknown option.
                 match kind {
                     PAD_N | ROUTER_ALERT => {}
                     _ if kind >> 6 == 0 => {}
@@ -169,40 +171,39 @@ fn options(mut rest: &[u8], mut at: usize) -> Result<(), Refused6> {
     }
 }
 
-/// Not a unicast address that a packet can come from or go to on a network: unspecified, loopback, a group's, or one of
-/// IPv4 in disguise.
+/// Returns whether an address is not a host's on a network: unspecified, loopback, multicast, or IPv4-mapped.
 pub(crate) fn is_no_host(ip: Ipv6Addr) -> bool {
     ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.to_ipv4_mapped().is_some()
 }
 
-/// The second half of the addresses of a station (RFC 4291 appendix A).
+/// Returns the lower half of a station's addresses (RFC 4291 appendix A).
 pub(crate) fn interface_id(mac: [u8; 6]) -> u128 {
     let [a, b, c, d, e, f] = mac;
     u128::from(u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]))
 }
 
-/// The address that a station has on its link by itself.
+/// Returns the link-local address that a station makes for itself.
 pub(crate) fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     Ipv6Addr::from_bits(0xfe80_u128 << 112 | interface_id(mac))
 }
 
-/// Meaningful on its own link only.
+/// Returns whether an address is link-local.
 pub(crate) fn is_link_local(ip: Ipv6Addr) -> bool {
     ip.segments()[0] & 0xffc0 == 0xfe80
 }
 
-/// All nodes of a link.
+/// The group of all nodes of a link.
 pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// All routers of a link.
+/// The group of all routers of a link.
 pub(crate) const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
-/// The group in which a host is that has an address (RFC 4291 §2.7.1).
+/// Returns the group that the owner of an address joins (RFC 4291 §2.7.1).
 pub(crate) fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
     let base = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0);
     Ipv6Addr::from_bits(base.to_bits() | ip.to_bits() & 0xff_ffff)
 }
 
-/// The Ethernet address of a group (RFC 2464 §7).
+/// Returns the Ethernet address of a group (RFC 2464 §7).
 pub(crate) fn group_mac(group: Ipv6Addr) -> [u8; 6] {
     let [.., a, b, c, d] = group.octets();
     [0x33, 0x33, a, b, c, d]

@@ -1,57 +1,65 @@
-//! Sans-IO TCP/IP stack of one core: Ethernet, ARP, IPv4, IPv6, ND, ICMP and TCP. No I/O, no clock, no threads, no unsafe.
+//! Sans-IO TCP/IP stack of one core: Ethernet, ARP, IPv4, IPv6, ND, ICMP and TCP. It does no I/O, reads no clock,
+//! starts no threads and has no unsafe code.
 //!
-//! Frames go in with the time; stream data and connection events come out through a [`Handler`]; frames to send
-//! come out through a [`Transmit`]. Received payload leaves as frame plus range, never copied; what is sent is
-//! queued as reference-counted [`Payload`]s, which retransmissions hand out again.
+//! The caller passes in frames together with the time. Stream data and connection events come out through a
+//! [`Handler`]; frames to send come out through a [`Transmit`]. Received payload leaves as a frame and a range in it
+//! and is never copied. Data to send is queued as reference-counted [`Payload`]s, and retransmissions hand out the
+//! same ones again.
 //!
 //! # A pass
 //! ```text
-//! stack.foresee(&burst)                         // if there are many connections: a hint
+//! stack.foresee(&burst)                         // a hint, useful with many connections
 //! stack.receive_burst(now, burst, &mut handler, &mut tx)
 //! stack.advance(now, &mut handler, &mut tx)     // timers; cheap when nothing is due
-//! ...                                           // what the handler noted: send(), output(), close() ...
+//! ...                                           // work that the handler noted: send(), output(), close() ...
 //! stack.flush(now, &mut tx)                     // delayed ACKs, ARP requests, connections that waited for room
 //! ```
-//! [`Stack::next_deadline`] says when `advance` has something to do, [`Stack::wants_flush`] whether a full port left
-//! something for another `flush`. Frames that are emitted with `loopback` go back into `receive`. What happens in a
-//! call without a handler (`close`, `abort`) is reported by the next `advance`.
+//! [`Stack::next_deadline`] returns when `advance` is next needed. [`Stack::wants_flush`] returns whether `flush` is
+//! needed again because the port was full. Frames that are emitted with `loopback` go back into `receive`. Events of
+//! a call without a handler (`close`, `abort`) are reported by the next `advance`.
 //!
 //! # What is sent
-//! [`Stack::send`] queues one record. Segments are cut at record boundaries: several whole records share one
-//! segment if they fit, a record longer than a segment is split, and nothing follows a part of a record in its
-//! segment. A record that the peer's window does not fit is held for `TcpConfig::sws_override`. [`Stack::room`] says
-//! how much is worth queueing.
+//! [`Stack::send`] queues one record. Segments are cut at record boundaries: several whole records share a segment
+//! if they fit, a record longer than a segment is split, and a segment that carries a part of a record carries nothing
+//! after that part. A record that does not fit the peer's window is held for `TcpConfig::sws_override`.
+//! [`Stack::room`] returns how much is worth queueing.
 //!
 //! # What is acknowledged
-//! In-order data once per pass and connection, with data if there is some to send (a stretch ACK, RFC 5681 §4.2
-//! asks for one per two segments); what is out of order, fills a gap or was received before at once. SACK blocks go on
-//! segments without data only. The user takes all data at once, so the window is constant and its right edge only
-//! moves forward.
+//! Data in order is acknowledged once per pass and connection, together with data if there is some to send. This is a
+//! stretch ACK; RFC 5681 §4.2 asks for one ACK per two segments. Data that is out of order, fills a gap or was
+//! received before is acknowledged at once. Only segments without data carry SACK blocks. While the handler takes all
+//! data at once, the window is constant. Data that it leaves is kept and makes the window smaller until
+//! [`Stack::resume`]. The right edge of the window only moves forward.
 //!
-//! ACKs that arrive in one burst and follow each other count as one, the newest: [`Stack::receive_burst`].
+//! Consecutive ACKs of one connection in a burst are handled as one, the newest (see [`Stack::receive_burst`]).
 //!
 //! # Several stacks of one device
-//! Each has a queue of the port and a [`Steering`], which says who owns a connection. A frame may reach any of them: one that
-//! belongs elsewhere leaves by [`Handler::hand_over`], and enters the stack that it belongs to by [`Stack::take_over`]. The
-//! stacks have one configuration and seed, and [`SharedPorts`]. What is reserved by [`Stack::bind`] at one is entered in the
-//! others by [`Stack::bind_too`]; an active open takes a port that makes the opening stack the owner.
+//! Each stack has a queue of the port and a [`Steering`], which tells the owner of a connection. A frame may reach
+//! any stack. A frame that belongs to another stack leaves through [`Handler::hand_over`] and enters its owner
+//! through [`Stack::take_over`]. The stacks have the same configuration and seed, and [`SharedPorts`]. A reservation
+//! that one stack makes with [`Stack::bind`] is entered in the others with [`Stack::bind_too`]. An active open takes
+//! a port that makes the opening stack the owner.
 //!
 //! # Where things are
 //! | module | does |
 //! |---|---|
-//! | `stack` | finds who a frame is for, and takes what was expected on a short way (`burst`); listeners, half-open connections, TIME-WAIT; timers; ICMP |
+//! | `stack` | finds the connection, listener or table entry for a frame; takes expected segments on a short path (`burst`); listeners, half-open connections, TIME-WAIT; timers; ICMP |
 //! | `connection` | one connection: `open`, `arrive`, `ack`, `data`, `output` and `volley`, `timers`, and its `queue`; losses: `rack`, `repair`, `probe`; `marks` (ECN), `pace`, `info` |
-//! | [`reassembly`], [`scoreboard`] | what is out of order here; what is outstanding there, when it was sent, and what became of it |
-//! | [`congestion`], [`rtt`], [`timer`] | how much, how long, when |
-//! | `arp`, `nd`, `neighbours`, `wire`, `ipv6`, [`sum`], `net` | neighbours and addresses, headers, checksums, what connections share |
-//! | `steering` | which stack of a device owns a connection, and which speaks for the host |
-//! | `paths`, `pmtu` | pairs of IPv6 addresses by numbers; what packets paths carry |
-//! | [`slab`] | tables whose entries keep their place, and names that outlive entries |
+//! | [`reassembly`], [`scoreboard`] | received data that is out of order; sent data that is outstanding, when it was sent, and its fate |
+//! | [`congestion`], [`rtt`], [`timer`] | amount to send, round-trip times, timers |
+//! | `arp`, `nd`, `neighbours`, `wire`, `ipv6`, [`sum`], `net` | neighbours and addresses, headers, checksums, state that connections share |
+//! | `steering` | the owner of a connection among the stacks of a device, and the stack that speaks for the host |
+//! | `paths`, `pmtu` | numbers for pairs of IPv6 addresses; packet sizes that paths carry |
+//! | [`slab`] | tables whose entries keep their place, and ids that outlive entries |
 //!
 //! # What it does not do
-//! Fragments are refused (RFC 1122 asks hosts to reassemble), redirects ignored, urgent data is ordinary data, data on a SYN waits for its
-//! retransmission. Security considerations: RFC 5961, RFC 4987, RFC 6528, RFC 6056, RFC 5927, RFC 1337; keyed hash; the backlog,
-//! out-of-order data, neighbours and stateless replies are bounded.
+//! - Fragments are refused, although RFC 1122 asks hosts to reassemble them.
+//! - Redirects are ignored.
+//! - Urgent data is treated as ordinary data.
+//! - Data on a SYN is not taken and waits for its retransmission.
+//!
+//! The stack follows the security considerations of RFC 5961, RFC 4987, RFC 6528, RFC 6056, RFC 5927 and RFC 1337.
+//! Its hash has a secret key. The backlog, out-of-order data, neighbours and stateless replies are bounded.
 #![forbid(unsafe_code)]
 
 mod arp;

@@ -1,6 +1,7 @@
-//! The places of a neighbour cache, of ARP or neighbour discovery, and a timer for each. There is a bounded number of
-//! them; neighbours that connections hold keep theirs, the others make room, those first that have been held by nobody for
-//! longest. Nothing here searches: strangers decide how many neighbours there are.
+//! The places of a neighbour cache (for ARP or neighbour discovery), with a timer for each. Their number is bounded.
+//! Neighbours that connections hold keep their places. The others are displaced by new ones, starting with the one
+//! that has been unheld for longest. No operation here searches the whole cache, because strangers decide how many
+//! neighbours there are.
 
 use crate::audit::{Fault, must};
 use crate::time::Time;
@@ -8,18 +9,18 @@ use crate::timer::TimerWheel;
 use core::hash::Hash;
 use std::collections::HashMap;
 
-/// Names a neighbour; stays valid while it is held.
+/// Id of a neighbour, which stays valid while the neighbour is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Neighbour(pub u16);
 
 impl Neighbour {
     /// This host itself.
     pub const OWN: Neighbour = Neighbour(0x7fff);
-    /// As many as there can be of one family.
+    /// Most neighbours of one family.
     pub const MOST: u16 = 0x7fff;
     const V6: u16 = 0x8000;
 
-    /// One of IPv6, which `Inet6` knows.
+    /// Makes the id of an IPv6 neighbour of `Inet6`.
     pub fn v6(index: u16) -> Self {
         Neighbour(index | Self::V6)
     }
@@ -29,31 +30,31 @@ impl Neighbour {
         self.0 & Self::V6 != 0
     }
 
-    /// Its number in its family.
+    /// Returns its number within its family.
     #[inline]
     pub fn index(self) -> u16 {
         self.0 & !Self::V6
     }
 }
 
-/// What has a place.
+/// An entry of the cache.
 pub(crate) trait Entry {
     type Address: Copy + Eq + Hash;
     fn address(&self) -> Self::Address;
-    /// How many connections hold it.
+    /// Returns the number of connections that hold it.
     fn holders(&mut self) -> &mut u32;
-    /// Nobody has answered.
+    /// Returns whether its MAC address is unknown because no host has answered.
     fn is_unknown(&self) -> bool;
 }
 
-/// Neighbours that a new one may displace: one that says nothing among them goes first.
+/// Unheld neighbours that are examined for displacement by a new one. An unknown one among them is displaced first.
 const GLANCES: usize = 8;
 /// No place.
 const NONE: u16 = u16::MAX;
 
 struct Place<E> {
     entry: Option<E>,
-    /// The places before and after it in the list of those that nobody holds.
+    /// The places before and after this one in the list of unheld neighbours.
     before: u16,
     after: u16,
 }
@@ -61,7 +62,7 @@ struct Place<E> {
 pub(crate) struct Places<E: Entry> {
     places: Vec<Place<E>>,
     vacant: Vec<u16>,
-    /// Neighbours that nobody holds: who was let go first, and last.
+    /// First and last of the unheld neighbours, in the order in which they were released.
     first: u16,
     last: u16,
     index: HashMap<E::Address, u16>,
@@ -100,13 +101,13 @@ impl<E: Entry> Places<E> {
         self.places.get_mut(usize::from(i))?.entry.as_mut()
     }
 
-    /// All numbers that a neighbour has or had.
+    /// Returns all numbers that a neighbour has or had.
     pub fn numbers(&self) -> core::ops::Range<u16> {
         0..self.places.len() as u16
     }
 
-    /// The number of the neighbour with this address. One that is new takes the place of one that nobody holds, if there
-    /// is no other. `None`: all are held.
+    /// Returns the number of the neighbour with this address. A new neighbour takes a free place, or displaces an
+    /// unheld one. `None`: connections hold all places.
     pub fn find_or_add(&mut self, address: E::Address, new: impl FnOnce() -> E) -> Option<u16> {
         if let Some(i) = self.find(address) {
             return Some(i);
@@ -129,7 +130,7 @@ impl<E: Entry> Places<E> {
         Some(i)
     }
 
-    /// A connection holds a neighbour.
+    /// Adds a hold of a neighbour by a connection.
     pub fn hold(&mut self, i: u16) {
         let Some(holders) = self.get_mut(i).map(E::holders) else { return };
         *holders += 1;
@@ -138,7 +139,7 @@ impl<E: Entry> Places<E> {
         }
     }
 
-    /// It holds it no longer.
+    /// Ends a hold of a neighbour by a connection.
     pub fn release(&mut self, i: u16) {
         let Some(holders) = self.get_mut(i).map(E::holders).filter(|n| **n > 0) else { return };
         *holders -= 1;
@@ -147,7 +148,7 @@ impl<E: Entry> Places<E> {
         }
     }
 
-    /// Forgets a neighbour that nobody holds.
+    /// Removes a neighbour, unless a connection holds it.
     pub fn remove(&mut self, i: u16) {
         if self.get_mut(i).is_none_or(|e| *e.holders() > 0) {
             return;
@@ -160,7 +161,7 @@ impl<E: Entry> Places<E> {
         }
     }
 
-    /// Appends a place to the list of those that nobody holds.
+    /// Appends a place to the list of unheld neighbours.
     fn append(&mut self, i: u16) {
         let last = std::mem::replace(&mut self.last, i);
         match self.places.get_mut(usize::from(last)) {
@@ -190,7 +191,7 @@ impl<E: Entry> Places<E> {
         self.wheel.schedule(u32::from(i), at);
     }
 
-    /// One whose timer is due.
+    /// Returns a neighbour whose timer is due; `None` if there is none.
     #[inline]
     pub fn poll(&mut self, now: Time) -> Option<u16> {
         self.wheel.poll(now).map(|i| i as u16)
@@ -201,7 +202,8 @@ impl<E: Entry> Places<E> {
         self.wheel.next_deadline()
     }
 
-    /// For tests: every neighbour has one place, there are not too many, and the list has those that nobody holds.
+    /// Checks, for tests, that every neighbour has one place, that their number is within the limit, and that the
+    /// list has exactly the unheld ones.
     pub fn audit(&self) -> Result<(), Fault>
     where
         E: Clone,

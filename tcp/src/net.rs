@@ -1,4 +1,4 @@
-//! What all connections of a stack share.
+//! State that all connections of a stack share.
 
 use crate::arp::Arp;
 use crate::audit::{Fault, must};
@@ -23,16 +23,16 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::HashMap;
 
-/// Replies per second that need no connection: RST, echo, TIME-WAIT.
+/// Limit per second of the replies that need no connection: RST, echo, TIME-WAIT.
 const STATELESS_REPLIES: u32 = 10_000;
-/// ICMP errors per second (RFC 4443 §2.4 f).
+/// Limit of ICMP errors per second (RFC 4443 §2.4 f).
 const ICMP_ERRORS: u32 = 100;
 
-/// Segments that are sent one after the other.
+/// Segments that are sent directly one after the other.
 pub(crate) struct Volley {
     common: Common,
     v6: bool,
-    /// They are for ourselves.
+    /// The segments go to ourselves.
     loopback: bool,
 }
 
@@ -43,10 +43,10 @@ pub(crate) fn ip_tcp(key: Key) -> u16 {
 
 pub(crate) struct Net {
     pub cfg: StackConfig,
-    /// Our IPv4 address and the length of its prefix; unspecified if there is none.
+    /// Our IPv4 address and its prefix length; unspecified if there is none.
     pub ip: Ipv4Addr,
     prefix_len: u8,
-    /// The shift that we offer (RFC 7323 §2.2).
+    /// The window shift that we offer (RFC 7323 §2.2).
     pub window_scale: u8,
     pub counters: Counters,
     pub arp: Arp,
@@ -54,14 +54,14 @@ pub(crate) struct Net {
     pub paths: Paths,
     pub pmtus: PathMtus,
     pub secret: Secret,
-    /// Connections that are told when a neighbour's address becomes known, and how many there are. Those that ended
-    /// meanwhile leave with the neighbour's answer; see `wait` for the bound.
+    /// Connections that wait for a neighbour's address, and their number. A connection that has ended leaves the list
+    /// with the neighbour's answer. See `wait` for the bound.
     waiters: HashMap<Neighbour, Vec<ConnId>>,
     waiting: usize,
     pub held: HeldFrames,
     /// The link is short of receive buffers.
     pub pressure: bool,
-    /// Octets of payload that the link takes in one frame as several segments; zero if it does not.
+    /// Most octets of payload in a frame that the link segments itself; zero if it does not segment.
     pub gso_max: u32,
     header: HeaderTemplate,
     header6: HeaderTemplate6,
@@ -108,7 +108,7 @@ impl Net {
         }
     }
 
-    /// Our end of a connection.
+    /// Returns the local address of a connection.
     pub fn local(&self, key: Key) -> SocketAddr {
         let ip = match self.path(key) {
             Some(path) => path.local.into(),
@@ -117,7 +117,7 @@ impl Net {
         SocketAddr::new(ip, key.local_port())
     }
 
-    /// The other end.
+    /// Returns the remote address of a connection.
     pub fn remote(&self, key: Key) -> SocketAddr {
         let ip = match self.path(key) {
             Some(path) => path.remote.into(),
@@ -126,18 +126,19 @@ impl Net {
         SocketAddr::new(ip, key.remote_port())
     }
 
-    /// The addresses of a key of IPv6.
+    /// Returns the addresses of an IPv6 key; `None` for an IPv4 key.
     #[inline]
     fn path(&self, key: Key) -> Option<&Path> {
         if key.is_v6() { self.paths.get(key.remote_ip()) } else { None }
     }
 
-    /// The largest packet of our link.
+    /// Returns the size of the largest packet on our link, in octets.
     fn link_mtu(&self, key: Key) -> u16 {
         if key.is_v6() { self.inet6.mtu } else { self.cfg.mtu }
     }
 
-    /// A router has said, and it is believed, that no larger packets get to the other end.
+    /// Lowers the path MTU, after a trustworthy report that the path to the other end carries only packets up to
+    /// `mtu` octets.
     pub fn path_shrank(&mut self, key: Key, mtu: u16, now: Time) {
         if mtu < self.path_mtu(key, now) {
             self.counters.path_mtu_reductions += 1;
@@ -145,25 +146,26 @@ impl Net {
         }
     }
 
-    /// The largest packet to the other end, as far as known.
+    /// Returns the size of the largest packet to the other end, in octets, as far as known.
     pub fn path_mtu(&self, key: Key, now: Time) -> u16 {
         let link = self.link_mtu(key);
         self.pmtus.get(self.remote(key).ip(), now).map_or(link, |known| known.min(link))
     }
 
-    /// Our MSS option: what one packet carries without any options (RFC 6691).
+    /// Returns our MSS option: the payload of one packet without any options (RFC 6691), in octets.
     pub fn our_mss(&self, key: Key) -> u16 {
         self.link_mtu(key) - ip_tcp(key)
     }
 
-    /// The window of those that we are wary of: two segments, as peers send none larger than half of the largest window
-    /// that they have seen (RFC 9293 §3.8.6.2.1). In all units of the window field.
+    /// Returns the window, in octets, of a connection that is not welcome yet. It is two segments, because peers send
+    /// no segment larger than half of the largest window that they have seen (RFC 9293 §3.8.6.2.1). Rounded to units
+    /// of the window field.
     pub fn newcomer_window(&self) -> u32 {
         let most = self.cfg.tcp.recv_window.min(0xffff) >> self.window_scale;
         (2 * u32::from(self.cfg.mtu)).div_ceil(1 << self.window_scale).min(most) << self.window_scale
     }
 
-    /// For tests: what connections share is bounded. `connections`: how many there are.
+    /// Checks, for tests, that the shared state is bounded. `connections` is their number.
     pub fn audit(&self, connections: usize) -> Result<(), Fault> {
         must!(self.waiting == self.waiters.values().map(Vec::len).sum::<usize>());
         must!(self.waiting <= 2 * self.cfg.tcp.max_connections as usize);
@@ -173,21 +175,21 @@ impl Net {
         self.pmtus.audit()
     }
 
-    /// A key has come into use: some table has it.
+    /// Notes that a table now has this key.
     pub fn key_used(&mut self, key: Key) {
         if key.is_v6() {
             self.paths.hold(key.remote_ip());
         }
     }
 
-    /// It is in use no longer.
+    /// Notes that a table no longer has this key.
     pub fn key_unused(&mut self, key: Key) {
         if key.is_v6() {
             self.paths.release(key.remote_ip());
         }
     }
 
-    /// Where a packet to `ip` goes on our link.
+    /// Returns the address on our link that a packet to `ip` goes to; `None` if there is no route.
     pub fn next_hop(&self, ip: IpAddr, now: Time) -> Option<IpAddr> {
         let ip = match ip {
             IpAddr::V4(ip) if !self.ip.is_unspecified() => ip,
@@ -206,26 +208,26 @@ impl Net {
             _ if !on_link => return self.cfg.gateways.iter().find(|g| g.is_ipv4()).copied(),
             _ => {}
         }
-        // The prefix's own address and its broadcast address are no hosts (not so in /31 and /32, RFC 3021).
+        // The prefix's own address and its broadcast address are no hosts, except in /31 and /32 (RFC 3021).
         let host = theirs & !mask;
         let no_host = self.prefix_len < 31 && (host == 0 || host == !mask);
         (!no_host).then_some(ip.into())
     }
 
-    /// The initial sequence number of a connection (RFC 6528 §3): a secret function of its addresses plus a clock of
-    /// 4 µs.
+    /// Returns the initial sequence number of a connection (RFC 6528 §3): a secret function of its addresses plus a
+    /// clock with ticks of 4 µs.
     pub fn initial_sequence(&self, key: Key, now: Time) -> Seq {
         let f = self.secret.of_connection(self.local(key), self.remote(key), Purpose::InitialSequence);
         Seq((f as u32).wrapping_add((now.as_nanos() / 4_000) as u32))
     }
 
-    /// The origin of a connection's timestamps (RFC 7323 §5.4): one per pair of addresses, so that a connection that
-    /// follows another from the same ports continues its timestamps.
+    /// Returns the offset of a connection's timestamps (RFC 7323 §5.4). It depends only on the addresses and ports,
+    /// so a new connection between the same ports continues the timestamps of the old one.
     pub fn timestamp_offset(&self, key: Key) -> u32 {
         self.secret.of_connection(self.local(key), self.remote(key), Purpose::TimestampOffset) as u32
     }
 
-    /// Sends one segment. The caller has seen that there is room.
+    /// Sends one segment. The caller has checked that there is room.
     pub fn emit<P: Payload, T: Transmit<P>>(
         &mut self,
         tx: &mut T,
@@ -239,8 +241,8 @@ impl Net {
         }
     }
 
-    /// Begins segments that have all of these fields in common but for number and flags; nothing else may be emitted
-    /// between this and the last of them. `None`: there are no such addresses.
+    /// Begins a series of segments that have these fields in common, except for sequence number and flags. Nothing
+    /// else may be emitted before the last of them. `None`: the key's addresses do not exist.
     #[inline]
     pub fn begin(&mut self, fields: &TcpFields<'_>) -> Option<Volley> {
         let remote = fields.key.remote_ip();
@@ -253,7 +255,7 @@ impl Net {
         Some(Volley { common: self.header.begin(fields), v6: false, loopback })
     }
 
-    /// Sends one of the segments that were begun. The caller has seen that there is room.
+    /// Sends one segment of the series. The caller has checked that there is room.
     #[inline(always)]
     pub fn emit_next<P: Payload, T: Transmit<P>>(
         &mut self,
@@ -288,7 +290,7 @@ impl Net {
         tx.emit(Emit { headers, payload, loopback, retransmit, tcp_checksum_offload: offload, gso_size });
     }
 
-    /// Sends a frame that is complete but for the tag of our VLAN.
+    /// Sends a frame that is complete except for the tag of our VLAN.
     pub fn emit_frame<P: Payload, T: Transmit<P>>(&mut self, tx: &mut T, frame: &[u8], loopback: bool) {
         let tagged = self.cfg.vlan.zip(frame.split_at_checked(12)).map(|(vlan, (addresses, rest))| {
             [addresses, &TYPE_TAG.to_be_bytes(), &vlan.to_be_bytes(), rest].concat()
@@ -303,7 +305,7 @@ impl Net {
         });
     }
 
-    /// Holds the neighbour with address `ip` for a connection. `None`: every place is held by connections.
+    /// Holds the neighbour with address `ip` for a connection. `None`: connections hold every place.
     pub fn hold(&mut self, ip: IpAddr, now: Time) -> Option<Neighbour> {
         match ip {
             IpAddr::V4(ip) => self.arp.hold(ip),
@@ -311,18 +313,19 @@ impl Net {
         }
     }
 
-    /// Holds it no longer.
+    /// Ends one hold of the neighbour.
     pub fn release(&mut self, n: Neighbour) {
         if n.is_v6() { self.inet6.release(n) } else { self.arp.release(n) }
     }
 
-    /// The neighbour's MAC address. `None`: not known yet, it is asked for with the next `flush`.
+    /// Returns the neighbour's MAC address. `None`: it is not known yet, and the next `flush` asks for it.
     #[inline]
     pub fn resolve(&mut self, n: Neighbour, now: Time) -> Option<[u8; 6]> {
         if n.is_v6() { self.inet6.resolve(n, now) } else { self.arp.resolve(n, now) }
     }
 
-    /// Remembers that a connection waits for a neighbour. False: too many do, and it must try again by itself.
+    /// Remembers that a connection waits for a neighbour. `false`: too many wait, and the connection must try again
+    /// by itself.
     pub fn wait(&mut self, n: Neighbour, id: ConnId) -> bool {
         let may = self.waiting < 2 * self.cfg.tcp.max_connections as usize;
         if may {
@@ -332,28 +335,29 @@ impl Net {
         may
     }
 
-    /// Those that waited for a neighbour; they do no longer.
+    /// Removes and returns the connections that wait for a neighbour.
     pub fn take_waiters(&mut self, n: Neighbour) -> Vec<ConnId> {
         let those = self.waiters.remove(&n).unwrap_or_default();
         self.waiting -= those.len();
         those
     }
 
-    /// One more reply that no connection is accountable for.
+    /// Counts one more stateless reply. Returns whether it may be sent.
     pub fn may_reply(&mut self, now: Time) -> bool {
         let may = self.stateless.take(now);
         self.counters.limited += u64::from(!may);
         may
     }
 
-    /// One more message about a packet that is not as it should be.
+    /// Counts one more ICMP error message. Returns whether it may be sent.
     pub fn may_complain(&mut self, now: Time) -> bool {
         let may = self.errors.take(now);
         self.counters.limited += u64::from(!may);
         may
     }
 
-    /// Answers a segment that belongs to no connection with a RST (RFC 9293 §3.10.7.1), back the way it came.
+    /// Answers a segment that belongs to no connection with a RST (RFC 9293 §3.10.7.1), to the MAC address that it
+    /// came from.
     pub fn reset<P: Payload, T: Transmit<P>>(
         &mut self,
         now: Time,
@@ -385,7 +389,7 @@ impl Net {
     }
 }
 
-/// So many per second and no more, in bursts of at most a tenth of that.
+/// A limit per second, with bursts of at most a tenth of it.
 struct Limiter {
     interval: Duration,
     burst: Duration,

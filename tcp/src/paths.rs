@@ -1,17 +1,17 @@
-//! Pairs of IPv6 addresses, ours and a peer's, by numbers that are short enough for a [`Key`].
+//! Numbers for pairs of IPv6 addresses, ours and a peer's, that are short enough for a [`Key`].
 //!
-//! A key has room for an IPv4 address. A number of a pair stands there for the two addresses, as an address of
-//! `0.0.0.0/8`, which is nobody's. A pair lives as long as something has keys with it, and until the next `collect`.
+//! A key has room for one IPv4 address. The number of a pair takes that room as an address of `0.0.0.0/8`, which no
+//! host has. A pair is kept while any table has keys with it, and after that until the next `collect`.
 
 use crate::table::{Hashed, Key, Table};
 use core::net::Ipv6Addr;
 
-/// Bits of a number.
+/// Bits of a pair's number.
 const NUMBER: u32 = 24;
-/// The protocol number of TCP.
+/// IP protocol number of TCP.
 const TCP: u32 = 6;
 
-/// Two addresses.
+/// A local and a remote address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pair {
     local: u128,
@@ -27,26 +27,27 @@ impl Hashed for Pair {
             let wide = u128::from(a as u64 ^ k) * u128::from((a >> 64) as u64 ^ k.rotate_left(32) ^ k1);
             (wide as u64) ^ ((wide >> 64) as u64)
         };
-        // A word of zeros would hide the other of its half, so both ends count by themselves too.
+        // A word of zeros would hide the other word of its half, so each address also enters the hash on its own.
         mix(self.remote, k0) ^ mix(self.local, k1).rotate_left(17) ^ (self.remote as u64).rotate_left(7) ^ k0
     }
 }
 
-/// A pair of addresses.
+/// A pair of addresses and what follows from it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     pub local: Ipv6Addr,
     pub remote: Ipv6Addr,
-    /// Sum of both addresses and TCP's number, for the pseudo-header.
+    /// Sum of both addresses and of TCP's protocol number, for the pseudo-header.
     pub sum: u32,
-    /// Both are ours.
+    /// Both addresses are ours.
     pub own: bool,
     salt: u64,
     refs: u32,
 }
 
 impl Path {
-    /// A flow label for a connection: the same for all its packets, another for others, and hard to guess (RFC 6437).
+    /// Returns the flow label of a connection. It is the same for all packets of the connection, differs between
+    /// connections and is hard to guess (RFC 6437).
     #[inline]
     pub fn label(&self, key: Key) -> u32 {
         let mixed = (key.0 ^ self.salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -54,12 +55,12 @@ impl Path {
     }
 }
 
-/// All pairs that are in use.
+/// All pairs in use.
 pub(crate) struct Paths {
     entries: Vec<Path>,
     vacant: Vec<u32>,
     index: Table<Pair>,
-    /// Those that may have nobody left.
+    /// Pairs that may no longer be in use.
     idle: Vec<u32>,
     salt: u64,
 }
@@ -80,14 +81,14 @@ impl Paths {
         self.entries.get(number as usize)
     }
 
-    /// The number of a pair, if it has one.
+    /// Returns the number of a pair; `None` if it has none.
     #[inline]
     pub fn find(&self, local: Ipv6Addr, remote: Ipv6Addr) -> Option<u32> {
         self.index.get(Pair { local: local.to_bits(), remote: remote.to_bits() })
     }
 
-    /// The number of a pair, a new one if need be, which stays until `collect` unless somebody holds it. `None`: all are
-    /// taken.
+    /// Returns the number of a pair, and assigns one if it has none. The number stays valid until `collect` unless a
+    /// key holds it. `None`: all numbers are taken.
     pub fn intern(&mut self, local: Ipv6Addr, remote: Ipv6Addr, own: bool) -> Option<u32> {
         if let Some(number) = self.find(local, remote) {
             return Some(number);
@@ -109,14 +110,14 @@ impl Paths {
         Some(number)
     }
 
-    /// Something has a key with it.
+    /// Notes one more key with this pair.
     pub fn hold(&mut self, number: u32) {
         if let Some(p) = self.entries.get_mut(number as usize) {
             p.refs += 1;
         }
     }
 
-    /// No longer.
+    /// Notes one less key with this pair.
     pub fn release(&mut self, number: u32) {
         if let Some(p) = self.entries.get_mut(number as usize) {
             p.refs = p.refs.saturating_sub(1);
@@ -126,18 +127,18 @@ impl Paths {
         }
     }
 
-    /// Pairs that may have nobody.
+    /// Returns the number of pairs that may no longer be in use.
     #[inline]
     pub fn idle(&self) -> usize {
         self.idle.len()
     }
 
-    /// Forgets pairs that nobody has.
+    /// Removes pairs that are no longer in use.
     pub fn collect(&mut self) {
         while let Some(number) = self.idle.pop() {
             let Some(p) = self.entries.get(number as usize).filter(|p| p.refs == 0) else { continue };
             let pair = Pair { local: p.local.to_bits(), remote: p.remote.to_bits() };
-            // One that was idle twice is gone the second time.
+            // A pair may be in `idle` twice; the second time it has been removed already.
             if self.index.get(pair) == Some(number) {
                 self.index.remove(pair);
                 self.vacant.push(number);
@@ -145,14 +146,14 @@ impl Paths {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of pairs.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.entries.len() - self.vacant.len()
     }
 }
 
-/// The sum of an address's words, not folded.
+/// Returns the sum of an address's 16-bit words, not folded.
 pub(crate) fn sum(address: Ipv6Addr) -> u32 {
     address.segments().iter().map(|&w| u32::from(w)).sum()
 }

@@ -1,5 +1,5 @@
-//! What is known of the largest packets that paths carry (RFC 1191 §6.3, RFC 8201 §5.3). Bounded, and forgotten after a
-//! while: paths change, and a false message must not slow a connection down for ever.
+//! Known path MTUs (RFC 1191 §6.3, RFC 8201 §5.3). The number of entries is bounded. Entries expire, because paths
+//! change and a false message must not slow a connection down for ever.
 
 use crate::audit::{Fault, must};
 use crate::time::Time;
@@ -7,14 +7,14 @@ use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
 
-/// How long a smaller packet size counts before a larger one is tried again (RFC 1191 §6.3: 10 minutes).
+/// How long a lowered path MTU is kept before a larger packet is tried again (RFC 1191 §6.3: 10 minutes).
 pub(crate) const LIFETIME: Duration = Duration::from_secs(600);
-/// Destinations that are remembered.
+/// Most destinations that are remembered.
 const MAX_DESTINATIONS: usize = 1024;
 
 pub(crate) struct PathMtus {
     known: HashMap<IpAddr, (u16, Time)>,
-    /// All of them, the oldest first; those that were told of again are named again.
+    /// All destinations, the oldest first. A destination that is set again is listed again.
     order: VecDeque<(IpAddr, Time)>,
 }
 
@@ -23,23 +23,23 @@ impl PathMtus {
         PathMtus { known: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// The largest packet to `ip`, if it is known to be smaller than those of our link.
+    /// Returns the path MTU to `ip`, if it is known to be smaller than that of our link.
     pub fn get(&self, ip: IpAddr, now: Time) -> Option<u16> {
         self.known.get(&ip).filter(|(_, until)| *until > now).map(|(mtu, _)| *mtu)
     }
 
-    /// For tests: no more are remembered than there is room for.
+    /// Checks, for tests, that the number of entries is bounded.
     pub fn audit(&self) -> Result<(), Fault> {
         must!(self.order.len() <= MAX_DESTINATIONS && self.known.len() <= self.order.len());
         Ok(())
     }
 
-    /// A path carries no more than `mtu`.
+    /// Notes that the path to `ip` carries packets of at most `mtu` octets.
     pub fn set(&mut self, ip: IpAddr, mtu: u16, now: Time) {
         let until = now + LIFETIME;
         self.known.insert(ip, (mtu, until));
         self.order.push_back((ip, until));
-        // What is told of again and again leaves old names behind, which count too.
+        // A destination that is set again leaves its old entry in `order`, which counts as well.
         while self.order.len() > MAX_DESTINATIONS {
             let Some((old, end)) = self.order.pop_front() else { break };
             if self.known.get(&old).is_some_and(|(_, until)| *until == end) {

@@ -1,4 +1,4 @@
-//! Local TCP ports: who owns which.
+//! Local TCP ports and their owners.
 
 use crate::secret::Secret;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,38 +9,39 @@ mod shared;
 
 pub use shared::SharedPorts;
 
-/// Hands out local ports. In this process, or (another implementation) shared among processes.
+/// Hands out local ports, in this process or (in another implementation) among several processes.
 pub trait PortSpace {
-    /// Reserves `port` of the addresses in `scope`, for a listener or for connections that must come from it; zero
-    /// asks for any free one. Returns the port.
+    /// Reserves `port` of the addresses in `scope`, for a listener or for connections that must come from it. Zero
+    /// asks for any free port. Returns the port.
     ///
     /// # Errors
-    /// The port is taken, or none is free.
+    /// The port is taken, or no port is free.
     fn bind(&mut self, scope: Scope, port: u16) -> Result<u16, PortError>;
 
-    /// Gives a reservation back. Connections that use the port keep it from being reserved again.
+    /// Ends a reservation. While connections use the port, it cannot be reserved again.
     fn unbind(&mut self, scope: Scope, port: u16);
 
-    /// Claims a port that `fits` for a connection to `remote`, hard to guess from outside (RFC 6056).
+    /// Claims a port for a connection to `remote`: one for which `fits` returns true and which is hard to guess from
+    /// outside (RFC 6056).
     ///
     /// # Errors
-    /// None of those that fit is free.
+    /// No port that fits is free.
     fn connect(&mut self, remote: SocketAddr, fits: &dyn Fn(u16) -> bool) -> Result<u16, PortError>;
 
     /// Claims a reserved port for a connection to `remote`.
     ///
     /// # Errors
-    /// There is such a connection.
+    /// The port has a connection to `remote` already.
     fn connect_from(&mut self, port: u16, remote: SocketAddr) -> Result<(), PortError>;
 
-    /// Gives a port back that `connect` or `connect_from` claimed for `remote`.
+    /// Releases a port that `connect` or `connect_from` claimed for `remote`.
     fn release(&mut self, port: u16, remote: SocketAddr);
 }
 
 /// The local addresses for which a port is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// All of both families, those to come included.
+    /// All addresses of both families, including addresses that are added later.
     All,
     /// All IPv4 addresses.
     V4,
@@ -51,8 +52,8 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// The scope of a socket that is bound to `ip`: an unspecified address stands for its family, and `::` for both
-    /// unless `v6only` (RFC 3493 §5.3). IPv4-mapped addresses are IPv4.
+    /// Returns the scope of a socket that is bound to `ip`. An unspecified address stands for its family, and `::`
+    /// for both families unless `v6only` (RFC 3493 §5.3). IPv4-mapped addresses count as IPv4.
     pub fn of(ip: IpAddr, v6only: bool) -> Self {
         match ip.to_canonical() {
             IpAddr::V6(ip) if ip.is_unspecified() && !v6only => Scope::All,
@@ -62,12 +63,12 @@ impl Scope {
         }
     }
 
-    /// Whether the address belongs to it.
+    /// Returns whether the address is in this scope.
     pub fn covers(self, ip: IpAddr) -> bool {
         self.overlaps(Scope::One(ip))
     }
 
-    /// Whether some address belongs to both.
+    /// Returns whether both scopes have an address in common.
     pub fn overlaps(self, other: Scope) -> bool {
         match (self, other) {
             (Scope::All, _) | (_, Scope::All) => true,
@@ -78,24 +79,24 @@ impl Scope {
     }
 }
 
-/// No port.
+/// Why a port is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PortError {
-    /// Someone has it.
+    /// The port is in use.
     #[error("port in use")]
     InUse,
-    /// All are taken.
+    /// All ports are in use.
     #[error("no free port")]
     Exhausted,
 }
 
-/// First and last port chosen for connections and for reservations that do not name one.
+/// First and last port that may be chosen if the user names none.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
 
-/// Returns all ports that are chosen, each once, in an order whose start and step are random (RFC 6056 §3.3).
+/// Returns each port of the ephemeral range once, in an order whose start and step are random (RFC 6056 §3.3).
 ///
-/// With a step of one, a port behind a long run of unfit ones would be chosen more often than others, and sooner be one that
-/// still waits at the peer.
+/// With a step of one, a port after a long run of unfit ports would be chosen more often than others. It would then
+/// more likely be a port whose last connection is still in TIME-WAIT at the peer.
 fn in_random_order(random: &mut Secret) -> impl Iterator<Item = u16> + use<> {
     let (first, last) = (u32::from(*EPHEMERAL.start()), u32::from(*EPHEMERAL.end()));
     let count = last - first + 1;
@@ -124,7 +125,7 @@ pub struct LocalPorts {
 }
 
 impl LocalPorts {
-    /// No port is taken. `seed` is secret.
+    /// Creates a port space in which no port is taken. `seed` is secret.
     pub fn new(seed: u64) -> Self {
         LocalPorts {
             random: Secret::new(seed ^ 0x706f_7274),
@@ -139,7 +140,8 @@ impl LocalPorts {
         in_random_order(&mut self.random).find(|&p| free(self, p)).ok_or(PortError::Exhausted)
     }
 
-    /// Whether `port` can be reserved for `scope`: no reservation overlaps, and no connection uses it.
+    /// Returns whether `port` can be reserved for `scope`: no reservation overlaps it, and no connection uses the
+    /// port.
     fn is_free(&self, scope: Scope, port: u16) -> bool {
         !self.uses.contains_key(&port)
             && self.bound.get(&port).is_none_or(|bound| !bound.iter().any(|other| other.overlaps(scope)))

@@ -1,7 +1,7 @@
-//! Segments that arrived ahead of a hole, and the SACK blocks that tell the sender about them
-//! (RFC 9293 §3.10.7.4, RFC 2018, RFC 2883).
+//! Segments that arrived beyond a gap, and the SACK blocks that report them to the sender (RFC 9293 §3.10.7.4, RFC
+//! 2018, RFC 2883).
 //!
-//! Frames are held as they came, with the range of their octets that is still wanted; nothing is copied.
+//! Frames are held as they arrived, with the range of their octets that is still needed. Nothing is copied.
 
 use crate::audit::{Fault, must};
 use crate::buffers::Frame;
@@ -16,50 +16,50 @@ mod tests;
 /// Most SACK blocks that fit into the options of a segment without timestamps (RFC 2018 §3).
 pub const MAX_SACK_BLOCKS: usize = 4;
 
-/// A range of sequence numbers, `start` inclusive, `end` exclusive: one block of the SACK option.
+/// One block of the SACK option: the sequence numbers from `start` (inclusive) to `end` (exclusive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// First sequence number.
     pub start: Seq,
-    /// The sequence number after the last.
+    /// Sequence number after the last one.
     pub end: Seq,
 }
 
 impl Block {
-    /// The octets from `start` up to `end`.
+    /// Makes the block from `start` up to `end`.
     pub fn new(start: Seq, end: Seq) -> Self {
         Block { start, end }
     }
 
-    /// Octets covered; zero if `end` is not after `start`.
+    /// Returns the octets covered; zero if `end` is not after `start`.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u32 {
         self.end.since(self.start)
     }
 
-    /// All of `other` lies inside.
+    /// Returns whether all of `other` lies inside this block.
     pub fn covers(&self, other: &Block) -> bool {
         self.start.le(other.start) && other.end.le(self.end)
     }
 
-    /// They overlap or are neighbours.
+    /// Returns whether the blocks overlap or are adjacent.
     fn touches(&self, other: &Block) -> bool {
         self.start.le(other.end) && other.start.le(self.end)
     }
 }
 
-/// What became of an out-of-order segment.
+/// Outcome of inserting an out-of-order segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
-    /// It brought new octets and is held.
+    /// The segment has new octets and is held.
     Held,
-    /// All its octets were held already, up to others in the place of some; it was dropped.
+    /// No octets of the segment are new: others are held in their places already. It was dropped.
     Duplicate,
-    /// There is no place for it; it was dropped.
+    /// There is no place for the segment. It was dropped.
     Full,
 }
 
-/// A held frame: the octets `at` of `frame` are the stream's from `start` on.
+/// A held frame: the octets `at` of `frame` are those of the stream from `start` on.
 #[derive(Debug)]
 struct Held<F> {
     start: Seq,
@@ -72,7 +72,7 @@ impl<F: Frame> Held<F> {
         self.frame.bytes().get(self.at.clone()).unwrap_or(&[])
     }
 
-    /// `data`, the stream's from `seq` on, has the same octets wherever both have any.
+    /// Returns whether `data`, which starts at `seq`, has the same octets wherever both overlap.
     fn agrees(&self, seq: Seq, data: &[u8]) -> bool {
         let (mine, theirs) = (seq.since(self.start) as usize, self.start.since(seq) as usize);
         let mine = self.octets().get(mine..).unwrap_or(&[]);
@@ -94,52 +94,52 @@ impl<F> Held<F> {
 
 #[derive(Debug)]
 struct Holes<F> {
-    /// In sequence order, not overlapping, not empty.
+    /// The held frames, in sequence order, not overlapping, not empty.
     frames: VecDeque<Held<F>>,
-    /// The contiguous runs of `frames`, the most recently touched first: what RFC 2018 §4 reports.
+    /// The contiguous runs of `frames`, the most recently changed one first, as RFC 2018 §4 reports them.
     runs: Vec<Block>,
     octets: usize,
 }
 
-/// The out-of-order queue of one connection. One word and a half while there is no hole.
+/// The out-of-order queue of one connection. It takes one word and a half while there is no gap.
 #[derive(Debug)]
 pub struct Reassembly<F> {
     holes: Option<Box<Holes<F>>>,
-    /// The duplicate to report first in the next SACK option (RFC 2883 §4).
+    /// Duplicate to report first in the next SACK option (RFC 2883 §4).
     duplicate: Option<Block>,
     limit: u32,
 }
 
 impl<F: Frame> Reassembly<F> {
-    /// An empty queue that will hold at most `limit` frames.
+    /// Makes an empty queue that holds at most `limit` frames.
     pub fn new(limit: u32) -> Self {
         Reassembly { holes: None, duplicate: None, limit }
     }
 
-    /// Nothing is held.
+    /// Returns whether nothing is held.
     pub fn is_empty(&self) -> bool {
         self.holes.is_none()
     }
 
-    /// Frames held.
+    /// Returns the number of held frames.
     pub fn len(&self) -> usize {
         self.holes.as_ref().map_or(0, |h| h.frames.len())
     }
 
-    /// Where the highest held frame begins.
+    /// Returns the start of the highest held frame; `None` if nothing is held.
     pub fn last(&self) -> Option<Seq> {
         self.holes.as_ref()?.frames.back().map(|f| f.start)
     }
 
-    /// Octets held.
+    /// Returns the number of held octets.
     pub fn octets(&self) -> usize {
         self.holes.as_ref().map_or(0, |h| h.octets)
     }
 
-    /// Takes a segment that starts beyond RCV.NXT: the octets `at` of `frame`, `seq` being the number of the first.
-    /// The caller has trimmed it to the receive window. Octets that are held already are trimmed off (held ones win),
-    /// held frames that lie wholly inside the new one and have the same octets are dropped for it, and a full queue gives
-    /// up its highest frame for one that is nearer to the hole.
+    /// Inserts a segment that starts beyond RCV.NXT: the octets `at` of `frame`, of which the first has the number
+    /// `seq`. The caller has trimmed the segment to the receive window. Octets that are held already are trimmed off,
+    /// so the held ones stay. Held frames that lie inside the new one and have the same octets are dropped in its
+    /// favour. A full queue drops its highest frame for one that is nearer to the gap.
     pub fn insert(&mut self, seq: Seq, frame: F, at: Range<usize>) -> Inserted {
         if at.is_empty() {
             return Inserted::Duplicate;
@@ -149,7 +149,7 @@ impl<F: Frame> Reassembly<F> {
             .get_or_insert_with(|| Box::new(Holes { frames: VecDeque::new(), runs: Vec::new(), octets: 0 }));
         let new = Block::new(seq, seq + at.len() as u32);
         if let Some(i) = holes.runs.iter().position(|r| r.covers(&new)) {
-            // Say so, and report its run first (RFC 2883 §4 (3)).
+            // Report the duplicate, and report its run first (RFC 2883 §4 (3)).
             self.duplicate = Some(new);
             holes.runs[..=i].rotate_right(1);
             return Inserted::Duplicate;
@@ -169,9 +169,9 @@ impl<F: Frame> Reassembly<F> {
         holes.insert(Held { start: seq, at, frame })
     }
 
-    /// How many octets of `data`, the stream's from `seq` on, may be taken: all, or those up to the first held frame
-    /// that has others in the same place. Of octets that differ, those that came first count: nobody can change what is
-    /// there. (An honest peer sends the same again, in whatever segments.)
+    /// Returns how many octets of `data`, which starts at `seq`, may be taken: all, or those up to the first held
+    /// frame that has different octets in the same place. The octets that came first stay, so nobody can change data
+    /// already received. (An honest peer sends the same octets again, in whatever segments.)
     pub fn agreeing(&self, seq: Seq, data: &[u8]) -> usize {
         let end = seq + data.len() as u32;
         let frames = self.holes.iter().flat_map(|h| &h.frames).take_while(|f| f.start.lt(end));
@@ -179,22 +179,22 @@ impl<F: Frame> Reassembly<F> {
         differing.map_or(data.len(), |f| f.start.since(seq) as usize)
     }
 
-    /// The next frame in order, now that everything before `rcv_nxt` has arrived: its octets in this range are the
-    /// stream's from `rcv_nxt` on. `None` when the next octets are still missing.
+    /// Returns the next frame in order, once everything before `rcv_nxt` has arrived. The returned range of its
+    /// octets is the stream's data from `rcv_nxt` on. `None`: the next octets are still missing.
     pub fn pop(&mut self, rcv_nxt: Seq) -> Option<(F, Range<usize>)> {
         let holes = self.holes.as_mut()?;
         let mut next = None;
         while holes.frames.front().is_some_and(|first| first.start.le(rcv_nxt)) {
             let Some(first) = holes.frames.pop_front() else { break };
             holes.octets -= first.at.len();
-            // An in-order segment may have overlapped it.
+            // An in-order segment may have overlapped this one.
             let known = rcv_nxt.since(first.start) as usize;
             if known < first.at.len() {
                 next = Some((first.frame, first.at.start + known..first.at.end));
                 break;
             }
         }
-        // Runs at or below what was just taken are no longer out of order.
+        // Runs at or below the returned octets are no longer out of order.
         let taken = rcv_nxt + next.as_ref().map_or(0, |(_, at)| at.len() as u32);
         holes.runs.retain_mut(|r| {
             r.start = r.start.max(taken);
@@ -204,31 +204,31 @@ impl<F: Frame> Reassembly<F> {
         next
     }
 
-    /// A segment brought octets again that lie before RCV.NXT: the next SACK option reports them (RFC 2883 §4).
+    /// Notes a segment that repeated octets below RCV.NXT. The next SACK option reports them (RFC 2883 §4).
     pub fn note_duplicate(&mut self, block: Block) {
         self.duplicate = Some(block);
     }
 
-    /// A duplicate is to be reported.
+    /// Returns whether a duplicate waits to be reported.
     pub fn has_duplicate(&self) -> bool {
         self.duplicate.is_some()
     }
 
-    /// There is something to report in a SACK option.
+    /// Returns whether there is anything to report in a SACK option.
     pub fn has_sack(&self) -> bool {
         self.holes.is_some() || self.duplicate.is_some()
     }
 
-    /// The blocks for the SACK option of an ACK, at most `max` of them: a duplicate first (reported once), then the
-    /// run of the latest arrival, then the others by recency (RFC 2018 §4).
+    /// Returns the blocks for the SACK option of an ACK, at most `max`: first a duplicate (reported once), then the
+    /// run of the latest arrival, then the other runs by recency (RFC 2018 §4).
     pub fn sack_blocks(&mut self, max: usize) -> ArrayVec<Block, MAX_SACK_BLOCKS> {
         let max = max.min(MAX_SACK_BLOCKS);
         let runs = self.holes.iter().flat_map(|h| h.runs.iter().copied());
         self.duplicate.take().into_iter().chain(runs).take(max).collect()
     }
 
-    /// Drops the held frame with the highest sequence number, to give its buffer back. What was only SACKed may be
-    /// dropped (RFC 2018 §8); what was ACKed has left this queue. False if nothing is held.
+    /// Drops the held frame with the highest sequence number, to free its buffer. Octets that were only SACKed may be
+    /// dropped (RFC 2018 §8); octets that were ACKed have left this queue. Returns `false` if nothing is held.
     pub fn drop_newest(&mut self) -> bool {
         let dropped = self.holes.as_mut().is_some_and(|h| h.drop_last());
         self.release_if_empty();
@@ -241,7 +241,8 @@ impl<F: Frame> Reassembly<F> {
         self.duplicate = None;
     }
 
-    /// For tests: what is held lies behind `rcv_nxt` and before `end`, once each, and is what is reported.
+    /// Checks, for tests, that held octets lie between `rcv_nxt` and `end`, are held once each, and are exactly those
+    /// that SACK reports.
     pub(crate) fn audit(&self, rcv_nxt: Seq, end: Seq) -> Result<(), Fault> {
         let Some(holes) = &self.holes else { return Ok(()) };
         must!(!holes.frames.is_empty() && holes.frames.len() <= self.limit as usize);
@@ -271,7 +272,7 @@ impl<F: Frame> Reassembly<F> {
 
 impl<F: Frame> Holes<F> {
     fn insert(&mut self, mut new: Held<F>) -> Inserted {
-        // Where it belongs: after every frame that starts before it or with it.
+        // The place in order: after every frame that starts before it or with it.
         let i = self.frames.partition_point(|f| f.start.le(new.start));
         if let Some(before) = i.checked_sub(1).and_then(|b| self.frames.get(b)) {
             let known = before.end().since(new.start) as usize;
@@ -281,7 +282,8 @@ impl<F: Frame> Holes<F> {
             new.start += known as u32;
             new.at.start += known;
         }
-        // Frames that the new one covers are superseded; one that it reaches into, or that differs, keeps its octets.
+        // Drops the frames that the new one covers with the same octets. A frame that is covered only in part, or
+        // that differs, keeps its octets.
         let superseded = |f: &&Held<F>| f.end().le(new.end()) && f.agrees(new.start, new.octets());
         let covered = self.frames.range(i..).take_while(superseded).count();
         for old in self.frames.drain(i..i + covered) {
@@ -291,7 +293,7 @@ impl<F: Frame> Holes<F> {
             let overlap = new.end().since(after.start) as usize;
             new.at.end -= overlap.min(new.at.len());
             if new.at.is_empty() {
-                // Between neighbours there was no place, and the second keeps other octets.
+                // Its neighbours leave no place, and the second one keeps different octets.
                 return Inserted::Duplicate;
             }
         }

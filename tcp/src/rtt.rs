@@ -10,9 +10,9 @@ mod tests;
 pub struct RttConfig {
     /// RTO before the first measurement (RFC 6298 (2.1): 1 s).
     pub initial: Duration,
-    /// Least RTO. RFC 6298 (2.4) says 1 s; data centre networks use far less.
+    /// Lower limit of the RTO. RFC 6298 (2.4) asks for 1 s; data centre networks use far less.
     pub min: Duration,
-    /// Greatest RTO, also after backing off; (2.5): at least 60 s.
+    /// Upper limit of the RTO, with backoff as well (RFC 6298 (2.5): at least 60 s).
     pub max: Duration,
 }
 
@@ -26,31 +26,32 @@ impl Default for RttConfig {
     }
 }
 
-/// The G of RFC 6298: the clock's step, here the wheel's tick.
+/// Clock granularity (G in RFC 6298), in nanoseconds: a tick of the timer wheel.
 const GRANULARITY: u64 = 1 << 14;
-/// Beyond this a measurement is nonsense, and arithmetic on it stays far from overflow.
+/// Upper limit of a measurement, in nanoseconds. Longer ones make no sense, and with it arithmetic stays far from
+/// overflow.
 const LONGEST: u64 = 1 << 42;
 
-/// Round-trip times that the least one is looked for in: at least these samples, at most twice as many.
+/// Samples in a period of the minimum. The minimum covers at least this many samples, and at most twice as many.
 const PERIOD: u16 = 4096;
 
-/// SRTT, RTTVAR and the RTO with its backing off. 64 bytes; times in nanoseconds.
+/// SRTT, RTTVAR and the RTO with its backoff. Takes 64 octets; times are in nanoseconds.
 ///
-/// Karn's rule (RFC 6298 §3) is the caller's: never [`sample`](Self::sample) a segment that was sent twice, unless
-/// by the timestamp that its ACK echoes.
+/// The caller must follow Karn's rule (RFC 6298 §3): never [`sample`](Self::sample) a segment that was sent twice,
+/// except by the timestamp that its ACK echoes.
 #[derive(Clone, Debug)]
 pub struct RttEstimator {
     srtt: u64,
     rttvar: u64,
-    /// Before backing off.
+    /// RTO without backoff.
     rto: u64,
     min: u64,
     max: u64,
     backoff: u8,
     measured: bool,
-    /// Samples since the least ones were last renewed.
+    /// Samples in the present period.
     samples: u16,
-    /// The least of the present and the last period, and of the present one.
+    /// Minimum of the present and the last period; minimum of the present period.
     least: u64,
     least_now: u64,
 }
@@ -60,7 +61,7 @@ fn nanos(d: Duration) -> u64 {
 }
 
 impl RttEstimator {
-    /// An estimator that has measured nothing.
+    /// Makes an estimator without a measurement.
     pub fn new(config: &RttConfig) -> Self {
         let min = nanos(config.min).max(1);
         let max = nanos(config.max).max(min);
@@ -78,12 +79,13 @@ impl RttEstimator {
         }
     }
 
-    /// One measurement R' (RFC 6298 (2.2), (2.3)); ends backing off (§5, after (5.7)).
-    /// For one measurement per round trip: more would shorten the estimators' memory (RFC 7323 appendix G).
+    /// Takes one measurement R' (RFC 6298 (2.2), (2.3)), and ends backoff (§5, after (5.7)). Take one per round trip,
+    /// because more would shorten the estimators' memory (RFC 7323 appendix G).
     pub fn sample(&mut self, rtt: Duration) {
         let r = nanos(rtt).max(1);
         if self.measured {
-            // Move by 1/4 and 1/8 of the distance; shifts, because this is done for every answer of a ping-pong.
+            // Moves by 1/4 and 1/8 of the difference. Shifts are used because this is done for every answer of a
+            // ping-pong.
             let toward = |from: u64, to: u64, shift: u32| {
                 if to >= from { from + ((to - from) >> shift) } else { from - ((from - to) >> shift) }
             };
@@ -104,48 +106,49 @@ impl RttEstimator {
         self.least = self.least.min(r);
     }
 
-    /// The least round-trip time of some time past; zero before the first measurement.
+    /// Returns the minimum round-trip time of the recent past; zero before the first measurement.
     pub fn min_rtt(&self) -> Duration {
         Duration::from_nanos(if self.measured { self.least } else { 0 })
     }
 
-    /// The timer had expired although nothing was lost: the variation was underestimated (RFC 4015 §3.3).
+    /// Corrects the RTO after the timer expired although nothing was lost: the variation was underestimated (RFC 4015
+    /// §3.3).
     pub fn after_spurious_timeout(&mut self) {
         self.rttvar = self.rttvar.max(self.srtt / 2);
         self.rto = (self.srtt + GRANULARITY.max(4 * self.rttvar)).clamp(self.min, self.max);
     }
 
-    /// The current retransmission timeout, backed off.
+    /// Returns the present retransmission timeout, with backoff.
     pub fn rto(&self) -> Duration {
         Duration::from_nanos(self.rto_nanos())
     }
 
-    /// The same in nanoseconds, for what every segment asks.
+    /// Returns [`rto`](Self::rto) in nanoseconds, for uses per segment.
     #[inline]
     pub(crate) fn rto_nanos(&self) -> u64 {
         (self.rto << self.backoff).min(self.max)
     }
 
-    /// [`srtt`](Self::srtt) in nanoseconds.
+    /// Returns [`srtt`](Self::srtt) in nanoseconds.
     #[inline]
     pub(crate) fn srtt_nanos(&self) -> Option<u64> {
         self.measured.then_some(self.srtt)
     }
 
-    /// The timer expired: doubles the timeout (RFC 6298 (5.5)), up to the maximum.
+    /// Doubles the timeout after the timer expired (RFC 6298 (5.5)), up to the maximum.
     pub fn back_off(&mut self) {
         if (self.rto << self.backoff) < self.max {
             self.backoff += 1;
         }
     }
 
-    /// How often the timeout has been doubled since the last measurement.
+    /// Returns how often the timeout was doubled since the last measurement.
     pub fn backoff(&self) -> u8 {
         self.backoff
     }
 
-    /// The handshake is done but its SYN had to be repeated: data starts with an RTO of 3 s (RFC 6298 (5.7)), or the
-    /// configured initial one where that is longer. Without effect after a measurement.
+    /// Sets the RTO for data after a handshake whose SYN was repeated: 3 s (RFC 6298 (5.7)), or the configured
+    /// initial RTO if that is longer. Has no effect after a measurement.
     pub fn syn_was_lost(&mut self) {
         if !self.measured {
             self.rto = self.rto.max(3_000_000_000).min(self.max);
@@ -153,12 +156,12 @@ impl RttEstimator {
         }
     }
 
-    /// The smoothed round-trip time, once measured.
+    /// Returns the smoothed round-trip time; `None` before the first measurement.
     pub fn srtt(&self) -> Option<Duration> {
         self.measured.then(|| Duration::from_nanos(self.srtt))
     }
 
-    /// The variation RTTVAR; zero before the first measurement.
+    /// Returns the variation RTTVAR; zero before the first measurement.
     pub fn rttvar(&self) -> Duration {
         Duration::from_nanos(self.rttvar)
     }

@@ -1,23 +1,24 @@
-//! Rules that tests can break only from inside, to prove that they notice: an attacker's segment is refused by its numbers
-//! alone, so nothing outside of the stack can let it pass without changing it; and what several stacks of a device agree on
-//! shows in none of them. Tests break the others from outside (`tests/it/broken.rs`).
+//! Rules that tests can break only from inside, to prove that they notice the break. An attacker's segment is refused
+//! only because of its numbers, so nothing outside of the stack could let it pass without changing it. And rules on
+//! which several stacks of a device agree are not visible in any single stack. Tests break all other rules from
+//! outside (`tests/it/broken.rs`).
 //!
-//! Without the feature `sabotage` [`broken`] is the constant `false`, and the compiler removes it.
+//! Without the feature `sabotage`, [`broken`] is the constant `false`, and the compiler removes it.
 
 /// A rule of the protocol that can be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// A segment outside the receive window is refused.
     SequenceWindow,
-    /// All stacks of a device see the same owner of a connection.
+    /// All stacks of a device compute the same owner of a connection.
     OwnersAgree,
-    /// Only the owner refuses what belongs to no connection.
+    /// Only the owner refuses a segment that belongs to no connection.
     OwnerRefuses,
-    /// One stack of a device answers for its addresses.
+    /// Only one stack of a device speaks for its addresses.
     OneSpeaks,
-    /// An ICMP error reaches the owner of the connection that it is about.
+    /// An ICMP error reaches the owner of the connection in question.
     ErrorsReachOwners,
-    /// What a neighbour or router says reaches all stacks of a device.
+    /// A message of a neighbour or router reaches all stacks of a device.
     NeighboursReachAll,
     /// A connection is opened from a port that makes the opening stack its owner.
     PortsLeadHome,
@@ -32,12 +33,12 @@ mod switch {
         static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
     }
 
-    /// Breaks one rule, or none, for every stack that runs in this thread.
+    /// Breaks one rule, or none, for every stack in this thread.
     pub fn set(rule: Option<Rule>) {
         BROKEN.set(rule);
     }
 
-    /// The rule is broken now.
+    /// Returns whether the rule is broken now.
     #[inline]
     pub fn broken(rule: Rule) -> bool {
         BROKEN.get() == Some(rule)
@@ -47,7 +48,7 @@ mod switch {
 #[cfg(feature = "sabotage")]
 pub use switch::{broken, set};
 
-/// No rule is ever broken.
+/// Returns `false`, because no rule can be broken.
 #[cfg(not(feature = "sabotage"))]
 #[inline(always)]
 pub const fn broken(_: Rule) -> bool {

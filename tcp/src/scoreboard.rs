@@ -1,9 +1,9 @@
-//! What is outstanding, and what became of it: when each part was sent, whether the receiver has said that it holds it
-//! (RFC 2018), whether it counts as lost (RFC 8985), and whether it was sent again.
+//! Outstanding data and its fate: when each part was sent, whether the receiver has SACKed it (RFC 2018), whether it
+//! counts as lost (RFC 8985), and whether it was sent again.
 //!
-//! The scoreboard keeps runs, not segments: what was sent at the same time, next to each other and with the same fate,
-//! is one entry. A transfer without losses has one entry per burst, added at one end and removed at the other. The
-//! octets in flight are always known without looking at the entries.
+//! The scoreboard keeps runs instead of segments. Octets that are adjacent, were sent at the same time and have the
+//! same fate are one entry. A transfer without losses has one entry per burst, added at one end and removed at the
+//! other. The octets in flight are always known without looking at the entries.
 
 use crate::audit::{Fault, must};
 use crate::reassembly::Block;
@@ -16,27 +16,27 @@ use std::collections::VecDeque;
 #[cfg(test)]
 mod tests;
 
-/// Duplicate ACKs, or segments SACKed, that mean loss (RFC 5681 §3.2, RFC 8985 §6.2 step 4).
+/// Duplicate ACKs, or SACKed segments, that indicate loss (RFC 5681 §3.2, RFC 8985 §6.2 step 4).
 pub const DUP_THRESH: u32 = 3;
 
-/// SACKed ranges kept per connection; blocks that would need more are ignored, which only costs retransmissions.
+/// Most SACKed ranges kept per connection. Blocks that would need more are ignored, which only costs retransmissions.
 const MAX_RANGES: u32 = 1024;
-/// A scoreboard that grew beyond this shrinks again when it has been empty for a while.
+/// Capacity to which a scoreboard that has grown shrinks once it is idle.
 const IDLE_CAPACITY: usize = 4;
 
-/// What became of a run.
+/// Fate of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// In flight, as far as one knows.
+    /// Believed to be in flight.
     Sent,
     /// The receiver holds it.
     Sacked,
-    /// It left the network without arriving.
+    /// It is believed to have left the network without arriving.
     Lost,
 }
 
-/// Neighbouring octets that share a fate and the time at which they were sent last. They begin where the run before
-/// them ends.
+/// Adjacent octets that have the same fate and were last sent at the same time. They begin where the run before them
+/// ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     end: Seq,
@@ -46,48 +46,49 @@ struct Run {
     at: Time,
 }
 
-/// A transmission: when it was sent, the sequence number after it, and whether it was not the first of its octets.
+/// A transmission of a run of octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// When.
+    /// Time of sending.
     pub at: Time,
-    /// The sequence number after its last octet.
+    /// Sequence number after its last octet.
     pub end: Seq,
     /// It was a retransmission.
     pub again: bool,
 }
 
 impl Sent {
-    /// `self` was sent after `other`, or may have been (RFC 8985 §6.2, RACK_sent_after). Of what is sent at the same time
-    /// only what is of one kind is sent in order.
+    /// Returns whether `self` was sent after `other`, or may have been (RFC 8985 §6.2, RACK_sent_after).
+    /// Transmissions with the same time are known to be in order only if both are new data or both are
+    /// retransmissions.
     pub fn after(&self, other: &Sent) -> bool {
         self.at > other.at || (self.at == other.at && (self.again != other.again || self.end.gt(other.end)))
     }
 }
 
-/// What an ACK newly tells to have arrived.
+/// Octets that an ACK newly reports as arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivered {
-    /// Octets, ACKed or SACKed.
+    /// Number of octets, ACKed or SACKed.
     pub octets: u32,
-    /// Those of them that were SACKed and not ACKed.
+    /// Part of `octets` that was SACKed but not ACKed.
     pub sacked: u32,
-    /// The transmission among them that was sent last.
+    /// The transmission among them that was sent last; `None` if nothing arrived.
     pub newest: Option<Sent>,
-    /// Octets below `before` are among them that were sent once only.
+    /// Some of them, below `before`, were sent only once.
     pub original: bool,
-    /// When the first of them that were sent more than once were sent last.
+    /// Time of the last transmission of the first run that was sent more than once; `None` if there is none.
     pub again: Option<Time>,
-    /// The end of the lowest transmission among them that was sent once only.
+    /// End of the lowest transmission that was sent only once; `None` if there is none.
     pub lowest_original: Option<Seq>,
-    /// The highest end of all.
+    /// Highest end of all; `None` if nothing arrived.
     pub highest: Option<Seq>,
     /// See `original`.
     before: Seq,
 }
 
 impl Delivered {
-    /// Nothing yet. `before` bounds what counts as [`original`](Self::original).
+    /// Makes an empty report. `before` bounds what counts as [`original`](Self::original).
     #[inline]
     pub fn new(before: Seq) -> Self {
         Delivered {
@@ -119,29 +120,30 @@ impl Delivered {
     }
 }
 
-/// What RACK compares transmissions with (RFC 8985 §6.2 step 5).
+/// The values with which RACK compares transmissions (RFC 8985 §6.2 step 5).
 #[derive(Clone, Copy, Debug)]
 pub struct Yardstick {
     /// The latest transmission that is known to have arrived.
     pub latest: Sent,
-    /// What was sent so long ago and before that one is lost: its round-trip time and the reordering window.
+    /// Time after which a segment counts as lost if it was sent before `latest`: the round-trip time of `latest` plus
+    /// the reordering window.
     pub patience: Duration,
-    /// The present.
+    /// The present time.
     pub now: Time,
 }
 
-/// What RACK found.
+/// Result of loss detection by RACK.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Octets that count as lost in addition.
+    /// Octets newly found lost.
     pub lost: u32,
-    /// Runs among them that had been sent again before.
+    /// Number of runs among them that were retransmissions.
     pub again: u32,
-    /// When what is still given time would be lost.
+    /// Time when the next segments would count as lost; `None` if none wait for that.
     pub due: Option<Time>,
 }
 
-/// The scoreboard of one connection: a few words while nothing is outstanding.
+/// The scoreboard of one connection. It takes a few words while nothing is outstanding.
 #[derive(Clone, Debug)]
 pub struct Scoreboard {
     runs: VecDeque<Run>,
@@ -151,50 +153,50 @@ pub struct Scoreboard {
     sacked: u32,
     /// Octets that count as lost and were not sent again since.
     lost: u32,
-    /// SACKed ranges.
+    /// Number of SACKed ranges.
     ranges: u32,
-    /// Nothing below counts as lost.
+    /// No octets below this count as lost.
     lost_from: Seq,
 }
 
 impl Scoreboard {
-    /// Nothing outstanding, `snd_una` being the next octet to be sent.
+    /// Makes a scoreboard with nothing outstanding. `snd_una` is the next octet to be sent.
     pub fn new(snd_una: Seq) -> Self {
         Scoreboard { runs: VecDeque::new(), una: snd_una, sacked: 0, lost: 0, ranges: 0, lost_from: snd_una }
     }
 
-    /// Octets SACKed and not yet ACKed.
+    /// Returns the octets that are SACKed and not ACKed.
     #[inline]
     pub fn sacked(&self) -> u32 {
         self.sacked
     }
 
-    /// Octets that count as lost and wait to be sent again.
+    /// Returns the octets that count as lost and wait to be sent again.
     #[inline]
     pub fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Something is SACKed or counts as lost.
+    /// Returns whether any octets are SACKed or count as lost.
     #[inline]
     pub fn is_disturbed(&self) -> bool {
         self.sacked | self.lost != 0
     }
 
-    /// As many segments are SACKed as mean loss while no reordering was seen (RFC 8985 §6.2 step 4). Three ranges are
-    /// three segments, whatever their size.
+    /// Returns whether enough segments are SACKed to indicate loss as long as no reordering was seen (RFC 8985 §6.2
+    /// step 4). Three ranges are at least three segments, whatever their size.
     pub fn dup_thresh_reached(&self, mss: u32) -> bool {
         self.ranges >= DUP_THRESH || self.sacked > (DUP_THRESH - 1) * mss
     }
 
-    /// Gives memory back that a burst needed.
+    /// Frees memory that only a burst needed.
     pub fn shrink(&mut self) {
         if self.runs.len() <= IDLE_CAPACITY && self.runs.capacity() > IDLE_CAPACITY {
             self.runs.shrink_to(IDLE_CAPACITY);
         }
     }
 
-    /// New octets up to `end` were sent.
+    /// Notes that new octets up to `end` were sent.
     #[inline]
     pub fn sent(&mut self, end: Seq, now: Time) {
         if let Some(last) = self.runs.back_mut()
@@ -208,7 +210,7 @@ impl Scoreboard {
         self.runs.push_back(Run { end, fate: Fate::Sent, again: false, at: now });
     }
 
-    /// Everything below `una` is ACKed.
+    /// Notes that everything below `una` is ACKed.
     #[inline]
     pub fn acknowledge(&mut self, una: Seq, delivered: &mut Delivered) {
         while let Some(&run) = self.runs.front() {
@@ -233,8 +235,9 @@ impl Scoreboard {
         self.una = una;
     }
 
-    /// The receiver discarded octets that it had SACKed: the first octet that it has not ACKed was among them
-    /// (RFC 2018 §8). Then all that it SACKed counts as lost.
+    /// Handles reneging: the receiver has discarded octets that it had SACKed. This shows when the first octet that
+    /// is not ACKed is a SACKed one (RFC 2018 §8). Then all SACKed octets count as lost. Returns whether that
+    /// happened.
     pub fn drop_reneged(&mut self) -> bool {
         if self.runs.front().is_none_or(|r| r.fate != Fate::Sacked) {
             return false;
@@ -248,8 +251,8 @@ impl Scoreboard {
         true
     }
 
-    /// Takes the SACK blocks of an ACK. Blocks that are not within what is outstanding are ignored. Answers the octets
-    /// that arrived twice, if the ACK tells of such (RFC 2883).
+    /// Takes the SACK blocks of an ACK. Ignores blocks outside of the outstanding data. Returns the octets that
+    /// arrived twice, if the ACK reports such (RFC 2883).
     pub fn sack(&mut self, blocks: &[Block], delivered: &mut Delivered) -> Option<Block> {
         let outstanding = self.end().offset_from(self.una);
         for &block in blocks {
@@ -261,12 +264,12 @@ impl Scoreboard {
         duplicate(blocks, self.una)
     }
 
-    /// The sequence number after all that is outstanding.
+    /// Returns the sequence number after the outstanding data.
     fn end(&self) -> Seq {
         self.runs.back().map_or(self.una, |r| r.end)
     }
 
-    /// The run that the octet is in, or would be.
+    /// Returns the index of the run that contains `seq`, or would contain it.
     fn find(&self, seq: Seq) -> usize {
         self.runs.partition_point(|r| r.end.le(seq))
     }
@@ -275,7 +278,7 @@ impl Scoreboard {
         i.checked_sub(1).and_then(|i| self.runs.get(i)).map_or(self.una, |r| r.end)
     }
 
-    /// Cuts the run that `seq` is within; answers the run that begins there.
+    /// Cuts the run that contains `seq`. Returns the index of the run that begins there.
     fn split(&mut self, seq: Seq) -> usize {
         let i = self.find(seq);
         if let Some(&run) = self.runs.get(i)
@@ -287,7 +290,7 @@ impl Scoreboard {
         i
     }
 
-    /// The same, but what is SACKed stays in one piece.
+    /// Does the same, but leaves a SACKed run in one piece.
     fn split_unless_sacked(&mut self, seq: Seq) -> usize {
         let i = self.find(seq);
         if self.runs.get(i).is_some_and(|r| r.fate == Fate::Sacked) { i } else { self.split(seq) }
@@ -304,12 +307,12 @@ impl Scoreboard {
             return;
         }
         let mut i = if known { first } else { self.split(block.start) };
-        // Octets that are SACKed already may reach beyond both ends of the block, others not.
+        // A run that is SACKed already may reach beyond both ends of the block. Other runs are cut there.
         let at_end = self.find(block.end - 1);
         if self.runs.get(at_end).is_some_and(|r| r.fate != Fate::Sacked) {
             self.split(block.end);
         }
-        // Neighbours become one with it.
+        // Merges adjacent SACKed runs.
         if i > 0 && self.runs.get(i - 1).is_some_and(|r| r.fate == Fate::Sacked) {
             i -= 1;
         }
@@ -343,7 +346,7 @@ impl Scoreboard {
         }
     }
 
-    /// What was sent long enough before the yardstick, and has not arrived, is lost (RFC 8985 §6.2 step 5).
+    /// Marks as lost what was sent long enough before the yardstick and has not arrived (RFC 8985 §6.2 step 5).
     pub fn detect_lost(&mut self, y: &Yardstick) -> Found {
         let mut found = Found::default();
         let mut start = self.una;
@@ -353,7 +356,7 @@ impl Scoreboard {
                 continue;
             }
             if (Sent { at: run.at, end: run.end, again: run.again }).after(&y.latest) {
-                // What follows was sent after it, for the first time or again.
+                // All later runs were sent after this one, as new data or again.
                 if !run.again && run.at > y.latest.at {
                     break;
                 }
@@ -375,8 +378,8 @@ impl Scoreboard {
         found
     }
 
-    /// The retransmission timer expired: what is not SACKed counts as lost, except what was sent after `recent`; the
-    /// first segment in any case (RFC 8985 §6.3).
+    /// Handles the retransmission timeout. Everything that is not SACKed counts as lost, except what was sent after
+    /// `recent`. The first segment counts as lost in any case (RFC 8985 §6.3).
     pub fn on_timeout(&mut self, recent: Time) {
         let mut start = self.una;
         for (i, run) in self.runs.iter_mut().enumerate() {
@@ -389,12 +392,12 @@ impl Scoreboard {
         self.lost_from = self.una;
     }
 
-    /// Of `range` what has not arrived is lost, as a router told.
+    /// Marks the octets of `range` that have not arrived as lost, because a router reported the loss.
     pub fn lose(&mut self, range: Range<Seq>) {
         if !range.start.lt(range.end) {
             return;
         }
-        // What is SACKed stays whole.
+        // A SACKed run stays whole.
         for end in [range.start, range.end] {
             if self.runs.get(self.find(end)).is_some_and(|r| r.fate == Fate::Sent) {
                 self.split(end);
@@ -415,7 +418,7 @@ impl Scoreboard {
         self.lost_from = self.lost_from.min(range.start).max(self.una);
     }
 
-    /// Nothing was lost after all, it was only late.
+    /// Marks all lost octets as in flight again, because they were only late.
     pub fn revive_lost(&mut self) {
         for run in self.runs.iter_mut().filter(|r| r.fate == Fate::Lost) {
             run.fate = Fate::Sent;
@@ -423,13 +426,13 @@ impl Scoreboard {
         self.lost = 0;
     }
 
-    /// Octets from SND.UNA on that are not SACKed.
+    /// Returns the number of octets from SND.UNA on that are not SACKed.
     pub fn first_hole(&self) -> u32 {
         let missing = self.runs.iter().take_while(|r| r.fate != Fate::Sacked);
         missing.last().map_or(0, |r| r.end.since(self.una))
     }
 
-    /// The first octets that count as lost, up to the next that do not.
+    /// Returns the first contiguous octets that count as lost; `None` if there are none.
     pub fn next_lost(&mut self) -> Option<Range<Seq>> {
         if self.lost == 0 {
             return None;
@@ -445,7 +448,7 @@ impl Scoreboard {
         Some(start..end)
     }
 
-    /// For tests: the sums are those of the runs, and the runs lie between SND.UNA and SND.NXT.
+    /// Checks, for tests, that the sums match the runs and that the runs lie between SND.UNA and SND.NXT.
     pub(crate) fn audit(&self, una: Seq, nxt: Seq) -> Result<(), Fault> {
         must!(self.una == una && self.end() == nxt);
         let (mut start, mut sacked, mut lost, mut ranges) = (una, 0, 0, 0);
@@ -468,7 +471,7 @@ impl Scoreboard {
         Ok(())
     }
 
-    /// The octets of `range` were sent again.
+    /// Notes that the octets of `range` were sent again.
     pub fn sent_again(&mut self, range: Range<Seq>, now: Time) {
         if !range.start.lt(range.end) {
             return;
@@ -487,7 +490,7 @@ impl Scoreboard {
             self.lost -= if run.fate == Fate::Lost { run.end.since(from) } else { 0 };
             *run = Run { end: run.end, fate: Fate::Sent, again: true, at: now };
             let same = *run;
-            // One run with what was sent again just before it.
+            // Merge with the run sent again just before it.
             match i.checked_sub(1).and_then(|before| self.runs.get_mut(before)) {
                 Some(before) if before.fate == Fate::Sent && before.again && before.at == now => {
                     before.end = same.end;
@@ -499,7 +502,8 @@ impl Scoreboard {
     }
 }
 
-/// The first block tells of a duplicate when it is ACKed or lies within the second (RFC 2883 §5 (1)).
+/// Returns the first block if it reports a duplicate: it is ACKed, or it lies within the second block (RFC 2883 §5
+/// (1)).
 fn duplicate(blocks: &[Block], snd_una: Seq) -> Option<Block> {
     let first = blocks.first().filter(|b| b.start.lt(b.end))?;
     let acked = first.end.le(snd_una);

@@ -11,30 +11,30 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Derives everything from `seed`.
+    /// Derives the keys from `seed`.
     pub fn new(seed: u64) -> Self {
         let k0 = siphash(seed, 0x6b65_7920_6f6e_6521, &[1]);
         let k1 = siphash(seed, 0x6b65_7920_7477_6f21, &[2]);
         Secret { k0, k1, counter: 0 }
     }
 
-    /// The next number of an unpredictable sequence.
+    /// Returns the next number of an unpredictable sequence.
     pub fn random(&mut self) -> u64 {
         self.counter = self.counter.wrapping_add(1);
         siphash(self.k0, self.k1, &[0, self.counter])
     }
 
-    /// A number below `n`, or zero if `n` is zero.
+    /// Returns a number below `n`; zero if `n` is zero.
     pub fn below(&mut self, n: u32) -> u32 {
         ((u128::from(self.random()) * u128::from(n)) >> 64) as u32
     }
 
-    /// A number that depends on both ends of a connection and on `purpose`: F() of RFC 6528 §3.
+    /// Returns a number that depends on both ends of a connection and on `purpose`: F() of RFC 6528 §3.
     pub(crate) fn of_connection(&self, local: SocketAddr, remote: SocketAddr, purpose: Purpose) -> u64 {
         self.of_connection_and(local, remote, purpose, 0)
     }
 
-    /// The same, and on another number.
+    /// Like `of_connection`, but the number depends on one more number.
     pub(crate) fn of_connection_and(
         &self,
         local: SocketAddr,
@@ -70,7 +70,7 @@ pub(crate) enum Purpose {
     SynCookie = 3,
 }
 
-/// SipHash-2-4 of whole words.
+/// Computes SipHash-2-4 of whole words.
 fn siphash(k0: u64, k1: u64, words: &[u64]) -> u64 {
     let mut v = [
         k0 ^ 0x736f_6d65_7073_6575,

@@ -2,56 +2,56 @@
 
 use core::ops::{Add, AddAssign, Sub};
 
-/// A sequence number. Ordering is circular and only means something for numbers less than 2³¹ apart, which
-/// every window here guarantees; that is why it is not `Ord`.
+/// A sequence number. Its order is circular and holds only for numbers less than 2³¹ apart, which every window here
+/// guarantees. Therefore it is not `Ord`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Seq(pub u32);
 
 impl Seq {
-    /// `self` comes before `other`.
+    /// Returns whether `self` comes before `other`.
     #[inline]
     pub const fn lt(self, other: Seq) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 
-    /// `self` comes before `other` or is the same.
+    /// Returns whether `self` comes before `other` or equals it.
     #[inline]
     pub const fn le(self, other: Seq) -> bool {
         (self.0.wrapping_sub(other.0) as i32) <= 0
     }
 
-    /// `self` comes after `other`.
+    /// Returns whether `self` comes after `other`.
     #[inline]
     pub const fn gt(self, other: Seq) -> bool {
         other.lt(self)
     }
 
-    /// `self` comes after `other` or is the same.
+    /// Returns whether `self` comes after `other` or equals it.
     #[inline]
     pub const fn ge(self, other: Seq) -> bool {
         other.le(self)
     }
 
-    /// The later of the two.
+    /// Returns the later of the two.
     #[inline]
     pub const fn max(self, other: Seq) -> Seq {
         if self.lt(other) { other } else { self }
     }
 
-    /// The earlier of the two.
+    /// Returns the earlier of the two.
     #[inline]
     pub const fn min(self, other: Seq) -> Seq {
         if self.lt(other) { self } else { other }
     }
 
-    /// Octets from `start` up to `self`, going up and around. Unlike comparisons, which only hold for numbers less than
-    /// 2^31 apart, this orders whatever a peer may send.
+    /// Returns the octets from `start` up to `self`, modulo 2^32. Unlike comparisons, which hold only for numbers
+    /// less than 2^31 apart, this orders any numbers that a peer may send.
     #[inline]
     pub const fn offset_from(self, start: Seq) -> u32 {
         self.0.wrapping_sub(start.0)
     }
 
-    /// Octets from `earlier` up to `self`; zero if `self` comes first.
+    /// Returns the octets from `earlier` up to `self`; zero if `self` comes first.
     #[inline]
     pub const fn since(self, earlier: Seq) -> u32 {
         if self.lt(earlier) { 0 } else { self.0.wrapping_sub(earlier.0) }
@@ -83,7 +83,7 @@ impl Sub<u32> for Seq {
     }
 }
 
-/// The circular distance from `rhs` to `self`.
+/// Returns the circular distance from `rhs` to `self`.
 impl Sub for Seq {
     type Output = u32;
 

@@ -1,8 +1,8 @@
-//! A table whose entries keep their place for life.
+//! A table whose entries keep their index for life.
 //!
-//! An entry is named by its index, which is small and dense, or by a [`SlabId`], which also tells the entry from later ones at
-//! the same index. An index serves where the entry is known to be there, an id in whatever may outlive it: timers, queues, and
-//! what others keep as a name.
+//! An entry is named by its index, which is small and dense, or by a [`SlabId`], which also distinguishes it from
+//! later entries at the same index. Use an index where the entry is known to exist, and an id in whatever may outlive
+//! the entry: timers, queues, and names given to users.
 //!
 //! ```
 //! use urnic_tcp::slab::{Slab, SlabId};
@@ -17,12 +17,12 @@
 //! assert_eq!(SlabId::<u32>::from_bits(second.to_bits()), second);
 //! ```
 
-/// An index into a [`Slab`]. A type of its own for each table keeps the indices of one from being used in another.
+/// An index into a [`Slab`]. With a separate type for each table, the index of one cannot be used in another.
 pub trait SlabIndex: Copy {
-    /// The index of place number `place`.
+    /// Returns the index of place number `place`.
     fn from_place(place: u32) -> Self;
 
-    /// The number of its place.
+    /// Returns the number of its place.
     fn place(self) -> u32;
 }
 
@@ -38,12 +38,12 @@ impl SlabIndex for u32 {
     }
 }
 
-/// Names one entry of a [`Slab`], and no other before 2^32 - 1 entries have come and gone at its index.
+/// Id of one entry of a [`Slab`]. It names no other entry until 2^32 - 1 entries have come and gone at its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlabId<I = u32> {
-    /// Where the entry is, or was.
+    /// Index of the entry.
     pub index: I,
-    /// Counts the entries at this index, from 1; never zero.
+    /// Number of the entry among those at this index, from 1; never zero.
     pub generation: u32,
 }
 
@@ -54,17 +54,18 @@ impl<I: SlabIndex> SlabId<I> {
         u64::from(self.generation) << 32 | u64::from(self.index.place())
     }
 
-    /// Returns the id that [`to_bits`](Self::to_bits) made `bits` of. Other numbers name nothing.
+    /// Returns the id from which [`to_bits`](Self::to_bits) made `bits`. Other numbers name no entry.
     #[inline]
     pub fn from_bits(bits: u64) -> Self {
         SlabId { index: I::from_place(bits as u32), generation: (bits >> 32) as u32 }
     }
 }
 
-/// A table whose entries keep their index for life. Freed places are used again, the last one first, with a new generation.
+/// A table whose entries keep their index for life. Freed places are reused with a new generation, the last one freed
+/// first.
 #[derive(Debug)]
 pub struct Slab<T, I = u32> {
-    /// Apart from the generations, so that an entry's alignment is the table's.
+    /// Separate from the generations, which would need padding beside aligned entries.
     values: Vec<Option<T>>,
     generations: Vec<u32>,
     free: Vec<I>,
@@ -77,7 +78,7 @@ impl<T, I> Default for Slab<T, I> {
 }
 
 impl<T, I: SlabIndex> Slab<T, I> {
-    /// Returns an empty table, without memory.
+    /// Returns an empty table that has not allocated memory.
     pub fn new() -> Self {
         Self::default()
     }
@@ -92,7 +93,7 @@ impl<T, I: SlabIndex> Slab<T, I> {
         self.len() == 0
     }
 
-    /// Adds an entry.
+    /// Adds an entry and returns its id.
     pub fn insert(&mut self, value: T) -> SlabId<I> {
         if let Some(index) = self.free.pop()
             && let Some(place) = self.values.get_mut(index.place() as usize)
@@ -116,7 +117,7 @@ impl<T, I: SlabIndex> Slab<T, I> {
         next.unwrap_or(SlabId { index: I::from_place(self.values.len() as u32), generation: 1 })
     }
 
-    /// Takes an entry out. Its id names nothing from now on.
+    /// Removes and returns an entry; `None` if there is none. Its id is no longer valid.
     pub fn remove(&mut self, index: I) -> Option<T> {
         let value = self.values.get_mut(index.place() as usize)?.take()?;
         if let Some(generation) = self.generations.get_mut(index.place() as usize) {
@@ -126,25 +127,25 @@ impl<T, I: SlabIndex> Slab<T, I> {
         Some(value)
     }
 
-    /// Returns the entry at `index`.
+    /// Returns the entry at `index`; `None` if there is none.
     #[inline]
     pub fn get(&self, index: I) -> Option<&T> {
         self.values.get(index.place() as usize)?.as_ref()
     }
 
-    /// Returns the entry at `index`, to be changed.
+    /// Returns the entry at `index` for changes; `None` if there is none.
     #[inline]
     pub fn get_mut(&mut self, index: I) -> Option<&mut T> {
         self.values.get_mut(index.place() as usize)?.as_mut()
     }
 
-    /// Returns the place where something is or was, without looking at it.
+    /// Returns the place at `index`, occupied or free, without reading it.
     #[inline]
     pub fn place(&self, index: I) -> Option<&Option<T>> {
         self.values.get(index.place() as usize)
     }
 
-    /// Returns the id of the entry at `index`.
+    /// Returns the id of the entry at `index`; `None` if there is none.
     #[inline]
     pub fn id(&self, index: I) -> Option<SlabId<I>> {
         self.get(index)?;

@@ -1,8 +1,8 @@
-//! Several stacks as one host, each on a queue of the port. A frame may reach any of them.
+//! Several stacks that act as one host, each on a queue of the port. A frame may reach any of them.
 //!
-//! All stacks of a device compute the same owner of a connection from its addresses, so there is no directory: what a stack
-//! does not know and does not own it hands to the owner, and only the owner answers with a RST. Neighbour and router
-//! messages concern all of them, and only the first speaks for the host.
+//! All stacks of a device compute the same owner of a connection from its addresses, so there is no directory. A
+//! stack hands a segment that it neither knows nor owns to the owner, and only the owner answers with a RST. Messages
+//! of neighbours and routers concern all stacks, and only the first stack speaks for the host.
 
 use crate::buffers::Frame;
 use crate::ipv6;
@@ -11,7 +11,7 @@ use crate::secret::Secret;
 use crate::wire::{self, PROTO_TCP, TYPE_IPV4, TYPE_IPV6, TYPE_TAG};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// Stacks of a device, at most.
+/// Most stacks of a device.
 pub const MAX_STACKS: usize = 64;
 
 /// A stack's place among those of its device.
@@ -24,20 +24,21 @@ pub struct Steering {
     nic: Option<Toeplitz>,
 }
 
-/// The hash of a NIC: Toeplitz's, with a key that repeats 16 bits, and a table whose entry `n` leads to queue `n` modulo the
-/// number of stacks.
+/// The hash of a NIC: Toeplitz's, with a key that repeats 16 bits. Entry `n` of the NIC's table leads to queue `n`
+/// modulo the number of stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Toeplitz {
     key: u16,
-    /// Bits of the hash that number an entry.
+    /// Bits of the hash that select an entry.
     mask: u16,
 }
 
 impl Steering {
-    /// The place of a stack that has the device to itself.
+    /// The place of a stack that is the only one of its device.
     pub const ALONE: Steering = Steering { number: 0, stacks: 1, k0: 0, k1: 0, nic: None };
 
-    /// Returns the place of stack `number` of `stacks`; `None` if there is no such place. The `secret` is the device's.
+    /// Returns the place of stack `number` of `stacks`; `None` if there is no such place. All stacks of a device use
+    /// the same `secret`.
     pub fn new(number: usize, stacks: usize, secret: u64) -> Option<Self> {
         if number >= stacks || stacks > MAX_STACKS {
             return None;
@@ -52,19 +53,22 @@ impl Steering {
         })
     }
 
-    /// Returns the place of stack `number` of `stacks` where both ends of the link are to agree, without a secret: for links on
-    /// which a frame arrives at the stack with the number of that which sends it. Devices with as many stacks at either end
-    /// then hand nothing over. A peer can aim at one stack; `None` as for [`new`](Self::new).
+    /// Returns the place of stack `number` of `stacks` without a secret, so that both ends of a link agree. For links
+    /// on which a frame arrives at the stack with the same number as the sending stack. If the devices at both ends
+    /// have equally many stacks, they then hand no frames over. A peer can direct all of its connections to one
+    /// stack. `None` as for [`new`](Self::new).
     pub fn agreed(number: usize, stacks: usize) -> Option<Self> {
         const KNOWN: u64 = 0x6167_7265_6564;
         Self::new(number, stacks, KNOWN)
     }
 
-    /// Returns the place of stack `number` of `stacks` on a NIC that spreads what arrives by Toeplitz's hash of both addresses
-    /// and TCP ports (RSS), with a key that repeats `key` and a table of `entries`, of which number `n` leads to queue `n`
-    /// modulo `stacks`. A frame then arrives at its owner. The two directions of a connection have one hash, because
-    /// everything that is hashed begins at a multiple of 16 bits. `None` as for [`new`](Self::new), and unless `entries` is a power of two up
-    /// to 65,536. A peer can aim at one stack.
+    /// Returns the place of stack `number` of `stacks` on a NIC that spreads frames by Toeplitz's hash of both
+    /// addresses and TCP ports (RSS). The hash has a key that repeats `key`, and a table of `entries` whose entry `n`
+    /// leads to queue `n` modulo `stacks`. A frame then arrives at its owner. Both directions of a connection have
+    /// the same hash, because every hashed field begins at a multiple of 16 bits. A peer can direct all of its
+    /// connections to one stack.
+    ///
+    /// `None` as for [`new`](Self::new), and unless `entries` is a power of two up to 65,536.
     pub fn like_nic(number: usize, stacks: usize, key: u16, entries: u32) -> Option<Self> {
         let mask = u16::try_from(entries.checked_sub(1)?).ok().filter(|_| entries.is_power_of_two())?;
         Some(Steering { nic: Some(Toeplitz { key, mask }), ..Self::new(number, stacks, 0)? })
@@ -86,8 +90,9 @@ impl Steering {
         self.stacks == 1
     }
 
-    /// Returns the stack that owns the connection between two addresses, whichever of them is ours: a connection of the
-    /// host with itself has one owner. A peer that does not know the secret cannot aim at one stack; a NIC's hash has none.
+    /// Returns the stack that owns the connection between two addresses. The result does not depend on which address
+    /// is ours, so a connection of the host with itself has one owner. A peer that does not know the secret cannot
+    /// direct its connections to one stack; a NIC's hash has no secret.
     pub fn owner(&self, a: SocketAddr, b: SocketAddr) -> usize {
         if self.is_alone() {
             return 0;
@@ -102,8 +107,9 @@ impl Steering {
         ((hash * u64::from(self.stacks)) >> 32) as usize
     }
 
-    /// Returns the owner of the connection that a frame belongs to, read from its headers without any check; `None` if it is
-    /// no TCP segment, or a fragment, which any stack may get. A port, or what stands for one, can steer by it.
+    /// Returns the owner of the connection that a frame belongs to, read from the headers without any check. `None`
+    /// if the frame is no TCP segment or is a fragment; any stack may get it. A port, or what simulates one, can
+    /// steer frames by this.
     pub fn owner_of(&self, frame: &[u8]) -> Option<usize> {
         let (kind, at) = match wire::ether_type(frame)? {
             TYPE_TAG => (wire::tagged(frame)?.1, wire::ETHERNET + wire::TAG),
@@ -133,18 +139,18 @@ impl Steering {
         Some(self.owner(from, SocketAddr::new(dst, u16::from_be_bytes([d0, d1]))))
     }
 
-    /// Returns the owner if it is another stack.
+    /// Returns the owner if it is another stack; `None` if it is this one.
     pub(crate) fn other_owner(&self, local: SocketAddr, remote: SocketAddr) -> Option<usize> {
         Some(self.owner(local, remote)).filter(|owner| *owner != self.number())
     }
 
-    /// Returns whether the stack speaks for the host: claims, announces and defends addresses, answers those who ask for
-    /// them and for an echo, and complains.
+    /// Returns whether this stack speaks for the host: it claims, announces and defends addresses, answers requests
+    /// for them, answers echo requests, and sends ICMP errors.
     pub(crate) fn speaks(&self) -> bool {
         self.number == 0 || broken(Rule::OneSpeaks)
     }
 
-    /// Returns an address and port in one word.
+    /// Returns an address and port, mixed into one word.
     fn word(&self, end: SocketAddr) -> u64 {
         let port = u64::from(end.port());
         match end.ip() {
@@ -152,7 +158,7 @@ impl Steering {
             IpAddr::V6(ip) => {
                 let bits = ip.to_bits();
                 let high = (bits >> 64) as u64 ^ self.k1.rotate_left(32);
-                // The second half counts by itself too: a word of zeros would hide it.
+                // The second half also enters on its own, because a word of zeros would hide it.
                 fold(high, bits as u64 ^ self.k0.rotate_left(32)) ^ (bits as u64).rotate_left(23) ^ port << 48
             }
         }
@@ -160,10 +166,11 @@ impl Steering {
 }
 
 impl Toeplitz {
-    /// Returns the entry of the table that the connection between two addresses has.
+    /// Returns the NIC's table entry for the connection between two addresses.
     ///
-    /// Each bit of the input that is set adds the key from the bit's place on. With a key that repeats 16 bits the place
-    /// matters modulo 16 only, so the input folds to 16 bits first; the hash then has its lower half twice.
+    /// Each bit that is set in the input adds the key, rotated to the bit's place. With a key that repeats 16 bits,
+    /// only the place modulo 16 matters. So the input is first folded to 16 bits, and both halves of the hash are
+    /// equal.
     fn entry(self, a: SocketAddr, b: SocketAddr) -> u16 {
         let folded = folded(a) ^ folded(b);
         let bits = (0..16).filter(|place| folded & (0x8000 >> place) != 0);
@@ -171,7 +178,7 @@ impl Toeplitz {
     }
 }
 
-/// Returns an address and port, 16 bits over the other.
+/// Returns an address and port, folded to 16 bits by exclusive or.
 fn folded(end: SocketAddr) -> u16 {
     let address = match end.ip() {
         IpAddr::V4(ip) => u128::from(ip.to_bits()),
@@ -186,7 +193,7 @@ impl Default for Steering {
     }
 }
 
-/// A frame that nobody owns.
+/// A borrowed frame.
 struct Octets<'a>(&'a [u8]);
 
 impl Frame for Octets<'_> {
@@ -195,7 +202,7 @@ impl Frame for Octets<'_> {
     }
 }
 
-/// Both halves of a product, one over the other.
+/// Multiplies, and folds the two halves of the product by exclusive or.
 fn fold(a: u64, b: u64) -> u64 {
     let wide = u128::from(a) * u128::from(b);
     (wide as u64) ^ ((wide >> 64) as u64)

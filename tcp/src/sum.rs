@@ -1,16 +1,16 @@
 //! The Internet checksum (RFC 1071), portable and without unsafe code.
 //!
-//! Sums here are one's-complement sums of big-endian 16-bit words, folded to 16 bits and **not** complemented.
-//! [`checksum`] complements. A sum starts as if at an even offset; [`combine`] joins sums of neighbouring pieces
-//! of any length.
+//! Sums here are one's-complement sums of big-endian 16-bit words, folded to 16 bits and **not** complemented. Only
+//! [`checksum`] complements. A sum is computed as if its data started at an even offset; [`combine`] joins the sums
+//! of adjacent pieces of any length.
 
 #[cfg(test)]
 mod tests;
 
-/// One's-complement sum of `data`; a last odd byte counts as the high half of a word.
+/// Returns the one's-complement sum of `data`. A last odd octet counts as the high half of a word.
 pub fn sum(data: &[u8]) -> u16 {
-    // Words of native order are summed and swapped once at the end, and several of them at a time, as carries come in
-    // again at the other end whatever the width (RFC 1071 §2 A, B and C).
+    // Sums words in native order, several at a time, and swaps the result once at the end. This is correct because
+    // carries come in again at the other end, whatever the width (RFC 1071 §2 A, B and C).
     let (blocks, rest) = data.as_chunks::<128>();
     let acc = blocks.iter().fold(0, add_block);
     let (mut acc, mut rest) = (acc, rest);
@@ -33,7 +33,7 @@ pub fn sum(data: &[u8]) -> u16 {
     fold(add64(acc, last)).to_be()
 }
 
-/// Takes a block from the front of `rest`, if it is that long, and adds it.
+/// Takes a block from the front of `rest` and adds it, if `rest` is long enough.
 #[inline(always)]
 fn add_first<const N: usize>(acc: u64, rest: &mut &[u8]) -> u64 {
     match rest.split_first_chunk::<N>() {
@@ -45,7 +45,7 @@ fn add_first<const N: usize>(acc: u64, rest: &mut &[u8]) -> u64 {
     }
 }
 
-/// The sum of a few whole words: of a header.
+/// Returns the sum of a short header of whole words.
 #[inline]
 pub(crate) fn sum_of<const N: usize>(header: &[u8; N]) -> u16 {
     const { assert!(N.is_multiple_of(4) && N <= 64) };
@@ -53,7 +53,7 @@ pub(crate) fn sum_of<const N: usize>(header: &[u8; N]) -> u16 {
     fold(words.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum()).to_be()
 }
 
-/// Adds the words of a block: one instruction each, where the processor adds with carry.
+/// Adds the words of a block, with one instruction each where the processor has add-with-carry.
 #[inline]
 fn add_block<const N: usize>(acc: u64, block: &[u8; N]) -> u64 {
     let (words, _) = block.as_chunks::<8>();
@@ -75,7 +75,7 @@ fn add64(a: u64, b: u64) -> u64 {
 /// Folds a wide sum to 16 bits with end-around carries.
 #[inline]
 pub fn fold(v: u64) -> u16 {
-    // Either half of what is added gets the other's carry: the upper one ends up with the sum of both.
+    // Each half of the sum gets the other half's carry, so the upper half ends up with the sum of both.
     let v = (v.wrapping_add(v.rotate_left(32)) >> 32) as u32;
     (v.wrapping_add(v.rotate_left(16)) >> 16) as u16
 }
@@ -87,21 +87,23 @@ pub fn add(a: u16, b: u16) -> u16 {
     s + u16::from(carry)
 }
 
-/// Sum of `a` followed by `b`, where `a` is the sum of `a_len` bytes and `b` was taken as if it began at an even
-/// offset: at an odd one its bytes are swapped (RFC 1071 §2 B).
+/// Returns the sum of two adjacent pieces. `a` is the sum of the first `a_len` octets. `b` was computed as if its
+/// piece began at an even offset, so its octets are swapped if `a_len` is odd (RFC 1071 §2 B).
 #[inline]
 pub fn combine(a: u16, a_len: usize, b: u16) -> u16 {
     add(a, if a_len.is_multiple_of(2) { b } else { b.swap_bytes() })
 }
 
-/// The sum of a TCP pseudo-header over IPv4 (RFC 9293 §3.1): addresses, protocol and TCP length (header and data).
+/// Returns the sum of a TCP pseudo-header over IPv4 (RFC 9293 §3.1): addresses, protocol, and TCP length (header and
+/// data).
 #[inline]
 pub fn pseudo_header_v4(src: [u8; 4], dst: [u8; 4], protocol: u8, len: usize) -> u16 {
     let a = u64::from(u32::from_be_bytes(src)) + u64::from(u32::from_be_bytes(dst));
     fold(a + u64::from(protocol) + len as u64)
 }
 
-/// The value of a checksum field: the complement of the sum of everything it covers (with the field itself zero).
+/// Returns the value of a checksum field: the complement of the sum of everything that it covers, with the field
+/// itself zero.
 pub fn checksum(sum: u16) -> u16 {
     !sum
 }

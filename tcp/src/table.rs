@@ -1,8 +1,8 @@
 //! Finds a connection by its addresses: an open-addressed table with a keyed hash.
 //!
-//! A stack has one IPv4 address, so remote address, remote port and local port fit one word; for IPv6 a number stands for
-//! both addresses ([`crate::paths`]). The hash's keys are secret: peers choose addresses and ports, and must not be able
-//! to aim them at one bucket.
+//! A stack has one IPv4 address, so remote address, remote port and local port fit into one word. For IPv6, a number
+//! stands for both addresses ([`crate::paths`]). The keys of the hash are secret, because peers choose addresses and
+//! ports and must not be able to aim them at one bucket.
 
 /// Remote address, remote port and local port, packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,19 +14,20 @@ impl Key {
         Key(u64::from(remote_ip) << 32 | u64::from(remote_port) << 16 | u64::from(local_port))
     }
 
-    /// A key of IPv6: `path` is the number of the addresses.
+    /// Makes an IPv6 key. `path` is the number of the two addresses.
     #[inline]
     pub fn v6(path: u32, remote_port: u16, local_port: u16) -> Self {
         Key::new(path, remote_port, local_port)
     }
 
-    /// Whether `remote_ip` is a number of addresses of IPv6: those are of `0.0.0.0/8`, where no host is.
+    /// Returns whether `remote_ip` is the number of two IPv6 addresses. These numbers lie in `0.0.0.0/8`, where no
+    /// host is.
     #[inline]
     pub fn is_v6(self) -> bool {
         self.0 >> 56 == 0
     }
 
-    /// The remote address, which `Net::remote` makes readable.
+    /// Returns the remote IPv4 address or the number of two IPv6 addresses. `Net::remote` resolves both.
     #[inline]
     pub fn remote_ip(self) -> u32 {
         (self.0 >> 32) as u32
@@ -43,12 +44,12 @@ impl Key {
     }
 }
 
-/// What a table can find.
+/// A key of a table.
 pub(crate) trait Hashed: Copy + PartialEq {
-    /// Something for vacant places.
+    /// A filler for vacant entries.
     const NONE: Self;
 
-    /// The key in one word; where it is longer, a hash of it that depends on both secrets.
+    /// Returns the key as one word. For longer keys, returns a hash that depends on both secrets.
     fn word(self, k0: u64, k1: u64) -> u64;
 }
 
@@ -69,7 +70,7 @@ struct Entry<K> {
     value: u32,
 }
 
-/// A map from a key to `u32` (never `u32::MAX`) with linear probing, at most half full.
+/// A map from a key to a `u32` (never `u32::MAX`) with linear probing. It is at most half full.
 pub(crate) struct Table<K = Key> {
     entries: Box<[Entry<K>]>,
     len: usize,
@@ -95,7 +96,7 @@ impl<K: Hashed> Table<K> {
         (i + 1) & (self.entries.len() - 1)
     }
 
-    /// Where `key` is, or the vacant place where it would go.
+    /// Returns the index of `key`, or of the vacant entry where it would go.
     #[inline]
     fn find(&self, key: K) -> usize {
         let mut i = self.bucket(key);
@@ -108,7 +109,7 @@ impl<K: Hashed> Table<K> {
         }
     }
 
-    /// Where the search for `key` begins, without looking at it.
+    /// Returns the entry where the search for `key` begins, without reading it.
     #[inline]
     pub fn place(&self, key: K) -> &impl Sized {
         &self.entries[self.bucket(key)]
@@ -120,12 +121,12 @@ impl<K: Hashed> Table<K> {
         (v != EMPTY).then_some(v)
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds or replaces.
+    /// Adds or replaces the value of `key`.
     pub fn insert(&mut self, key: K, value: u32) {
         debug_assert_ne!(value, EMPTY);
         if (self.len + 1) * 2 > self.entries.len() {
@@ -136,7 +137,8 @@ impl<K: Hashed> Table<K> {
         self.entries[i] = Entry { key, value };
     }
 
-    /// Removes `key`; later entries of its run move up, so lookups never meet a gap.
+    /// Removes `key` and returns its value; `None` if it had none. Later entries of its run move up, so lookups never
+    /// meet a gap.
     pub fn remove(&mut self, key: K) -> Option<u32> {
         let mut hole = self.find(key);
         let value = self.entries[hole].value;

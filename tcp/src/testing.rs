@@ -1,4 +1,4 @@
-//! Two stacks and a wire between them, for tests: buffers are vectors, time is a number.
+//! For tests: two stacks and a wire between them. Buffers are vectors and time is a number.
 
 use crate::*;
 use std::collections::{HashMap, VecDeque};
@@ -41,7 +41,7 @@ impl Payload for Shared {
     }
 }
 
-/// A frame that was sent, and what was said about it.
+/// A frame that was sent, with its attributes.
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub bytes: Vec<u8>,
@@ -49,11 +49,11 @@ pub struct Sent {
     pub loopback: bool,
 }
 
-/// Where a node's frames leave: they wait here until the test moves them.
+/// The way out of a node. Frames wait here until the test moves them.
 #[derive(Debug)]
 pub struct Out {
     pub frames: VecDeque<Sent>,
-    /// Frames that fit, those that wait included.
+    /// Most frames that fit, including those that wait.
     pub room: usize,
 }
 
@@ -209,7 +209,8 @@ pub fn config(ip: Ipv4Addr) -> StackConfig {
     StackConfig::new([2, 0, o[0], o[1], o[2], o[3]], ip, 24, 0x5eed + u64::from(o[3]))
 }
 
-/// Where the IP addresses of a segment are, and the segment itself; with or without a tag, of either family.
+/// Returns the range of the IP addresses of a segment and the range of the segment, with or without a tag, of either
+/// family.
 pub fn ends(frame: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
     let at = if frame.get(12..14)? == [0x81, 0] { 18 } else { 14 };
     let word = |i: usize| usize::from(u16::from_be_bytes([frame[i], frame[i + 1]]));
@@ -220,12 +221,12 @@ pub fn ends(frame: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
     }
 }
 
-/// The IPv6 address of the host that has an IPv4 address.
+/// Returns the IPv6 address of the host that has an IPv4 address.
 pub fn v6(ip: Ipv4Addr) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(ip.octets()[3]))
 }
 
-/// Gives a host an IPv6 address instead of its IPv4 one.
+/// Replaces a host's IPv4 address by an IPv6 address.
 pub fn only_v6(c: &mut StackConfig) {
     let ip = v6(c.ipv4().unwrap().0);
     c.addresses = vec![Address { ip: ip.into(), prefix_len: 64 }];
@@ -271,24 +272,24 @@ impl View {
     }
 }
 
-/// What the wire does with a frame.
+/// Treatment of a frame by the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Pass,
     Drop,
-    /// Comes after the next frame of the same direction.
+    /// The frame arrives after the next frame of the same direction.
     Delay,
     Twice,
 }
 
-/// Two nodes on one link without delay of its own.
+/// Two nodes on one link without a delay of its own.
 pub struct Pair {
     pub a: Node,
     pub b: Node,
     pub now: Time,
 }
 
-/// Which node sent a frame.
+/// The node that sent a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     A,
@@ -305,7 +306,7 @@ impl Pair {
         Pair { a: make(A), b: make(B), now: Time::from_secs(1) }
     }
 
-    /// Exchanges frames until both are silent, without letting timers run. Answers how many frames there were.
+    /// Exchanges frames until both nodes are silent, without running timers. Returns the number of frames.
     pub fn settle_with(&mut self, mut wire: impl FnMut(Side, &Sent) -> Act) -> usize {
         let mut frames = 0;
         loop {
@@ -347,7 +348,7 @@ impl Pair {
         self.settle_with(|_, _| Act::Pass)
     }
 
-    /// Lets time pass, timers run and frames flow for `d`.
+    /// Lets time pass for `d`: timers run and frames flow.
     pub fn run_with(&mut self, d: Duration, mut wire: impl FnMut(Side, &Sent) -> Act) {
         let end = self.now + d;
         self.settle_with(&mut wire);
@@ -369,7 +370,7 @@ impl Pair {
         self.run_with(d, |_, _| Act::Pass);
     }
 
-    /// A connection from A to B, both ends.
+    /// Opens a connection from A to B. Returns both ends.
     pub fn connect(&mut self) -> (ConnId, ConnId) {
         let b = self.b.stack.config().addresses[0].ip;
         self.b.stack.listen_on(PORT, 16).ok();
@@ -379,7 +380,8 @@ impl Pair {
         (client, self.b.accepted().expect("accepted"))
     }
 
-    /// Sends all of `data` from A in records of `record` octets, as room allows, until B has it or `limit` passes.
+    /// Sends all of `data` from A in records of `record` octets, as room allows, until B has it or `limit` has
+    /// passed.
     pub fn transfer(
         &mut self,
         from: ConnId,
@@ -414,7 +416,7 @@ impl Pair {
         assert!(self.b.data(to)[had..] == *data, "the data is not what was sent");
     }
 
-    /// One exchange in each direction.
+    /// Runs one exchange in each direction.
     fn settle_some(&mut self, wire: &mut impl FnMut(Side, &Sent) -> Act) -> bool {
         self.a.flush(self.now);
         self.b.flush(self.now);
@@ -446,7 +448,7 @@ impl Pair {
     }
 }
 
-/// What holds for every frame that a stack sends.
+/// Checks what must hold for every frame that a stack sends.
 fn check(sent: &Sent, cfg: &StackConfig) {
     assert!(
         sent.bytes.len() <= 14 + 4 * usize::from(cfg.vlan.is_some()) + usize::from(cfg.mtu),
@@ -460,7 +462,7 @@ fn check(sent: &Sent, cfg: &StackConfig) {
     }
 }
 
-/// Octets that differ from place to place.
+/// Returns octets that differ from place to place.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect()
 }

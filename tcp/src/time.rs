@@ -1,10 +1,10 @@
-//! Time as the stack sees it: an argument, never a clock.
+//! Time for the stack: an argument, never a clock.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
-/// A point in time: nanoseconds since an origin that the caller chooses. Monotonic.
+/// A point in time, in nanoseconds since an origin that the caller chooses. It must be monotonic.
 ///
 /// Arithmetic saturates at both ends, so no argument can make it panic.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -16,49 +16,49 @@ impl Time {
     /// Later than every deadline.
     pub const MAX: Time = Time(u64::MAX);
 
-    /// `n` nanoseconds after the origin.
+    /// Returns the time `n` nanoseconds after the origin.
     pub const fn from_nanos(n: u64) -> Self {
         Time(n)
     }
 
-    /// `n` microseconds after the origin.
+    /// Returns the time `n` microseconds after the origin.
     pub const fn from_micros(n: u64) -> Self {
         Time(n.saturating_mul(1_000))
     }
 
-    /// `n` milliseconds after the origin.
+    /// Returns the time `n` milliseconds after the origin.
     pub const fn from_millis(n: u64) -> Self {
         Time(n.saturating_mul(1_000_000))
     }
 
-    /// `n` seconds after the origin.
+    /// Returns the time `n` seconds after the origin.
     pub const fn from_secs(n: u64) -> Self {
         Time(n.saturating_mul(1_000_000_000))
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole milliseconds since the origin.
+    /// Returns the whole milliseconds since the origin.
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// `n` nanoseconds later.
+    /// Returns the time `n` nanoseconds later.
     #[inline]
     pub(crate) const fn plus(self, n: u64) -> Time {
         Time(self.0.saturating_add(n))
     }
 
-    /// How long after `earlier` this is; zero when it is not after it.
+    /// Returns the duration from `earlier` to this time; zero if this is not later.
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A duration in nanoseconds, saturating: 584 years are enough.
+/// Returns a duration in nanoseconds. It saturates after 584 years.
 fn nanos(d: Duration) -> u64 {
     d.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(d.subsec_nanos()))
 }

@@ -1,12 +1,12 @@
 //! A hierarchical timer wheel: one deadline per key, everything O(1).
 //!
-//! Time is cut into ticks of 2^14 ns (16.4 µs). Nine levels of 64 slots cover the whole of [`Time`]; a level's slot
-//! is 64 times as long as the one below it. A deadline is filed at the lowest level whose block it shares with the
-//! present, so that all entries of a level lie before all entries of the next and the nearest one is found by
-//! looking at one bitmap per level.
+//! Time is divided into ticks of 2^14 ns (16.4 µs). Nine levels of 64 slots cover the whole range of [`Time`]; a slot
+//! is 64 times as long as one of the level below. A deadline is filed at the lowest level whose block contains both
+//! the deadline and the present. So all entries of a level lie before all entries of the next level, and looking at
+//! one bitmap per level finds the nearest entry.
 //!
-//! Most TCP deadlines only ever move later (every ACK restarts the retransmission timer). Moving later or cancelling
-//! therefore only writes the key's field; the entry is looked at again when its old place comes up.
+//! Most TCP deadlines only move later, because every ACK restarts the retransmission timer. So moving a deadline
+//! later, or cancelling it, only writes the key's field. The entry is examined again when its old slot comes up.
 
 use crate::time::Time;
 
@@ -15,7 +15,7 @@ mod tests;
 
 /// log2 of a tick in nanoseconds.
 const TICK_SHIFT: u32 = 14;
-/// How long a tick is.
+/// Length of a tick.
 pub(crate) const TICK: core::time::Duration = core::time::Duration::from_nanos(1 << TICK_SHIFT);
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
@@ -26,14 +26,14 @@ const LEVELS: usize = 9;
 const NIL: u32 = u32::MAX;
 /// `Node::place` of a key that is in no list.
 const UNFILED: u16 = u16::MAX;
-/// The list of keys whose place has come up, after those of the slots.
+/// The list of keys whose slot has come up. Its index follows those of the slots.
 const DUE: u16 = (LEVELS * SLOTS) as u16;
 /// `Node::deadline` of a key without one.
 const NONE: u64 = u64::MAX;
 
 #[derive(Clone, Copy)]
 struct Node {
-    /// Wanted, in nanoseconds; [`NONE`] without a deadline.
+    /// The wanted deadline in nanoseconds; [`NONE`] without one.
     deadline: u64,
     /// The tick under which the node is filed; never later than the deadline.
     filed: u64,
@@ -42,10 +42,10 @@ struct Node {
     place: u16,
 }
 
-/// The wheel. Keys are small integers (connection indexes): memory is 32 bytes per key up to the highest one used.
+/// The wheel. Keys are small integers (connection indices). Memory is 32 octets per key, up to the highest key used.
 ///
-/// A deadline is reported at the first [`poll`](Self::poll) whose tick is not before it: never early, at most one
-/// tick (16.4 µs) late.
+/// [`poll`](Self::poll) reports a deadline in the first tick that does not begin before it: never early, and at most
+/// one tick (16.4 µs) late.
 pub struct TimerWheel {
     nodes: Vec<Node>,
     heads: [u32; LEVELS * SLOTS + 1],
@@ -54,19 +54,19 @@ pub struct TimerWheel {
     current: u64,
 }
 
-/// The time at which a wheel reports `deadline`: the start of the first tick that is not before it. For deadlines that
-/// are kept elsewhere, and looked at only when wheels are polled.
+/// Returns the time at which a wheel reports `deadline`: the start of the first tick that does not begin before it.
+/// For deadlines that are kept elsewhere and checked only when wheels are polled.
 pub fn round_up(deadline: Time) -> Time {
     Time(tick_of(deadline.0).saturating_mul(1 << TICK_SHIFT))
 }
 
-/// First tick that is not before `deadline`.
+/// Returns the first tick that does not begin before `deadline`.
 fn tick_of(deadline: u64) -> u64 {
     deadline.div_ceil(1 << TICK_SHIFT)
 }
 
 impl TimerWheel {
-    /// An empty wheel at `now`.
+    /// Makes an empty wheel at time `now`.
     pub fn new(now: Time) -> Self {
         TimerWheel {
             nodes: Vec::new(),
@@ -76,10 +76,10 @@ impl TimerWheel {
         }
     }
 
-    /// Sets the deadline of `key`, replacing the one it had. [`Time::MAX`] means none. A deadline in the past is
-    /// reported by a poll of the next tick.
+    /// Sets the deadline of `key` and replaces its previous one. [`Time::MAX`] means none. A deadline in the past is
+    /// reported by a poll in the next tick.
     ///
-    /// Allocates only when `key` is higher than all before it.
+    /// Allocates only when `key` is higher than all keys before it.
     pub fn schedule(&mut self, key: u32, deadline: Time) {
         let i = key as usize;
         if i >= self.nodes.len() {
@@ -100,20 +100,20 @@ impl TimerWheel {
         }
     }
 
-    /// Takes the deadline of `key` away, if it has one.
+    /// Removes the deadline of `key`, if it has one.
     pub fn cancel(&mut self, key: u32) {
         if let Some(node) = self.nodes.get_mut(key as usize) {
             node.deadline = NONE;
         }
     }
 
-    /// The deadline of `key`.
+    /// Returns the deadline of `key`; `None` if it has none.
     pub fn deadline(&self, key: u32) -> Option<Time> {
         self.nodes.get(key as usize).filter(|n| n.deadline != NONE).map(|n| Time(n.deadline))
     }
 
-    /// The next key whose deadline is not after `now`, in order of time; its deadline is taken away. Call until
-    /// `None`. Scheduling and cancelling in between is fine.
+    /// Returns the next key whose deadline is not after `now`, in order of time, and removes its deadline. Call until
+    /// it returns `None`. Deadlines may be set and cancelled between the calls.
     pub fn poll(&mut self, now: Time) -> Option<u32> {
         let now = now.0 >> TICK_SHIFT;
         loop {
@@ -142,12 +142,14 @@ impl TimerWheel {
         }
     }
 
-    /// `poll` has been called in the tick of `now` and has nothing more to say before the next tick.
+    /// Returns whether `poll` has been called in the tick of `now` and has nothing more to report before the next
+    /// tick.
     pub fn is_settled(&self, now: Time) -> bool {
         self.current >= now.0 >> TICK_SHIFT && self.heads[DUE as usize] == NIL
     }
 
-    /// When to poll next: never later than the earliest deadline (rounded up to its tick), sometimes earlier.
+    /// Returns when to poll next; `None` if no deadline is set. Never later than the earliest deadline (rounded up to
+    /// its tick), sometimes earlier.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.heads[DUE as usize] != NIL {
             return Some(Time(self.current << TICK_SHIFT));
@@ -155,17 +157,17 @@ impl TimerWheel {
         self.next_slot().map(|(_, start)| Time(start.checked_shl(TICK_SHIFT).unwrap_or(u64::MAX)))
     }
 
-    /// The earliest slot that holds anything, and its first tick.
+    /// Returns the earliest occupied slot and its first tick.
     fn next_slot(&self) -> Option<(u16, u64)> {
         let level = self.occupied.iter().position(|&o| o != 0)?;
         let slot = self.occupied[level].trailing_zeros();
         let shift = level as u32 * SLOT_BITS;
-        // The slot's block is the one that holds the present (see `file`).
+        // The slot's block is the one that contains the present (see `file`).
         let block = self.current >> shift >> SLOT_BITS << SLOT_BITS;
         Some((place(level, slot as u64), (block | u64::from(slot)) << shift))
     }
 
-    /// Files a node that is in no list under `tick`, or under the next one if that has passed.
+    /// Files a node that is in no list under `tick`, or under the next tick if `tick` has passed.
     fn file(&mut self, key: u32, tick: u64) {
         let tick = tick.max(self.current + 1);
         let differing = (self.current ^ tick) | (SLOTS as u64 - 1);

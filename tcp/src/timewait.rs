@@ -1,5 +1,5 @@
-//! TIME-WAIT (RFC 9293 §3.6.1): a closed connection's addresses, kept so that its last segments cannot be taken for
-//! a new one's. All wait equally long, so a queue orders them.
+//! TIME-WAIT (RFC 9293 §3.6.1). The addresses of a closed connection are kept, so that its last segments cannot be
+//! taken for those of a new connection. All entries wait equally long, so a queue keeps them in order.
 
 use crate::seq::Seq;
 use crate::table::Key;
@@ -12,34 +12,35 @@ pub(crate) struct TimeWait {
     pub snd_nxt: Seq,
     pub rcv_nxt: Seq,
     pub window: u16,
-    /// TS.Recent, if timestamps were in use.
+    /// TS.Recent; `None` if timestamps were not in use.
     pub ts_recent: Option<u32>,
     pub ts_offset: u32,
     pub owns_port: bool,
-    /// The peer has answered our last ACK with a RST: it knows nothing of the connection any more.
+    /// The peer has answered our last ACK with a RST, so it no longer knows the connection.
     pub disowned: bool,
     pub until: Time,
 }
 
-/// What a segment means to addresses that wait.
+/// Action on a segment for addresses in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Ignore,
-    /// Our last ACK may have been lost: say it again.
+    /// Our last ACK may have been lost: send it again.
     Acknowledge,
-    /// The peer's FIN came again: the wait starts anew.
+    /// The peer's FIN came again: restart the wait.
     Restart,
     /// The peer has forgotten the connection.
     Disowned,
-    /// A new connection of the peer: it cannot be confused with the old one.
+    /// The segment begins a new connection of the peer, which cannot be confused with the old one.
     Reopen,
 }
 
 impl TimeWait {
-    /// RFC 9293 §3.10.7.4 for TIME-WAIT. `timestamps`: a new connection could have them.
+    /// Judges a segment by RFC 9293 §3.10.7.4 for TIME-WAIT. `timestamps`: a new connection could use them.
     ///
-    /// A RST does not end the wait (RFC 1337). One that answers our ACK tells that the peer, a new program on its host
-    /// perhaps, has forgotten the connection. Whatever SYN it sends from then on is a new one, although its numbers do not show it.
+    /// A RST does not end the wait (RFC 1337). A RST that answers our ACK shows that the peer has forgotten the
+    /// connection; a new program may run on its host. Every SYN that it sends from then on begins a new connection,
+    /// even if the sequence number does not show it.
     pub fn judge(&self, s: &Segment, timestamps: bool) -> Verdict {
         if s.has(flag::RST) {
             // Only this number shows that the peer has seen our ACK (RFC 5961 §3).
@@ -58,19 +59,19 @@ impl TimeWait {
         Verdict::Acknowledge
     }
 
-    /// A SYN begins a connection none of whose segments can be taken for one of the old (RFC 9293 §3.6.1, MAY-2,
-    /// RFC 6191 §2).
+    /// Returns whether a SYN begins a connection none of whose segments can be confused with those of the old one
+    /// (RFC 9293 §3.6.1, MAY-2, RFC 6191 §2).
     fn may_follow(&self, s: &Segment, timestamps: bool) -> bool {
         let higher = s.seq.gt(self.rcv_nxt);
         match (self.ts_recent.map(Seq), s.timestamps.filter(|_| timestamps).map(|t| Seq(t.value))) {
             (Some(old), Some(new)) => new.gt(old) || (new == old && higher),
-            // Old segments have no timestamps, so the new connection does not take them.
+            // Old segments have no timestamps, so the new connection rejects them.
             (None, Some(_)) => true,
             (_, None) => higher,
         }
     }
 
-    /// Above all numbers of ours that the peer may remember (RFC 9293 §3.6.1, MAY-2 (1)).
+    /// Returns a number above all of our sequence numbers that the peer may remember (RFC 9293 §3.6.1, MAY-2 (1)).
     pub fn next_sequence(&self) -> Seq {
         self.snd_nxt + (1 << 16)
     }

@@ -1,5 +1,5 @@
-//! Ethernet, IPv4 and TCP headers of the hot path: read and written in place. Everything else (ARP, ICMP) goes
-//! through `smoltcp::wire`.
+//! Ethernet, IPv4 and TCP headers of the hot path, parsed and written in place. ARP and ICMP go through
+//! `smoltcp::wire`.
 
 use crate::buffers::Frame;
 use crate::reassembly::{Block, MAX_SACK_BLOCKS};
@@ -9,13 +9,13 @@ use crate::table::Key;
 use arrayvec::ArrayVec;
 use core::ops::Range;
 
-/// Length of an Ethernet header.
+/// Octets of an Ethernet header.
 pub(crate) const ETHERNET: usize = 14;
-/// Length of an IPv4 header without options.
+/// Octets of an IPv4 header without options.
 pub(crate) const IPV4: usize = 20;
-/// Length of a TCP header without options.
+/// Octets of a TCP header without options.
 pub(crate) const TCP: usize = 20;
-/// Length of a VLAN tag (IEEE 802.1Q), which stands before the EtherType.
+/// Octets of a VLAN tag (IEEE 802.1Q), which precedes the EtherType.
 pub(crate) const TAG: usize = 4;
 
 /// EtherType of IPv4 (RFC 894).
@@ -62,18 +62,18 @@ fn be32(b: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*b.get(at..)?.first_chunk()?))
 }
 
-/// The EtherType of a frame that is long enough to have one.
+/// Returns the EtherType of a frame; `None` if the frame is too short.
 #[inline]
 pub(crate) fn ether_type(frame: &[u8]) -> Option<u16> {
     be16(frame, 12)
 }
 
-/// The VLAN and the EtherType behind a tag.
+/// Returns the VLAN and the EtherType after a tag; `None` if the frame is too short.
 pub(crate) fn tagged(frame: &[u8]) -> Option<(u16, u16)> {
     Some((be16(frame, ETHERNET)? & 0x0fff, be16(frame, ETHERNET + 2)?))
 }
 
-/// What an IPv4 header says.
+/// A parsed IPv4 header.
 #[derive(Clone, Debug)]
 pub(crate) struct Ip {
     pub src: u32,
@@ -81,11 +81,12 @@ pub(crate) struct Ip {
     pub protocol: u8,
     /// The ECN codepoint.
     pub ecn: u8,
-    /// The payload's place in the frame.
+    /// Range of the payload in the frame.
     pub payload: Range<usize>,
 }
 
-/// Reads the IPv4 header at `at` of an Ethernet frame (RFC 791, RFC 1122 §3.2.1). Octets behind the packet are Ethernet's padding.
+/// Parses the IPv4 header at `at` of an Ethernet frame (RFC 791, RFC 1122 §3.2.1). Octets after the packet are
+/// Ethernet padding.
 #[inline(always)]
 pub(crate) fn parse_ipv4(frame: &impl Frame, at: usize) -> Result<Ip, Refused> {
     let h = frame.bytes().get(at..).ok_or(Refused::Malformed)?;
@@ -101,7 +102,7 @@ pub(crate) fn parse_ipv4(frame: &impl Frame, at: usize) -> Result<Ip, Refused> {
             return Err(Refused::BadChecksum);
         }
     }
-    // More fragments, or a fragment offset.
+    // The more-fragments flag, or a fragment offset.
     if u16::from_be_bytes([first[6], first[7]]) & 0x3fff != 0 {
         return Err(Refused::Fragment);
     }
@@ -121,17 +122,17 @@ pub(crate) struct Timestamps {
     pub echo: u32,
 }
 
-/// Options that only mean something with SYN.
+/// Options that mean something only with SYN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SynOptions {
     pub mss: Option<u16>,
     pub window_scale: Option<u8>,
     pub sack_permitted: bool,
-    /// ECN: of a SYN that it offers it, of a SYN-ACK that it accepts it (RFC 3168 §6.1.1). Not an option, two flags.
+    /// A SYN offers ECN; a SYN-ACK accepts it (RFC 3168 §6.1.1). Not an option, but two flags.
     pub ecn: bool,
 }
 
-/// A TCP segment whose checksum is right.
+/// A TCP segment with a correct checksum.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Segment {
     pub remote_port: u16,
@@ -139,14 +140,14 @@ pub(crate) struct Segment {
     pub seq: Seq,
     pub ack: Seq,
     pub flags: u8,
-    /// The ECN codepoint that it came with.
+    /// ECN codepoint of the packet.
     pub ecn: u8,
-    /// As it stands in the header, unscaled.
+    /// The window field as received, without scaling.
     pub window: u16,
     pub timestamps: Option<Timestamps>,
     pub syn: SynOptions,
     pub sack: ArrayVec<Block, MAX_SACK_BLOCKS>,
-    /// The data's place in the frame.
+    /// Range of the data in the frame.
     pub payload: Range<usize>,
 }
 
@@ -156,13 +157,13 @@ impl Segment {
         self.flags & flag != 0
     }
 
-    /// What a SYN or SYN-ACK says about the connection.
+    /// Returns the options of a SYN or SYN-ACK, with ECN.
     pub fn syn_options(&self) -> SynOptions {
         let agreed = if self.has(flag::ACK) { flag::ECE } else { flag::ECE | flag::CWR };
         SynOptions { ecn: self.flags & (flag::ECE | flag::CWR) == agreed, ..self.syn }
     }
 
-    /// SEG.LEN: data, SYN and FIN (RFC 9293 §3.4).
+    /// Returns SEG.LEN: data, SYN and FIN (RFC 9293 §3.4).
     #[inline]
     pub fn len(&self) -> u32 {
         self.payload.len() as u32 + u32::from(self.has(flag::SYN)) + u32::from(self.has(flag::FIN))
@@ -170,15 +171,16 @@ impl Segment {
 }
 
 impl Ip {
-    /// The sum of the pseudo-header of a TCP segment of `len` octets.
+    /// Returns the sum of the pseudo-header of a TCP segment of `len` octets.
     #[inline]
     pub fn pseudo_sum(&self, len: usize) -> u16 {
         sum::pseudo_header_v4(self.src.to_be_bytes(), self.dst.to_be_bytes(), PROTO_TCP, len)
     }
 }
 
-/// Reads the TCP segment at `place` of a frame into `segment`, which is as by default, and checks its checksum (RFC 9293
-/// §3.1), unless the frame vouches for it. `pseudo_sum` answers the sum of the pseudo-header of a segment of so many octets.
+/// Parses the TCP segment at `place` of a frame into `segment`, which must have its default value. Checks the
+/// checksum (RFC 9293 §3.1), unless the frame vouches for it. `pseudo_sum` returns the sum of the pseudo-header for a
+/// segment of the given length.
 #[inline(always)]
 pub(crate) fn parse_tcp(
     frame: &impl Frame,
@@ -200,7 +202,7 @@ pub(crate) fn parse_tcp(
     segment.flags = first[13];
     segment.window = u16::from_be_bytes([first[14], first[15]]);
     segment.payload = place.start + header..place.end;
-    // The usual case: timestamps alone, as RFC 7323 appendix A lays them out.
+    // The usual case: only timestamps, in the layout of RFC 7323 appendix A.
     match options.split_first_chunk::<4>() {
         None => {}
         Some(([1, 1, 8, 10], rest)) if rest.len() == 8 => segment.timestamps = timestamps(rest),
@@ -209,7 +211,7 @@ pub(crate) fn parse_tcp(
     Ok(())
 }
 
-/// Whether a segment's checksum field holds the sum of the pseudo-header only, as hosts leave it to their interfaces.
+/// Returns whether the checksum field holds only the sum of the pseudo-header, as hosts leave it to their interfaces.
 pub(crate) fn is_unfilled(
     frame: &impl Frame,
     place: &Range<usize>,
@@ -225,7 +227,7 @@ fn timestamps(b: &[u8]) -> Option<Timestamps> {
     Some(Timestamps { value: be32(b, 0)?, echo: be32(b, 4)? })
 }
 
-/// Options in any order; unknown ones are skipped, and a malformed length ends the list (RFC 9293 §3.1, MUST-7).
+/// Parses options in any order. Skips unknown ones; a malformed length ends the list (RFC 9293 §3.1, MUST-7).
 fn parse_options(mut b: &[u8], s: &mut Segment) {
     loop {
         let (kind, len) = match *b {
@@ -256,7 +258,7 @@ fn parse_options(mut b: &[u8], s: &mut Segment) {
     }
 }
 
-/// Options to write, at most 40 octets, a multiple of four.
+/// Options to write: at most 40 octets, a multiple of four.
 pub(crate) type Options = ArrayVec<u8, 40>;
 
 /// Appends `NOP NOP TS`.
@@ -266,7 +268,7 @@ pub(crate) fn put_timestamps(o: &mut Options, t: Timestamps) {
     let _ = o.try_extend_from_slice(&[1, 1, 8, 10, v[0], v[1], v[2], v[3], e[0], e[1], e[2], e[3]]);
 }
 
-/// Appends `NOP NOP SACK` with as many blocks as are given.
+/// Appends `NOP NOP SACK` with the given blocks.
 pub(crate) fn put_sack(o: &mut Options, blocks: &[Block]) {
     let _ = o.try_extend_from_slice(&[1, 1, 5, 2 + 8 * blocks.len() as u8]);
     for b in blocks {
@@ -275,7 +277,7 @@ pub(crate) fn put_sack(o: &mut Options, blocks: &[Block]) {
     }
 }
 
-/// The options of a SYN or SYN-ACK.
+/// Appends the options of a SYN or SYN-ACK.
 pub(crate) fn put_syn(o: &mut Options, syn: SynOptions, t: Option<Timestamps>) {
     if let Some(mss) = syn.mss {
         let m = mss.to_be_bytes();
@@ -296,19 +298,19 @@ pub(crate) fn put_syn(o: &mut Options, syn: SynOptions, t: Option<Timestamps>) {
 #[derive(Clone, Debug)]
 pub(crate) struct TcpFields<'a> {
     pub dst_mac: [u8; 6],
-    /// Whose segment it is.
+    /// Addresses and ports of the segment.
     pub key: Key,
     pub seq: Seq,
     pub ack: Seq,
     pub flags: u8,
-    /// The ECN codepoint to send it with.
+    /// ECN codepoint of the packet.
     pub ecn: u8,
     pub window: u16,
     pub options: &'a [u8],
 }
 
 impl TcpFields<'_> {
-    /// Those that differ among segments that leave one after the other.
+    /// Returns the fields that differ among the segments of one volley.
     #[inline]
     pub fn own(&self) -> Own {
         Own { seq: self.seq, flags: self.flags }

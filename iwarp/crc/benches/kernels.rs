@@ -1,5 +1,6 @@
-//! Time per call of each kernel, in the cache, for the lengths that occur: an 8-byte Write (24 bytes under the CRC,
-//! of which 8 are payload), small messages, one MTU, one jumbo MTU. Run with `cargo bench -p urnic-crc`.
+//! Measures the time per call of each kernel with data in the cache, for the lengths that occur: an 8-byte Write (24
+//! bytes under the CRC, 8 of them payload), small messages, one MTU, one jumbo MTU. Run with
+//! `cargo bench -p urnic-crc`.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use std::hint::black_box;
@@ -8,7 +9,7 @@ use urnic_crc::{INIT, Kernel};
 
 const LENGTHS: [usize; 11] = [8, 16, 24, 64, 100, 128, 160, 256, 512, 1460, 8940];
 
-/// A function under test, from `src` to `dst`, both longer than any length.
+/// A function under test. `src` and `dst` are equally long.
 type Work = fn(dst: &mut [u8], src: &[u8]);
 
 const FUNCTIONS: [(&str, Work); 5] = [

@@ -1,4 +1,4 @@
-//! The choice of a kernel: a table of functions, found at the first call and kept.
+//! The choice of a kernel: a table of functions, chosen at the first call and kept.
 
 use crate::kernel::{Kernel, Table};
 use crate::portable;
@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 impl Kernel {
-    /// Whether this processor can run it.
+    /// Returns whether this processor can run the kernel.
     pub fn available(self) -> bool {
         self.table().is_some()
     }
@@ -34,7 +34,7 @@ pub(crate) fn table() -> &'static Table {
     unsafe { &*ACTIVE.load(Ordering::Relaxed) }
 }
 
-/// The kernel in use.
+/// Returns the kernel in use.
 pub fn kernel() -> Kernel {
     match ptr::eq(table(), &FIRST_CALL) {
         true => choose().kernel,
@@ -42,8 +42,8 @@ pub fn kernel() -> Kernel {
     }
 }
 
-/// Uses `kernel` from now on, in the whole process; for tests and measurements. False, and no change, if this
-/// processor cannot run it.
+/// Uses `kernel` from now on in the whole process, for tests and measurements. Returns `false`, and changes nothing,
+/// if this processor cannot run it.
 pub fn force_kernel(kernel: Kernel) -> bool {
     kernel.table().map(activate).is_some()
 }
@@ -52,7 +52,7 @@ fn activate(table: &'static Table) {
     ACTIVE.store(ptr::from_ref(table).cast_mut(), Ordering::Relaxed);
 }
 
-/// Finds the best kernel and keeps it, unless [`force_kernel`] came first.
+/// Chooses the best kernel and keeps it, unless [`force_kernel`] came first.
 #[cold]
 fn choose() -> &'static Table {
     let best = Kernel::ALL.iter().rev().find_map(|k| k.table()).unwrap_or(&portable::TABLE);
@@ -65,7 +65,7 @@ fn choose() -> &'static Table {
     }
 }
 
-/// What the table holds until the first call: functions that choose, then do the work.
+/// The table before the first call: its functions choose a kernel and then do the work.
 static FIRST_CALL: Table = Table {
     kernel: Kernel::Portable,
     // SAFETY: the caller's promise is the kernel's.

@@ -1,9 +1,9 @@
-//! The kernels there are, and what each consists of.
+//! The kernels and their functions.
 
-/// An implementation of this crate's functions. All give the same results.
+/// An implementation of this crate's functions. All implementations give the same results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// Tables; every processor.
+    /// Tables; runs on every processor.
     Portable,
     /// The CRC32 instruction of SSE4.2 in three interleaved streams, joined by PCLMULQDQ.
     Sse42,
@@ -15,7 +15,7 @@ impl Kernel {
     /// All kernels, the slowest first.
     pub const ALL: [Kernel; 3] = [Kernel::Portable, Kernel::Sse42, Kernel::Vpclmul];
 
-    /// A word for messages.
+    /// Returns the name of the kernel, for messages.
     pub fn name(self) -> &'static str {
         match self {
             Kernel::Portable => "portable",

@@ -1,13 +1,13 @@
 //! CRC32C, copy and Internet checksum in as few passes over the data as possible.
 //!
-//! Every FPDU that urnic sends is copied into a frame, covered by a CRC32C (RFC 5044 §4.4) and by the Internet
-//! checksum of TCP (RFC 1071); every FPDU that it receives is covered by a CRC and then placed. The functions here
-//! do this work with the best kernel of the processor ([`Kernel`]), chosen once: a call costs one indirect jump and
+//! Every FPDU that urnic sends is copied into a frame and covered by a CRC32C (RFC 5044 §4.4) and by the Internet
+//! checksum of TCP (RFC 1071). Every FPDU that it receives is covered by a CRC and then placed. The functions here do
+//! this work with the processor's best kernel ([`Kernel`]), which is chosen once. A call costs one indirect jump and
 //! no feature test.
 //!
-//! The raw-pointer functions exist because registered memory may be written by the application or a peer at any
-//! time, so no Rust reference to it may exist. They read each source byte exactly once: what is stored is what the
-//! CRC covers, even when the source changes meanwhile.
+//! The raw-pointer functions exist because the application or a peer may write registered memory at any time, so no
+//! Rust reference to it may exist. They read each source byte exactly once. So the CRC covers exactly the bytes that
+//! are stored, even if the source changes meanwhile.
 //!
 //! ```
 //! let crc = urnic_crc::finish(urnic_crc::crc32c(urnic_crc::INIT, b"123456789"));
@@ -30,29 +30,29 @@ pub use sum::combine;
 /// The CRC register before the first byte.
 pub const INIT: u32 = 0xffff_ffff;
 
-/// Turns the running register into the CRC, which goes onto the wire in little-endian order (RFC 5044 §4.4).
+/// Turns the CRC register into the CRC, which goes onto the wire in little-endian order (RFC 5044 §4.4).
 #[inline]
 pub const fn finish(state: u32) -> u32 {
     !state
 }
 
-/// Runs `data` through the CRC register. Start with [`INIT`], end with [`finish`]; calls may be chained at any
-/// split of the data.
+/// Runs `data` through the CRC register. Start with [`INIT`] and end with [`finish`]. The data may be split among
+/// several calls at any place.
 #[inline]
 pub fn crc32c(state: u32, data: &[u8]) -> u32 {
     // SAFETY: a slice is readable for its length.
     unsafe { (dispatch::table().crc)(data.as_ptr(), data.len(), state) }
 }
 
-/// One's-complement sum of `data` (RFC 1071) as a number of network-order 16-bit words, folded and not complemented.
-/// The first byte counts as the high byte of a word; an odd last byte counts as if a zero followed it.
+/// Returns the one's-complement sum of `data` (RFC 1071) over 16-bit words in network order, folded and not
+/// complemented. The first byte is the high byte of a word. An odd last byte counts as if a zero followed it.
 #[inline]
 pub fn sum(data: &[u8]) -> u16 {
     // SAFETY: a slice is readable for its length.
     unsafe { (dispatch::table().sum)(data.as_ptr(), data.len()) }
 }
 
-/// As [`crc32c`], of memory that may change meanwhile.
+/// Like [`crc32c`], for memory that may change meanwhile.
 ///
 /// # Safety
 /// `src` must be readable for `len` bytes. Other threads or processes may write it meanwhile.
@@ -62,7 +62,7 @@ pub unsafe fn crc32c_at(state: u32, src: *const u8, len: usize) -> u32 {
     unsafe { (dispatch::table().crc)(src, len, state) }
 }
 
-/// As [`sum`], of memory that may change meanwhile.
+/// Like [`sum`], for memory that may change meanwhile.
 ///
 /// # Safety
 /// As [`crc32c_at`].
@@ -78,14 +78,14 @@ pub unsafe fn sum_at(src: *const u8, len: usize) -> u16 {
 ///
 /// # Safety
 /// `src` must be readable and `dst` writable for `len` bytes, and the two ranges must not overlap. Other threads or
-/// processes may write `src` meanwhile; nobody else may access `dst`.
+/// processes may write `src` meanwhile; none may access `dst`.
 #[inline]
 pub unsafe fn copy_crc(dst: *mut u8, src: *const u8, len: usize, state: u32) -> u32 {
     // SAFETY: the caller's promise is the kernel's.
     unsafe { (dispatch::table().copy_crc)(dst, src, len, state) }
 }
 
-/// As [`copy_crc`], and also returns the [`sum`] of the bytes copied.
+/// Like [`copy_crc`], and also returns the [`sum`] of the bytes copied.
 ///
 /// # Safety
 /// As [`copy_crc`].
@@ -95,10 +95,10 @@ pub unsafe fn copy_crc_sum(dst: *mut u8, src: *const u8, len: usize, state: u32)
     unsafe { (dispatch::table().copy_crc_sum)(dst, src, len, state) }
 }
 
-/// Copies `len` bytes in ascending order. The store that holds the last byte comes last and has release ordering:
-/// who sees it (with acquire ordering) sees all the others. This is what programs that spin on the last byte of a
-/// buffer rely on. That last store is the largest naturally aligned word, up to eight bytes, that ends there, so an
-/// aligned eight-byte value changes at once.
+/// Copies `len` bytes in ascending order. The store that holds the last byte comes last and has release ordering: a
+/// reader that sees it (with acquire ordering) sees all the other bytes as well. Programs that spin on the last byte
+/// of a buffer rely on this. That last store is the largest naturally aligned word, up to eight bytes, that ends
+/// there, so an aligned eight-byte value changes at once.
 ///
 /// # Safety
 /// `src` must be readable and `dst` writable for `len` bytes, and the two ranges must not overlap. Other threads or

@@ -1,17 +1,17 @@
-//! Polynomials over GF(2) modulo the CRC32C generator, bit-reflected: bit 31 is the coefficient of x^0. Evaluated by
-//! the compiler only.
+//! Polynomials over GF(2) modulo the CRC32C generator, bit-reflected: bit 31 is the coefficient of x^0. Evaluated
+//! only at compile time.
 
 use crate::portable::POLY;
 
 /// x^0.
 const ONE: u32 = 1 << 31;
 
-/// Times x.
+/// Multiplies by x.
 const fn times_x(a: u32) -> u32 {
     (a >> 1) ^ if a & 1 == 1 { POLY } else { 0 }
 }
 
-/// The product.
+/// Returns the product of two polynomials.
 pub(crate) const fn mul(mut a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     while a != 0 {
@@ -24,7 +24,7 @@ pub(crate) const fn mul(mut a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// x^n.
+/// Returns x^n.
 pub(crate) const fn x_to(mut n: u32) -> u32 {
     let mut result = ONE;
     let mut square = times_x(ONE);

@@ -1,7 +1,7 @@
 //! The portable kernel: eight tables, eight bytes per step.
 //!
-//! Source memory may change while it is read, so it is read with volatile loads; these must be aligned, hence the
-//! bytes before the first aligned word go one by one.
+//! Source memory may change while it is read, so it is read with volatile loads. These must be aligned, so the bytes
+//! before the first aligned word are read one by one.
 
 use crate::kernel::{Kernel, Table};
 use crate::sum;
@@ -14,7 +14,7 @@ pub(crate) static TABLE: Table =
 /// The generator 0x11EDC6F41, reflected.
 pub(crate) const POLY: u32 = 0x82f6_3b78;
 
-/// `TABLES[k][b]`: the register after byte `b` and `k` zero bytes, from zero.
+/// `TABLES[k][b]`: the register after byte `b` and `k` zero bytes, starting from zero.
 static TABLES: [[u32; 256]; 8] = {
     let mut t = [[0u32; 256]; 8];
     let mut b = 0;
@@ -46,7 +46,7 @@ fn step8(state: u32, byte: u8) -> u32 {
     (state >> 8) ^ TABLES[0][usize::from(state as u8 ^ byte)]
 }
 
-/// One step over a little-endian word.
+/// Runs one little-endian word through the CRC register.
 #[inline(always)]
 fn step64(state: u32, word: u64) -> u32 {
     let b = (word ^ u64::from(state)).to_le_bytes();
@@ -60,7 +60,7 @@ fn step64(state: u32, word: u64) -> u32 {
         ^ TABLES[0][usize::from(b[7])]
 }
 
-/// The one pass behind all functions that read: copies if `COPY`, returns the CRC register if `CRC` and the
+/// The single pass that all reading functions use. Copies if `COPY`. Returns the CRC register if `CRC`, and the
 /// accumulated checksum words if `SUM`.
 ///
 /// # Safety
@@ -94,7 +94,7 @@ unsafe fn pass<const COPY: bool, const CRC: bool, const SUM: bool>(
         byte(i, &mut state, &mut acc);
         i += 1;
     }
-    // A word that begins at an odd offset counts with its bytes swapped, which one rotation does (modulo 2^16 - 1).
+    // A word that begins at an odd offset counts with its bytes swapped. One rotation does this (modulo 2^16 - 1).
     let turn = 8 * (head as u32 & 1);
     while len - i >= 8 {
         // SAFETY: eight bytes are left, and src + i is aligned since `head`.
@@ -149,18 +149,19 @@ unsafe fn copy_crc_sum(dst: *mut u8, src: *const u8, len: usize, state: u32) -> 
     (state, sum::fold(acc))
 }
 
-/// Bytes of the store that ends a placement of `len` bytes which ends at address `end`: the largest power of two, up
-/// to eight, that is aligned there and is not longer than the whole.
+/// Returns the width in bytes of the last store of a placement of `len` bytes that ends at address `end`. It is the
+/// largest power of two, up to eight, that is aligned there and not longer than the placement.
 #[inline(always)]
 pub(crate) fn last_store(end: usize, len: usize) -> usize {
     let aligned = 1 << (end | 8).trailing_zeros();
     if aligned <= len { aligned } else { 1 << len.ilog2() }
 }
 
-/// The store that ends a placement, `width` bytes as [`last_store`] says, with release ordering.
+/// Does the last store of a placement, with release ordering. [`last_store`] returns its `width` in bytes.
 ///
 /// # Safety
-/// `src` must be readable and `dst` writable for `width` bytes; `dst` must be aligned to `width`, which is 1, 2, 4 or 8.
+/// `src` must be readable and `dst` writable for `width` bytes; `dst` must be aligned to `width`, which is 1, 2, 4
+/// or 8.
 #[inline(always)]
 pub(crate) unsafe fn store_last(dst: *mut u8, src: *const u8, width: usize) {
     // SAFETY: the caller's promise; the atomics have the alignment of their width.

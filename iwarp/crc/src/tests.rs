@@ -3,7 +3,7 @@ use super::*;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-/// The kernels that this processor can run.
+/// Returns the kernels that this processor can run.
 fn kernels() -> Vec<&'static Table> {
     Kernel::ALL.iter().filter_map(|k| k.table()).collect()
 }
@@ -18,12 +18,12 @@ fn rng() -> fastrand::Rng {
     fastrand::Rng::with_seed(seed)
 }
 
-/// The register after `data` by the crc32c crate.
+/// Returns the register after `data`, as the crc32c crate computes it.
 fn oracle_crc(state: u32, data: &[u8]) -> u32 {
     !crc32c::crc32c_append(!state, data)
 }
 
-/// The checksum as RFC 1071 §4.1 defines it.
+/// Returns the checksum as RFC 1071 §4.1 defines it.
 fn oracle_sum(data: &[u8]) -> u16 {
     let mut sum = 0u64;
     for pair in data.chunks(2) {
@@ -35,7 +35,7 @@ fn oracle_sum(data: &[u8]) -> u16 {
     sum as u16
 }
 
-/// RFC 3720 B.4 and the usual check string (register value e3069283), by each kernel.
+/// RFC 3720 B.4 and the usual check string (register value e3069283), with each kernel.
 #[test]
 fn known_answers() {
     let up: Vec<u8> = (0..32).collect();
@@ -57,7 +57,7 @@ fn known_answers() {
     }
 }
 
-/// Runs one copying function from `src` into the middle of a guarded buffer; checks that it wrote the data and
+/// Runs one copying function from `src` into the middle of a guarded buffer. Checks that it wrote the data and
 /// nothing else.
 fn guarded<R>(buffer: &mut [u8], at: usize, src: &[u8], f: impl FnOnce(*mut u8, *const u8, usize) -> R) -> R {
     const GUARD: u8 = 0xa5;
@@ -69,7 +69,7 @@ fn guarded<R>(buffer: &mut [u8], at: usize, src: &[u8], f: impl FnOnce(*mut u8, 
     result
 }
 
-/// Checks all functions of a kernel on `src`, copying to offset `at` of `buffer`.
+/// Checks all functions of a kernel on `src`. The copies go to offset `at` of `buffer`.
 fn check(kernel: &Table, state: u32, src: &[u8], expected: (u32, u16), buffer: &mut [u8], at: usize) {
     let name = kernel.kernel;
     // SAFETY: `guarded` hands out ranges of slices; they do not overlap.
@@ -92,7 +92,8 @@ fn check_reading(kernel: &Table, state: u32, src: &[u8], expected: (u32, u16)) {
 #[repr(align(64))]
 struct Aligned([u8; 1024]);
 
-/// Every length up to 256 from every alignment to every alignment within a cache line, against the crc32c crate.
+/// Every length up to 256, from every alignment to every alignment within a cache line, compared with the crc32c
+/// crate.
 #[test]
 fn every_short_length_and_alignment() {
     let mut rng = rng();
@@ -106,7 +107,7 @@ fn every_short_length_and_alignment() {
             let expected = (oracle_crc(state, src), oracle_sum(src));
             for kernel in kernels() {
                 check_reading(kernel, state, src, expected);
-                // A different quarter of the targets each time, to save time.
+                // Each time a different quarter of the targets, to save time.
                 for to in (0..64).filter(|to| (to + from + len) % 4 == 0) {
                     check(kernel, state, src, expected, &mut buffer.0, 64 + to);
                 }
@@ -134,7 +135,8 @@ fn random_long_data() {
     }
 }
 
-/// Data of one value, so large that sums overflow wherever they can, and longer than the parts that it is cut into.
+/// Data of a single value that is large enough for sums to overflow wherever they can, and longer than the parts into
+/// which it is cut.
 #[test]
 fn huge_data() {
     let mut source = vec![0xff; (1 << 26) + 1000];
@@ -153,7 +155,7 @@ fn huge_data() {
     }
 }
 
-/// Zero and 0xffff are both zero in one's complement; all kernels agree which one it is: zero only for all zeros.
+/// Zero and 0xffff are both zero in one's complement. All kernels agree: only data of all zeros gives zero.
 #[test]
 fn the_two_zeros() {
     for kernel in kernels() {
@@ -169,7 +171,7 @@ fn the_two_zeros() {
 }
 
 proptest::proptest! {
-    /// The register may be carried over, and sums combined, at any split.
+    /// The register may be carried over and sums may be combined at any split.
     #[test]
     fn splits(data: Vec<u8>, at: proptest::sample::Index) {
         let at = at.index(data.len() + 1);
@@ -184,7 +186,7 @@ fn forced_kernels_are_used() {
     for kernel in Kernel::ALL {
         assert_eq!(force_kernel(kernel), kernel.available());
         if kernel.available() {
-            // Other tests force none, so what is forced stays.
+            // Other tests force no kernel, so the forced one stays.
             assert_eq!(super::kernel(), kernel);
             assert_eq!(finish(crc32c(INIT, b"123456789")), 0xe306_9283);
         }
@@ -192,7 +194,7 @@ fn forced_kernels_are_used() {
     assert!(Kernel::Portable.available());
 }
 
-/// Tells the other thread to end, also when an assertion of ours fails: otherwise the test would hang.
+/// Tells the other thread to end, even if an assertion here fails. Otherwise the test would hang.
 struct AtEnd<'a>(&'a AtomicUsize);
 
 impl Drop for AtEnd<'_> {
@@ -201,7 +203,7 @@ impl Drop for AtEnd<'_> {
     }
 }
 
-/// What is stored is what the CRC and the sum cover, though the source changes all the time.
+/// The CRC and the sum cover exactly the stored bytes, although the source changes all the time.
 #[test]
 fn a_changing_source_is_read_once() {
     let source: Vec<AtomicU8> = (0..4096).map(|_| AtomicU8::new(0)).collect();
@@ -230,7 +232,7 @@ fn a_changing_source_is_read_once() {
     });
 }
 
-/// Who sees a byte of a placement sees all bytes before it, and aligned words change at once.
+/// A reader that sees a byte of a placement sees all bytes before it, and aligned words change at once.
 #[test]
 fn placements_ascend() {
     const SIZE: usize = 2048;
@@ -241,7 +243,8 @@ fn placements_ascend() {
     };
     let mut rng = rng();
     for kernel in kernels() {
-        // A round: the writer places `len` bytes of the value `round` at `at`; the reader waits for a byte.
+        // In each round, the writer places `len` bytes of the value `round` at `at`, and the reader waits for one of
+        // them.
         let rounds: Vec<(usize, usize, usize)> = (0..300)
             .map(|_| {
                 let len = if rng.bool() { rng.usize(1..=64) } else { rng.usize(1..=1500) };
@@ -271,7 +274,7 @@ fn placements_ascend() {
                     byte(i).store(0, Ordering::Relaxed);
                 }
                 turn.store(round + 1, Ordering::Release);
-                // The word that ends there, if the placement has all of it.
+                // The word that ends there, if it lies wholly within the placement.
                 let end = at + len;
                 let word = (end % 8 == 0 && len >= 8).then(|| &target[end / 8 - 1]);
                 let whole = u64::from_ne_bytes([new; 8]);
@@ -296,8 +299,8 @@ fn placements_ascend() {
     }
 }
 
-/// Stores ascend, the last one included: moving data a little towards the start works in place only then, because
-/// every store but one in turn would overwrite what is still to be read.
+/// All stores ascend, including the last one. This test moves data a little towards the start, in place. That works
+/// only with ascending stores, because any other order would overwrite bytes that are still to be read.
 #[test]
 fn placements_ascend_in_place() {
     let mut rng = rng();
@@ -317,7 +320,7 @@ fn placements_ascend_in_place() {
     }
 }
 
-/// The store that ends a placement is aligned, no longer than the placement, and as long as these allow.
+/// The last store of a placement is aligned, no longer than the placement, and as long as these conditions allow.
 #[test]
 fn the_last_store() {
     for end in 64..128usize {

@@ -1,8 +1,8 @@
-//! Kernels for x86-64, and what they share.
+//! Kernels for x86-64, and the functions that they share.
 //!
-//! Memory that others may write meanwhile is read, and memory that others may read meanwhile is written, by
-//! assembler instructions: the compiler can neither repeat, split nor reorder them, nor make a call of `memcpy` of a
-//! loop of them, and no Rust rule about data races applies.
+//! Assembler instructions read memory that others may write meanwhile, and write memory that others may read
+//! meanwhile. The compiler can neither repeat, split nor reorder them, nor turn a loop of them into a call of
+//! `memcpy`. And no Rust rule about data races applies to them.
 
 use std::arch::asm;
 
@@ -51,12 +51,12 @@ unsafe fn load16(src: *const u8) -> u16 {
     value as u16
 }
 
-/// Whether the processor and the system can run the SSE4.2 kernel.
+/// Returns whether the processor and the system can run the SSE4.2 kernel.
 pub(crate) fn has_sse42() -> bool {
     is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq")
 }
 
-/// Whether the processor and the system can run the VPCLMULQDQ kernel.
+/// Returns whether the processor and the system can run the VPCLMULQDQ kernel.
 pub(crate) fn has_vpclmul() -> bool {
     has_sse42()
         && is_x86_feature_detected!("vpclmulqdq")

@@ -4,7 +4,7 @@ use super::{PRIVATE_DATA_MAX, RtrKinds, StartupError};
 
 pub(super) const REQUEST_KEY: &[u8; 16] = b"MPA ID Req Frame";
 pub(super) const REPLY_KEY: &[u8; 16] = b"MPA ID Rep Frame";
-/// Octets in front of the Private Data.
+/// Octets before the Private Data.
 pub(super) const FIXED_LEN: usize = 20;
 
 const M: u8 = 0x80;
@@ -16,15 +16,15 @@ const PEER_TO_PEER: u32 = 0x8000_0000;
 const RTR_SEND: u32 = 0x4000_0000;
 const RTR_WRITE: u32 = 0x0000_8000;
 const RTR_READ: u32 = 0x0000_4000;
-/// In IRD or ORD: no automatic negotiation.
+/// Value of IRD or ORD that declines negotiation.
 const NO_NEGOTIATION: u16 = 0x3FFF;
 
-/// The word that an enhanced frame puts in front of the user's private data.
+/// The word with IRD and ORD that precedes the user's private data in an enhanced frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Word {
     pub(super) ird: Option<u16>,
     pub(super) ord: Option<u16>,
-    /// `Some`: peer-to-peer model.
+    /// RTR kinds of the peer-to-peer model; `None`: client-server model.
     pub(super) rtr: Option<RtrKinds>,
 }
 
@@ -63,12 +63,12 @@ pub(super) struct Frame {
     pub(super) crc: bool,
     pub(super) reject: bool,
     pub(super) rev: u8,
-    /// `Some`: enhanced frame.
+    /// `None`: the frame is not enhanced.
     pub(super) word: Option<Word>,
 }
 
 impl Frame {
-    /// The octets of a frame. `private_data` was checked to fit.
+    /// Returns the octets of the frame. The caller has checked that `private_data` fits.
     pub(super) fn octets(&self, key: &[u8; 16], private_data: &[u8]) -> Vec<u8> {
         let word = self.word.map(|w| w.octets());
         let word = word.as_ref().map_or(&[][..], |w| &w[..]);
@@ -81,14 +81,14 @@ impl Frame {
     }
 }
 
-/// A frame and its user's private data.
+/// A frame and the private data of its user.
 pub(super) type Received = (Frame, Vec<u8>);
 
-/// Collects one frame, octet by octet if need be.
+/// Collects the octets of one frame.
 #[derive(Debug)]
 pub(super) struct Collector {
     key: &'static [u8; 16],
-    /// Highest revision that is understood.
+    /// Highest supported revision.
     max_rev: u8,
     octets: Vec<u8>,
 }
@@ -98,8 +98,9 @@ impl Collector {
         Collector { key, max_rev, octets: Vec::new() }
     }
 
-    /// Takes octets up to the end of the frame. Returns how many, and the frame with its user's private data once
-    /// it is whole. Errors show as early as possible: a peer that is no MPA node is found out at its first octet.
+    /// Takes octets up to the end of the frame. Returns how many it took, and the frame with its user's private data
+    /// once the frame is whole. Reports an error at the first octet that shows it, so a peer without MPA is usually
+    /// found out at its first octet.
     pub(super) fn take(&mut self, input: &[u8]) -> Result<(usize, Option<Received>), StartupError> {
         let fixed = self.fill(input, FIXED_LEN);
         let key = self.octets.len().min(self.key.len());
@@ -110,7 +111,7 @@ impl Collector {
         let Some(&[.., flags, rev, pd_high, pd_low]) = self.octets.first_chunk::<FIXED_LEN>() else {
             return Ok((fixed, None));
         };
-        // Res bits are not looked at (MPA-57); S is one of them in revision 1 (MPAE-40).
+        // Ignores the Res bits (MPA-57). In revision 1, S is one of them (MPAE-40).
         if !(1..=self.max_rev.min(2)).contains(&rev) {
             return Err(StartupError::Revision(rev));
         }
@@ -132,7 +133,7 @@ impl Collector {
         Ok((taken, Some((frame, private_data.to_vec()))))
     }
 
-    /// Copies from `input` until `len` octets are here; returns how many were taken.
+    /// Copies from `input` until `self.octets` holds `len` octets. Returns how many octets it took.
     fn fill(&mut self, input: &[u8], len: usize) -> usize {
         let n = len.saturating_sub(self.octets.len()).min(input.len());
         self.octets.extend_from_slice(&input[..n]);

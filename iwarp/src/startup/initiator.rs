@@ -16,37 +16,37 @@ pub struct Initiator {
     peer_to_peer: Option<RtrKinds>,
 }
 
-/// What octets have led to.
+/// Result of taking octets.
 #[derive(Debug)]
 pub enum Progress {
-    /// The Reply is not whole.
+    /// The Reply is not complete yet.
     NeedMore {
-        /// Octets taken: all.
+        /// Octets taken, which is all of them.
         consumed: usize,
     },
-    /// The Reply is here.
+    /// The Reply is complete.
     Done {
-        /// Octets taken. What follows belongs to Full Operation.
+        /// Octets taken. The octets after them belong to Full Operation.
         consumed: usize,
-        /// What the peer answered.
+        /// The peer's answer.
         outcome: Outcome,
     },
 }
 
-/// The peer's answer. The [`Vec`] is its user's private data.
+/// The peer's answer. Each [`Vec`] is the private data of the peer's user.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Enter Full Operation. With [`Negotiated::rtr`], send that first.
+    /// The peer accepted: enter Full Operation. If [`Negotiated::rtr`] is `Some`, send that indication first.
     Accepted(Negotiated, PeerParams, Vec<u8>),
-    /// The peer rejected. TCP stays open until the user closes it (MPA-66).
+    /// The peer rejected. TCP stays open until our user closes it (MPA-66).
     Rejected(PeerParams, Vec<u8>),
-    /// The peer accepted on terms that we cannot meet: enter Full Operation, send the Terminate as the only FPDU,
-    /// and close (MPAE-17, MPAE-29, MPAE-39).
+    /// The peer accepted with parameters that we cannot meet. Enter Full Operation, send the Terminate as the only
+    /// FPDU, and close (MPAE-17, MPAE-29, MPAE-39).
     Unacceptable(Negotiated, PeerParams, Terminate),
 }
 
 impl Initiator {
-    /// Starts; the octets are the Request to send.
+    /// Starts. Returns the Request to send as well.
     pub fn new(offer: &Offer<'_>) -> Result<(Initiator, Vec<u8>), StartupError> {
         if !matches!(offer.rev, 1 | 2) {
             return Err(StartupError::Offer);
@@ -73,7 +73,7 @@ impl Initiator {
         Ok((initiator, request.octets(REQUEST_KEY, offer.private_data)))
     }
 
-    /// Takes octets of the Reply, in any split.
+    /// Takes octets of the Reply, split in any way.
     pub fn receive(&mut self, octets: &[u8]) -> Result<Progress, StartupError> {
         let (consumed, done) = self.collector.take(octets)?;
         let Some((reply, private_data)) = done else { return Ok(Progress::NeedMore { consumed }) };
@@ -86,7 +86,7 @@ impl Initiator {
         if reply.reject {
             return Ok(Outcome::Rejected(peer, private_data));
         }
-        // An enhanced Request gets an enhanced Reply, any other an unenhanced one (MPAE-6, MPAE-38).
+        // An enhanced Request gets an enhanced Reply, any other Request an unenhanced one (MPAE-6, MPAE-38).
         if peer.enhanced != (self.rev == 2) {
             return Err(StartupError::ReplyFormat);
         }
@@ -97,7 +97,7 @@ impl Initiator {
             tx_markers: reply.markers,
             rx_markers: self.markers,
             ird: self.ird,
-            // Never more Reads than the peer serves, unless it does not negotiate (MPAE-16, MPAE-20).
+            // No more Reads than the peer serves, unless the peer declines to negotiate (MPAE-16, MPAE-20).
             ord: peer.ird.map_or(self.ord, |ird| self.ord.min(ird)),
             rtr: None,
             peer_to_peer: peer.peer_to_peer,
@@ -110,7 +110,7 @@ impl Initiator {
             (Some(ours), Some(theirs)) if choose(ours, theirs).is_some() => {
                 negotiated.rtr = choose(ours, theirs);
                 if negotiated.rtr == Some(Rtr::Read) {
-                    // The RTR is a Read like any other: it needs a credit (MPAE-14).
+                    // The RTR Read needs a credit like any other Read (MPAE-14).
                     negotiated.ord = negotiated.ord.max(1);
                 }
             }
@@ -120,7 +120,8 @@ impl Initiator {
     }
 }
 
-/// Of the RTR kinds that both ends know, the one that disturbs least: a Write uses no credit and no receive request.
+/// Chooses the least costly of the RTR kinds that both ends know. A Write uses neither a read credit nor a receive
+/// request.
 fn choose(ours: RtrKinds, theirs: RtrKinds) -> Option<Rtr> {
     if ours.write && theirs.write {
         Some(Rtr::Write)

@@ -17,22 +17,24 @@ enum State {
     Answered,
 }
 
-/// What octets have led to.
+/// Result of taking octets.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The Request is not whole.
+    /// The Request is not complete yet.
     NeedMore,
-    /// A Request to answer with [`Responder::accept`] or [`Responder::reject`].
+    /// A Request to answer with [`Responder::accept`] or [`Responder::reject`]. The [`Vec`] is the private data of
+    /// the peer's user.
     Arrived(PeerParams, Vec<u8>),
 }
 
 impl Responder {
-    /// Waits for a Request.
+    /// Starts waiting for a Request.
     pub fn new(limits: Limits) -> Responder {
         Responder { limits, state: State::Waiting(Collector::new(REQUEST_KEY, limits.max_rev)) }
     }
 
-    /// Takes octets of the Request, in any split. Octets behind it are an error until it is answered (MPA-91).
+    /// Takes octets of the Request, split in any way. Until the Request is answered, octets after it are an error
+    /// (MPA-91).
     pub fn receive(&mut self, octets: &[u8]) -> Result<Request, StartupError> {
         let State::Waiting(collector) = &mut self.state else {
             return if octets.is_empty() { Ok(Request::NeedMore) } else { Err(StartupError::Surplus) };
@@ -51,7 +53,7 @@ impl Responder {
         Ok(Request::Arrived(peer, private_data))
     }
 
-    /// What the Request said, while it waits for an answer.
+    /// Returns the parameters of the Request while it waits for an answer; `None` before and after that.
     pub fn peer(&self) -> Option<PeerParams> {
         match &self.state {
             State::Asked(request) => Some(PeerParams::of(request)),
@@ -59,22 +61,22 @@ impl Responder {
         }
     }
 
-    /// Accepts: the Reply to send, and what to enter Full Operation with. [`Offer::rev`] and
-    /// [`Offer::peer_to_peer`] are not looked at; both follow the Request (MPAE-6, MPAE-24).
+    /// Accepts. Returns the Reply to send and the parameters of Full Operation. Ignores [`Offer::rev`] and
+    /// [`Offer::peer_to_peer`], because both follow the Request (MPAE-6, MPAE-24).
     pub fn accept(&mut self, offer: &Offer<'_>) -> Result<(Vec<u8>, Negotiated), StartupError> {
         let State::Asked(request) = &self.state else { return Err(StartupError::OutOfTurn) };
         Offer { peer_to_peer: None, ..*offer }.validate(request.word.is_some())?;
         let (mut ird, mut ord) = (offer.ird, offer.ord);
         let word = request.word.map(|w| {
             if w.rtr.is_some_and(|kinds| kinds.read) {
-                ird = ird.max(1); // an RTR Read needs a place (MPAE-14)
+                ird = ird.max(1); // an RTR Read needs an IRD of at least 1 (MPAE-14)
             }
             if let Some(peer_ird) = w.ird {
                 ord = ord.min(peer_ird); // MPAE-12
             }
             Word {
-                ird: w.ord.map(|_| ird), // the peer's ORD is not negotiated: neither is our IRD (MPAE-19)
-                ord: w.ird.map(|_| ord), // and the other way round (MPAE-21)
+                ird: w.ord.map(|_| ird), // a peer that does not negotiate its ORD gets no IRD of ours (MPAE-19)
+                ord: w.ird.map(|_| ord), // a peer that does not negotiate its IRD gets no ORD of ours (MPAE-21)
                 rtr: w.rtr.map(rtr_kinds),
             }
         });
@@ -96,7 +98,7 @@ impl Responder {
         Ok((octets, negotiated))
     }
 
-    /// Rejects: the Reply to send. TCP stays open until the user closes it (MPA-66).
+    /// Rejects. Returns the Reply to send. TCP stays open until our user closes it (MPA-66).
     pub fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, StartupError> {
         let State::Asked(request) = &self.state else { return Err(StartupError::OutOfTurn) };
         own_private_data(private_data, request.word.is_some())?;
@@ -106,14 +108,14 @@ impl Responder {
     }
 }
 
-/// A rejecting Reply in the format of the Request.
+/// Returns a rejecting Reply in the format of the Request.
 fn rejection(request: &Frame) -> Frame {
     let word = request.word.map(|w| Word { ird: Some(0), ord: Some(0), rtr: w.rtr.map(rtr_kinds) });
     Frame { markers: false, crc: request.crc, reject: true, rev: request.rev, word }
 }
 
-/// The RTR kinds that a Reply lists: those of the Request, as we take every kind, or if it names none those that use
-/// nothing of the user's (MPAE-25, MPAE-26).
+/// Returns the RTR kinds for the Reply. These are the kinds of the Request, because we accept every kind. If the
+/// Request names none, they are the kinds that use no receive request of our user (MPAE-25, MPAE-26).
 fn rtr_kinds(asked: RtrKinds) -> RtrKinds {
     if asked == RtrKinds::default() { RtrKinds { send: false, write: true, read: true } } else { asked }
 }

@@ -1,26 +1,26 @@
-//! Segments of queue 0 that wait for a receive, because the message that they begin with has found none.
+//! Waiting segments of queue 0: those of a message that found no receive, and all after them.
 //!
-//! RFC 5041 §7.2 (ERR-22) has a message without a buffer end the stream. Programs written for InfiniBand count on the
-//! receiver-not-ready retry instead, so a stream may be told to wait ([`super::Stream::let_sends_wait`]): the segments are
-//! copied, and what else arrives is served meanwhile. To the peer this looks as if the network had been slower; the order
-//! of messages on queue 0 stays (DDP-24).
+//! By RFC 5041 §7.2 (ERR-22) a message without a receive buffer ends the stream. Programs written for InfiniBand rely
+//! on its receiver-not-ready retry instead. So a stream may let such messages wait
+//! ([`super::Stream::let_sends_wait`]): it copies their segments and serves all other traffic meanwhile. To the peer
+//! this looks like a slower network. The order of messages on queue 0 is kept (DDP-24).
 
 use super::inbound::Segment;
 use crate::header::UNTAGGED_LEN;
 use crate::{Budget, Cause, Fault};
 
-/// Octets of one stream that wait, at most, with [`FRAME`] for each segment: any one segment fits.
+/// Most octets that wait on one stream, with a [`FRAME`] for each segment. Any single segment fits.
 const ROOM: usize = 64 * 1024 + FRAME;
 
-/// Octets in front of each segment: its length, and what [`Waiting::written`] says.
+/// Octets before each segment: its length and [`Waiting::written`].
 const FRAME: usize = 2 + 4;
 
-/// Octets that waiting starts with.
+/// Smallest reservation, in octets.
 const ROOM_MIN: usize = 256;
 
-/// Octets of a ULPDU, in pieces or in one.
+/// The octets of a ULPDU, in one piece or in several.
 pub(super) trait Octets {
-    /// Calls `f` with each piece of the ULPDU from octet `from` on, and where it starts behind that.
+    /// Calls `f` with each piece of the ULPDU from octet `from` on, and with the piece's offset from there.
     fn pieces(&self, from: usize, f: impl FnMut(u32, &[u8]));
 }
 
@@ -32,21 +32,21 @@ impl Octets for &[u8] {
     }
 }
 
-/// A segment that waits.
+/// A waiting segment.
 pub(super) struct Waiting<'a> {
     pub(super) ulpdu: &'a [u8],
-    /// What Immediate Data in it reports of the Write right before it.
+    /// Octets of the Write directly before it, for the report if it is Immediate Data.
     pub(super) written: u32,
 }
 
-/// The segments, in order.
+/// Waiting segments in order of arrival.
 #[derive(Debug)]
 pub(super) struct Aside {
-    /// Each behind its [`FRAME`].
+    /// The segments, each after its [`FRAME`].
     octets: Vec<u8>,
-    /// The first that waits.
+    /// Where the first waiting segment's frame starts in `octets`.
     at: usize,
-    /// Beginning and length of the segment that has found no receive, for a Terminate.
+    /// Header and length of the segment that found no receive, for a Terminate.
     unready: ([u8; UNTAGGED_LEN], u16),
     reserved: usize,
     budget: Budget,
@@ -59,12 +59,12 @@ impl Drop for Aside {
 }
 
 impl Aside {
-    /// Nothing yet behind `first`, which has found no receive.
+    /// Starts empty. `first` is the segment that found no receive.
     pub(super) fn new(budget: Budget, first: &Segment<'_>) -> Self {
         Aside { octets: Vec::new(), at: 0, unready: beginning(first), reserved: 0, budget }
     }
 
-    /// Whether one more segment fits; makes room for it.
+    /// Returns whether one more segment fits. If so, reserves memory for it.
     pub(super) fn has_room(&mut self, s: &Segment<'_>) -> bool {
         let more = FRAME + usize::from(s.len);
         if self.octets.len() - self.at + more > ROOM {
@@ -86,14 +86,14 @@ impl Aside {
         true
     }
 
-    /// Adds a segment that [`Self::has_room`] has been asked for.
+    /// Appends a segment. The caller must have called [`Self::has_room`].
     pub(super) fn push(&mut self, s: &Segment<'_>, octets: &impl Octets, written: u32) {
         self.octets.extend_from_slice(&s.len.to_be_bytes());
         self.octets.extend_from_slice(&written.to_be_bytes());
         octets.pieces(0, |_, piece| self.octets.extend_from_slice(piece));
     }
 
-    /// The segment whose turn it is.
+    /// Returns the oldest waiting segment; `None` if none waits.
     pub(super) fn first(&self) -> Option<Waiting<'_>> {
         let (frame, rest) = self.octets.get(self.at..)?.split_first_chunk::<FRAME>()?;
         let &[l0, l1, w0, w1, w2, w3] = frame;
@@ -101,21 +101,21 @@ impl Aside {
         Some(Waiting { ulpdu, written: u32::from_be_bytes([w0, w1, w2, w3]) })
     }
 
-    /// That one has been taken.
+    /// Removes the oldest waiting segment.
     pub(super) fn take_first(&mut self) {
         if let Some(Waiting { ulpdu, .. }) = self.first() {
             self.at += FRAME + ulpdu.len();
         }
     }
 
-    /// That one has found no receive.
+    /// Notes that the oldest waiting segment found no receive.
     pub(super) fn first_is_unready(&mut self) {
         if let Some(Waiting { ulpdu, .. }) = self.first() {
             self.unready = beginning(&Segment::of(ulpdu));
         }
     }
 
-    /// What the stream ends with if it does not wait any longer (ERR-22).
+    /// Returns the fault that ends the stream if the segment waits no longer (ERR-22).
     pub(super) fn fault(&self) -> Fault {
         let (head, len) = &self.unready;
         Segment { head, len: *len }.untagged(0x02, Cause::NoReceive)

@@ -1,80 +1,80 @@
-//! Finding FPDUs in chunks (RFC 5044 §6): by ULPDU_Length, in order, whatever the split.
+//! Finds FPDUs in chunks (RFC 5044 §6): by ULPDU_Length, in order, however the stream is split.
 
 use crate::outgoing::pad;
 use crate::{Budget, Chunk, Markers};
 use std::ops::Range;
 
-/// Chunks held of one FPDU, at most.
+/// Most chunks of one FPDU that are held.
 const MAX_HELD: usize = 8;
 
-/// A held chunk is worth its frame when it holds at least this many octets on average; otherwise a peer that
-/// dribbles would pin a frame per octet.
+/// Octets that held chunks must carry on average to be worth their frames. Without this limit, a peer that sends
+/// octet by octet would pin one frame per octet.
 const WORTH_HOLDING: usize = 256;
 
-/// The largest FPDU, with markers: more is never staged.
+/// Octets of the largest FPDU with its markers: the most that staging allocates.
 const FPDU_MAX: usize = 65544 + 4 * 130;
 
-/// Octets that staging starts with.
+/// Octets that staging allocates at first.
 const STAGE_MIN: usize = 256;
 
-/// Size in octets of an FPDU by its ULPDU_Length, markers not counted.
+/// Returns the size in octets of an FPDU with this ULPDU_Length, without markers.
 pub(super) fn fpdu_size(ulpdu: u16) -> usize {
     let ulpdu = usize::from(ulpdu);
     2 + ulpdu + pad(ulpdu) + 4
 }
 
-/// The FPDU at the start of `bytes`, if all of it is there, and its ULPDU_Length.
+/// Returns the FPDU at the start of `bytes` and its ULPDU_Length; `None` if the FPDU is incomplete.
 pub(super) fn whole(bytes: &[u8]) -> Option<(&[u8], u16)> {
     let ulpdu = u16::from_be_bytes(*bytes.first_chunk()?);
     Some((bytes.get(..fpdu_size(ulpdu))?, ulpdu))
 }
 
-/// An FPDU of which something has arrived, and not all.
+/// An FPDU of which some octets have arrived, but not all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IncompleteFpdu {
-    /// Tells it from others of its stream that were incomplete.
+    /// Distinguishes this FPDU from other incomplete ones of the same stream.
     pub number: u32,
-    /// Octets that it has reserved of the [`Budget`](crate::Budget).
+    /// Octets that it has reserved in the [`Budget`](crate::Budget).
     pub reserved: usize,
 }
 
-/// What a stream has stopped for.
+/// Reason for which a stream has stopped: the thing that it needs before it can go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
     /// Room in the [`Budget`](crate::Budget).
     Memory,
     /// A receive, and [`Stream::take_up_sends`](crate::Stream::take_up_sends).
     Receive,
-    /// That an invalidation is done ([`Invalidation::Later`](crate::Invalidation::Later)).
+    /// The end of an invalidation ([`Invalidation::Later`](crate::Invalidation::Later)).
     Invalidation,
 }
 
-/// A chunk the rest of which the stream cannot take now.
+/// A chunk that the stream has not taken to its end.
 #[derive(Debug)]
 pub struct Rest<C> {
-    /// All of the chunk.
+    /// The whole chunk.
     pub chunk: C,
-    /// Octets that were taken: the rest begins here.
+    /// Octets taken from its start. The rest begins here.
     pub taken: usize,
-    /// What it has stopped for.
+    /// Reason for which the stream has stopped.
     pub wants: Wants,
 }
 
-/// Octets of one incomplete FPDU: a copied beginning, then chunks.
+/// Octets of one incomplete FPDU: first copied octets, then chunks.
 #[derive(Debug)]
 pub(super) struct Assembly<C> {
-    /// Copied octets. Grows as octets arrive, never beyond one FPDU; freed with the FPDU.
+    /// Copied octets. Grows as octets arrive, to one FPDU at most; freed with the FPDU.
     staged: Vec<u8>,
-    /// Chunks behind the staged octets.
+    /// Chunks after the staged octets.
     held: Vec<C>,
     /// Octets of the first held chunk that belong to earlier FPDUs.
     skip: usize,
-    /// Octets here, staged and held.
+    /// Octets of the FPDU so far, staged and held.
     len: usize,
-    /// What the held chunks pin, in octets, and what the FPDU has reserved of the budget: one FPDU at most.
+    /// Octets that the held chunks pin, and octets that the FPDU has reserved in the budget: one FPDU at most.
     pinned: usize,
     reserved: u32,
-    /// Numbers the FPDUs that were not whole at once.
+    /// Number of the present incomplete FPDU, or of the next one.
     number: u32,
     budget: Budget,
 }
@@ -100,7 +100,7 @@ impl<C: Chunk> Assembly<C> {
         }
     }
 
-    /// That of all streams.
+    /// Returns the budget that all streams share.
     #[inline]
     pub(super) fn budget(&self) -> &Budget {
         &self.budget
@@ -114,7 +114,7 @@ impl<C: Chunk> Assembly<C> {
         self.len == 0
     }
 
-    /// Returns the FPDU; `None` if there is none.
+    /// Returns the incomplete FPDU; `None` if there is none.
     pub(super) fn incomplete(&self) -> Option<IncompleteFpdu> {
         (self.len > 0).then_some(IncompleteFpdu { number: self.number, reserved: self.reserved() })
     }
@@ -124,7 +124,7 @@ impl<C: Chunk> Assembly<C> {
         !self.held.is_empty()
     }
 
-    /// Forgets the FPDU. The list of chunks keeps its few words of room, staging memory is freed.
+    /// Drops the FPDU. Frees the staging memory; the small list of chunks keeps its capacity.
     pub(super) fn clear(&mut self) {
         self.staged = Vec::new();
         self.release_chunks();
@@ -134,19 +134,21 @@ impl<C: Chunk> Assembly<C> {
         self.number = self.number.wrapping_add(1);
     }
 
-    /// How many octets of `next` complete the FPDU; `None` if it stays incomplete.
+    /// Returns how many octets of `next` complete the FPDU; `None` if it stays incomplete.
     pub(super) fn completed_by(&self, next: &[u8], markers: Markers) -> Option<usize> {
         let ulpdu = self.gathered(next, markers).ulpdu_len()?;
         let missing = markers.size(fpdu_size(ulpdu)) - self.len;
         (missing <= next.len()).then_some(missing)
     }
 
-    /// Keeps `chunk` from `from` on: itself, or where that is not worth a buffer or not allowed, a copy. Its octets must
-    /// leave the FPDU incomplete. Returns the chunk from `from` on if the budget has no room for this FPDU; once it has,
-    /// all of the FPDU is kept.
+    /// Keeps the octets of `chunk` from `from` on. Holds the chunk if that is allowed and worth a buffer, and copies
+    /// the octets otherwise. The FPDU must stay incomplete with these octets.
+    ///
+    /// Returns the rest of the chunk if the budget has no room for this FPDU. Once the budget has room, all of the
+    /// FPDU is kept.
     pub(super) fn keep(&mut self, chunk: C, from: usize, markers: Markers) -> Option<Rest<C>> {
         let octets = &chunk.bytes()[from..];
-        // An octet or two may come before its size is known.
+        // The first one or two octets may arrive before the size is known.
         let size = match self.gathered(octets, markers).ulpdu_len() {
             Some(ulpdu) => markers.size(fpdu_size(ulpdu)),
             None => STAGE_MIN,
@@ -173,7 +175,7 @@ impl<C: Chunk> Assembly<C> {
         None
     }
 
-    /// Copies what is held and releases the chunks.
+    /// Copies the octets of the held chunks and releases the chunks.
     pub(super) fn stage(&mut self) {
         if self.held.is_empty() {
             return;
@@ -194,13 +196,13 @@ impl<C: Chunk> Assembly<C> {
         self.budget.unpin(std::mem::take(&mut self.pinned));
     }
 
-    /// The FPDU that `tail` completes.
+    /// Returns the FPDU that `tail` completes.
     pub(super) fn gathered<'a>(&'a self, tail: &'a [u8], markers: Markers) -> Gathered<'a, C> {
         Gathered { assembly: self, tail, markers }
     }
 }
 
-/// An FPDU in pieces: the assembly's octets and then `tail`, with markers in between.
+/// An FPDU in pieces: the assembly's octets, then `tail`, with markers in between.
 pub(super) struct Gathered<'a, C> {
     assembly: &'a Assembly<C>,
     tail: &'a [u8],
@@ -208,19 +210,19 @@ pub(super) struct Gathered<'a, C> {
 }
 
 impl<C: Chunk> Gathered<'_, C> {
-    /// Octets as they came, markers included.
+    /// Returns the octets received, markers included.
     pub(super) fn len(&self) -> usize {
         self.assembly.len + self.tail.len()
     }
 
-    /// ULPDU_Length; `None` if it is not here yet.
+    /// Returns ULPDU_Length; `None` if it has not arrived.
     pub(super) fn ulpdu_len(&self) -> Option<u16> {
         let mut length = [0; 2];
         (self.copy_wire(self.markers.wire(0), &mut length) == 2).then(|| u16::from_be_bytes(length))
     }
 
-    /// Calls `f` with the octets in `range` of what came, markers included, piece by piece, and where each piece starts
-    /// within the range.
+    /// Calls `f` with each piece of the wire octets in `range`, markers included, and with the piece's offset in the
+    /// range.
     pub(super) fn wire(&self, range: Range<usize>, mut f: impl FnMut(usize, &[u8])) {
         let mut skip = self.assembly.skip;
         let held = self.assembly.held.iter().map(|chunk| {
@@ -228,7 +230,7 @@ impl<C: Chunk> Gathered<'_, C> {
             skip = 0;
             bytes
         });
-        let mut start = 0; // of the piece within the FPDU
+        let mut start = 0; // offset of the piece in the FPDU
         for piece in std::iter::once(&self.assembly.staged[..]).chain(held).chain([self.tail]) {
             let end = start + piece.len();
             let (from, to) = (range.start.max(start), range.end.min(end));
@@ -242,7 +244,7 @@ impl<C: Chunk> Gathered<'_, C> {
         }
     }
 
-    /// The same for a range of the FPDU's own octets: what lies between the markers (MPA-26).
+    /// Does the same for a range of the FPDU's own octets, without the markers (MPA-26).
     pub(super) fn pieces(&self, range: Range<usize>, mut f: impl FnMut(usize, &[u8])) {
         let mut at = range.start;
         while at < range.end {
@@ -253,7 +255,7 @@ impl<C: Chunk> Gathered<'_, C> {
         }
     }
 
-    /// Copies the FPDU's own octets from `at` on; returns how many there were.
+    /// Copies the FPDU's own octets from `at` on. Returns how many it copied.
     pub(super) fn copy(&self, at: usize, out: &mut [u8]) -> usize {
         let mut copied = 0;
         self.pieces(at..at + out.len(), |to, piece| {
@@ -263,7 +265,7 @@ impl<C: Chunk> Gathered<'_, C> {
         copied
     }
 
-    /// Copies octets as they came from `at` on; returns how many there were.
+    /// Copies wire octets from `at` on, markers included. Returns how many it copied.
     pub(super) fn copy_wire(&self, at: usize, out: &mut [u8]) -> usize {
         let mut copied = 0;
         self.wire(at..at + out.len(), |to, piece| {

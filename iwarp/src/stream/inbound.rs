@@ -1,7 +1,7 @@
-//! The inbound half: checks of one DDP segment, its placement, and what it completes (RFC 5041 §7, RFC 5040 §7).
+//! The inbound half: checks and places one DDP segment, and completes its message (RFC 5041 §7, RFC 5040 §7).
 //!
-//! Checks go in the order: length, DDP version, queue, RDMAP version and opcode, MSN, then whatever needs the user's
-//! resources (receive request, STag, read queue). Nothing of the user's is taken for a segment that is malformed.
+//! Order of the checks: length, DDP version, queue, RDMAP version and opcode, MSN, then those that need the user's
+//! resources (receive request, STag, read queue). A malformed segment takes none of these resources.
 
 use super::aside::{Aside, Octets, Waiting};
 use super::assembly::Wants;
@@ -18,29 +18,29 @@ use crate::{
 };
 use std::collections::VecDeque;
 
-/// Octets of a ULPDU that must lie in one piece to be understood.
+/// Octets at the start of a ULPDU that must lie in one piece to be parsed.
 pub(super) const HEAD_MAX: usize = UNTAGGED_LEN + TERMINATE_MAX;
 
 /// A DDP segment whose CRC is good.
 pub(super) struct Segment<'a> {
-    /// Its beginning: all of it, or at least [`HEAD_MAX`] octets.
+    /// Start of the segment: all of it, or at least [`HEAD_MAX`] octets.
     pub(super) head: &'a [u8],
     /// ULPDU_Length.
     pub(super) len: u16,
 }
 
 impl<'a> Segment<'a> {
-    /// One that lies in one piece.
+    /// Wraps a ULPDU that lies in one piece.
     pub(super) fn of(ulpdu: &'a [u8]) -> Self {
         Segment { head: ulpdu, len: ulpdu.len() as u16 }
     }
 
-    /// A fault that this segment is to blame for.
+    /// Returns a fault whose Terminate blames this segment.
     fn fault(&self, terminate: Terminate, cause: Cause) -> Fault {
         Fault { terminate: Some(terminate.blaming(self.head, self.len)), cause }
     }
 
-    /// Whether it is a whole Send of nothing, the first one of its queue.
+    /// Returns whether this is a complete zero-length Send and the first message of its queue.
     pub(super) fn is_empty_send(&self) -> bool {
         let (Some(&[ddp, rdmap, ..]), Some(header)) = (self.head.first_chunk::<2>(), self.head.first_chunk())
         else {
@@ -60,7 +60,8 @@ impl<'a> Segment<'a> {
         self.fault(Terminate::new(1, 2, code), cause)
     }
 
-    /// For a message that must be a single segment of `N` octets behind its DDP header: those octets (ERR-39, ERR-43).
+    /// Returns the `N` octets after the DDP header of a message that must be a single segment with exactly that many;
+    /// a [`Fault`] if it is not one (ERR-39, ERR-43).
     fn only<const N: usize>(&self, control: Control, h: Untagged, cause: Cause) -> Result<&[u8; N], Fault> {
         let whole = usize::from(self.len) == UNTAGGED_LEN + N && h.mo == 0 && control.last;
         let rdma = self.head.get(UNTAGGED_LEN..).and_then(|rest| rest.first_chunk()).filter(|_| whole);
@@ -75,28 +76,28 @@ struct Message {
     invalidate: u32,
     /// Octets that its receive request holds.
     capacity: u32,
-    /// Of these, those that have been placed: all up to here.
+    /// Octets placed so far, without a gap from the start of the message.
     placed: u32,
 }
 
-/// The Write that is arriving, or the last one: what Immediate Data behind it reports. Like a Send it is as long as what has
-/// been placed without a gap, because the receiver's program takes the length for the octets that are there. Segments
-/// elsewhere are placed (DDP-33), but do not count.
+/// The Write that is arriving, or the last one. Immediate Data that follows a Write reports the length of that Write.
+/// This length counts the octets placed without a gap from the Write's first segment on, because the receiver's
+/// program takes it for the octets that are present. Segments elsewhere are placed (DDP-33) but not counted.
 #[derive(Debug, Default)]
 struct Write {
-    /// Where it begins, if `len` is not 0.
+    /// Start of the Write; valid if `len` is not 0.
     stag: u32,
     to: u64,
-    /// Octets from there on that have been placed.
+    /// Octets placed from there on without a gap.
     len: u32,
-    /// Its last segment has not arrived.
+    /// The last segment of the Write has not arrived.
     open: bool,
-    /// A message of queue 0 has come since it began: it is not right before the next one.
+    /// A message of queue 0 has arrived since the Write began, so the Write does not directly precede the next one.
     stale: bool,
 }
 
 impl Write {
-    /// A segment has been placed.
+    /// Counts a segment that has been placed.
     #[inline]
     fn segment(&mut self, h: Tagged, len: u32, last: bool) {
         if !self.open {
@@ -113,7 +114,8 @@ impl Write {
         }
     }
 
-    /// A message of queue 0 has arrived. Answers what it reports if it is Immediate Data.
+    /// Notes that a message of queue 0 has arrived. Returns the Write octets that the message reports if it is
+    /// Immediate Data.
     #[inline]
     fn followed(&mut self) -> u32 {
         let len = std::mem::take(&mut self.len);
@@ -123,43 +125,44 @@ impl Write {
     }
 }
 
-/// What happens to a message of queue 0 that finds no receive.
+/// Treatment of a message of queue 0 that finds no receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unready {
-    /// It ends the stream (ERR-22).
+    /// The message ends the stream (ERR-22).
     Ends,
-    /// It waits, and what follows it on the queue.
+    /// The message waits, and so do those after it on the queue.
     Waits,
-    /// It is discarded, and what follows it on the queue: the user has no use for messages any more.
+    /// The message is discarded, and so are those after it on the queue, because the user takes no more messages.
     Discarded,
 }
 
-/// What became of a segment.
+/// Outcome of handling a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handled {
-    /// It is done with.
+    /// The segment needs no further handling.
     Done,
-    /// It was a Terminate: the stream is over.
+    /// The segment was a Terminate: the stream is over.
     Terminated,
-    /// It waits, and its message is not complete: it must come again. If it waits for a receive, there is no room for it.
+    /// The segment cannot be handled now and must be offered again. If the stream wants a receive, the segment did
+    /// not fit among the waiting ones.
     Stopped(Wants),
 }
 
-/// What became of a segment of queue 0.
+/// Outcome of handling a segment of queue 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
     Done,
-    /// It has found no receive.
+    /// The message has found no receive.
     NoReceive,
-    /// The invalidation that its message ends with is not done.
+    /// The invalidation at the end of the message is not done.
     Later,
 }
 
-/// When a message of queue 0 arrived.
+/// Time of arrival of a message of queue 0.
 #[derive(Clone, Copy)]
 enum Arrival {
     Now,
-    /// Earlier: it has waited. Immediate Data reports so many octets.
+    /// Before: the message has waited. Immediate Data reports `written` octets.
     Earlier {
         written: u32,
     },
@@ -167,19 +170,19 @@ enum Arrival {
 
 #[derive(Debug)]
 pub(super) struct Inbound {
-    /// Next MSN of queue 0, queue 1 and queue 3.
+    /// Next MSN of queue 0, of queue 1 and of queue 3.
     pub(super) send_msn: u32,
     pub(super) request_msn: u32,
     pub(super) atomic_msn: u32,
     message: Option<Message>,
     write: Write,
-    /// Requests not yet taken, oldest first; at most `ird`. No memory until the first one.
+    /// Requests not yet taken, oldest first; at most `ird`. Allocates nothing before the first request.
     pub(super) pending: VecDeque<Pending>,
     ird: u16,
     unready: Unready,
-    /// Messages of queue 0 are waiting or being discarded: those that arrive do, too.
+    /// Messages of queue 0 wait or are discarded, and so do those that arrive now.
     held: bool,
-    /// What waits. There with `held` alone.
+    /// The waiting messages. `Some` only while `held`.
     aside: Option<Box<Aside>>,
 }
 
@@ -199,7 +202,8 @@ impl Inbound {
         }
     }
 
-    /// Checks and places one segment, whose ULPDU is `octets`. What has to wait reserves its room of `budget`.
+    /// Checks and places one segment, whose ULPDU is `octets`. If the segment must wait, reserves room for it in
+    /// `budget`.
     pub(super) fn segment<S: Sink>(
         &mut self,
         outbound: &mut Outbound,
@@ -316,7 +320,7 @@ impl Inbound {
         let message = match self.message {
             Some(message) if message.opcode != control.opcode => return Err(s.opcode(control.opcode)),
             Some(message) => message,
-            // An empty message takes a receive request, too (RDMAP-84).
+            // An empty message also takes a receive request (RDMAP-84).
             None => {
                 let Some(capacity) = sink.receive_buffer() else { return self.no_receive(s) };
                 let (opcode, invalidate) = (control.opcode, h.invalidate);
@@ -325,8 +329,8 @@ impl Inbound {
             }
         };
         let capacity = message.capacity;
-        // A step back is no error. A gap is one, although the octets in it may come later: if they did not, they would be
-        // reported as received, and the buffer may hold what another peer sent (DDP-65).
+        // Stepping back is allowed. A gap is a fault, although its octets might come later. If they did not, they
+        // would be reported as received, while the buffer might hold what another peer sent (DDP-65).
         if h.mo > message.placed || h.mo > capacity {
             let cause = if h.mo > capacity {
                 Cause::MessageOffset { mo: h.mo, capacity }
@@ -371,7 +375,7 @@ impl Inbound {
             }
             self.send_msn = self.send_msn.wrapping_add(1);
             let solicited = matches!(message.opcode, opcode::SEND_SE | opcode::SEND_SE_INVALIDATE);
-            // All octets up to there have been placed (DDP-40, DDP-65).
+            // All octets below `placed` have been placed (DDP-40, DDP-65).
             sink.deliver(Delivery::Received { len: placed, solicited, invalidated });
         } else {
             self.message = Some(Message { placed, ..message });
@@ -379,7 +383,7 @@ impl Inbound {
         Ok(Taken::Done)
     }
 
-    /// Immediate Data takes a receive request, whatever that holds (RDMAPX-21).
+    /// Handles Immediate Data, which takes a receive request of any size (RDMAPX-21).
     #[inline(never)]
     fn immediate<S: Sink>(
         &mut self,
@@ -407,7 +411,7 @@ impl Inbound {
         Ok(Taken::Done)
     }
 
-    /// A message has found no receive, which may be a fault.
+    /// Handles a message that has found no receive. It may be a fault.
     #[cold]
     fn no_receive(&self, s: &Segment<'_>) -> Result<Taken, Fault> {
         match self.unready {
@@ -416,7 +420,7 @@ impl Inbound {
         }
     }
 
-    /// A segment of queue 0 waits behind others, or as the first, or is discarded.
+    /// Adds a segment of queue 0 to the waiting ones, or discards it.
     #[cold]
     fn hold(&mut self, s: &Segment<'_>, control: Control, octets: &impl Octets, budget: &Budget) -> Handled {
         self.held = true;
@@ -427,18 +431,18 @@ impl Inbound {
         if !aside.has_room(s) {
             return Handled::Stopped(Wants::Receive);
         }
-        // Which Write it follows is known now.
+        // Fixed now, because later Writes may arrive while the message waits.
         let written = if control.last { self.write.followed() } else { 0 };
         aside.push(s, octets, written);
         Handled::Done
     }
 
-    /// From now on messages wait that find no receive.
+    /// Lets messages that find no receive wait, from now on.
     pub(super) fn let_wait(&mut self) {
         self.unready = Unready::Waits;
     }
 
-    /// Discards what waits. From now on messages that find no receive are discarded instead of waiting.
+    /// Discards the waiting messages. From now on, messages that find no receive are discarded instead of waiting.
     pub(super) fn discard(&mut self) {
         if self.unready == Unready::Waits {
             self.unready = Unready::Discarded;
@@ -446,24 +450,25 @@ impl Inbound {
         }
     }
 
-    /// Nothing waits or is discarded any more: the stream is over.
+    /// Drops the waiting messages and ends both waiting and discarding, because the stream is over.
     pub(super) fn forget_held(&mut self) {
         self.held = false;
         self.aside = None;
     }
 
-    /// Whether messages wait.
+    /// Returns whether messages wait.
     #[inline]
     pub(super) fn waits(&self) -> bool {
         self.aside.is_some()
     }
 
-    /// What the stream ends with if it does not wait any longer.
+    /// Returns the fault that ends the stream if the oldest waiting message waits no longer; `None` if no message
+    /// waits.
     pub(super) fn overdue(&self) -> Option<Fault> {
         self.aside.as_ref().map(|aside| aside.fault())
     }
 
-    /// Takes up what waits, in order, as far as there are receives and invalidations are done.
+    /// Handles the waiting messages in order, until one lacks a receive or an invalidation is not done.
     pub(super) fn take_up<S: Sink>(&mut self, sink: &mut S) -> Result<(), Fault> {
         let Some(mut aside) = self.aside.take() else { return Ok(()) };
         while let Some(Waiting { ulpdu, written }) = aside.first() {
@@ -484,7 +489,7 @@ impl Inbound {
 
     fn take_up_segment<S: Sink>(&mut self, ulpdu: &[u8], written: u32, sink: &mut S) -> Result<Taken, Fault> {
         let s = Segment::of(ulpdu);
-        // What waits has been looked at so far when it arrived.
+        // `segment` has checked lengths, versions, queue and opcode on arrival.
         let (Some(&[ddp, rdmap, ..]), Some(header)) = (ulpdu.first_chunk::<2>(), ulpdu.first_chunk()) else {
             return Err(short(&s));
         };
@@ -508,7 +513,7 @@ impl Inbound {
         self.request(s, h)?;
         let rdma = s.only::<READ_REQUEST_LEN>(control, h, Cause::ReadRequestForm)?;
         let r = ReadHeader::parse(rdma);
-        // The source of an empty Read is not looked at (RDMAP-34).
+        // The source of an empty Read is not checked (RDMAP-34).
         if r.len > 0 {
             let checked = r.src_to.checked_add(r.len.into()).ok_or(AccessFault::Wrap);
             if let Err(fault) = checked.and_then(|_| sink.read_source(r.src_stag, r.src_to, r.len)) {
@@ -531,7 +536,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// An Atomic Request is checked now and performed when its turn to be answered comes.
+    /// Checks an Atomic Request. The operation is performed later, when the response is due.
     #[inline(never)]
     fn atomic_request<S: Sink>(
         &mut self,
@@ -555,7 +560,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// Whether there is room for a Read or Atomic Request, and it is the next (RDMAP-70, RDMAPX-15).
+    /// Checks that a Read or Atomic Request is the next one and that there is room for it (RDMAP-70, RDMAPX-15).
     fn request(&self, s: &Segment<'_>, h: Untagged) -> Result<(), Fault> {
         in_turn(s, h, self.request_msn)?;
         if self.pending.len() >= self.ird.into() {
@@ -564,7 +569,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// An Atomic Response must answer the oldest outstanding request (RDMAPX-17).
+    /// Handles an Atomic Response, which must answer the oldest outstanding request (RDMAPX-17).
     #[inline(never)]
     fn atomic_response<S: Sink>(
         &mut self,
@@ -594,7 +599,7 @@ impl Inbound {
     }
 }
 
-/// The message must be the next one of its queue (DDP-24, DDP-49).
+/// Checks that the message is the next one of its queue (DDP-24, DDP-49).
 fn in_turn(s: &Segment<'_>, h: Untagged, expected: u32) -> Result<(), Fault> {
     if h.msn != expected {
         return Err(s.untagged(0x03, Cause::Msn { qn: h.qn, expected, got: h.msn }));
@@ -602,7 +607,7 @@ fn in_turn(s: &Segment<'_>, h: Untagged, expected: u32) -> Result<(), Fault> {
     Ok(())
 }
 
-/// ERR-27: without a whole header there is nothing to blame.
+/// Returns the fault of a segment without a whole header. Its Terminate can carry no header (ERR-27).
 fn short(s: &Segment<'_>) -> Fault {
     Fault { terminate: Some(Terminate::new(1, 0, 0)), cause: Cause::ShortSegment(s.len) }
 }
@@ -614,7 +619,7 @@ fn rdmap_version(s: &Segment<'_>, control: Control) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A Read Response segment must be the next octets of the oldest outstanding Read (RDMAP-39, ERR-38).
+/// Checks that a Read Response segment carries the next octets of the oldest outstanding Read (RDMAP-39, ERR-38).
 fn match_read(
     outbound: &Outbound,
     s: &Segment<'_>,
@@ -650,7 +655,7 @@ fn terminate<S: Sink>(
             sink.deliver(Delivery::Terminated(t));
             Ok(Handled::Terminated)
         }
-        // No answer to a Terminate, not even to a broken one (ERR-47).
+        // A Terminate gets no Terminate in answer, not even a malformed one (ERR-47).
         None => Err(Fault { terminate: None, cause: Cause::MalformedTerminate }),
     }
 }

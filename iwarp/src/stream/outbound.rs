@@ -10,24 +10,24 @@ use std::collections::VecDeque;
 /// A Read or Atomic of ours whose response is not complete.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outstanding {
-    /// Also the Request Identifier of an Atomic.
+    /// MSN of the request; also the Request Identifier of an Atomic.
     pub(super) msn: u32,
     pub(super) atomic: bool,
     pub(super) sink_stag: u32,
     pub(super) sink_to: u64,
     /// Octets of a Read; 0 for an Atomic.
     pub(super) len: u32,
-    /// Octets of the response so far.
+    /// Octets of the response placed so far.
     pub(super) placed: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct Outbound {
-    /// Next MSN of queue 0, queue 1 and queue 3 (DDP-24).
+    /// Next MSN of queue 0, of queue 1 and of queue 3 (DDP-24).
     pub(super) send_msn: u32,
     pub(super) request_msn: u32,
     pub(super) atomic_msn: u32,
-    /// Reads and Atomics, oldest first; at most `ord`. No memory until the first one.
+    /// Outstanding Reads and Atomics, oldest first; at most `ord`. Allocates nothing before the first one.
     pub(super) requests: VecDeque<Outstanding>,
     pub(super) ord: u16,
     crc: bool,
@@ -101,7 +101,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Takes a place among the outstanding Reads and Atomics, and answers the DDP header of the request.
+    /// Adds to the outstanding Reads and Atomics. Returns the DDP header of the request.
     fn request(
         &mut self,
         opcode: u8,

@@ -1,4 +1,4 @@
-//! What needs a look inside: sequence numbers at their end, memory.
+//! Tests that need private fields: sequence numbers that wrap, and memory.
 
 use super::*;
 use crate::{CannotInvalidate, Fpdu, Invalidation, RecvFault, TaggedFault, TaggedOp};
@@ -9,7 +9,7 @@ impl Chunk for Vec<u8> {
     }
 }
 
-/// Takes everything, remembers events only.
+/// Accepts everything and records only events.
 #[derive(Default)]
 struct Events(Vec<Delivery>);
 
@@ -57,7 +57,7 @@ fn stream(role: Role) -> Stream<Vec<u8>> {
     Stream::new(&n, Budget::new(usize::MAX, usize::MAX))
 }
 
-/// The single FPDU of a message without payload.
+/// Returns the single FPDU of a message without payload.
 fn octets(outgoing: Outgoing) -> Vec<u8> {
     let mut outgoing = outgoing;
     let fpdu = outgoing.next(1454).unwrap();
@@ -68,7 +68,7 @@ fn octets(outgoing: Outgoing) -> Vec<u8> {
     octets
 }
 
-/// DDP-24: MSN FFFFFFFF is followed by 0 on queue 0 and queue 1, at both ends.
+/// DDP-24: on queue 0 and queue 1, MSN FFFFFFFF is followed by 0, at both ends.
 #[test]
 fn sequence_numbers_wrap() {
     let (mut a, mut b) = (stream(Role::Initiator), stream(Role::Responder));

@@ -1,9 +1,10 @@
-//! Bodies of the fuzz targets: any octets, and what must hold for them. Ordinary tests run them briefly, too.
+//! Bodies of the fuzz targets: they take any octets and check what must hold for them. Ordinary tests run them
+//! briefly as well.
 
 use super::*;
 use urnic_iwarp::startup::*;
 
-/// A node with everything that inbound messages may use.
+/// Returns a node with everything that inbound messages may use.
 fn target(role: Role, crc: bool, rx_markers: bool) -> Node {
     let mut node = Node::new(&Negotiated { crc, rx_markers, ..negotiated(role, 4, 4) });
     node.memory.add(0x11, 0, 256);
@@ -16,14 +17,14 @@ fn target(role: Role, crc: bool, rx_markers: bool) -> Node {
         for len in [0, 8, 200] {
             node.read(len, (0x11, 16), (5, 0)).unwrap();
         }
-        // Named 4 and so on, as an answer must be.
+        // The ids are 4 and so on, as an answer must have them.
         node.atomic((0x11, 240), (5, 0), AtomicOp::FetchAdd { add: 1, mask: 0 }).unwrap();
         node.take_out();
     }
     node
 }
 
-/// Feeds `octets` in chunks whose sizes `sizes` yields. Returns the fault.
+/// Feeds `octets` in chunks whose sizes `sizes` yields. Returns the fault; `None` if there was none.
 fn feed(node: &mut Node, mut octets: &[u8], mut sizes: impl FnMut() -> usize) -> Option<Fault> {
     let mut fault = None;
     while !octets.is_empty() {
@@ -39,7 +40,7 @@ fn feed(node: &mut Node, mut octets: &[u8], mut sizes: impl FnMut() -> usize) ->
         fault = result.err().or(fault);
         assert!(node.live.get() <= 8);
         assert!(node.memory.guards_intact());
-        // Requests pile up to IRD; serve one now and then.
+        // Requests accumulate up to IRD, so some are served now and then.
         if chunk.len() % 3 == 0 && node.stream.may_send() && !node.stream.ended() {
             node.respond(1454);
         }
@@ -47,13 +48,14 @@ fn feed(node: &mut Node, mut octets: &[u8], mut sizes: impl FnMut() -> usize) ->
     fault
 }
 
-/// `data[0]` picks role, CRC and framing: raw octets, or pieces of `data` as ULPDUs inside good FPDUs. Whatever the
-/// split into chunks, events, memory and fault are the same, and nothing outside the regions changes.
+/// Runs a stream. `data[0]` selects role, CRC and framing: raw octets, or pieces of `data` as ULPDUs inside good
+/// FPDUs. Events, memory and fault must be the same for any split into chunks, and nothing outside the regions may
+/// change.
 pub fn iwarp_stream(data: &[u8]) {
     stream(data, false);
 }
 
-/// The same for a stream with markers, which are right around pieces of `data`.
+/// Does the same for a stream with markers, which are correct around pieces of `data`.
 pub fn marker_stream(data: &[u8]) {
     stream(data, true);
 }
@@ -89,19 +91,19 @@ fn stream(data: &[u8], markers: bool) {
             _ => (seed >> 33) as usize % 2000,
         }
     });
-    // How often Requests are served depends on the chunks, and with it when IRD is passed.
+    // The chunks decide how often Requests are served, and so when IRD is exceeded.
     let limited = |f: &Option<Fault>| f.as_ref().is_some_and(|f| matches!(f.cause, Cause::ReadLimit { .. }));
     if !limited(&fault) && !limited(&split_fault) {
         assert_eq!(fault, split_fault);
         assert_eq!(whole.memory.events, split.memory.events);
         assert_eq!(whole.memory.received, split.memory.received);
-        // When Atomics are performed depends on the chunks, too: before or behind Writes that come later (RDMAPX-20).
+        // The chunks also decide when Atomics are performed: before or after later Writes (RDMAPX-20).
         let atomics = whole.memory.events.contains(&Delivery::AtomicRequested);
         for (a, b) in whole.memory.regions.iter().zip(&split.memory.regions) {
             assert!((a.data() == b.data() || atomics) && a.valid == b.valid);
         }
     }
-    // What goes out in answer can be read.
+    // The Terminate sent in answer can be parsed.
     if let Some(t) = fault.and_then(|f| f.terminate) {
         whole.take_out();
         whole.send(Op::Terminate(t), &[], 1454).unwrap();
@@ -114,7 +116,7 @@ fn fastrand_like(data: &[u8]) -> u64 {
     data.iter().fold(0xCBF2_9CE4_8422_2325, |h, &o| (h ^ u64::from(o)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// `data[0]` picks the end and its revision; the rest arrives whole, and octet by octet, with the same result.
+/// `data[0]` selects the end and its revision. The rest must give the same result whole and octet by octet.
 pub fn mpa_startup(data: &[u8]) {
     let Some((&how, data)) = data.split_first() else { return };
     let offer = Offer {
@@ -157,7 +159,7 @@ fn respond(offer: &Offer<'_>, data: &[u8]) {
             let (reply, n) = responder.accept(offer).unwrap();
             assert!(peer.ird.is_none_or(|ird| n.ord <= ird));
             assert_eq!(n.crc, offer.crc || peer.crc);
-            // An Initiator of the same kind makes sense of it.
+            // An Initiator of the same kind accepts it.
             let ask = Offer { rev: if peer.enhanced { 2 } else { 1 }, ird: 0x3FFE, ..*offer };
             let ask = Offer { peer_to_peer: None, ..ask };
             let (mut initiator, _) = Initiator::new(&ask).unwrap();
@@ -187,7 +189,7 @@ fn initiate(offer: &Offer<'_>, data: &[u8]) {
         Ok::<_, StartupError>(None)
     };
     let whole = run(data.len());
-    // A peer is taken for an Initiator as soon as its key can be nothing else, before the rest of it is known.
+    // A peer counts as an Initiator as soon as its key can be nothing else, before the rest is known.
     let either = [Err(StartupError::BothInitiators), Err(StartupError::NotMpa)];
     let split = run(1);
     assert!(whole == split || [&whole, &split].iter().all(|r| either.contains(r)), "{whole:?} {split:?}");
@@ -197,7 +199,7 @@ fn initiate(offer: &Offer<'_>, data: &[u8]) {
     }
 }
 
-/// The content of a Terminate: what is understood of it goes out and comes in as the same, and can be told in words.
+/// The content of a Terminate. Whatever is understood of it encodes and decodes to the same, and has words.
 pub fn terminate(data: &[u8]) {
     let data = &data[..data.len().min(4000)];
     let decoded = Terminate::decode(data);

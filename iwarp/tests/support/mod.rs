@@ -1,5 +1,5 @@
-//! Memory, chunks and a node for tests of the stream.
-#![allow(dead_code)] // every test binary uses a part
+//! Memory, chunks and a node for tests of a stream.
+#![allow(dead_code)] // each test binary uses a part of this
 
 pub mod refusal;
 
@@ -9,13 +9,13 @@ use std::ops::Range;
 use std::rc::Rc;
 use urnic_iwarp::*;
 
-/// Octets in front of and behind every region that nothing may touch.
+/// Octets before and after every region that nothing may touch.
 pub const GUARD: usize = 64;
 const GUARD_OCTET: u8 = 0xA5;
-/// What a receive request holds before anything has been placed.
+/// Content of a receive request before anything is placed.
 pub const STALE_OCTET: u8 = 0x5A;
 
-/// A chunk that counts how many of its kind are alive.
+/// A chunk that counts how many chunks are alive.
 #[derive(Debug)]
 pub struct Bytes {
     octets: Vec<u8>,
@@ -50,7 +50,7 @@ pub struct Region {
     pub write: bool,
     pub read: bool,
     pub atomic: bool,
-    /// By how much the start is off an address that is a multiple of 8.
+    /// Distance of the start from an address that is a multiple of 8.
     pub skew: usize,
     octets: Vec<u8>,
 }
@@ -65,7 +65,7 @@ impl Region {
         &mut self.octets[GUARD..end]
     }
 
-    /// Offset of `to` in the region's octets if the access is within it.
+    /// Returns the offset of `to` in the region's octets if the access is within the region.
     fn check(&self, to: u64, len: u32, right: bool) -> Result<usize, AccessFault> {
         if !self.valid {
             return Err(AccessFault::InvalidStag);
@@ -91,17 +91,17 @@ pub enum Target {
     Receive { at: usize },
 }
 
-/// A sink over plain vectors that remembers everything.
+/// A sink over plain vectors that records everything.
 #[derive(Default)]
 pub struct Memory {
     pub regions: Vec<Region>,
     index: HashMap<u32, usize>,
     /// Posted receive requests.
     pub receives: VecDeque<Vec<u8>>,
-    /// The one being filled, and which of its octets have been placed.
+    /// The receive request being filled, and which of its octets have been placed.
     current: Option<(Vec<u8>, Vec<bool>)>,
-    /// Octets that Writes have placed since the last message of queue 0; since ever, if messages wait for receives: Writes
-    /// behind them are placed before they are delivered.
+    /// Octets that Writes have placed since the last message of queue 0. If messages wait for receives, all octets
+    /// that Writes have placed, because Writes after a message are placed before it is delivered.
     written: Vec<(usize, Range<usize>)>,
     pub messages_wait: bool,
     pub scatter_broken: bool,
@@ -135,7 +135,7 @@ impl Memory {
         self.receives.push_back(vec![STALE_OCTET; len]);
     }
 
-    /// The longest run of octets that Writes have placed since the last message of queue 0.
+    /// Returns the longest run of octets that Writes have placed since the last message of queue 0.
     fn longest_write(&self) -> usize {
         let mut written: Vec<_> = self.written.iter().map(|(index, r)| (*index, r.start, r.end)).collect();
         written.sort();
@@ -164,7 +164,7 @@ impl Memory {
         })
     }
 
-    /// Where an Atomic at `to` is performed.
+    /// Returns the region and offset where an Atomic at `to` is performed.
     fn atomic_at(&self, stag: u32, to: u64) -> Result<(usize, usize), AtomicFault> {
         let index = self.lookup(stag)?;
         let r = &self.regions[index];
@@ -172,7 +172,7 @@ impl Memory {
         if (at - GUARD + r.skew).is_multiple_of(8) { Ok((index, at)) } else { Err(AtomicFault::Misaligned) }
     }
 
-    /// Performs an Atomic; words are little-endian here. Gives what was there before.
+    /// Performs an Atomic and returns the previous value. Words are little-endian here.
     pub fn perform(&mut self, stag: u32, to: u64, op: AtomicOp) -> Result<u64, AtomicFault> {
         let (index, at) = self.atomic_at(stag, to)?;
         let word = &mut self.regions[index].octets[at..at + 8];
@@ -232,7 +232,7 @@ impl Sink for Memory {
             }
         };
         let from = base + at as usize;
-        // A broken rule may go past the guard; the guard shows it.
+        // With a broken rule, a placement may exceed the guard; the guard shows it.
         let n = src.len().min(octets.len().saturating_sub(from));
         octets[from..from + n].copy_from_slice(&src[..n]);
     }
@@ -283,7 +283,7 @@ impl Sink for Memory {
     }
 }
 
-/// Negotiated parameters with CRCs on.
+/// Returns negotiated parameters with CRCs on.
 pub fn negotiated(role: Role, ird: u16, ord: u16) -> Negotiated {
     Negotiated {
         role,
@@ -319,7 +319,7 @@ impl Node {
         }
     }
 
-    /// An Initiator with IRD and ORD 16, CRC on.
+    /// Returns an Initiator with IRD and ORD 16, and CRCs on.
     pub fn initiator() -> Node {
         Node::new(&negotiated(Role::Initiator, 16, 16))
     }
@@ -328,7 +328,7 @@ impl Node {
         Node::new(&negotiated(Role::Responder, 16, 16))
     }
 
-    /// Takes octets as one chunk.
+    /// Receives octets as one chunk.
     pub fn receive(&mut self, octets: &[u8]) -> Result<(), Fault> {
         let chunk = Bytes::new(octets, &self.live);
         let rest = self.stream.receive(chunk, &mut self.memory).map_err(|fault| *fault)?;
@@ -395,13 +395,13 @@ impl Node {
         std::mem::take(&mut self.out)
     }
 
-    /// Events other than [`Delivery::FirstFpdu`].
+    /// Returns the events other than [`Delivery::FirstFpdu`].
     pub fn events(&self) -> Vec<Delivery> {
         self.memory.events.iter().copied().filter(|e| *e != Delivery::FirstFpdu).collect()
     }
 }
 
-/// The octets of an FPDU of `message`.
+/// Returns the octets of an FPDU of `message`.
 pub fn wire(fpdu: &Fpdu<'_>, message: &[u8]) -> Vec<u8> {
     let mut octets = fpdu.header().to_vec();
     octets.extend_from_slice(&message[fpdu.payload.start as usize..fpdu.payload.end as usize]);
@@ -411,7 +411,7 @@ pub fn wire(fpdu: &Fpdu<'_>, message: &[u8]) -> Vec<u8> {
     octets
 }
 
-/// An FPDU with the markers that its stream wants.
+/// Returns an FPDU with the markers that its stream needs.
 pub fn mark(stream: &mut Stream<Bytes>, mut octets: Vec<u8>, crc: bool) -> Vec<u8> {
     let plain = octets.len();
     if let Some(markers) = stream.tx_markers() {
@@ -426,7 +426,7 @@ pub fn crc(octets: &[u8]) -> u32 {
     urnic_crc::finish(urnic_crc::crc32c(urnic_crc::INIT, octets))
 }
 
-/// An FPDU around any ULPDU, right CRC.
+/// Returns an FPDU around any ULPDU, with a correct CRC.
 pub fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     let mut octets = (ulpdu.len() as u16).to_be_bytes().to_vec();
     octets.extend_from_slice(ulpdu);
@@ -438,18 +438,18 @@ pub fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     octets
 }
 
-/// A tagged ULPDU.
+/// Returns a tagged ULPDU.
 pub fn tagged(ddp: u8, rdmap: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     [&[ddp, rdmap][..], &stag.to_be_bytes(), &to.to_be_bytes(), payload].concat()
 }
 
-/// An untagged ULPDU with Invalidate STag 0.
+/// Returns an untagged ULPDU with Invalidate STag 0.
 pub fn untagged(ddp: u8, rdmap: u8, qn: u32, msn: u32, mo: u32, payload: &[u8]) -> Vec<u8> {
     let fields = [qn.to_be_bytes(), msn.to_be_bytes(), mo.to_be_bytes()].concat();
     [&[ddp, rdmap, 0, 0, 0, 0][..], &fields, payload].concat()
 }
 
-/// A Read Request header.
+/// Returns a Read Request header.
 pub fn read_header(sink: (u32, u64), len: u32, src: (u32, u64)) -> Vec<u8> {
     [
         &sink.0.to_be_bytes()[..],
@@ -466,13 +466,14 @@ pub fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|d| (d[0] << 4 | d[1]) as u8).collect()
 }
 
-/// Golden octets: name and hex.
+/// Returns the golden octets: name and hex.
 pub fn vectors() -> impl Iterator<Item = (&'static str, &'static str)> {
     let lines = include_str!("../vectors.txt").lines().filter(|l| !l.starts_with('#'));
     lines.filter_map(|l| l.split_once(char::is_whitespace)).map(|(name, octets)| (name, octets.trim()))
 }
 
-/// First two octets and HdrCt of a Terminate as the table of errors writes them: layer and type, code, M D R.
+/// Returns the first two octets and HdrCt of a Terminate as the table of errors writes them: layer and type, code, M
+/// D R.
 pub fn octets_of(t: &Terminate) -> [u8; 3] {
     let hdrct = u8::from(t.segment_len.is_some()) << 7
         | u8::from(t.ddp.is_some()) << 6

@@ -1,4 +1,4 @@
-//! Segments that must be refused, and what must come of them.
+//! Segments that must be refused, and the consequences.
 
 use super::*;
 
@@ -6,7 +6,7 @@ pub const STAG: u32 = 0x1234_5678;
 pub const BASE: u64 = 0x1000;
 pub const LEN: usize = 64;
 
-/// A Responder with one region of 64 octets and a receive request of 32.
+/// Returns a Responder with one region of 64 octets and a receive request of 32 octets.
 pub fn node() -> Node {
     let mut node = Node::responder();
     node.memory.add(STAG, BASE, LEN);
@@ -14,8 +14,8 @@ pub fn node() -> Node {
     node
 }
 
-/// Feeds a ULPDU that must be refused with a Terminate that starts with `octets` (type, code, HdrCt). Checks that
-/// the Terminate blames this very segment, and that good segments afterwards have no effect.
+/// Feeds a ULPDU that must be refused with a Terminate that starts with `octets` (type, code, HdrCt). Checks that the
+/// Terminate blames this segment, and that good segments afterwards have no effect.
 #[track_caller]
 pub fn refused(node: &mut Node, ulpdu: &[u8], octets: [u8; 3]) -> Cause {
     let placed = node.memory.placements;
@@ -30,7 +30,7 @@ pub fn refused(node: &mut Node, ulpdu: &[u8], octets: [u8; 3]) -> Cause {
     assert_eq!(t.rdma.map(|r| r.to_vec()), (octets[2] & 0x20 != 0).then(|| ulpdu[18..].to_vec()));
     assert_eq!(node.memory.placements, placed, "nothing of the segment is placed (DDP-52)");
 
-    // DDP-54, MPA-82: later segments are dropped in silence.
+    // DDP-54, MPA-82: later segments are dropped without an answer.
     let events = node.memory.events.len();
     node.memory.post_receive(32);
     node.receive(&fpdu(&tagged(0xC1, 0x40, STAG, BASE, &[9; 8]))).unwrap();
@@ -40,7 +40,7 @@ pub fn refused(node: &mut Node, ulpdu: &[u8], octets: [u8; 3]) -> Cause {
     assert!(node.stream.ended() && !node.stream.mid_fpdu() && node.live.get() == 0);
     assert!(node.memory.guards_intact());
 
-    // Only the Terminate may go, once (RDMAP-51).
+    // Only the Terminate may be sent, once (RDMAP-51).
     let write = Op::Write { stag: 1, to: 0 };
     assert_eq!(node.stream.begin(write, 0).unwrap_err(), BeginError::Ended);
     node.send(Op::Terminate(t), &[], 1454).unwrap();

@@ -1,15 +1,15 @@
-/// What travels over a [`Link`](crate::Link): an Ethernet frame without FCS.
+/// A frame that travels over a [`Link`](crate::Link): an Ethernet frame without FCS.
 pub trait Frame: Sized {
-    /// Octets of the frame.
+    /// Returns the number of octets of the frame.
     fn len(&self) -> usize;
 
-    /// An independent copy, for duplication; `None` if there is no memory for one.
+    /// Returns an independent copy, for duplication; `None` if there is no memory for one.
     fn copy(&self) -> Option<Self>;
 
-    /// The octets, for corruption and ECN marking. They must not be shared with other frames.
+    /// Returns the octets, for corruption and ECN marking. They must not be shared with other frames.
     fn bytes_mut(&mut self) -> &mut [u8];
 
-    /// A frame of no octets.
+    /// Returns whether the frame has no octets.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -43,8 +43,8 @@ impl Frame for Box<[u8]> {
     }
 }
 
-/// Sets Congestion Experienced in an IPv4 frame that is ECN-capable (RFC 3168 §5), and its header checksum with it.
-/// False if the frame is not.
+/// Sets Congestion Experienced in an ECN-capable IPv4 frame (RFC 3168 §5), and corrects its header checksum. Returns
+/// `false`, and changes nothing, for any other frame.
 pub(crate) fn mark_congestion(frame: &mut [u8]) -> bool {
     const ETHERNET: usize = 14;
     let Some((ethernet, ip)) = frame.split_at_mut_checked(ETHERNET) else { return false };

@@ -4,56 +4,57 @@ use std::str::FromStr;
 #[cfg(test)]
 mod tests;
 
-/// What a link does to the frames that cross it. The default does nothing.
+/// Impairments of the frames that cross a link. The default is none.
 ///
-/// Written as `key=value` pairs with commas between: `loss=0.01,dup=0.001,reorder=0.01,delay=50us,jitter=10us,`
-/// `corrupt=1e-4,swap=1e-4,mark=0.01,burst=1e-4,burst_len=20,rate=10gbit,queue=1000,ecn=65,limit=1000,limit_bytes=1MiB,seed=7`.
-/// [`fmt::Display`] writes the same form.
+/// The text form is a list of `key=value` pairs with commas between:
+/// `loss=0.01,dup=0.001,reorder=0.01,delay=50us,jitter=10us,corrupt=1e-4,swap=1e-4,mark=0.01,burst=1e-4,`
+/// `burst_len=20,rate=10gbit,queue=1000,ecn=65,limit=1000,limit_bytes=1MiB,seed=7`. [`fmt::Display`] writes the same
+/// form.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impairment {
     /// Probability that a frame is lost.
     pub loss: f64,
     /// Probability that a frame and up to `burst_len - 1` after it are lost.
     pub burst: f64,
-    /// Most frames that are lost in a row because of `burst`.
+    /// Most consecutive frames that one `burst` loses.
     pub burst_len: usize,
     /// Probability that a frame arrives twice.
     pub dup: f64,
-    /// Probability that a frame is held back so that later ones overtake it: by up to `delay`, or 100 µs if that is
-    /// longer.
+    /// Probability that a frame is held back so that later ones overtake it. It is held back by up to `delay`, or by
+    /// up to 100 µs if that is longer.
     pub reorder: f64,
-    /// Probability that one bit of a frame is flipped. Every such frame fails the Internet checksum, if the bit lies
-    /// where the checksum looks.
+    /// Probability that one bit of a frame is flipped. Such a frame fails the Internet checksum if the checksum
+    /// covers the bit.
     pub corrupt: f64,
-    /// Probability that two 16-bit words behind the headers change places, which the Internet checksum cannot see.
+    /// Probability that two 16-bit words after the headers are exchanged, which the Internet checksum cannot detect.
     pub swap: f64,
-    /// Probability that an ECN-capable frame is marked Congestion Experienced, whatever waits.
+    /// Probability that an ECN-capable frame is marked Congestion Experienced, independent of the queue.
     pub mark: f64,
     /// Time from one end to the other, in nanoseconds.
     pub delay: u64,
-    /// Up to this many nanoseconds more, at random. Does not reorder.
+    /// Upper limit of a random additional delay, in nanoseconds. It does not reorder frames.
     pub jitter: u64,
-    /// Bits per second; frames count with preamble, FCS and gap (24 octets).
+    /// Rate in bits per second; `None`: unlimited. Frames count with preamble, FCS and gap (24 octets).
     pub rate: Option<u64>,
-    /// Frames that may wait for the rate; further ones are dropped.
+    /// Most frames that may wait for the rate. Further ones are dropped.
     pub queue: usize,
-    /// Frames waiting from which on ECN-capable ones are marked.
+    /// Number of waiting frames from which on ECN-capable frames are marked; `None`: none are marked.
     pub ecn: Option<usize>,
-    /// Frames that may be under way, waiting for the rate or for their time; further ones are dropped.
+    /// Most frames in transit, waiting for the rate or travelling. Further ones are dropped.
     pub limit: usize,
-    /// Octets of frames that may be under way; what would exceed them is dropped.
+    /// Most octets of frames in transit. Frames that would exceed this are dropped.
     pub limit_bytes: usize,
-    /// Seed of all the random choices.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// Frames that may wait when `queue` is not given.
+/// Default of `queue`, in frames.
 const QUEUE: usize = 1000;
-/// Frames that are lost in a row when `burst_len` is not given.
+/// Default of `burst_len`, in frames.
 const BURST_LEN: usize = 20;
-/// Frames that may be under way when `limit` is not given: 100 ms at 10 Gbit/s in frames of 1,500 octets.
+/// Default of `limit`, in frames: 100 ms at 10 Gbit/s in frames of 1,500 octets.
 const LIMIT: usize = 1 << 17;
-/// Octets that may be under way when `limit_bytes` is not given.
+/// Default of `limit_bytes`, in octets.
 const LIMIT_BYTES: usize = 256 << 20;
 
 impl Default for Impairment {
@@ -79,32 +80,32 @@ impl Default for Impairment {
     }
 }
 
-/// Why a description of an impairment was refused.
+/// Why the description of an impairment was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// Something that is not `key=value`.
+    /// A part that is not `key=value`.
     #[error("`{0}` is not of the form key=value")]
     NotAPair(String),
-    /// No such key.
+    /// An unknown key.
     #[error(
         "unknown key `{0}`; the keys are loss, burst, burst_len, dup, reorder, corrupt, swap, mark, delay, jitter, rate, \
          queue, ecn, limit, limit_bytes and seed"
     )]
     UnknownKey(String),
-    /// The same key twice.
+    /// A key that is given twice.
     #[error("`{0}` is given twice")]
     Twice(String),
-    /// A value that the key does not take.
+    /// A value that the key does not accept.
     #[error("`{key}={value}`: expected {expected}")]
     BadValue {
         /// The key.
         key: String,
-        /// What was given.
+        /// The value given.
         value: String,
-        /// What the key takes.
+        /// The values that the key accepts.
         expected: &'static str,
     },
-    /// A key that means nothing by itself.
+    /// A key that has no effect without `rate`.
     #[error("`{0}` has no effect without `rate`")]
     NeedsRate(&'static str),
 }

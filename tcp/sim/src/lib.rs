@@ -2,7 +2,7 @@
 //! and ECN marking, all driven by one seed.
 //!
 //! Nothing here does I/O or reads a clock: time is an argument, in nanoseconds since any origin. So the same [`Link`]
-//! is a simulated network in virtual time and injects faults into a real port.
+//! can simulate a network in virtual time or inject faults into a real port.
 //!
 //! ```
 //! use urnic_sim::{Impairment, Link};

@@ -7,61 +7,62 @@ use std::collections::{BinaryHeap, VecDeque};
 #[cfg(test)]
 mod tests;
 
-/// Octets on the wire beside the frame: preamble 8, FCS 4, gap 12.
+/// Octets that a frame takes on the wire in addition: preamble 8, FCS 4, gap 12.
 const WIRE_OVERHEAD: u64 = 24;
-/// Least span of time by which reordering holds frames back.
+/// Shortest range of times by which reordering holds frames back, in nanoseconds.
 const REORDER_SPAN: u64 = 100_000;
-/// Where `swap` begins: behind Ethernet (14), IPv4 (20) and TCP with all its options (60). Even in the segment.
+/// Offset from which `swap` exchanges words: after Ethernet (14), IPv4 (20) and TCP with all its options (60). Even
+/// within the segment.
 const BEHIND_HEADERS: usize = 94;
 
-/// What a link has done so far, in frames.
+/// Counters of a link, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Frames pushed.
     pub pushed: u64,
-    /// Frames popped, copies included.
+    /// Frames popped, including copies.
     pub delivered: u64,
-    /// Lost at random.
+    /// Frames lost at random.
     pub lost: u64,
-    /// Dropped because as many waited for the rate as may.
+    /// Frames dropped because the queue for the rate was full.
     pub overflowed: u64,
-    /// Dropped because as many frames or octets were under way as may be.
+    /// Frames dropped because the limit of frames or octets in transit was reached.
     pub over_limit: u64,
-    /// Sent twice.
+    /// Frames sent twice.
     pub duplicated: u64,
-    /// Held back.
+    /// Frames held back.
     pub reordered: u64,
-    /// Changed in a way that checksums notice.
+    /// Frames changed in a way that checksums detect.
     pub corrupted: u64,
-    /// Changed in a way that the Internet checksum does not notice.
+    /// Frames changed in a way that the Internet checksum does not detect.
     pub swapped: u64,
-    /// Marked Congestion Experienced.
+    /// Frames marked Congestion Experienced.
     pub marked: u64,
 }
 
-/// One direction of an impaired link: frames go in with the time, and come out when they arrive.
+/// One direction of an impaired link. Frames are pushed with the time, and popped when they arrive.
 ///
-/// The same impairment, frames and times give the same arrivals. What is decided at random about a frame depends only on
-/// the seed and on how many frames were pushed before it, so it is the same however the times differ.
+/// The same impairment, frames and times give the same arrivals. Random decisions about a frame depend only on the
+/// seed and on the number of frames pushed before it. So they are the same even if the times differ.
 pub struct Link<F> {
     impairment: Impairment,
     seed: u64,
     arrivals: BinaryHeap<Reverse<Arrival<F>>>,
-    /// When the frames that wait for the rate are through.
+    /// Times when the frames that wait for the rate will have left.
     departures: VecDeque<u64>,
-    /// Octets under way.
+    /// Octets in transit.
     bytes: usize,
-    /// Last arrival of a frame that was not held back.
+    /// Last arrival time of a frame that was not held back.
     last_arrival: u64,
     pushes: u64,
-    /// Frames still to be lost in a row.
+    /// Further frames of the present burst that will be lost.
     burst: usize,
     statistics: Statistics,
 }
 
 struct Arrival<F> {
     at: u64,
-    /// Frames that arrive at the same time do so in the order in which they were sent.
+    /// Orders frames that arrive at the same time as they were sent.
     order: u64,
     frame: F,
 }
@@ -93,7 +94,7 @@ impl<F> Ord for Arrival<F> {
 }
 
 impl<F: Frame> Link<F> {
-    /// An empty link.
+    /// Makes an empty link.
     pub fn new(impairment: &Impairment) -> Self {
         Link {
             impairment: *impairment,
@@ -108,41 +109,41 @@ impl<F: Frame> Link<F> {
         }
     }
 
-    /// Changes what the link does from now on; frames under way and the seed stay.
+    /// Changes the impairment from now on. Frames in transit and the seed stay.
     pub fn set_impairment(&mut self, impairment: &Impairment) {
         self.impairment = *impairment;
     }
 
-    /// What the link does.
+    /// Returns the impairment.
     pub fn impairment(&self) -> &Impairment {
         &self.impairment
     }
 
-    /// What it has done.
+    /// Returns the counters.
     pub fn statistics(&self) -> Statistics {
         self.statistics
     }
 
-    /// Frames under way.
+    /// Returns the number of frames in transit.
     pub fn len(&self) -> usize {
         self.arrivals.len()
     }
 
-    /// Nothing is under way.
+    /// Returns whether no frames are in transit.
     pub fn is_empty(&self) -> bool {
         self.arrivals.is_empty()
     }
 
-    /// Octets of the frames under way.
+    /// Returns the octets of the frames in transit.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Sends a frame at `now`.
+    /// Sends a frame at time `now`.
     pub fn push(&mut self, now: u64, mut frame: F) {
         let mut rng = dice(self.seed, self.statistics.pushed);
         self.statistics.pushed += 1;
-        // In this order whatever becomes of the frame: the last two throw their own dice.
+        // All rolled first, whatever happens to the frame. The frame and its copy then get dice of their own.
         let Impairment { loss, dup, mark, .. } = self.impairment;
         let (lost, twice, marked) = (roll(&mut rng, loss), roll(&mut rng, dup), roll(&mut rng, mark));
         if roll(&mut rng, self.impairment.burst) {
@@ -170,12 +171,12 @@ impl<F: Frame> Link<F> {
         }
     }
 
-    /// The time at which the next frame arrives.
+    /// Returns the time at which the next frame arrives; `None` if none is in transit.
     pub fn next_arrival(&self) -> Option<u64> {
         self.arrivals.peek().map(|Reverse(a)| a.at)
     }
 
-    /// The next frame that has arrived by `now`, in order of arrival.
+    /// Returns the next frame that has arrived by `now`, in order of arrival; `None` if there is none.
     pub fn pop(&mut self, now: u64) -> Option<F> {
         if self.next_arrival()? > now {
             return None;
@@ -186,8 +187,8 @@ impl<F: Frame> Link<F> {
         Some(arrival.frame)
     }
 
-    /// Waits in the queue for the rate: when the frame's last bit has left, and whether the queue is so long that the
-    /// frame is to be marked; or `None` if the queue is full.
+    /// Queues a frame for the rate. Returns the time when its last bit has left, and whether the queue is so long
+    /// that the frame must be marked; `None` if the queue is full.
     fn depart(&mut self, now: u64, frame: &F) -> Option<(u64, bool)> {
         let Some(rate) = self.impairment.rate else { return Some((now, false)) };
         while self.departures.front().is_some_and(|&d| d <= now) {
@@ -205,7 +206,7 @@ impl<F: Frame> Link<F> {
         Some((departure, self.impairment.ecn.is_some_and(|n| waiting >= n)))
     }
 
-    /// Crosses the link after `departure`.
+    /// Puts a frame in transit from time `departure` on.
     fn travel(&mut self, departure: u64, mut frame: F, rng: &mut Rng) {
         let Impairment { corrupt, swap, reorder, delay, jitter, limit, limit_bytes, .. } = self.impairment;
         if self.len() >= limit || frame.len() > limit_bytes.saturating_sub(self.bytes) {
@@ -239,9 +240,9 @@ impl<F: Frame> Link<F> {
     }
 }
 
-/// The dice for the frame that follows `pushed` others.
+/// Returns the dice for the frame that follows `pushed` others.
 fn dice(seed: u64, pushed: u64) -> Rng {
-    // The finaliser of MurmurHash3, so that neighbouring frames and seeds have nothing in common.
+    // The finaliser of MurmurHash3, so that the dice of successive frames and of similar seeds are unrelated.
     let mut x = seed.wrapping_add(pushed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
@@ -252,7 +253,7 @@ fn roll(rng: &mut Rng, probability: f64) -> bool {
     probability > 0.0 && rng.f64() < probability
 }
 
-/// Exchanges two different 16-bit words behind the headers; false if it found none.
+/// Exchanges two different 16-bit words after the headers. Returns `false` if it found none.
 fn swap_words<F: Frame>(frame: &mut F, rng: &mut Rng) -> bool {
     let Some(body) = frame.bytes_mut().get_mut(BEHIND_HEADERS..) else { return false };
     let words = body.len() / 2;

@@ -6,25 +6,25 @@ mod tests;
 /// A frame that has arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Delivery<F> {
-    /// When.
+    /// Arrival time in nanoseconds.
     pub at: u64,
     /// The node that sent it.
     pub from: usize,
-    /// The node it is for.
+    /// The destination node.
     pub to: usize,
     /// The frame.
     pub frame: F,
 }
 
-/// Some nodes, every two of them joined by a [`Link`] in each direction. Each link has its own random sequence,
-/// derived from the impairment's seed.
+/// Several nodes, of which every two are joined by a [`Link`] in each direction. Each link has its own random
+/// sequence, derived from the impairment's seed.
 pub struct Network<F> {
     nodes: usize,
     links: Vec<Link<F>>,
 }
 
 impl<F: Frame> Network<F> {
-    /// A network of `nodes` nodes, numbered from 0.
+    /// Makes a network of `nodes` nodes, numbered from 0.
     pub fn new(nodes: usize, impairment: &Impairment) -> Self {
         let links = (0..nodes * nodes)
             .map(|i| Link::new(&Impairment { seed: derive(impairment.seed, i), ..*impairment }))
@@ -32,19 +32,19 @@ impl<F: Frame> Network<F> {
         Network { nodes, links }
     }
 
-    /// Two nodes, 0 and 1.
+    /// Makes a network of two nodes, 0 and 1.
     pub fn pair(impairment: &Impairment) -> Self {
         Network::new(2, impairment)
     }
 
-    /// Sends a frame at `now`. A frame to or from a node that does not exist is lost.
+    /// Sends a frame at time `now`. A frame to or from a node that does not exist is lost.
     pub fn push(&mut self, now: u64, from: usize, to: usize, frame: F) {
         if let Some(link) = self.link_mut(from, to) {
             link.push(now, frame);
         }
     }
 
-    /// Sends a frame at `now` to every other node.
+    /// Sends a frame at time `now` to every other node.
     pub fn broadcast(&mut self, now: u64, from: usize, frame: &F) {
         for to in (0..self.nodes).filter(|&to| to != from) {
             if let Some(copy) = frame.copy() {
@@ -53,27 +53,27 @@ impl<F: Frame> Network<F> {
         }
     }
 
-    /// One direction between two nodes.
+    /// Returns one direction between two nodes; `None` if a node does not exist.
     pub fn link(&self, from: usize, to: usize) -> Option<&Link<F>> {
         if from.max(to) < self.nodes { self.links.get(from * self.nodes + to) } else { None }
     }
 
-    /// One direction between two nodes, to change what it does.
+    /// Returns one direction between two nodes for changes; `None` if a node does not exist.
     pub fn link_mut(&mut self, from: usize, to: usize) -> Option<&mut Link<F>> {
         if from.max(to) < self.nodes { self.links.get_mut(from * self.nodes + to) } else { None }
     }
 
-    /// All links.
+    /// Returns all links.
     pub fn links(&self) -> impl Iterator<Item = &Link<F>> {
         self.links.iter()
     }
 
-    /// The time at which the next frame arrives anywhere.
+    /// Returns the time at which the next frame arrives at any node; `None` if none is in transit.
     pub fn next_arrival(&self) -> Option<u64> {
         self.links.iter().filter_map(Link::next_arrival).min()
     }
 
-    /// The next frame that has arrived by `now`; of several, the one that arrived first.
+    /// Returns the frame that arrived first, if it has arrived by `now`; otherwise `None`.
     pub fn pop(&mut self, now: u64) -> Option<Delivery<F>> {
         let (at, i) =
             self.links.iter().enumerate().filter_map(|(i, l)| Some((l.next_arrival()?, i))).min()?;
@@ -82,7 +82,7 @@ impl<F: Frame> Network<F> {
     }
 }
 
-/// A seed of its own for each link, never the same for neighbouring numbers.
+/// Derives a separate seed for each link. Adjacent numbers never give the same seed.
 fn derive(seed: u64, i: usize) -> u64 {
     seed.wrapping_add(i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ i as u64
 }

@@ -15,7 +15,7 @@ fn cache(limit: u32) -> Arp {
     Arp::new(OUR_MAC, US, limit, Time::ZERO)
 }
 
-/// A frame that another host would send.
+/// Returns a frame that another host would send.
 fn from(n: u16, operation: ArpOperation, target: Ipv4Addr) -> [u8; ARP_FRAME] {
     let other = Arp::new(mac(n), host(n), 1, Time::ZERO);
     other.packet(operation, EthernetAddress([0xff; 6]), host(n), target, EthernetAddress(OUR_MAC))
@@ -31,7 +31,7 @@ fn a_request_is_answered_and_its_sender_remembered() {
     assert_eq!(a.resolve(n, Time::ZERO), Some(mac(7)));
 }
 
-/// What others say to others is not remembered; what strangers claim of us is not believed.
+/// Exchanges between other hosts are not remembered, and claims of strangers to our address are not believed.
 #[test]
 fn strangers_are_ignored() {
     let mut a = cache(8);
@@ -59,8 +59,7 @@ fn who_waits_is_told() {
     assert_eq!(resolved, Some(Resolved::Found(n)));
 }
 
-/// The cache is bounded; those that connections hold stay.
-/// Requests that were lost while the link was down are not waited for.
+/// Requests that were lost while the link was down are repeated at once when it comes up.
 #[test]
 fn a_link_that_comes_up_is_asked_at_once() {
     let mut a = cache(8);
@@ -94,7 +93,7 @@ fn bounded() {
     assert!(a.hold(host(3000)).is_some());
 }
 
-/// Neighbours that nobody needs are forgotten after a while.
+/// Unused neighbours are forgotten after a while.
 #[test]
 fn unused_ones_are_forgotten() {
     let mut a = cache(16);
@@ -109,7 +108,8 @@ fn unused_ones_are_forgotten() {
     assert_eq!(a.next_deadline(), None);
 }
 
-/// A neighbour that does not answer where it was is looked for everywhere, while it is still sent to.
+/// A neighbour that does not answer at its known address is asked for by broadcast, and frames still go to that
+/// address.
 #[test]
 fn a_neighbour_that_has_moved_is_found() {
     let mut a = cache(8);
@@ -130,14 +130,14 @@ fn a_neighbour_that_has_moved_is_found() {
     assert_eq!(a.resolve(n, now), Some(mac(7)));
 }
 
-/// A request for us by which host 8 says that it is host 7.
+/// Returns a request to us in which host 8 claims to be host 7.
 fn usurper() -> [u8; ARP_FRAME] {
     let mut claim = from(7, ArpOperation::Request, US);
     claim[22..28].copy_from_slice(&mac(8));
     claim
 }
 
-/// The next connection of a host may begin at a stack that has none with it: a usurper must find no stack that believes it.
+/// A host's next connection may begin at a stack that has none with it, so no stack may believe a usurper at once.
 #[test]
 fn one_of_several_stacks_asks_a_neighbour_that_it_does_not_use_before_it_believes_another() {
     let mut a = cache(8);
@@ -158,7 +158,7 @@ fn one_of_several_stacks_asks_a_neighbour_that_it_does_not_use_before_it_believe
     assert_eq!(a.resolve(n, now), Some(mac(8)));
 }
 
-/// What another stack asks again for every minute is not forgotten by those that hear the answer.
+/// Stacks that hear the answer keep a neighbour that another stack asks for every minute.
 #[test]
 fn one_of_several_stacks_remembers_what_another_uses() {
     let mut a = cache(8);
@@ -201,7 +201,7 @@ fn an_address_is_probed_for_and_announced() {
         }
         assert!(sent.len() < 10);
         if a.claim() == Claim::Probing {
-            // Nobody hears from us that the address is ours before it is; our own probe may come back from a loop.
+            // We do not answer for the address before it is ours. Our own probe may come back from a loop.
             assert_eq!(a.receive(&from(7, ArpOperation::Request, US), now), (None, None));
             assert_eq!(a.receive(&probe_of(OUR_MAC), now), (None, None));
         }
@@ -213,7 +213,8 @@ fn an_address_is_probed_for_and_announced() {
     assert_eq!((a.claim(), a.conflicts().0), (Claim::Held, 0));
 }
 
-/// RFC 5227 §2.1.1: who uses our address, or probes for it while we do, has it; with our own Ethernet address, too.
+/// RFC 5227 §2.1.1: a host that uses our address, or probes for it while we do, has it, even with our own Ethernet
+/// address.
 #[test]
 fn a_conflict_ends_the_claim() {
     let theirs = mac(9);
@@ -239,8 +240,8 @@ fn a_conflict_ends_the_claim() {
     }
 }
 
-/// RFC 5227 §2.4 (b): one answer in ten seconds to a host that uses our address. A probe is answered as any request; one
-/// from a node with our own Ethernet address so that a switch lets the answer through.
+/// RFC 5227 §2.4 (b): we answer a host that uses our address once in ten seconds. A probe is answered like any
+/// request. The answer to a probe from our own Ethernet address is broadcast, so that a switch lets it through.
 #[test]
 fn an_address_that_is_held_is_defended() {
     let mut a = cache(8);

@@ -1,4 +1,4 @@
-//! What an algorithm of congestion control decides, and the ones there are.
+//! The interface of congestion control algorithms, and the known algorithms.
 
 use super::cubic::Cubic;
 use super::dctcp::Dctcp;
@@ -6,41 +6,42 @@ use super::reno::Reno;
 use super::{Ack, Congestion, Window};
 use core::time::Duration;
 
-/// Why the window has to shrink.
+/// Why the window must shrink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Segments were lost.
     Loss,
-    /// Routers marked packets instead of dropping them; told once per window.
+    /// Routers marked packets instead of dropping them. Reported once per window.
     Marks,
     /// The retransmission timer expired.
     Timeout,
 }
 
-/// An algorithm: by how much the window grows when data is acknowledged, and what it comes down to when the path is
-/// congested. Recovery itself, how losses are found and what is sent meanwhile, is the same for all
+/// An algorithm decides by how much the window grows when data is acknowledged, and what congestion reduces it to.
+/// Recovery itself (loss detection, and what is sent meanwhile) is the same for all algorithms
 /// ([`Controller`](super::Controller)).
 ///
-/// One that does not follow the shape of slow start and congestion avoidance (one that follows the delivery rate, say)
-/// sets [`Window::cwnd`] as it likes, and [`pacing_rate`](Self::pacing_rate). It lives in a file of its own, and is known to
-/// `AnyAlgorithm`.
+/// An algorithm without slow start and congestion avoidance, such as one that follows the delivery rate, sets
+/// [`Window::cwnd`] as it likes and implements [`pacing_rate`](Self::pacing_rate). Each algorithm has a file of its
+/// own and a variant of `AnyAlgorithm`.
 pub trait Algorithm {
-    /// New data was acknowledged outside of fast recovery.
+    /// Handles an ACK of new data outside of fast recovery.
     fn on_ack(&mut self, window: &mut Window, ack: &Ack);
 
-    /// The path is congested; `flight` octets are outstanding, no more than the window: sets [`Window::ssthresh`].
+    /// Handles congestion of the path by setting [`Window::ssthresh`]. `flight` octets are outstanding, no more than
+    /// the window.
     fn on_congestion(&mut self, window: &mut Window, cause: Cause, flight: u32);
 
-    /// Nothing was sent for `idle`.
+    /// Handles a time `idle` during which nothing was sent.
     fn on_idle(&mut self, _window: &mut Window, _idle: Duration) {}
 
-    /// Octets per second at which segments are to leave; `None`: as the window and the round-trip time say.
+    /// Returns the pacing rate in octets per second; `None`: derived from the window and the round-trip time.
     fn pacing_rate(&self, _window: &Window) -> Option<u64> {
         None
     }
 }
 
-/// The algorithm of a connection, in the place of a pointer to one.
+/// The algorithm of a connection, stored in place instead of behind a pointer.
 #[derive(Clone, Debug)]
 pub(super) enum AnyAlgorithm {
     Reno(Reno),
@@ -58,7 +59,7 @@ impl AnyAlgorithm {
     }
 }
 
-/// Calls whichever it is.
+/// Calls the method of the present algorithm.
 macro_rules! each {
     ($any:expr, $a:ident => $call:expr) => {
         match $any {

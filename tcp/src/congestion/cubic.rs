@@ -9,40 +9,40 @@ use core::time::Duration;
 const BETA: f64 = 0.7;
 /// Segments per cubic second.
 const C: f64 = 0.4;
-/// Additive increase that gives the average window of Reno with [`BETA`] (§4.3): 3·(1-β)/(1+β).
+/// Additive increase that gives the same average window as Reno, with [`BETA`] (§4.3): 3·(1-β)/(1+β).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
 /// One stage of congestion avoidance, between two losses.
 #[derive(Clone, Debug)]
 struct Epoch {
-    /// t = 0; moves along while the window is not used (§5.8).
+    /// Start of the stage (t = 0). Moves along while the window is not used (§5.8).
     start: Time,
-    /// Seconds to the plateau.
+    /// Time to the plateau, in seconds.
     k: f64,
     /// Height of the plateau, in segments.
     origin: f64,
     /// The window that Reno would have, in segments (§4.3).
     w_est: f64,
-    /// When this was last looked at.
+    /// Time of the last update.
     seen: Time,
 }
 
 /// State of CUBIC; windows in segments.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cubic {
-    /// Window before the last reduction, after fast convergence; 0 before any.
+    /// Window before the last reduction, after fast convergence; 0 before any reduction.
     pub(super) w_max: f64,
-    /// Window when the threshold was last set.
+    /// Window before the last reduction.
     cwnd_prior: f64,
     epoch: Option<Epoch>,
     /// Growth of less than an octet, carried over.
     fraction: f64,
-    /// The next stage is the first after a timeout: K = 0 (§4.8).
+    /// The next stage is the first one after a timeout: K = 0 (§4.8).
     timed_out: bool,
 }
 
 impl Cubic {
-    /// Octets by which the window grows for an ACK in congestion avoidance (§4.2-4.5).
+    /// Returns the growth of the window, in octets, for an ACK in congestion avoidance (§4.2-4.5).
     pub(super) fn growth(&mut self, cwnd: u32, mss: u32, ack: &Ack) -> u32 {
         let mss = f64::from(mss);
         let window = f64::from(cwnd) / mss;
@@ -76,7 +76,7 @@ impl Cubic {
         octets as u32
     }
 
-    /// The new threshold in octets (§4.6), remembering the window that was too much (§4.7).
+    /// Returns the new threshold in octets (§4.6), and remembers the window that was too large (§4.7).
     pub(super) fn reduce(&mut self, cwnd: u32, mss: u32, flight: u32) -> u32 {
         let window = f64::from(cwnd) / f64::from(mss);
         self.w_max = if window < self.w_max { window * (1.0 + BETA) / 2.0 } else { window };
@@ -86,7 +86,7 @@ impl Cubic {
         (f64::from(flight) * BETA) as u32
     }
 
-    /// Leaves an idle period out of the time that the window is a function of (§4.2).
+    /// Excludes an idle period from the time of the cubic function (§4.2).
     fn skip(&mut self, idle: Duration) {
         if let Some(epoch) = &mut self.epoch {
             epoch.start += idle;

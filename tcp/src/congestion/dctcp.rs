@@ -1,9 +1,10 @@
-//! DCTCP (RFC 8257): the window is reduced by as much as the network marks, not by half. Grows as Reno does.
+//! DCTCP (RFC 8257): reduces the window in proportion to the marks of the network, not by half. Grows it as Reno
+//! does.
 
 use super::reno::Reno;
 use super::{Ack, Algorithm, Cause, Window};
 
-/// Fixed point of the fraction: this is one.
+/// Fixed-point representation of one.
 const ONE: u32 = 1 << 10;
 /// g = 1/16 (§3.3 step 6).
 const GAIN_SHIFT: u32 = 4;
@@ -12,24 +13,24 @@ const GAIN_SHIFT: u32 = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Dctcp {
     pub(super) reno: Reno,
-    /// The moving fraction of octets that were marked, of [`ONE`] (DCTCP.Alpha).
+    /// Moving average of the fraction of octets that were marked, in units of 1/[`ONE`] (DCTCP.Alpha).
     pub(super) alpha: u32,
-    /// Octets of this window until it is over.
+    /// Octets of this observation window still to be ACKed.
     pub(super) left: u32,
-    /// Octets ACKed in this window, and of them those whose ACK echoed congestion.
+    /// Octets ACKed in this observation window, and those of them whose ACK echoed congestion.
     acked: u32,
     marked: u32,
 }
 
 impl Default for Dctcp {
     fn default() -> Self {
-        // §4.2: as if everything had been marked, so that the first mark counts as a loss does.
+        // §4.2: starts as if everything had been marked, so that the first mark counts as much as a loss.
         Dctcp { reno: Reno::default(), alpha: ONE, left: 0, acked: 0, marked: 0 }
     }
 }
 
 impl Dctcp {
-    /// Counts `acked` octets (§3.3 steps 1 to 8). `flight`: what is outstanding after them.
+    /// Counts `acked` octets (§3.3 steps 1 to 8). `flight`: octets outstanding after them.
     pub(super) fn count(&mut self, acked: u32, marked: bool, flight: u32) {
         self.acked = self.acked.saturating_add(acked);
         if marked {
@@ -44,13 +45,13 @@ impl Dctcp {
         (self.left, self.acked, self.marked) = (flight.max(1), 0, 0);
     }
 
-    /// cwnd × (1 - alpha/2) (§3.3 step 9).
+    /// Returns the reduced window, cwnd × (1 - alpha/2) (§3.3 step 9).
     pub(super) fn reduce_by_marks(&mut self, cwnd: u32) -> u32 {
         let cut = u64::from(cwnd) * u64::from(self.alpha.min(ONE)) / u64::from(2 * ONE);
         self.reno.reduce(2 * (cwnd - cut as u32))
     }
 
-    /// The fraction of octets that are marked, in thousandths.
+    /// Returns the fraction of octets that are marked, in thousandths.
     #[cfg(test)]
     pub(super) fn alpha(&self) -> u32 {
         self.alpha * 1000 / ONE
@@ -69,7 +70,7 @@ impl Algorithm for Dctcp {
                 let reduced = self.reduce_by_marks(window.cwnd);
                 window.set_threshold(reduced);
             }
-            // A loss is a loss (§3.5).
+            // A loss reduces the window as in Reno (§3.5).
             Cause::Loss | Cause::Timeout => self.reno.on_congestion(window, cause, flight),
         }
     }

@@ -1,31 +1,32 @@
-//! HyStart++ (RFC 9406): the first slow start ends when round trips grow longer, before the path's queue overflows. What
-//! an overflow costs without SACK is a round trip for each of the segments that are lost.
+//! HyStart++ (RFC 9406): ends the first slow start when round trips grow longer, before the path's queue overflows.
+//! Without SACK, an overflow costs a round trip for each lost segment.
 
 use super::Ack;
 
-/// Round trips must grow by this much, in microseconds, or by an eighth in between (§4.3).
+/// Limits of the threshold by which a round trip must grow, in microseconds. Between them the threshold is an eighth
+/// of the round trip (§4.3).
 const MIN_THRESHOLD: u32 = 4_000;
 const MAX_THRESHOLD: u32 = 16_000;
-/// Round-trip times of a round that say something about it.
+/// Round-trip times that a round needs for its minimum to be meaningful.
 const SAMPLES: u8 = 8;
-/// Conservative slow start grows by this fraction: twice what the path holds already is what a shallow queue lacks, so it is
-/// less than the quarter of §4.3,
+/// Conservative slow start grows by this fraction of slow start. RFC 9406 §4.3 has a quarter. That is too much here,
+/// because a shallow queue cannot hold twice what the path holds already.
 const CSS_DIVISOR: u32 = 16;
-/// and that many rounds of it end slow start.
+/// Rounds of conservative slow start after which slow start ends.
 const CSS_ROUNDS: u8 = 5;
 
-/// Times are microseconds; `u32::MAX`: none.
+/// State of HyStart++. Times are microseconds; `u32::MAX`: none.
 #[derive(Clone, Debug)]
 pub(super) struct HyStart {
-    /// Octets that were outstanding when the round began and are not ACKed.
+    /// Octets that were outstanding when the round began and are not ACKed yet.
     left: u32,
-    /// The least round-trip time of the last round and of this one.
+    /// Minimum round-trip times of the last round and of this one.
     last: u32,
     present: u32,
-    /// In conservative slow start: the least one of the round that began it.
+    /// Minimum round-trip time of the round that started conservative slow start; `u32::MAX` before that.
     pub(super) baseline: u32,
     samples: u8,
-    /// Rounds of conservative slow start.
+    /// Rounds of conservative slow start so far.
     pub(super) rounds: u8,
 }
 
@@ -34,8 +35,8 @@ impl HyStart {
         HyStart { left: 0, last: u32::MAX, present: u32::MAX, baseline: u32::MAX, samples: 0, rounds: 0 }
     }
 
-    /// An ACK in the first slow start that lets the window grow by `growth`: by how much it may grow, and whether slow
-    /// start is over (§4.2).
+    /// Handles an ACK in the first slow start, which would let the window grow by `growth`. Returns by how much the
+    /// window may grow, and whether slow start is over (§4.2).
     pub fn on_ack(&mut self, ack: &Ack, growth: u32) -> (u32, bool) {
         let conservative = self.baseline != u32::MAX;
         let mut over = false;
@@ -52,7 +53,7 @@ impl HyStart {
         }
         if self.samples >= SAMPLES && self.present != u32::MAX {
             if conservative && self.present < self.baseline {
-                // It was no queue.
+                // The delay was no queue.
                 (self.baseline, self.rounds, over) = (u32::MAX, 0, false);
             } else if !conservative && self.last != u32::MAX {
                 let threshold = (self.last / 8).clamp(MIN_THRESHOLD, MAX_THRESHOLD);

@@ -1,24 +1,24 @@
-//! Congestion control: how much may be in flight (RFC 5681, RFC 6582, RFC 6937, RFC 6928, RFC 3465, RFC 9438,
-//! RFC 8257, RFC 9406).
+//! Congestion control: limits the octets in flight (RFC 5681, RFC 6582, RFC 6937, RFC 6928, RFC 3465, RFC 9438, RFC
+//! 8257, RFC 9406).
 //!
-//! [`Controller`] holds what all algorithms share: the shape of every reduction and of recovery; [`Window`] slow start. An
-//! [`Algorithm`] decides how the window grows, and what congestion makes of it.
+//! [`Controller`] holds what all algorithms share: the course of every reduction and of recovery. [`Window`] holds
+//! slow start. An [`Algorithm`] decides how the window grows and what congestion reduces it to.
 //!
-//! # A queue that is all ours
-//! Between two processes of one machine no other traffic shares the path, so whatever waits on it is ours: without losses the
-//! window would grow until the link's ring is full, and each small message would wait behind all of it. There
-//! [`Controller::on_round_trip`] bounds what is in flight so that it waits for [`TcpConfig::queue_delay`] at most, in proportion
-//! to what the last round trip took (as Swift does towards its target, Kumar et al., SIGCOMM 2020). On a path with other users
-//! such a sender would starve, so networks have no such bound.
+//! # A path without other traffic
+//! Between two processes of one machine everything that waits on the path is ours. Nothing is lost there, so the window
+//! would grow until the link's ring is full, and each small message would wait behind all of it.
+//! [`Controller::on_round_trip`] bounds the octets in flight there, so that they wait for [`TcpConfig::queue_delay`]. The
+//! bound follows the last round-trip time in proportion (as Swift does towards its target, Kumar et al., SIGCOMM
+//! 2020). Networks have no such bound, because other senders would starve a sender that keeps queues short.
 //!
 //! [`TcpConfig::queue_delay`]: crate::TcpConfig::queue_delay
 //!
 //! # A window that is not used
-//! Only while the window, and nothing else, limits what is sent does it grow: otherwise it says nothing about the path
-//! (RFC 9438 §5.8). Of a window that was not used at all for a time, half is forgotten for each retransmission timeout
-//! that passed, down to the initial window, and slow start has three quarters of it back soon (RFC 2861 §3.2, as Linux
-//! does it): RFC 5681 §4.1 would forget everything after the first timeout, RFC 7661 nothing for five minutes, after
-//! which a burst of an old window meets a path that nobody knows any more.
+//! The window grows only while nothing else limits sending, because an unused window says nothing about the path (RFC
+//! 9438 §5.8). If nothing was sent for some time, the window is halved for each retransmission timeout that has
+//! passed, down to the initial window. Slow start then quickly restores three quarters of it. This is RFC 2861 §3.2
+//! as Linux does it. RFC 5681 §4.1 would forget everything after the first timeout. RFC 7661 would forget nothing for
+//! five minutes, and a burst of the old window could then meet a path that has changed.
 
 mod algorithm;
 mod cubic;
@@ -36,66 +36,67 @@ use core::time::Duration;
 pub use algorithm::{Algorithm, Cause};
 pub use window::Window;
 
-/// Which algorithm a connection uses.
+/// Choice of the congestion control algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Congestion {
-    /// Additive increase, halving (RFC 5681).
+    /// Additive increase and halving (RFC 5681).
     Reno,
     /// CUBIC (RFC 9438).
     #[default]
     Cubic,
-    /// Reduces as much as routers mark (RFC 8257), for networks that mark early and whose hosts all do this. Asks for ECN.
+    /// Reduces in proportion to the marks of routers (RFC 8257). For networks that mark early and whose hosts all use
+    /// it. Asks for ECN.
     Dctcp,
 }
 
 /// Segments of the default initial window (RFC 6928).
 pub const INITIAL_WINDOW: u32 = 10;
 
-/// No window grows beyond this (the largest that window scaling can advertise, RFC 7323 §2.3).
+/// Upper limit of every window, in octets: the largest that window scaling can advertise (RFC 7323 §2.3).
 const MAX_WINDOW: u32 = 1 << 30;
 
-/// No bound on what waits is below so many octets, or two segments: about a train.
+/// Least bound of the octets in flight, unless two segments are more: about a train.
 const LEAST_BOUND: u32 = 16 << 10;
 
-/// What an ACK of new data outside of loss recovery tells the algorithm.
+/// The facts about an ACK of new data, outside of loss recovery, that an algorithm needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Ack {
-    /// The present.
+    /// The present time.
     pub now: Time,
-    /// Octets that this ACK newly acknowledges.
+    /// Octets that the ACK newly acknowledges.
     pub acked: u32,
-    /// The congestion window, and nothing else, ended the last transmission: a window that is not used says nothing
-    /// about the path and does not grow (RFC 9438 §5.8).
+    /// The last transmission ended only because of the congestion window. If not, the window does not grow, because
+    /// an unused window says nothing about the path (RFC 9438 §5.8).
     pub limited: bool,
-    /// Smoothed round-trip time, if one was measured.
+    /// Smoothed round-trip time; `None` before the first measurement.
     pub srtt: Option<Duration>,
     /// The ACK echoes Congestion Experienced (RFC 3168 §6.1).
     pub marked: bool,
-    /// Octets outstanding after it.
+    /// Octets outstanding after the ACK.
     pub flight: u32,
-    /// Its round-trip time, if slow start is to know.
+    /// Round-trip time of the ACK; `None` if slow start does not need it.
     pub rtt: Option<Duration>,
-    /// The rate of the round trip that it ends, if it ends one.
+    /// Delivery rate of the round trip that the ACK ends; `None` if it ends none.
     pub rate: Option<Rate>,
 }
 
-/// How fast the path has delivered, measured over a round trip.
+/// Delivery rate of the path, measured over a round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// Octets per second.
     pub octets: u64,
-    /// For some of that time not the window but the program limited what was sent: the path may carry more.
+    /// For part of that time, the program limited sending instead of the window. The path may carry more.
     pub app_limited: bool,
 }
 
-/// What an ACK in fast recovery with SACK tells.
+/// The facts about an ACK in fast recovery with SACK.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Octets that it newly says to have arrived (DeliveredData).
+    /// Octets that it newly reports as arrived (DeliveredData).
     pub delivered: u32,
-    /// Octets in flight after it.
+    /// Octets in flight after the ACK.
     pub pipe: u32,
-    /// SND.UNA moved and no further losses were found.
+    /// SND.UNA moved, and no further losses were found.
     pub safe: bool,
 }
 
@@ -104,9 +105,9 @@ pub struct Progress {
 struct Proportional {
     /// Octets in flight when recovery began (RecoverFS).
     start: u32,
-    /// Octets that arrived since (prr_delivered).
+    /// Octets that have arrived since then (prr_delivered).
     delivered: u32,
-    /// Octets sent since (prr_out).
+    /// Octets sent since then (prr_out).
     out: u32,
 }
 
@@ -116,14 +117,15 @@ pub struct Controller {
     window: Window,
     proportional: Proportional,
     algorithm: AnyAlgorithm,
-    /// What may be in flight so that little waits, in octets; above all windows where nothing bounds it.
+    /// Most octets in flight, so that few wait in the path's queue. `MAX_WINDOW`: no bound.
     bound: u32,
-    /// The least round-trip time of the path, in nanoseconds.
+    /// Least round-trip time of the path, in nanoseconds. `u64::MAX`: none was measured.
     base: u64,
 }
 
 impl Controller {
-    /// A controller at the initial window of `initial_segments` segments (normally [`INITIAL_WINDOW`]) of `mss` octets.
+    /// Makes a controller with an initial window of `initial_segments` segments (normally [`INITIAL_WINDOW`]) of
+    /// `mss` octets.
     pub fn new(congestion: Congestion, mss: u32, initial_segments: u32) -> Self {
         Controller {
             window: Window::new(mss, initial_segments),
@@ -134,25 +136,26 @@ impl Controller {
         }
     }
 
-    /// The handshake fixed the segment size: back to the initial window. To be called before any data is sent, and
-    /// before [`on_syn_lost`](Self::on_syn_lost).
+    /// Sets the segment size that the handshake negotiated, and returns to the initial window. Call this before any
+    /// data is sent, and before [`on_syn_lost`](Self::on_syn_lost).
     pub fn set_mss(&mut self, mss: u32) {
         self.window.mss = mss.clamp(1, 1 << 16);
         self.window.cwnd = self.window.initial();
     }
 
-    /// A SYN or SYN-ACK had to be repeated: begin with one segment (RFC 5681 §3.1).
+    /// Starts with one segment, because a SYN or SYN-ACK had to be repeated (RFC 5681 §3.1).
     pub fn on_syn_lost(&mut self) {
         self.window.cwnd = self.window.mss;
     }
 
-    /// The congestion window.
+    /// Returns the congestion window, in octets.
     pub fn cwnd(&self) -> u32 {
         self.window.cwnd
     }
 
-    /// What may be in flight, where `pipe` octets are and the link takes up to `train` as one frame. Up to the congestion window
-    /// whole trains go as long as anything may: pieces of them would cost both ends as much.
+    /// Returns the octets that may be in flight. `pipe` is what is in flight now, and `train` the most that the link takes
+    /// as one frame, both in octets. Up to the congestion window whole trains may leave, because a piece of a train
+    /// costs both ends as much as all of it.
     #[inline]
     pub fn allowed(&self, pipe: u32, train: u32) -> u32 {
         if self.bound >= self.window.cwnd {
@@ -163,9 +166,10 @@ impl Controller {
         pipe.saturating_add(whole).min(self.window.cwnd)
     }
 
-    /// On a path whose queue is all ours: a round trip took `rtt`, with `flight` octets outstanding at its end. Bounds what is
-    /// in flight to what would wait for `delay`: in proportion, and by a factor of two at most each time, because a peer that
-    /// lost its core for a moment makes one round trip long. One segment more each time evens out what connections have.
+    /// Takes note of a round trip of `rtt`, with `flight` octets outstanding at its end, on a path that no other traffic
+    /// uses. Bounds the octets in flight in proportion, so that they wait for `delay`. The bound changes at most by
+    /// a factor of two each time, because a peer that lost its core for a moment makes one round trip long. It grows by
+    /// one segment each time, which evens out the shares of connections.
     #[inline]
     pub fn on_round_trip(&mut self, rtt: Duration, flight: u32, delay: Duration) {
         let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
@@ -174,7 +178,7 @@ impl Controller {
         let least = LEAST_BOUND.max(2 * self.window.mss);
         let aim = self.base.saturating_add(nanos(delay));
         if flight < least {
-            // So little makes no queue. It grows from the least bound.
+            // So few octets make no queue, so this round trip cannot lower the bound.
             if rtt < aim {
                 self.bound = self.bound.max(2 * least);
             }
@@ -185,60 +189,61 @@ impl Controller {
         self.bound = wanted.saturating_add(self.window.mss).clamp(least, MAX_WINDOW);
     }
 
-    /// The slow start threshold.
+    /// Returns the slow start threshold, in octets.
     pub fn ssthresh(&self) -> u32 {
         self.window.ssthresh
     }
 
-    /// Below the slow start threshold.
+    /// Returns whether the window is below the slow start threshold.
     pub fn in_slow_start(&self) -> bool {
         self.window.in_slow_start()
     }
 
-    /// Nothing has said yet how much the path carries.
+    /// Returns whether nothing has shown yet how much the path carries.
     pub fn in_first_slow_start(&self) -> bool {
         self.window.in_first_slow_start()
     }
 
-    /// Octets per second at which segments are to leave, if the algorithm has a wish.
+    /// Returns the pacing rate that the algorithm asks for, in octets per second; `None` if it asks for none.
     pub fn pacing_rate(&self) -> Option<u64> {
         self.algorithm.pacing_rate(&self.window)
     }
 
-    /// New data was ACKed, and the connection is not in fast recovery.
+    /// Handles an ACK of new data outside of fast recovery.
     #[inline]
     pub fn on_ack(&mut self, ack: &Ack) {
         if ack.acked > 0 {
-            // It is not the window that limits.
+            // Below the window, the bound limits what is sent, not the window.
             let limited = ack.limited && self.window.cwnd <= self.bound;
             self.algorithm.on_ack(&mut self.window, &Ack { limited, ..*ack });
         }
     }
 
-    /// Loss was found by duplicate ACKs or SACK with `flight` octets outstanding (without what limited transmit
-    /// sent): reduces both windows (RFC 5681 §3.2 step 2, RFC 6675 §5 (4.2), RFC 9438 §4.6).
+    /// Handles a loss that duplicate ACKs or SACK have shown, with `flight` octets outstanding (not counting those
+    /// sent by limited transmit). Reduces both windows (RFC 5681 §3.2 step 2, RFC 6675 §5 (4.2), RFC 9438 §4.6).
     ///
-    /// Without SACK, [`inflate`](Self::inflate) by three segments next; with it,
+    /// Without SACK, call [`inflate`](Self::inflate) by three segments next; with SACK, call
     /// [`begin_proportional`](Self::begin_proportional).
     pub fn on_enter_recovery(&mut self, flight: u32) {
         self.reduce(Cause::Loss, flight);
         self.window.cwnd = self.window.ssthresh;
     }
 
-    /// Routers marked packets instead of dropping them: once per window both windows are reduced (RFC 3168 §6.1.2,
-    /// RFC 8257 §3.3 step 9).
+    /// Handles marks that routers set instead of dropping packets. Reduces both windows. Call once per window (RFC
+    /// 3168 §6.1.2, RFC 8257 §3.3 step 9).
     pub fn on_marks(&mut self, flight: u32) {
         self.reduce(Cause::Marks, flight);
         self.window.cwnd = self.window.cwnd.min(self.window.ssthresh);
     }
 
-    /// With SACK: recovery begins with `flight` octets that have not been told to have arrived before the ACK that began it.
+    /// Starts recovery with SACK. `flight`: octets that had not been reported as arrived before the ACK that started
+    /// recovery.
     pub fn begin_proportional(&mut self, flight: u32) {
         self.proportional = Proportional { start: flight.max(1), delivered: 0, out: 0 };
     }
 
-    /// With SACK: the window comes down to the threshold while what arrives lets as much in proportion go, and stays
-    /// there without bursts (RFC 6937 §3, with the reduction bound of §3.1 chosen by `safe`).
+    /// Handles an ACK in recovery with SACK. The window comes down to the threshold in proportion to the octets that
+    /// arrive, and stays there without bursts (RFC 6937 §3; `safe` selects the reduction bound of §3.1).
     pub fn on_recovery_ack(&mut self, p: &Progress) {
         let prr = &mut self.proportional;
         prr.delivered = prr.delivered.saturating_add(p.delivered);
@@ -253,18 +258,20 @@ impl Controller {
         self.window.cwnd = p.pipe.saturating_add(more).clamp(self.window.mss, MAX_WINDOW);
     }
 
-    /// With SACK: `octets` were sent in recovery.
+    /// Counts `octets` that were sent in recovery with SACK.
     pub fn on_recovery_sent(&mut self, octets: u32) {
         self.proportional.out = self.proportional.out.saturating_add(octets);
     }
 
-    /// With SACK: nothing was sent in this recovery yet. The first retransmission is always allowed (RFC 6937 §2).
+    /// Returns whether nothing has been sent yet in this recovery with SACK. The first retransmission is always
+    /// allowed (RFC 6937 §2).
     pub fn nothing_recovered(&self) -> bool {
         self.proportional.out == 0
     }
 
-    /// The reduction was a mistake; `before` is what was before it (RFC 4015 §3.2). The window grows back in slow start from
-    /// what is in flight, `pipe`, or the initial window if that is more, so that no burst follows.
+    /// Undoes a reduction that was a mistake. `before` is the state before it (RFC 4015 §3.2). The window grows back
+    /// in slow start, from the octets in flight (`pipe`) or from the initial window if that is larger, so that no
+    /// burst follows.
     pub fn undo(&mut self, before: Controller, pipe: u32, acked: u32) {
         let (now, mss) = (self.window.cwnd, self.window.mss);
         *self = before;
@@ -276,13 +283,14 @@ impl Controller {
         self.window.cwnd = before.min(gentle.max(now));
     }
 
-    /// NewReno: a further duplicate ACK says that `octets` left the network (RFC 5681 §3.2 step 4).
+    /// NewReno: inflates the window by `octets` that left the network, as a further duplicate ACK shows (RFC 5681
+    /// §3.2 step 4).
     pub fn inflate(&mut self, octets: u32) {
         self.window.grow(octets);
     }
 
-    /// NewReno: a partial ACK of `acked` octets deflates the window, less one segment for the retransmission that it
-    /// causes (RFC 6582 §3.2 step 3).
+    /// NewReno: deflates the window after a partial ACK of `acked` octets, except for one segment for the
+    /// retransmission that it causes (RFC 6582 §3.2 step 3).
     pub fn on_partial_ack(&mut self, acked: u32) {
         self.window.cwnd = self.window.cwnd.saturating_sub(acked).max(self.window.mss);
         if acked >= self.window.mss {
@@ -290,8 +298,9 @@ impl Controller {
         }
     }
 
-    /// Recovery is over and `flight` octets remain outstanding. `limit_burst` (NewReno) keeps the window near what is in
-    /// flight, so that its opening sends no burst (RFC 6582 §3.2 step 3, option 1); a SACK sender's pipe does that already.
+    /// Ends recovery; `flight` octets remain outstanding. `limit_burst` (NewReno) keeps the window near the octets in
+    /// flight, so that its opening causes no burst (RFC 6582 §3.2 step 3, option 1). A SACK sender needs no such
+    /// limit.
     pub fn on_recovery_exit(&mut self, flight: u32, limit_burst: bool) {
         self.window.cwnd = self.window.ssthresh;
         if limit_burst {
@@ -300,8 +309,8 @@ impl Controller {
         }
     }
 
-    /// The retransmission timer expired with `flight` octets outstanding (RFC 5681 §3.1, RFC 9438 §4.8). The
-    /// threshold stays as it is when the segment had been retransmitted by the timer before (`!first`).
+    /// Handles the retransmission timeout with `flight` octets outstanding (RFC 5681 §3.1, RFC 9438 §4.8). The
+    /// threshold stays if the timer had already retransmitted the segment before (`!first`).
     pub fn on_rto(&mut self, flight: u32, first: bool) {
         if first {
             self.reduce(Cause::Timeout, flight);
@@ -310,14 +319,14 @@ impl Controller {
         self.window.after_timeout = true;
     }
 
-    /// F-RTO has found that the timeout was right (RFC 5682 §2.1 (3a)): the two new segments that it sent do not keep the
-    /// first retransmission back.
+    /// Widens the window after F-RTO has found that the timeout was right (RFC 5682 §2.1 (3a)), so that the two new
+    /// segments that F-RTO sent do not delay the first retransmission.
     pub fn after_genuine_timeout(&mut self) {
         self.window.cwnd = self.window.cwnd.max(3 * self.window.mss);
     }
 
-    /// Nothing was sent for `idle`, longer than `rto`: half of the window is forgotten for each (RFC 2861 §3.2). Call
-    /// before sending again.
+    /// Halves the window for each `rto` in `idle`, during which nothing was sent (RFC 2861 §3.2). Call before sending
+    /// again, if `idle` exceeds `rto`.
     pub fn on_idle(&mut self, idle: Duration, rto: Duration) {
         let restart = self.window.cwnd.min(self.window.initial());
         self.window.ssthresh = self.window.ssthresh.max(self.window.cwnd / 4 * 3);
@@ -327,7 +336,7 @@ impl Controller {
     }
 
     fn reduce(&mut self, cause: Cause, flight: u32) {
-        // Behind a hole at SND.UNA far more may be outstanding than was ever in the network at once.
+        // With a gap at SND.UNA, far more octets may be outstanding than were ever in the network at once.
         let flight = flight.min(self.window.cwnd);
         self.algorithm.on_congestion(&mut self.window, cause, flight);
     }

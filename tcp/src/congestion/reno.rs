@@ -1,4 +1,4 @@
-//! Reno: one segment more per window, half on loss (RFC 5681), counting octets (RFC 3465).
+//! Reno: one more segment per window, half on loss (RFC 5681), counting octets (RFC 3465).
 
 use super::{Ack, Algorithm, Cause, Window};
 
@@ -9,7 +9,7 @@ pub(super) struct Reno {
 }
 
 impl Reno {
-    /// One segment per window of ACKed octets (RFC 3465 §2.1).
+    /// Returns the growth in octets: one segment per window of ACKed octets (RFC 3465 §2.1).
     pub(super) fn growth(&mut self, cwnd: u32, mss: u32, acked: u32) -> u32 {
         self.counted = self.counted.saturating_add(acked.min(cwnd));
         if self.counted < cwnd {
@@ -19,7 +19,7 @@ impl Reno {
         mss
     }
 
-    /// Half of what is in flight (RFC 5681 equation 4).
+    /// Returns half of the octets in flight (RFC 5681 equation 4).
     pub(super) fn reduce(&mut self, flight: u32) -> u32 {
         self.counted = 0;
         flight / 2

@@ -9,7 +9,7 @@ mod exact;
 const MSS: u32 = 1000;
 const KINDS: [Congestion; 3] = [Congestion::Reno, Congestion::Cubic, Congestion::Dctcp];
 
-/// Of one segment, sent because the window let it go.
+/// The ACK of one segment, in a transfer that the window limits.
 const PLAIN: Ack = Ack {
     now: Time::ZERO,
     acked: MSS,
@@ -25,7 +25,7 @@ fn controller(c: Congestion) -> Controller {
     Controller::new(c, MSS, INITIAL_WINDOW)
 }
 
-/// One round trip in which the whole window is sent and ACKed segment by segment.
+/// Runs one round trip in which the whole window is sent and ACKed segment by segment.
 fn round(c: &mut Controller, now: Time, rtt: Duration) {
     let segments = c.cwnd() / MSS;
     for i in 0..segments {
@@ -49,7 +49,7 @@ fn slow_start_doubles_and_counts_octets() {
         let mut c = controller(kind);
         round(&mut c, Time::ZERO, Duration::from_millis(1));
         assert_eq!(c.cwnd(), 20 * MSS);
-        // All that an ACK acknowledges counts.
+        // Everything that an ACK acknowledges counts.
         c.on_ack(&Ack { acked: 9 * MSS, ..PLAIN });
         assert_eq!(c.cwnd(), 29 * MSS);
     }
@@ -78,7 +78,7 @@ fn an_unused_window_does_not_grow() {
 fn reno_halves_then_adds_one_segment_per_round() {
     let mut c = controller(Congestion::Reno);
     c.window.cwnd = 40 * MSS;
-    // More may be outstanding behind a hole than the window ever let into the network.
+    // With a gap, more octets may be outstanding than the window ever allowed into the network.
     c.on_enter_recovery(100 * MSS);
     assert_eq!((c.cwnd(), c.ssthresh()), (20 * MSS, 20 * MSS)); // RFC 5681 equation 4
     c.on_recovery_exit(20 * MSS, false);
@@ -123,7 +123,7 @@ fn timeout_restarts_with_one_segment() {
         c.on_rto(20 * MSS, true);
         assert_eq!((c.cwnd(), c.ssthresh()), (MSS, left)); // RFC 5681 §3.1, RFC 9438 §4.8
         c.on_rto(MSS, false);
-        assert_eq!((c.cwnd(), c.ssthresh()), (MSS, left)); // the threshold is held
+        assert_eq!((c.cwnd(), c.ssthresh()), (MSS, left)); // the threshold stays
         // RFC 3465 §2.3: one segment per ACK in this slow start.
         c.on_ack(&Ack { acked: 5 * MSS, ..PLAIN });
         assert_eq!(c.cwnd(), 2 * MSS);
@@ -139,7 +139,7 @@ fn an_idle_window_decays() {
             round(&mut c, Time::from_millis(i), Duration::from_millis(1));
         }
         assert_eq!(c.cwnd(), 80 * MSS);
-        // RFC 2861 §3.2: half for each timeout, and three quarters are remembered.
+        // RFC 2861 §3.2: the window halves for each timeout, and three quarters are remembered.
         c.on_idle(Duration::from_millis(450), rto);
         assert_eq!((c.cwnd(), c.ssthresh()), (20 * MSS, MAX_WINDOW));
         c.on_enter_recovery(20 * MSS);
@@ -161,7 +161,7 @@ fn marks_reduce_like_a_loss_but_for_dctcp() {
         c.window.cwnd = 40 * MSS;
         c.on_marks(40 * MSS);
         assert_eq!((c.cwnd(), c.ssthresh()), (left * MSS, left * MSS), "{kind:?}");
-        // RFC 3168 §6.1.2: no growth because of an ACK that tells of congestion.
+        // RFC 3168 §6.1.2: an ACK that reports congestion lets nothing grow.
         let marked = Ack { acked: 40 * MSS, marked: true, ..PLAIN };
         c.on_ack(&marked);
         assert_eq!(c.cwnd(), left * MSS, "{kind:?}");
@@ -195,13 +195,13 @@ fn dctcp_follows_the_fraction_of_marks() {
         window(&mut c, 0);
     }
     assert_eq!(alpha(&c), 0);
-    // A loss halves all the same (§3.5).
+    // A loss still halves the window (§3.5).
     let before = c.cwnd();
     c.on_enter_recovery(before);
     assert_eq!(c.cwnd(), before / 2);
 }
 
-/// RFC 6937 §3: in the course of a round trip the window comes down in proportion to what arrives.
+/// RFC 6937 §3: over a round trip, the window comes down in proportion to the arriving octets.
 #[test]
 fn recovery_is_proportional() {
     let mut c = controller(Congestion::Reno);
@@ -219,7 +219,7 @@ fn recovery_is_proportional() {
         assert!(sent <= (1 + i).div_ceil(2) * MSS, "{i}: {sent}");
     }
     assert!(pipe.abs_diff(10 * MSS) <= 2 * MSS, "{pipe}");
-    // Much was lost: no burst, one segment more than arrives while it goes well (§3.1).
+    // Much was lost: no burst, but one segment more than arrives while recovery makes progress (§3.1).
     c.begin_proportional(20 * MSS);
     c.on_recovery_ack(&Progress { delivered: MSS, pipe: 2 * MSS, safe: true });
     assert_eq!(c.cwnd(), 4 * MSS);
@@ -247,7 +247,8 @@ fn a_mistake_is_undone_without_a_burst() {
     }
 }
 
-/// Rounds of congestion avoidance after a loss at `segments`; the window in segments at the end of each.
+/// Runs rounds of congestion avoidance after a loss at `segments`. Returns the window at the end of each round, in
+/// segments.
 fn cubic_after_loss(segments: u32, rtt: Duration, rounds: u32) -> Vec<f64> {
     let mut c = controller(Congestion::Cubic);
     c.window.cwnd = segments * MSS;
@@ -311,7 +312,7 @@ fn cubic_leaves_idle_time_out() {
         }
         c.cwnd()
     };
-    // §5.8; the window stays below the initial one until the pause, so only the clock could tell.
+    // §5.8. The window stays below the initial one until the pause, so only the clock could make a difference.
     let (without, with) = (run(Duration::ZERO), run(Duration::from_secs(3600)));
     assert!(without.abs_diff(with) <= MSS, "{without} {with}");
 }
@@ -370,7 +371,7 @@ proptest! {
     }
 }
 
-/// RFC 9406: rounds of `rtts` milliseconds each, 20 ACKs to a round that each acknowledge a twentieth of the window.
+/// RFC 9406: runs rounds of `rtts` milliseconds. Each round has 20 ACKs, each for a twentieth of the window.
 fn rounds(c: &mut Controller, rtts: &[u64]) {
     for &rtt in rtts {
         let flight = c.cwnd();
@@ -384,11 +385,11 @@ fn rounds(c: &mut Controller, rtts: &[u64]) {
 #[test]
 fn slow_start_ends_before_the_queue_overflows() {
     let start = || Controller::new(Congestion::Cubic, MSS, 10);
-    // Round trips that stay, or grow by less than 4 ms, say nothing.
+    // Constant round trips, or growth by less than 4 ms, have no effect.
     let mut c = start();
     rounds(&mut c, &[20, 20, 21, 23, 22, 20]);
     assert!(c.in_first_slow_start() && c.cwnd() > 30 * 10 * MSS, "{}", c.cwnd() / MSS);
-    // Those that grow slow it down, and end it five rounds later.
+    // Growing round trips slow the growth down, and end slow start five rounds later.
     let mut c = start();
     rounds(&mut c, &[20, 20, 20]);
     let before = c.cwnd();
@@ -396,7 +397,7 @@ fn slow_start_ends_before_the_queue_overflows() {
     assert!(c.in_first_slow_start() && c.cwnd() < 4 * before, "{} {}", before / MSS, c.cwnd() / MSS);
     rounds(&mut c, &[60, 70, 80]);
     assert!(!c.in_slow_start() && c.ssthresh() < 6 * before, "{} {}", before / MSS, c.ssthresh() / MSS);
-    // Where they become short again it was no queue, and slow start goes on.
+    // If round trips become short again, it was no queue, and slow start goes on.
     let mut c = start();
     rounds(&mut c, &[20, 20, 30, 30, 20, 20, 20, 20]);
     assert!(c.in_first_slow_start() && c.cwnd() > 30 * 10 * MSS, "{}", c.cwnd() / MSS);

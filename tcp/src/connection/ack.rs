@@ -1,5 +1,5 @@
-//! What an acknowledgement means: windows, round-trip time, congestion (RFC 9293 §3.10.7.4, RFC 5681, RFC 6298). What is
-//! out of the ordinary goes to `repair`.
+//! Effects of an acknowledgement: windows, round-trip time, congestion (RFC 9293 §3.10.7.4, RFC 5681, RFC 6298).
+//! Unusual cases go to `repair`.
 
 use super::repair::Facts;
 use super::{Connection, Cx, Due, Flags, Recovery};
@@ -11,11 +11,11 @@ use crate::wire::{Segment, flag};
 use core::time::Duration;
 
 impl<B: Buffers> Connection<B> {
-    /// Takes an ACK that is not beyond SND.NXT.
+    /// Takes an ACK that does not exceed SND.NXT.
     pub fn arrive_ack<T>(&mut self, cx: &mut Cx<'_, T>, h: &mut impl Handler<B::Frame>, s: &Segment) {
         self.probes = 0;
         if s.ack.lt(self.snd_una) {
-            return; // old news; its window is, too
+            return; // an old ACK; its window is old as well
         }
         if self.is_no_news(s) {
             (self.snd_wl1, self.snd_wl2) = (s.seq, s.ack);
@@ -25,8 +25,9 @@ impl<B: Buffers> Connection<B> {
         let window = u32::from(s.window) << self.snd_wscale;
         let same_window = window == self.snd_wnd;
         let acked = s.ack - self.snd_una;
-        // RFC 9293 §3.10.7.4, fifth. What acknowledges more than all before is newer, too, although a segment that is sent
-        // again has an old number: its window may be smaller, and the one known would end as far beyond the right edge.
+        // RFC 9293 §3.10.7.4, fifth. An ACK that acknowledges more than all before is also newer, although a
+        // retransmitted segment has an old sequence number. Its window may be smaller. If the known window were kept,
+        // it would exceed the right edge by what is newly acknowledged.
         if acked > 0 || self.snd_wl1.lt(s.seq) || (self.snd_wl1 == s.seq && self.snd_wl2.le(s.ack)) {
             self.update_window(window, s);
         }
@@ -61,7 +62,8 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// It came with data, or to keep alive, and says nothing that was not known: what receivers of much get.
+    /// Returns whether a segment repeats the last ACK and acknowledges nothing new, as segments with data and
+    /// keep-alives do. Connections that mostly receive get many of these.
     #[inline(always)]
     pub fn is_no_news(&self, s: &Segment) -> bool {
         s.ack == self.snd_una
@@ -73,7 +75,7 @@ impl<B: Buffers> Connection<B> {
             && self.recovery == Recovery::None
     }
 
-    /// Something is missing, or was thought to be.
+    /// Returns whether data is missing, or was thought to be.
     #[inline]
     fn is_unquiet(&self, s: &Segment) -> bool {
         let c = &self.cold;
@@ -84,7 +86,7 @@ impl<B: Buffers> Connection<B> {
             || c.undo.is_some()
     }
 
-    /// Of `acked` octets of sequence space that were just acknowledged, those that are data: all but our FIN.
+    /// Returns how many of `acked` octets of sequence space, just acknowledged, are data: all but our FIN.
     fn data_octets(&self, acked: u32) -> u32 {
         let fin = self.flags.has(Flags::FIN) && acked > 0 && self.snd_una == self.snd_nxt;
         acked - u32::from(fin)
@@ -95,14 +97,14 @@ impl<B: Buffers> Connection<B> {
         (self.snd_wl1, self.snd_wl2) = (s.seq, s.ack);
         self.max_snd_wnd = self.max_snd_wnd.max(window);
         if self.cold.persist && window > 0 {
-            // The window opened: no more probes; `output` arms what is needed then.
+            // The window opened, so probing ends. `output` sets the timers that are needed then.
             self.cold.persist = false;
             self.cold.retries = 0;
             self.rtx_at = Time::MAX;
         }
     }
 
-    /// SND.UNA moves. True: it ends a round trip whose rate is known.
+    /// Moves SND.UNA. Returns whether this ends a round trip whose rate is known.
     fn advance<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment, delivered: &mut Delivered) -> bool {
         let una = core::mem::replace(&mut self.snd_una, s.ack);
         if (una.0 ^ s.ack.0) >> 30 != 0 {
@@ -137,7 +139,7 @@ impl<B: Buffers> Connection<B> {
         turned
     }
 
-    /// A round trip is over, and the next one begins.
+    /// Ends the measured round trip and begins the next one.
     #[inline(never)]
     fn turn_round(&mut self, now: Time) -> bool {
         let c = &mut self.cold;
@@ -146,8 +148,8 @@ impl<B: Buffers> Connection<B> {
         rate.is_some()
     }
 
-    /// Numbers that are kept for as long as it takes until they matter follow SND.UNA, or they would seem to lie ahead of
-    /// it after 2^31 octets. Windows are smaller than 2^30.
+    /// Moves long-lived sequence numbers along with SND.UNA. Otherwise they would seem to lie ahead of it after 2^31
+    /// octets. Windows are smaller than 2^30.
     #[cold]
     fn follow(&mut self) {
         let (una, c) = (self.snd_una, &mut self.cold);
@@ -157,9 +159,9 @@ impl<B: Buffers> Connection<B> {
         c.path_mtu.follow(una);
     }
 
-    /// A round-trip sample, once per round trip: of the newest transmission that was acknowledged. Of one that was sent
-    /// again only if the timestamp that is echoed was sent with it or later (RFC 6298 §3, RFC 7323 §4.1). `None`: it ends no
-    /// round trip.
+    /// Takes a round-trip sample, once per round trip, from the newest transmission that was acknowledged. If that
+    /// was a retransmission, it needs an echoed timestamp that was sent with it or later (RFC 6298 §3, RFC 7323
+    /// §4.1). Returns the sample; `None`: no round trip has ended.
     #[inline]
     fn measure(&mut self, now: Time, s: &Segment, newest: &Sent) -> Option<Duration> {
         if s.ack.le(self.cold.sample_at) {
@@ -179,7 +181,7 @@ impl<B: Buffers> Connection<B> {
         Some(rtt)
     }
 
-    /// Octets in flight, as far as one knows (RFC 8985 §9.3): not those that are SACKed or count as lost.
+    /// Returns the estimated octets in flight (RFC 8985 §9.3), without those that are SACKed or count as lost.
     #[inline]
     pub(super) fn pipe(&self) -> u32 {
         self.outstanding() - self.cold.scoreboard.sacked() - self.cold.scoreboard.lost()

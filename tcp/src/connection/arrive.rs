@@ -1,4 +1,4 @@
-//! A segment arrives (RFC 9293 §3.10.7.4, RFC 5961, RFC 7323 §5).
+//! Arrival of a segment (RFC 9293 §3.10.7.4, RFC 5961, RFC 7323 §5).
 
 use super::{Connection, Cx, Fate, Flags, Recovery, State, coarse};
 use crate::buffers::{Buffers, CloseReason, Handler, Transmit};
@@ -8,16 +8,15 @@ use crate::time::Time;
 use crate::wire::{Segment, flag};
 use core::time::Duration;
 
-/// TS.Recent of a connection idle for longer says nothing (RFC 7323 §5.5).
-/// In units of 2^30 ns.
+/// Idle time after which TS.Recent is no longer valid (RFC 7323 §5.5), in units of 2^30 ns.
 const TS_RECENT_LIFETIME: u32 = ((24 * 24 * 3600 * 1_000_000_000u64) >> 30) as u32;
-/// Challenge ACKs per connection in `CHALLENGE_INTERVAL` (RFC 5961 §7).
+/// Most challenge ACKs per connection in `CHALLENGE_INTERVAL` (RFC 5961 §7).
 const CHALLENGES: u8 = 10;
 const CHALLENGE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl<B: Buffers> Connection<B> {
-    /// Header prediction: an undisturbed connection receives what comes next, and nothing but data or an ACK. What the
-    /// ACK says is another question. Only the hot part is asked.
+    /// Header prediction: returns whether an undisturbed connection receives the next segment in order, with nothing
+    /// but data or an ACK. Does not check the ACK itself. Reads only the hot part.
     #[inline(always)]
     pub fn predicts(&self, s: &Segment) -> bool {
         let stamped = match s.timestamps {
@@ -35,7 +34,7 @@ impl<B: Buffers> Connection<B> {
             && self.recovery == Recovery::None
     }
 
-    /// Takes a segment that is [predicted](Self::predicts), but for its ACK.
+    /// Takes a [predicted](Self::predicts) segment, except for its ACK.
     #[inline(always)]
     pub fn take_predicted<T>(
         &mut self,
@@ -53,7 +52,8 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// RFC 7323 §4.3 (2): of segments that are acceptable in every respect, or who guesses a number could stop the peer.
+    /// Updates TS.Recent (RFC 7323 §4.3 (2)). Only fully acceptable segments may do so; otherwise a guessed sequence
+    /// number could stop the peer.
     #[inline(always)]
     fn note_timestamp(&mut self, now: Time, s: &Segment) {
         if let Some(t) = s.timestamps
@@ -98,7 +98,7 @@ impl<B: Buffers> Connection<B> {
         if !s.has(flag::ACK) {
             return Fate::Keep;
         }
-        // RFC 5961 §5: an ACK from before the largest window, or of what was never sent.
+        // RFC 5961 §5: the ACK is older than the largest window, or acknowledges data never sent.
         if s.ack.lt(self.snd_una - self.max_snd_wnd) || s.ack.gt(self.snd_nxt) {
             if self.state == State::SynReceived {
                 self.reset_for(cx, s);
@@ -107,7 +107,7 @@ impl<B: Buffers> Connection<B> {
             }
             return Fate::Keep;
         }
-        // Who answers, and with what can be no answer, is not the peer any more that this end knew.
+        // Only acceptable segments show that the peer we knew is alive.
         self.heard = cx.now;
         self.note_timestamp(cx.now, s);
         if self.state == State::SynReceived {
@@ -128,7 +128,7 @@ impl<B: Buffers> Connection<B> {
         self.arrive_data(cx, h, s, frame)
     }
 
-    /// PAWS (RFC 7323 §5.3 R1) and the rule that timestamps, once agreed on, are always there (§3.2).
+    /// Checks PAWS (RFC 7323 §5.3 R1), and that segments have timestamps if both ends agreed on them (§3.2).
     #[inline]
     fn timestamps_acceptable<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) -> bool {
         if !self.flags.has(Flags::TIMESTAMPS) || s.has(flag::RST) {
@@ -150,9 +150,9 @@ impl<B: Buffers> Connection<B> {
         false
     }
 
-    /// The segment has a number in the receive window (RFC 9293 §3.4 table 6). What begins right behind the window counts
-    /// as well, because its ACK and, at a zero window, RST and FIN are heard (§3.10.7.4, first): a peer that has filled
-    /// the window has no other number for them. Of its data nothing is taken.
+    /// Returns whether the segment lies in the receive window (RFC 9293 §3.4 table 6). A segment that begins directly
+    /// at the end of the window counts as well: a peer that has filled the window has no other sequence number for an
+    /// ACK or, at a zero window, for RST and FIN (§3.10.7.4, first). Its data is not taken.
     #[inline]
     fn in_window(&self, s: &Segment) -> bool {
         let end = self.rcv_nxt + self.rcv_wnd;
@@ -164,7 +164,8 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Both SYNs crossed, and this is the peer's SYN again, now with the ACK of ours (RFC 9293 §3.5, figure 7).
+    /// Returns whether the SYNs crossed and this is the peer's SYN again, now with the ACK of ours (RFC 9293 §3.5,
+    /// figure 7).
     #[cold]
     fn completes_simultaneous_open(&self, s: &Segment) -> bool {
         s.flags & (flag::SYN | flag::ACK | flag::RST) == flag::SYN | flag::ACK
@@ -172,7 +173,7 @@ impl<B: Buffers> Connection<B> {
             && s.ack == self.snd_nxt
     }
 
-    /// Tells the sender of an unacceptable segment what would be acceptable.
+    /// Answers an unacceptable segment with an ACK that tells what would be acceptable.
     #[cold]
     fn refuse<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
         if s.has(flag::RST) {
@@ -180,8 +181,8 @@ impl<B: Buffers> Connection<B> {
         }
         let beyond = s.seq.ge(self.rcv_nxt + self.rcv_wnd);
         if s.len() == 0 || s.has(flag::SYN) || beyond {
-            // Keep-alives and window probes want an answer; two ends that disagree must not exchange them for ever.
-            // A SYN is challenged wherever it lies (RFC 5961 §4.2). Beyond the window no honest peer sends.
+            // Keep-alives and window probes need an answer, but two ends that disagree must not exchange them for
+            // ever. A SYN is challenged wherever it lies (RFC 5961 §4.2). No honest peer sends beyond the window.
             self.challenge(cx);
             return;
         }
@@ -194,7 +195,7 @@ impl<B: Buffers> Connection<B> {
         self.send_ack(cx);
     }
 
-    /// RFC 5961 §3 and §4.
+    /// Handles a RST or SYN in a synchronized state (RFC 5961 §3 and §4).
     #[cold]
     fn arrive_rst_or_syn<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) -> Fate {
         if !s.has(flag::RST) || s.seq != self.rcv_nxt {
@@ -202,7 +203,7 @@ impl<B: Buffers> Connection<B> {
             return Fate::Keep;
         }
         if self.only_reads() {
-            return Fate::Keep; // as in TIME-WAIT (RFC 1337): a late ACK of ours met a peer that is gone
+            return Fate::Keep; // as in TIME-WAIT (RFC 1337): our late ACK may have met a host where the peer is gone
         }
         cx.net.counters.resets_in += 1;
         Fate::Closed(match self.state {
@@ -211,7 +212,8 @@ impl<B: Buffers> Connection<B> {
         })
     }
 
-    /// An ACK that a legitimate peer needs and an attacker learns nothing from; limited in number (RFC 5961 §7).
+    /// Sends a challenge ACK, which a legitimate peer needs and which tells an attacker nothing. Their number is
+    /// limited (RFC 5961 §7).
     #[cold]
     pub(super) fn challenge<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         let c = &mut self.cold;
@@ -227,13 +229,14 @@ impl<B: Buffers> Connection<B> {
         self.send_ack(cx);
     }
 
-    /// What the acknowledgement of our FIN changes (RFC 9293 §3.10.7.4, fifth).
+    /// Changes the state after the ACK of our FIN (RFC 9293 §3.10.7.4, fifth). Returns `None` if our FIN is not
+    /// acknowledged.
     #[inline]
     fn after_our_fin<T>(&mut self, cx: &mut Cx<'_, T>) -> Option<Fate> {
         if !self.flags.has(Flags::FIN) || self.snd_una != self.snd_nxt {
             return None;
         }
-        // Both ends are done, but our user has not taken all that it was sent: that is kept as long as a FIN is waited for.
+        // Both ends are closed, but our user has data left to read. It is kept as long as FIN-WAIT-2 lasts.
         let unread = !self.cold.parked.is_empty();
         match self.state {
             State::Closing | State::LastAck if unread => self.begin_fin_wait(cx),

@@ -1,4 +1,4 @@
-//! For tests: what must be true of a connection at any time.
+//! For tests: the invariants of a connection.
 
 use super::{Connection, Due, Flags, Recovery, State};
 use crate::audit::{Fault, Numbers, must};
@@ -36,12 +36,12 @@ impl<B: Buffers> Connection<B> {
         }
         must!(c.congestion.cwnd() > 0 && self.mss > 0);
 
-        // Recovery is about something that is outstanding.
+        // Recovery needs outstanding data.
         must!(self.recovery == Recovery::None || una.lt(c.recover) && c.recover.le(nxt));
         must!(self.flags.has(Flags::SACK) || self.recovery != Recovery::Sack);
         must!(!self.flags.has(Flags::SACK) || self.recovery != Recovery::NewReno);
 
-        // Whatever is to happen has something that makes it happen.
+        // Whatever must still happen has a timer or a list that triggers it.
         must!(outstanding == 0 || self.rtx_at < Time::MAX);
         let unsent = nxt.lt(end) || self.flags.has(Flags::CLOSE) && !fin;
         must!(outstanding == 0 || c.stalled_since < Time::MAX);

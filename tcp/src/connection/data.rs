@@ -7,8 +7,8 @@ use crate::seq::Seq;
 use crate::wire::{Segment, flag};
 use core::ops::Range;
 
-/// Octets of unacknowledged data that are acknowledged without delay. A full segment is that much: what a sender's congestion
-/// window lets it send next should not wait for us, nor the memory that it lends in place of copying.
+/// Octets of unacknowledged data that are acknowledged without delay. A full segment has at least that many. So
+/// neither the sender's congestion window nor the memory that it lends instead of copying waits for our ACK.
 const MUCH: u32 = 1024;
 
 impl<B: Buffers> Connection<B> {
@@ -20,7 +20,7 @@ impl<B: Buffers> Connection<B> {
         frame: B::Frame,
     ) -> Fate {
         if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {
-            // The peer has sent its FIN; what is behind it is no data.
+            // The peer has sent its FIN, so anything after it is no data.
             self.flags.set(Flags::ACK);
             return Fate::Keep;
         }
@@ -30,13 +30,14 @@ impl<B: Buffers> Connection<B> {
         let mut seq = s.seq;
         let mut at = s.payload.clone();
         let end = seq + at.len() as u32;
-        // Behind the window, or behind a FIN that is known.
+        // Cut off octets beyond the window, or beyond a known FIN.
         let fin = if self.flags.has(Flags::HOLES) { self.cold.peer_fin } else { None };
         let limit = fin.unwrap_or(self.rcv_nxt + self.rcv_wnd);
         if end.gt(limit) {
             at.end -= (end - limit).min(at.len() as u32) as usize;
         } else if s.has(flag::FIN) && self.cold.peer_fin.is_none() && end.ge(self.rcv_nxt) {
-            // Not one from before what is in order, which a shut window lets pass: it would hide the true one for ever.
+            // A FIN below RCV.NXT, which a shut window lets pass, does not count: it would hide the true FIN for
+            // ever.
             self.cold.peer_fin = Some(end);
         }
         if seq.lt(self.rcv_nxt) {
@@ -66,9 +67,10 @@ impl<B: Buffers> Connection<B> {
         self.close_gap(cx, h)
     }
 
-    /// Data has arrived in order, as usual. It is acknowledged with the next data that we send. Much is acknowledged once per
-    /// burst at the latest, and little after [`TcpConfig::ack_delay`](crate::TcpConfig::ack_delay) (RFC 1122 §4.2.3.2,
-    /// RFC 5681 §4.2). With ECN nothing waits: the ACKs say which segments were marked.
+    /// Marks in-order data for acknowledgement. Our next data carries the ACK. Without such data, a large amount is
+    /// acknowledged by the end of the burst and a small amount after
+    /// [`TcpConfig::ack_delay`](crate::TcpConfig::ack_delay) (RFC 1122 §4.2.3.2, RFC 5681 §4.2). With ECN no ACK
+    /// waits, because the ACKs tell which segments were marked.
     #[inline(always)]
     pub(super) fn owe_ack<T>(&mut self, cx: &Cx<'_, T>) {
         let delay = cx.net.cfg.tcp.ack_delay;
@@ -77,13 +79,13 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Returns whether data has arrived in order that is not acknowledged.
+    /// Returns whether in-order data has arrived that is not acknowledged.
     #[inline(always)]
     pub(crate) fn owes_ack(&self) -> bool {
         self.last_ack_sent != self.rcv_nxt
     }
 
-    /// Hands the handler the octets that come next, of a connection on which nothing is parked.
+    /// Passes the next octets to the handler. Nothing may be parked on the connection.
     #[inline(always)]
     pub(super) fn deliver<T>(
         &mut self,
@@ -98,7 +100,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// So many octets more have arrived in order.
+    /// Counts octets that have arrived in order.
     #[inline(always)]
     fn came_in_order<T>(&mut self, cx: &mut Cx<'_, T>, octets: u32) {
         self.rcv_nxt += octets;
@@ -106,7 +108,7 @@ impl<B: Buffers> Connection<B> {
         self.received += u64::from(octets);
     }
 
-    /// Hands the handler the octets that come next, or lets them wait behind those that wait already.
+    /// Passes the next octets to the handler, or parks them if others are parked already.
     fn deliver_or_park<T>(
         &mut self,
         cx: &mut Cx<'_, T>,
@@ -121,8 +123,8 @@ impl<B: Buffers> Connection<B> {
         self.park(cx, frame, at);
     }
 
-    /// Keeps octets in order that the handler has not taken. They are in RCV.NXT already, and stay there; but without a
-    /// buffer to spare for them they count as never arrived.
+    /// Parks in-order octets that the handler has not taken. RCV.NXT covers them already. If there is no buffer for
+    /// them, RCV.NXT moves back, as if they had never arrived.
     #[cold]
     fn park<T>(&mut self, cx: &mut Cx<'_, T>, frame: B::Frame, rest: Range<usize>) {
         let octets = rest.len() as u32;
@@ -135,7 +137,8 @@ impl<B: Buffers> Connection<B> {
             self.rcv_nxt = self.rcv_nxt - octets;
             return;
         }
-        // The right edge stays where it is. Rounded up to what the field can say, or telling it would move it back.
+        // The right edge of the window stays. The window is rounded up to a unit of the window field, because
+        // rounding down would move the edge back.
         let shut = self.rcv_wnd == 0;
         let unit = 1u32 << self.rcv_wscale;
         self.rcv_wnd = self.rcv_wnd.saturating_sub(octets).next_multiple_of(unit);
@@ -145,8 +148,8 @@ impl<B: Buffers> Connection<B> {
         self.flags.set(Flags::HOLES);
     }
 
-    /// The handler may be able to take what is parked: offers it, reopens the window by what was taken, and tells the
-    /// peer if that is worth a segment.
+    /// Offers parked data to the handler, which may be able to take it now. Reopens the window by what the handler
+    /// took, and tells the peer if that is worth a segment.
     pub fn resume<T>(&mut self, cx: &mut Cx<'_, T>, h: &mut impl Handler<B::Frame>) -> Fate {
         if self.cold.parked.is_empty() {
             return Fate::Keep;
@@ -171,15 +174,15 @@ impl<B: Buffers> Connection<B> {
         if self.state == State::FinWait2 { Fate::TimeWait } else { Fate::Keep }
     }
 
-    /// The user wants all that the peer has to say: the next segment tells it of the whole window.
+    /// Opens the window fully, because the user wants all data of this peer. The next segment tells the peer.
     pub fn welcome<T>(&mut self, cx: &mut Cx<'_, T>) {
         if core::mem::take(&mut self.cold.newcomer) {
             self.reopen(cx);
         }
     }
 
-    /// Moves the right edge on where room has come. Not by a silly little (RFC 9293 §3.8.6.2.2): by a segment or half
-    /// of the window, or all that was shut.
+    /// Moves the right edge of the window into the free space. To avoid silly windows (RFC 9293 §3.8.6.2.2), it moves
+    /// only by a segment, by half of the window, or to the full window.
     fn reopen<T>(&mut self, cx: &mut Cx<'_, T>) {
         let full = self.full_window(cx.net);
         let unit = 1u32 << self.rcv_wscale;
@@ -190,13 +193,13 @@ impl<B: Buffers> Connection<B> {
             cx.net.counters.windows_reopened += u64::from(self.rcv_wnd == 0);
             self.rcv_wnd = self.rcv_wnd.max(free);
         }
-        // After its FIN the peer has no use for a window, and may be gone: it would answer with a RST.
+        // After its FIN the peer needs no window. It may be gone already and would answer with a RST.
         if worth && !self.cold.peer_fin.is_some_and(|fin| fin.lt(self.rcv_nxt)) {
             self.flags.set(Flags::ACK);
         }
     }
 
-    /// Sets the flag for the receiving side as what it stands for demands.
+    /// Sets or clears the flag `HOLES` to match the receiving state.
     pub(super) fn settle_holes(&mut self) {
         let c = &self.cold;
         let fin_ahead = c.peer_fin.is_some_and(|fin| fin.ge(self.rcv_nxt));
@@ -207,7 +210,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Keeps a segment that came before its turn, and says at once what is missing (RFC 5681 §4.2).
+    /// Keeps an out-of-order segment, and reports the gap at once (RFC 5681 §4.2).
     #[cold]
     fn hold<T: Transmit<B::Payload>>(
         &mut self,
@@ -233,7 +236,8 @@ impl<B: Buffers> Connection<B> {
         self.send_ack(cx);
     }
 
-    /// There is a place for a segment at `seq`: one of what is free for all, or that of another farther from the hole.
+    /// Returns whether there is a place for a segment at `seq`: a free one, or that of a segment farther from the
+    /// gap, which is dropped.
     fn may_hold<T>(&mut self, cx: &mut Cx<'_, T>, seq: Seq) -> bool {
         if !cx.net.pressure && cx.net.held.admits(self.held()) {
             return true;
@@ -243,7 +247,7 @@ impl<B: Buffers> Connection<B> {
         held.last().is_some_and(|last| seq.lt(last)) && held.drop_newest()
     }
 
-    /// RCV.NXT moved, and something was waiting for that: held segments, the peer's FIN.
+    /// Delivers held segments and the peer's FIN that RCV.NXT has reached.
     #[cold]
     fn close_gap<T: Transmit<B::Payload>>(
         &mut self,
@@ -274,7 +278,7 @@ impl<B: Buffers> Connection<B> {
         if !finished {
             return Fate::Keep;
         }
-        // The FIN is heard at once, and told when the data before it has been taken.
+        // The FIN is acknowledged at once. The handler learns of it after it has taken the data before it.
         let waits = !self.cold.parked.is_empty();
         if waits {
             self.cold.fin_waits = true;

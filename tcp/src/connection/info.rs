@@ -1,4 +1,4 @@
-//! What a connection tells of itself, and events where its state changes.
+//! A connection's figures, and log events for changes of its state.
 
 use super::{Connection, Flags, Recovery, State};
 use crate::buffers::Buffers;
@@ -6,27 +6,27 @@ use crate::congestion::Rate;
 use crate::net::Net;
 use core::time::Duration;
 
-/// A connection's figures, for people and tests. Those that Linux's `tcp_info` has mean what they mean there; its name
-/// follows in parentheses. Amounts are octets, not segments.
+/// Figures of a connection, for people and tests. A figure that Linux's `tcp_info` has as well has the same meaning
+/// there; its Linux name is in parentheses. Amounts are octets, not segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ConnInfo {
-    /// Its state (`tcpi_state`).
+    /// State (`tcpi_state`).
     pub state: State,
-    /// How losses are being repaired (`tcpi_ca_state`).
+    /// Loss recovery in progress (`tcpi_ca_state`).
     pub recovery: RecoveryState,
-    /// Smoothed round-trip time, once measured (`tcpi_rtt`).
+    /// Smoothed round-trip time; `None` before the first measurement (`tcpi_rtt`).
     pub srtt: Option<Duration>,
-    /// Its variation (`tcpi_rttvar`).
+    /// Variation of the round-trip time (`tcpi_rttvar`).
     pub rttvar: Duration,
-    /// The least of late, zero before the first measurement (`tcpi_min_rtt`).
+    /// Minimum round-trip time in the recent past; zero before the first measurement (`tcpi_min_rtt`).
     pub min_rtt: Duration,
-    /// Retransmission timeout, backed off (`tcpi_rto`).
+    /// Retransmission timeout, with backoff (`tcpi_rto`).
     pub rto: Duration,
-    /// Timeouts in a row (`tcpi_retransmits`, `tcpi_backoff`).
+    /// Consecutive timeouts (`tcpi_retransmits`, `tcpi_backoff`).
     pub retries: u8,
     /// Unanswered probes (`tcpi_probes`).
     pub probes: u8,
-    /// Octets that a segment carries (`tcpi_snd_mss`).
+    /// Octets of data in a full segment (`tcpi_snd_mss`).
     pub snd_mss: u16,
     /// Congestion window (`tcpi_snd_cwnd`).
     pub cwnd: u32,
@@ -36,29 +36,29 @@ pub struct ConnInfo {
     pub snd_wnd: u32,
     /// Our window (`tcpi_rcv_wnd`).
     pub rcv_wnd: u32,
-    /// Received in order and not taken by our user.
+    /// Octets received in order that our user has not taken.
     pub parked: u32,
     /// The peer's window scale and ours (`tcpi_snd_wscale`, `tcpi_rcv_wscale`).
     pub wscale: (u8, u8),
-    /// Sent and not acknowledged (`tcpi_unacked`).
+    /// Octets sent and not acknowledged (`tcpi_unacked`).
     pub in_flight: u32,
-    /// Of that, what the peer has said it holds (`tcpi_sacked`).
+    /// Part of `in_flight` that the peer has SACKed (`tcpi_sacked`).
     pub sacked: u32,
-    /// And what counts as lost and was not sent again yet (`tcpi_lost`).
+    /// Part of `in_flight` that counts as lost and was not sent again yet (`tcpi_lost`).
     pub lost: u32,
-    /// Queued and never sent (`tcpi_notsent_bytes`).
+    /// Octets queued and never sent (`tcpi_notsent_bytes`).
     pub not_sent: u32,
-    /// Acknowledged by the peer since the connection began (`tcpi_bytes_acked`).
+    /// Octets acknowledged by the peer since the connection began (`tcpi_bytes_acked`).
     pub delivered: u64,
-    /// Received in order (`tcpi_bytes_received`).
+    /// Octets received in order (`tcpi_bytes_received`).
     pub received: u64,
     /// Segments sent again (`tcpi_total_retrans`).
     pub retransmits: u64,
-    /// Reordering was seen, and is allowed for (`tcpi_reordering`, `tcpi_reord_seen`).
+    /// Reordering was detected, and loss detection allows for it (`tcpi_reordering`, `tcpi_reord_seen`).
     pub reordering: bool,
-    /// Octets per second at which segments leave, if the sender is paced (`tcpi_pacing_rate`).
+    /// Octets per second at which segments leave; `None` without pacing (`tcpi_pacing_rate`).
     pub pacing_rate: Option<u64>,
-    /// How fast the path has delivered in the last round trip of which that is known (`tcpi_delivery_rate`).
+    /// Delivery rate of the last measured round trip; `None` before the first one (`tcpi_delivery_rate`).
     pub delivery_rate: Option<Rate>,
     /// SACK was negotiated (`TCPI_OPT_SACK`).
     pub sack: bool,
@@ -68,17 +68,17 @@ pub struct ConnInfo {
     pub ecn: bool,
 }
 
-/// How a connection repairs losses, as Linux distinguishes it.
+/// Loss recovery states, as Linux distinguishes them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecoveryState {
-    /// Nothing is missing.
+    /// No segment is missing.
     #[default]
     Open,
-    /// Something is late.
+    /// A segment is late.
     Disorder,
     /// Fast recovery.
     Recovery,
-    /// After a timeout.
+    /// Recovery after a timeout.
     Loss,
 }
 
@@ -122,7 +122,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// The connection is gone, or only its addresses remain, in TIME-WAIT: an event for who listens.
+    /// Logs that the connection is gone, or that only its addresses remain in TIME-WAIT.
     pub fn leave(&self, net: &Net) {
         tracing::debug!(
             target: "urnic_tcp::state",
@@ -133,7 +133,7 @@ impl<B: Buffers> Connection<B> {
         );
     }
 
-    /// The state changes: an event for who listens.
+    /// Changes the state and logs the change.
     pub(super) fn enter(&mut self, state: State, net: &Net) {
         tracing::debug!(
             target: "urnic_tcp::state",

@@ -1,4 +1,5 @@
-//! Explicit congestion notification: what routers mark is echoed, and answered by sending less (RFC 3168, RFC 8257).
+//! Explicit congestion notification: echoes the marks of routers, and reduces the window when the peer echoes marks
+//! (RFC 3168, RFC 8257).
 
 use super::{Connection, Cx, Recovery};
 use crate::buffers::{Buffers, Transmit};
@@ -6,11 +7,11 @@ use crate::ecn;
 use crate::wire::{Segment, flag};
 
 impl<B: Buffers> Connection<B> {
-    /// Data arrived on a connection with ECN: decides what our ACKs say from now on.
+    /// Updates the echo in our ACKs after data arrived on a connection with ECN.
     pub(super) fn note_marks<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
         let marked = s.ecn == ecn::CE;
         if !self.cold.exact_echo {
-            // RFC 3168 §6.1.3: until the sender says that it has reduced its window.
+            // RFC 3168 §6.1.3: echo until the sender reports that it has reduced its window.
             if s.has(flag::CWR) {
                 self.echo = 0;
             }
@@ -18,7 +19,7 @@ impl<B: Buffers> Connection<B> {
                 self.echo = flag::ECE;
             }
         } else if marked != (self.echo != 0) {
-            // RFC 8257 §3.2: what came before the change is acknowledged at once, as it was.
+            // RFC 8257 §3.2: data from before the change is acknowledged at once, with the old echo.
             if self.owes_ack() {
                 self.send_ack(cx);
             }
@@ -26,7 +27,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// An ACK echoes a mark: the window is reduced once per window of data (RFC 3168 §6.1.2).
+    /// Handles an ACK that echoes a mark. Reduces the window once per window of data (RFC 3168 §6.1.2).
     #[cold]
     pub(super) fn arrive_echo<T>(&mut self, cx: &mut Cx<'_, T>, flight: u32) {
         cx.net.counters.congestion_echoes_in += 1;
@@ -38,7 +39,8 @@ impl<B: Buffers> Connection<B> {
         self.note_reduction();
     }
 
-    /// The window was reduced for whatever reason: the receiver is told, and marks of what is outstanding count no more.
+    /// Notes that the window was reduced, for any reason. The receiver is told, and marks of data now outstanding no
+    /// longer count.
     pub(super) fn note_reduction(&mut self) {
         if self.ect != 0 {
             self.reduced = flag::CWR;

@@ -1,5 +1,5 @@
 //! One TCP connection, from SYN-SENT (active) or ESTABLISHED (passive) to the end of its data. Half-open passive
-//! connections and those in TIME-WAIT have types of their own: `listen::Embryo` and `timewait::TimeWait`.
+//! connections and those in TIME-WAIT have their own types: `listen::Embryo` and `timewait::TimeWait`.
 
 mod ack;
 mod arrive;
@@ -45,18 +45,20 @@ use rack::Rack;
 use rate::Round;
 use repair::{Frto, Undo};
 
-/// Out-of-order frames that a connection with this receive window holds at most: a window of segments of half a KiB.
+/// Returns the most out-of-order frames that a connection with this receive window holds: as many as half-KiB
+/// segments fill the window.
 fn held_frames(recv_window: u32) -> u32 {
     (recv_window >> 9).clamp(64, 1 << 16)
 }
 
-/// Records that one connection may have queued or in flight.
+/// Most records that one connection may have queued or in flight.
 const MAX_RECORDS: usize = 1 << 16;
-/// The smallest segment that a peer can make us send, as in FreeBSD: its MSS option may ask for less, but any host takes packets
-/// of 576 octets (RFC 1122 §3.3.2), an ULPDU of 128 octets, the least that DDP is promised (RFC 5044 §3, MPA-5), fits into one,
-/// and what costs us a segment for each few octets is an attack.
+/// Smallest segment size that a peer can make us use, in octets (as in FreeBSD). The peer's MSS option may ask for
+/// less. But every host takes packets of 576 octets (RFC 1122 §3.3.2), and a segment of this size fits a ULPDU of 128
+/// octets, the least that DDP is promised (RFC 5044 §3, MPA-5). A peer that makes us send a segment for every few
+/// octets attacks us.
 const MIN_PEER_MSS: u16 = 216;
-/// The peer's MSS if it does not say (RFC 9293 §3.7.1).
+/// The peer's MSS if its SYN has no MSS option (RFC 9293 §3.7.1).
 pub(crate) const DEFAULT_PEER_MSS: u16 = 536;
 const DEFAULT_PEER_MSS_V6: u16 = 1220;
 /// Octets that the timestamps option takes in every segment.
@@ -65,18 +67,18 @@ const TIMESTAMPS_LEN: u16 = 12;
 /// The states of RFC 9293 §3.3.2 that a `Connection` can be in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// Our SYN is out.
+    /// Our SYN has been sent.
     #[default]
     SynSent,
     /// Both SYNs crossed (simultaneous open).
     SynReceived,
-    /// Data flows.
+    /// Both ends may send data.
     Established,
-    /// Our FIN is queued or sent, not acknowledged.
+    /// Our FIN is queued or sent, but not acknowledged.
     FinWait1,
     /// Our FIN is acknowledged; the peer has not sent its own.
     FinWait2,
-    /// The peer has sent its FIN, we have not.
+    /// The peer has sent its FIN; we have not sent ours.
     CloseWait,
     /// Both FINs crossed; ours is not acknowledged.
     Closing,
@@ -84,19 +86,19 @@ pub enum State {
     LastAck,
 }
 
-/// What is to become of a connection after something happened to it.
+/// The fate of a connection after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It goes on.
+    /// It stays open.
     Keep,
-    /// It is gone.
+    /// It is closed and leaves nothing behind.
     Closed(CloseReason),
-    /// It is closed in both directions; its addresses wait.
+    /// It is closed in both directions; its addresses go into TIME-WAIT.
     TimeWait,
 }
 
-/// What a call works with besides the connection. The handler comes beside it, to those methods that have something to
-/// tell: there is none when a user sends or closes.
+/// The context of a call into a connection. The handler is separate and is passed only to methods that report
+/// something, because calls of the user (send, close) have no handler.
 pub(crate) struct Cx<'a, T> {
     pub now: Time,
     pub net: &'a mut Net,
@@ -104,7 +106,7 @@ pub(crate) struct Cx<'a, T> {
     pub id: ConnId,
 }
 
-/// Yes-or-no facts that every segment asks for.
+/// Flags that every segment needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Flags(u8);
 
@@ -115,16 +117,16 @@ impl Flags {
     pub const SACK: u8 = 1 << 1;
     /// An ACK is due at the end of the pass.
     pub const ACK: u8 = 1 << 2;
-    /// There may be something to send.
+    /// There may be data or a FIN to send.
     pub const OUTPUT: u8 = 1 << 3;
-    /// The stack's list of connections to flush has it.
+    /// The connection is in the stack's list of connections to flush.
     pub const LISTED: u8 = 1 << 4;
-    /// The receiving side needs a closer look: out-of-order data is held, data is parked, or the peer's FIN is known
+    /// The short receive path must not be used: out-of-order data is held, data is parked, or the peer's FIN is known
     /// but not reached.
     pub const HOLES: u8 = 1 << 5;
-    /// The user wants to send no more.
+    /// The user has closed its side.
     pub const CLOSE: u8 = 1 << 6;
-    /// Our FIN was sent; it has the sequence number `queue.end()`.
+    /// Our FIN was sent. Its sequence number is `queue.end()`.
     pub const FIN: u8 = 1 << 7;
 
     #[inline]
@@ -143,10 +145,10 @@ impl Flags {
     }
 }
 
-/// How lost data is being repaired.
+/// Kind of loss recovery in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recovery {
-    /// Nothing is known to be lost.
+    /// No loss is known.
     None,
     /// Fast recovery with SACK (RFC 8985, RFC 6937) until `Cold::recover` is acknowledged.
     Sack,
@@ -156,21 +158,21 @@ pub(crate) enum Recovery {
     Timeout,
 }
 
-/// What `Connection::rtx_at` stands for.
+/// Meaning of `Connection::rtx_at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     /// Retransmission, SYN or window probe.
     Timeout,
     /// A loss probe (RFC 8985 §7).
     Probe,
-    /// What is late counts as lost (RFC 8985 §6).
+    /// The reordering timer: late segments then count as lost (RFC 8985 §6).
     Reordering,
 }
 
-/// The part that every arriving segment touches: two cache lines. A test pins its size and order.
+/// The part of a connection that every arriving segment touches: two cache lines. A test checks its size and order.
 #[repr(C, align(64))]
 pub(crate) struct Connection<B: Buffers> {
-    // First line: who it is, and what decides about an arriving segment.
+    // First line: identity, and the fields that decide about an arriving segment.
     pub key: Key,
     pub tag: u64,
     pub state: State,
@@ -178,8 +180,8 @@ pub(crate) struct Connection<B: Buffers> {
     pub snd_wscale: u8,
     pub rcv_wscale: u8,
     pub rcv_nxt: Seq,
-    /// Octets that may arrive beyond `rcv_nxt`. The full window less what is parked; never smaller than what the peer
-    /// was told.
+    /// Octets that may arrive beyond `rcv_nxt`: the full window without the parked octets. Never smaller than the
+    /// window that the peer was told.
     pub rcv_wnd: u32,
     /// Last.ACK.sent (RFC 7323 §4.3).
     pub last_ack_sent: Seq,
@@ -191,123 +193,124 @@ pub(crate) struct Connection<B: Buffers> {
     pub snd_wl1: Seq,
     pub snd_wl2: Seq,
     pub generation: u32,
-    // Second line: sending, and when something is due.
+    // Second line: sending, and deadlines.
     pub max_snd_wnd: u32,
     pub mss: u16,
     pub dup_acks: u8,
     pub recovery: Recovery,
-    /// The ECN codepoint that new data is sent with; zero if ECN is not used.
+    /// ECN codepoint of new data; zero if ECN is not used.
     pub ect: u8,
-    /// ECE, while the peer is to be told of congestion; otherwise zero.
+    /// ECE while we echo congestion to the peer; otherwise zero.
     pub echo: u8,
-    /// CWR, if the next new segment is to carry it; otherwise zero.
+    /// CWR if the next new segment must carry it; otherwise zero.
     pub reduced: u8,
     pub neighbour: Neighbour,
-    /// Keep-alive probes since the peer was heard.
+    /// Keep-alive probes sent since the peer was last heard.
     pub probes: u8,
-    /// It waits for the neighbour's address.
+    /// The connection waits for the neighbour's address.
     pub waits_for_neighbour: bool,
-    /// The next ACK may have something to say in a SACK option.
+    /// The next ACK may need a SACK option.
     pub reports: bool,
-    /// The cold part may have a deadline, or patience of its own.
+    /// The cold part may have a deadline, or time limits of its own.
     pub timed: bool,
-    /// The stack's list of connections whose ACKs may wait has it.
+    /// The connection is in the stack's list of delayed ACKs.
     pub late: bool,
-    /// When TS.Recent was set, in units of 2^30 ns.
+    /// Time when TS.Recent was set, in units of 2^30 ns.
     pub ts_recent_at: u32,
-    /// Retransmission, SYN, loss probe or window probe; `Time::MAX`: none.
+    /// Deadline of retransmission, SYN, loss probe or window probe; `Time::MAX`: none.
     pub rtx_at: Time,
-    /// What the timer wheel knows; never later than the earliest deadline.
+    /// Deadline in the timer wheel; never later than the earliest deadline.
     pub armed: Time,
-    /// When the last acceptable segment arrived.
+    /// Arrival of the last acceptable segment.
     pub heard: Time,
-    /// Octets of data that were received in order.
+    /// Octets of data received in order.
     pub received: u64,
     pub cold: Box<Cold<B>>,
 }
 
-/// The rest.
+/// The part of a connection that is not needed to take in-order data and to send its ACK.
 pub(crate) struct Cold<B: Buffers> {
     pub queue: RecordQueue<B::Payload>,
     pub congestion: Controller,
     pub rtt: RttEstimator,
     pub scoreboard: Scoreboard,
-    /// A round trip is measured when more than this is acknowledged.
+    /// The next round-trip sample is taken when more than this is acknowledged.
     pub sample_at: Seq,
-    /// One was measured since the last loss probe.
+    /// A sample was taken since the last loss probe.
     pub sampled: bool,
-    /// Recovery ends when this is acknowledged; also the NewReno variable of RFC 6582.
+    /// Recovery ends when this is acknowledged. Also the NewReno variable `recover` of RFC 6582.
     pub recover: Seq,
     pub rack: Rack,
     pub frto: Frto,
-    /// Until this is acknowledged, further marks belong to a reduction that was made (RFC 3168 §6.1.2).
+    /// Until this is acknowledged, further marks belong to a reduction already made (RFC 3168 §6.1.2).
     pub marks_until: Seq,
     /// Each change of marks is echoed exactly (RFC 8257 §3.2).
     pub exact_echo: bool,
-    /// While a reduction of the window may turn out to be a mistake.
+    /// State for undoing the last window reduction; `None` when it can no longer turn out to be a mistake.
     pub undo: Option<Box<Undo>>,
-    /// The first unacknowledged segment is to be sent again now.
+    /// The first unacknowledged segment must be sent again now.
     pub resend_first: bool,
-    /// NewReno: the retransmission timer was restarted by a partial ACK in this recovery.
+    /// NewReno: a partial ACK has restarted the retransmission timer in this recovery.
     pub partial_acked: bool,
-    /// The congestion window, and nothing else, ended the last transmission (RFC 9438 §5.8).
+    /// The last transmission ended only because of the congestion window (RFC 9438 §5.8).
     pub cwnd_limited: bool,
-    /// The round trip that is measured, of those whose rate congestion control hears of.
+    /// The round trip whose delivery rate is being measured.
     round: Round,
-    /// The last such rate.
+    /// The delivery rate of the last measured round trip; `None`: not measured yet.
     pub rate: Option<Rate>,
-    /// When the retransmission timer fires if nothing else comes before it.
+    /// Deadline of the retransmission timer, unless another event precedes it.
     pub rto_at: Time,
-    /// What `rtx_at` is.
+    /// Meaning of `rtx_at`.
     pub due: Due,
     pub probe: Option<Probe>,
-    /// Octets of the last segment of new data.
+    /// Octets in the last segment of new data.
     pub last_len: u32,
-    /// Timeouts in a row.
+    /// Consecutive timeouts.
     pub retries: u8,
     /// Window probes are being sent instead of data.
     pub persist: bool,
-    /// When a held segment is sent although the window does not fit it; `Time::MAX`: none is held.
+    /// Deadline at which a held segment is sent although it does not fit the window; `Time::MAX`: none is held.
     pub hold_until: Time,
-    /// Since when something has been outstanding without any being acknowledged; `Time::MAX`: nothing is.
+    /// Time since which data has been outstanding without progress; `Time::MAX`: none is outstanding.
     pub stalled_since: Time,
-    /// When FIN-WAIT-2 ends; `Time::MAX` in other states.
+    /// End of FIN-WAIT-2; `Time::MAX` in other states.
     pub fin_wait_until: Time,
     pub last_sent: Time,
     pub path_mtu: PathMtu,
-    /// When the next segment may go if the sender is paced.
+    /// With pacing: earliest time of the next segment.
     pub paced_until: Time,
-    /// When a paced sender is called again; `Time::MAX`: not waiting.
+    /// With pacing: time of the next call to send; `Time::MAX`: none is needed.
     pub pace_at: Time,
     pub reassembly: Reassembly<B::Frame>,
     pub parked: Parked<B::Frame>,
-    /// The sequence number of the peer's FIN, once known.
+    /// Sequence number of the peer's FIN; `None` until it is known.
     pub peer_fin: Option<Seq>,
-    /// It has been reached, and the handler is told when it has taken what is parked.
+    /// The peer's FIN has been reached. The handler is told when it has taken all parked data.
     pub fin_waits: bool,
     pub challenge_window: Time,
     pub challenges: u8,
     pub iss: Seq,
     /// The peer's SYN had the window scale option.
     pub peer_scales: bool,
-    /// Accepted, and not yet welcome ([`TcpConfig::wary`]).
+    /// Accepted, but not welcome yet ([`TcpConfig::wary`]).
     pub newcomer: bool,
     pub port: PortFrom,
-    /// An ICMP error said that the peer cannot be reached; the reason if it stays silent (RFC 5461).
+    /// An ICMP error reported that the peer cannot be reached. This is the reason to report if the peer stays silent
+    /// (RFC 5461).
     pub soft_error: bool,
     pub retransmits: u64,
-    /// Octets of sequence space that the peer acknowledged.
+    /// Octets of sequence space that the peer has acknowledged.
     pub delivered: u64,
-    /// Its own instead of the configured ones.
+    /// Time limits of this connection; `None`: those of the configuration.
     pub patience: Option<Box<Patience>>,
 }
 
-/// A time in units of 2^30 ns, for what need not be exact.
+/// Rounds a time down to units of 2^30 ns, for uses that need no precision.
 pub(crate) fn coarse(t: Time) -> u32 {
     (t.as_nanos() >> 30) as u32
 }
 
-/// How a connection begins.
+/// Parameters of a new connection.
 pub(crate) struct Birth {
     pub key: Key,
     pub iss: Seq,
@@ -316,14 +319,15 @@ pub(crate) struct Birth {
     pub port: PortFrom,
 }
 
-/// Where a connection has its local port from.
+/// Origin of a connection's local port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortFrom {
-    /// The listener that it came in on.
+    /// The port of the listener that accepted the connection.
     Listener,
-    /// It was chosen for this connection, which keeps it through TIME-WAIT so that no other chooses it meanwhile.
+    /// Chosen for this connection, which keeps it through TIME-WAIT, so that no other connection chooses it
+    /// meanwhile.
     Choice,
-    /// It was reserved, and connections may follow each other on it.
+    /// Reserved by the user. Several connections may use it one after another.
     Binding,
 }
 
@@ -416,7 +420,8 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Fixes what the two SYNs agreed on (RFC 9293 §3.7.1, RFC 7323, RFC 2018). `timestamp` is the peer's.
+    /// Applies the options that the two SYNs agreed on (RFC 9293 §3.7.1, RFC 7323, RFC 2018). `timestamp` is the
+    /// peer's.
     pub fn negotiate(&mut self, peer: &SynOptions, timestamp: Option<u32>, net: &Net, now: Time) {
         let cfg = &net.cfg.tcp;
         let link = net.our_mss(self.key);
@@ -451,7 +456,7 @@ impl<B: Buffers> Connection<B> {
         self.cold.congestion.set_mss(u32::from(self.mss));
     }
 
-    /// A passive open is complete: what the half-open connection knew becomes this one's.
+    /// Completes a passive open with the state of the half-open connection.
     pub fn accept(&mut self, e: &Embryo, net: &Net, now: Time) {
         self.enter(State::Established, net);
         self.rcv_nxt = e.irs + 1;
@@ -466,7 +471,7 @@ impl<B: Buffers> Connection<B> {
         (self.snd_wl1, self.snd_wl2) = (e.irs, e.iss);
         self.begin_sending();
         if e.cookie {
-            // When the SYN-ACK was sent is not known.
+            // The time when the SYN-ACK was sent is not known.
         } else if e.retries == 0 {
             self.cold.rtt.sample(now - e.sent_at);
         } else {
@@ -475,7 +480,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Nothing but the SYN was sent, and it is acknowledged.
+    /// Starts the state of sending. Only the SYN has been sent so far, and it is acknowledged.
     pub(super) fn begin_sending(&mut self) {
         let c = &mut self.cold;
         c.scoreboard = Scoreboard::new(self.snd_una);
@@ -483,7 +488,7 @@ impl<B: Buffers> Connection<B> {
         c.sample_at = self.snd_una;
     }
 
-    /// The user has no more to send: a FIN follows what is queued (RFC 9293 §3.10.4).
+    /// Closes the sending side: a FIN follows the queued data (RFC 9293 §3.10.4).
     pub fn close(&mut self, net: &Net) {
         self.flags.set(Flags::CLOSE);
         match self.state {
@@ -493,7 +498,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// What remains of a connection that is closed in both directions.
+    /// Returns the TIME-WAIT entry for a connection that is closed in both directions.
     pub fn time_wait(&self, now: Time, net: &Net) -> TimeWait {
         TimeWait {
             key: self.key,
@@ -508,7 +513,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Gives the farther half of the held out-of-order frames back; returns how many.
+    /// Drops the farther half of the held out-of-order frames. Returns how many it dropped.
     pub fn drop_farther_half(&mut self) -> usize {
         let held = &mut self.cold.reassembly;
         let before = held.len();
@@ -518,29 +523,29 @@ impl<B: Buffers> Connection<B> {
         dropped
     }
 
-    /// Received frames that wait here: ahead of a hole, or for the handler.
+    /// Returns the number of received frames kept here: beyond a gap, or waiting for the handler.
     pub fn held(&self) -> usize {
         self.cold.reassembly.len() + self.cold.parked.len()
     }
 
-    /// Its name; `index` is where it is.
+    /// Returns the id of this connection, whose slot is `index`.
     #[inline]
     pub fn id(&self, index: u32) -> ConnId {
         ConnId { index, generation: self.generation }
     }
 
-    /// Both ends are done, and only our user has not taken all that has arrived.
+    /// Returns whether both ends are closed and our user has data left to read.
     pub fn only_reads(&self) -> bool {
         self.cold.fin_waits && self.state == State::FinWait2
     }
 
-    /// Octets sent and not acknowledged, with SYN and FIN.
+    /// Returns the octets sent and not acknowledged, including SYN and FIN.
     #[inline]
     pub fn outstanding(&self) -> u32 {
         self.snd_nxt - self.snd_una
     }
 
-    /// The receive window while nothing is parked, in octets: a multiple of the window field's unit.
+    /// Returns the receive window while nothing is parked, in octets: a multiple of the window field's unit.
     pub fn full_window(&self, net: &Net) -> u32 {
         if self.cold.newcomer {
             return net.newcomer_window();
@@ -551,53 +556,53 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// The window as it stands in a segment that is not a SYN.
+    /// Returns the window field of a segment that is not a SYN.
     #[inline]
     pub fn window_field(&self) -> u16 {
         (self.rcv_wnd >> self.rcv_wscale).min(0xffff) as u16
     }
 
-    /// Our clock for the timestamps option: milliseconds from a secret origin (RFC 7323 §5.4).
+    /// Returns our clock for the timestamps option: milliseconds from a secret origin (RFC 7323 §5.4).
     #[inline]
     pub fn timestamp(&self, now: Time) -> u32 {
         (now.as_millis() as u32).wrapping_add(self.ts_offset)
     }
 
-    /// The user may still queue data.
+    /// Returns whether the user may still queue data.
     pub fn may_send(&self) -> bool {
         !self.flags.has(Flags::CLOSE)
     }
 
-    /// Octets queued and not sent yet.
+    /// Returns the octets queued and not sent yet.
     pub fn unsent(&self) -> u64 {
         let end = self.cold.queue.end();
         if self.snd_nxt.lt(end) { u64::from(end.since(self.snd_nxt)) } else { 0 }
     }
 
-    /// Octets queued or in flight.
+    /// Returns the octets queued or in flight.
     pub fn unacked(&self) -> u64 {
-        // SYN is in sequence space but not in the queue.
+        // The SYN is in sequence space but not in the queue.
         let una = self.snd_una.max(self.cold.iss + 1);
         u64::from(self.cold.queue.end().since(una))
     }
 
-    /// Records queued or in flight.
+    /// Returns the number of records queued or in flight.
     pub fn records(&self) -> usize {
         self.cold.queue.records()
     }
 
-    /// Those of them at the end of the queue of which `f` holds.
+    /// Returns how many records at the end of the queue, newest first, satisfy `f`.
     pub fn records_at_end(&self, f: impl FnMut(&B::Payload) -> bool) -> usize {
         self.cold.queue.records_at_end(f)
     }
 
-    /// Since when the peer has acknowledged nothing of what it was sent; `Time::MAX` if nothing is outstanding.
+    /// Returns since when the peer has acknowledged nothing of the data sent; `Time::MAX` if nothing is outstanding.
     pub fn stalled_since(&self) -> Time {
         self.cold.stalled_since
     }
 
-    /// Octets worth queueing now: what the windows let go at once, and a few segments so that the next ACK finds
-    /// something to send.
+    /// Returns how many octets are worth queueing now: what the windows allow at once, and a few segments more, so
+    /// that the next ACK finds data to send.
     pub fn room(&self, cfg: &TcpConfig, gso_max: u32) -> usize {
         if !self.may_send() || self.cold.queue.records() >= MAX_RECORDS {
             return 0;
@@ -607,14 +612,14 @@ impl<B: Buffers> Connection<B> {
         let pipe = self.pipe();
         let unsent = self.cold.queue.end().since(self.snd_nxt);
         let sendable = self.cold.congestion.cwnd().saturating_sub(pipe).min(window);
-        // Two records are kept back: who asks may overshoot by the one in hand.
+        // Space for two records is kept back, because the caller may overshoot by the record that it is building.
         let record = u64::from(mss.max(gso_max));
         let free = u64::from(cfg.send_buffer).saturating_sub(self.unacked() + 2 * record);
         let worth = sendable.saturating_add(4 * mss).saturating_sub(unsent);
         u64::from(worth).min(free) as usize
     }
 
-    /// Queues a record. False: there is no room for it at all.
+    /// Queues a record. Returns `false` if there is no room for it.
     pub fn queue(&mut self, payload: B::Payload, len: u32, cfg: &TcpConfig) -> bool {
         let fits = self.unacked() + u64::from(len) <= u64::from(cfg.send_buffer);
         if !fits || self.cold.queue.records() >= MAX_RECORDS {

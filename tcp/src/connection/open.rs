@@ -10,7 +10,7 @@ use crate::table::Key;
 use crate::wire::{Options, Segment, SynOptions, TcpFields, Timestamps, flag, put_syn};
 use core::time::Duration;
 
-/// What we offer in a SYN, or answer to a peer that offered `peer` in its own.
+/// Returns the options of our SYN, or of our answer to a SYN with the options `peer`.
 pub(crate) fn syn_options(net: &Net, key: Key, peer: Option<&SynOptions>) -> SynOptions {
     let t = &net.cfg.tcp;
     SynOptions {
@@ -25,7 +25,7 @@ pub(crate) fn syn_options(net: &Net, key: Key, peer: Option<&SynOptions>) -> Syn
     }
 }
 
-/// The flags of a SYN, or with `ack` of a SYN-ACK, that offers or accepts ECN (RFC 3168 §6.1.1).
+/// Returns the flags of a SYN, or with `ack` of a SYN-ACK. With `ecn` it offers or accepts ECN (RFC 3168 §6.1.1).
 pub(crate) fn syn_flags(ack: bool, ecn: bool) -> u8 {
     match (ack, ecn) {
         (false, false) => flag::SYN,
@@ -35,17 +35,17 @@ pub(crate) fn syn_flags(ack: bool, ecn: bool) -> u8 {
     }
 }
 
-/// The receive window of our SYN, which is never scaled (RFC 7323 §2.2).
+/// Returns the receive window of our SYN, which is never scaled (RFC 7323 §2.2).
 pub(crate) fn syn_window(net: &Net) -> u16 {
     net.cfg.tcp.recv_window.min(0xffff) as u16
 }
 
-/// The receive window of our answer to a SYN, not scaled either.
+/// Returns the receive window of our answer to a SYN, which is not scaled either.
 pub(crate) fn syn_ack_window(net: &Net) -> u16 {
     if net.cfg.tcp.wary { net.newcomer_window() as u16 } else { syn_window(net) }
 }
 
-/// How long after our RST the SYN is sent again to a peer that still had an older connection.
+/// Time from our RST to the next SYN, for a peer that still had an older connection.
 const SYN_AFTER_RST: Duration = Duration::from_millis(10);
 
 impl<B: Buffers> Connection<B> {
@@ -55,7 +55,7 @@ impl<B: Buffers> Connection<B> {
         self.rtx_at = cx.now + self.cold.rtt.rto();
         let Some(dst_mac) = self.ready_to_send(cx) else { return };
         let crossed = self.state == State::SynReceived;
-        // What SYN the peer sent is remembered as what was negotiated.
+        // The options of the peer's SYN are known from what was negotiated.
         let with_timestamps = cx.net.cfg.tcp.timestamps && (!crossed || self.flags.has(Flags::TIMESTAMPS));
         let timestamps = with_timestamps.then(|| Timestamps {
             value: self.timestamp(cx.now),
@@ -70,7 +70,8 @@ impl<B: Buffers> Connection<B> {
         let mut options = Options::new();
         put_syn(&mut options, offer, timestamps);
         let again = self.cold.retries > 0;
-        // A path that drops such SYNs must not be lost for that (RFC 3168 §6.1.1.1).
+        // A retransmitted SYN goes without ECN, so that a path that drops SYNs with ECN can still be used (RFC 3168
+        // §6.1.1.1).
         offer.ecn &= !again;
         self.cold.last_sent = cx.now;
         let fields = TcpFields {
@@ -91,7 +92,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// A segment in SYN-SENT (RFC 9293 §3.10.7.3).
+    /// Handles a segment in SYN-SENT (RFC 9293 §3.10.7.3).
     pub(super) fn arrive_syn_sent<T: Transmit<B::Payload>>(
         &mut self,
         cx: &mut Cx<'_, T>,
@@ -101,7 +102,7 @@ impl<B: Buffers> Connection<B> {
         let acked = s.has(flag::ACK);
         if acked && (s.ack.le(self.cold.iss) || s.ack.gt(self.snd_nxt)) {
             self.reset_for(cx, s);
-            // The peer answered for an older connection. Our RST has told it, so it takes the next SYN.
+            // The peer answered for an older connection. Our RST has ended that, so the peer will take the next SYN.
             if self.cold.retries == 0 && !s.has(flag::RST) {
                 self.rtx_at = self.rtx_at.min(cx.now + SYN_AFTER_RST);
             }
@@ -132,7 +133,7 @@ impl<B: Buffers> Connection<B> {
         Fate::Keep
     }
 
-    /// Our SYN is acknowledged.
+    /// Enters the open state after the ACK of our SYN.
     pub(super) fn establish<T>(&mut self, cx: &mut Cx<'_, T>, ack: Seq) {
         let closing = self.flags.has(Flags::CLOSE);
         self.enter(if closing { State::FinWait1 } else { State::Established }, cx.net);

@@ -10,7 +10,7 @@ use crate::seq::Seq;
 use crate::time::Time;
 use crate::wire::{Options, Segment, TcpFields, Timestamps, flag, put_sack, put_timestamps};
 
-/// What to send next.
+/// A segment to send next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Next {
     pub seq: Seq,
@@ -20,8 +20,8 @@ pub(super) struct Next {
 }
 
 impl<B: Buffers> Connection<B> {
-    /// The MAC address to send to, if a frame can go now. Otherwise the connection will be called again: from the
-    /// list of connections to flush, or when the neighbour answers.
+    /// Returns the MAC address to send to, if a frame can go now. `None`: the connection will be called again by a
+    /// flush, or when the neighbour answers.
     #[inline]
     pub(super) fn ready_to_send<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) -> Option<[u8; 6]> {
         if cx.tx.room() == 0 {
@@ -65,14 +65,14 @@ impl<B: Buffers> Connection<B> {
         options
     }
 
-    /// Sends an ACK now, with SACK blocks. Without room it is sent by a later flush.
+    /// Sends an ACK now, with SACK blocks. Without room, a later flush sends it.
     pub(crate) fn send_ack<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         let seq = self.snd_nxt;
         self.send_bare(cx, seq);
     }
 
-    /// An ACK whose number lies before the window, so that the peer answers it: keep-alive (RFC 9293 §3.8.4) and
-    /// window probe. A probe with an octet of data would split a record.
+    /// Sends an ACK with a sequence number before the window, which the peer must answer. Used for keep-alive (RFC
+    /// 9293 §3.8.4) and window probes. A probe with an octet of data would split a record.
     pub(super) fn send_probe<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         let seq = self.snd_una - 1;
         self.send_bare(cx, seq);
@@ -99,7 +99,7 @@ impl<B: Buffers> Connection<B> {
         self.flags.clear(Flags::ACK);
     }
 
-    /// Sends a RST: with what the peer expects next when we give up, or for a segment that cannot be ours.
+    /// Sends a RST with the sequence number that the peer expects next.
     pub(crate) fn send_reset<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         if self.state == State::SynSent || cx.tx.room() == 0 {
             return;
@@ -112,14 +112,14 @@ impl<B: Buffers> Connection<B> {
         cx.net.emit(cx.tx, &fields, &[], false, 0);
     }
 
-    /// RFC 9293 §3.10.7.3 first, §3.10.7.4 fifth: an ACK of something never sent during the handshake.
+    /// Answers an ACK of data never sent during the handshake with a RST (RFC 9293 §3.10.7.3 first, §3.10.7.4 fifth).
     pub(super) fn reset_for<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
         if let Some(mac) = cx.net.resolve(self.neighbour, cx.now) {
             cx.net.reset(cx.now, cx.tx, mac, self.key, s);
         }
     }
 
-    /// At the end of a pass: what is due, or only an ACK, which does not ask the cold part.
+    /// Sends at the end of a pass: all that is due, or only an ACK, which does not touch the cold part.
     #[inline]
     pub(crate) fn flush<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         if self.flags.has(Flags::OUTPUT) || matches!(self.state, State::SynSent | State::SynReceived) {
@@ -129,14 +129,14 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Sends what is due: retransmissions, new data, FIN, and an ACK if nothing carried one.
+    /// Sends what is due: retransmissions, new data and FIN. Sends an ACK if no segment carried one.
     pub(crate) fn output<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         let waited = self.flags.has(Flags::OUTPUT);
         self.flags.clear(Flags::OUTPUT);
         match self.state {
             State::SynSent | State::SynReceived => {
                 if waited {
-                    self.send_syn(cx); // it waited for room or for the neighbour
+                    self.send_syn(cx); // the SYN waited for room or for the neighbour
                 }
                 return;
             }
@@ -173,7 +173,7 @@ impl<B: Buffers> Connection<B> {
             let Some(next) = self.next(cx, pipe) else { return };
             let len = self.send(cx, dst_mac, next);
             if len == 0 && !next.fin {
-                return; // nothing is there after all
+                return; // there is nothing to send after all
             }
             pipe = pipe.saturating_add(len);
             self.sent(cx, Next { len, ..next });
@@ -183,8 +183,8 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// There is something to send, perhaps not to anybody: a neighbour that does not answer is asked again when the timer
-    /// expires, and in the end the connection is given up.
+    /// Starts the timer of a connection that has data to send but no answer from its neighbour. When the timer
+    /// expires, the neighbour is asked again; in the end the connection is given up.
     #[cold]
     fn watch_neighbour<T>(&mut self, cx: &Cx<'_, T>) {
         if self.waits_for_neighbour && self.rtx_at == Time::MAX {
@@ -194,8 +194,8 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// There may be something to send. Asked before anything is tried, so that a full link or an unknown neighbour
-    /// concerns only connections that need them.
+    /// Returns whether there may be something to send. The caller checks this first, so that a full link or an
+    /// unknown neighbour concerns only connections that have something to send.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
         self.snd_nxt.lt(self.cold.queue.end())
@@ -204,7 +204,7 @@ impl<B: Buffers> Connection<B> {
             || (self.flags.has(Flags::CLOSE) && !self.flags.has(Flags::FIN))
     }
 
-    /// Puts one segment on the wire; answers how many octets of data it took.
+    /// Emits one segment. Returns the octets of data in it.
     pub(super) fn send<T: Transmit<B::Payload>>(
         &mut self,
         cx: &mut Cx<'_, T>,
@@ -226,7 +226,7 @@ impl<B: Buffers> Connection<B> {
         let options = self.timestamp_option(cx.now);
         let mut fields = self.fields(dst_mac, next.seq, flags, &options);
         if self.ect != 0 && !next.again {
-            // RFC 3168 §6.1.2, §6.1.5: data that is sent for the first time, and nothing else.
+            // RFC 3168 §6.1.2, §6.1.5: only data that is sent for the first time.
             fields.ecn = self.ect;
             fields.flags |= self.reduced;
         }
@@ -239,7 +239,7 @@ impl<B: Buffers> Connection<B> {
         len
     }
 
-    /// Accounts for a segment that was sent.
+    /// Updates the state after a segment was sent.
     pub(super) fn sent<T>(&mut self, cx: &mut Cx<'_, T>, next: Next) {
         let end = next.seq + next.len;
         let idle = self.outstanding() == 0;
@@ -275,7 +275,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// What to send next while `pipe` octets are in flight, and what to note about it.
+    /// Returns the segment to send next while `pipe` octets are in flight; `None` if nothing may be sent.
     fn next<T>(&mut self, cx: &mut Cx<'_, T>, pipe: u32) -> Option<Next> {
         let mss = u32::from(self.mss);
         let cwnd = self.cold.congestion.allowed(pipe, cx.net.gso_max);
@@ -286,15 +286,15 @@ impl<B: Buffers> Connection<B> {
         }
         let by_scoreboard = timeout || self.recovery == Recovery::Sack;
         if by_scoreboard && self.cold.frto != Frto::NewData && self.cold.scoreboard.lost() > 0 {
-            return self.next_lost(pipe, cwnd); // what is old goes first
+            return self.next_lost(pipe, cwnd); // lost data goes before new data
         }
-        // RFC 3042: the first two duplicate ACKs let one new segment go each. With SACK `pipe` has seen to that.
+        // RFC 3042: each of the first two duplicate ACKs allows one new segment. With SACK, `pipe` accounts for this.
         let limited = if self.recovery == Recovery::None && !self.flags.has(Flags::SACK) {
             u32::from(self.dup_acks).min(DUP_THRESH - 1) * mss
         } else {
             0
         };
-        // What is sent for the first time, and orderly, may go in trains of segments where the link takes them.
+        // Outside of recovery, new data may go in trains of segments if the link takes them.
         let train = if self.recovery == Recovery::None { cwnd.saturating_sub(pipe) } else { 0 };
         let new = self.new_segment(cx, train)?;
         let allowed = pipe.saturating_add(new.len) <= cwnd.saturating_add(limited) || pipe == 0;
@@ -302,12 +302,12 @@ impl<B: Buffers> Connection<B> {
         (allowed || new.len == 0).then_some(new)
     }
 
-    /// The end of the data that was sent: SND.NXT without our FIN.
+    /// Returns the end of the data that was sent: SND.NXT without our FIN.
     pub(super) fn data_sent(&self) -> Seq {
         self.snd_nxt.min(self.cold.queue.end())
     }
 
-    /// A retransmission of at most `max` octets from `seq` on, with our FIN if it is next.
+    /// Returns a retransmission of at most `max` octets from `seq` on, with our FIN if it follows directly.
     pub(super) fn again(&mut self, seq: Seq, max: u32) -> Next {
         let max = max.min(u32::from(self.mss)).min(self.data_sent().since(seq));
         let len = if max == 0 { 0 } else { self.cold.queue.segment_len(seq, max, 0) };
@@ -315,8 +315,8 @@ impl<B: Buffers> Connection<B> {
         Next { seq, len, fin, again: true }
     }
 
-    /// What is lost, as far as the window lets it go: one segment goes in any case (RFC 6298 (5.4), RFC 6937 §2), or
-    /// recovery would wait for the timer.
+    /// Returns the next lost segment if the window allows it. The first one goes in any case (RFC 6298 (5.4), RFC
+    /// 6937 §2), because recovery would otherwise wait for the timer.
     fn next_lost(&mut self, pipe: u32, cwnd: u32) -> Option<Next> {
         let lost = self.cold.scoreboard.next_lost()?;
         let next = self.again(lost.start, lost.end - lost.start);
@@ -328,8 +328,9 @@ impl<B: Buffers> Connection<B> {
         fits.then_some(next)
     }
 
-    /// The next new segment, or as many as one frame takes in at most `train` octets, that the peer's window lets go,
-    /// or our FIN. Starts the timers that watch over a window that is too small.
+    /// Returns the next new segment that the peer's window allows, or our FIN. If one frame may carry several
+    /// segments, returns as many as fit `train` octets. Starts the persist or override timer if the window is too
+    /// small.
     pub(super) fn new_segment<T>(&mut self, cx: &mut Cx<'_, T>, train: u32) -> Option<Next> {
         let (seq, end) = (self.snd_nxt, self.cold.queue.end());
         let closing = self.flags.has(Flags::CLOSE) && !self.flags.has(Flags::FIN);
@@ -343,8 +344,9 @@ impl<B: Buffers> Connection<B> {
         if len <= usable {
             return segment(len);
         }
-        // The record stays whole: it waits for the window, or, where the window never was large enough, for half of
-        // its largest size; and no longer than the override time (RFC 9293 §3.8.6.2.1).
+        // The record stays whole and waits for the window. If the window never was large enough for it, it waits only
+        // for half of the largest window. In any case it waits no longer than the override time (RFC 9293
+        // §3.8.6.2.1).
         if usable == 0 {
             self.cold.hold_until = Time::MAX;
             if self.outstanding() == 0 && !self.cold.persist {

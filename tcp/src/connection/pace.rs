@@ -1,17 +1,18 @@
-//! Pacing: what the window lets go is spread over the round trip (RFC 9002 §7.7 has the same formula; RFC 7661 and
-//! RFC 6928 recommend it). Off by default: it waits where sending at once would be right on a short, quiet path.
+//! Pacing: spreads the data that the window allows over the round trip (RFC 9002 §7.7 has the same formula; RFC 7661
+//! and RFC 6928 recommend it). Off by default, because on a short, quiet path it waits where sending at once would be
+//! right.
 
 use super::Connection;
 use crate::buffers::Buffers;
 use crate::time::Time;
 use core::time::Duration;
 
-/// How much may go at once: what the rate lets go in this time, which is also about what the timer can tell apart.
+/// Sending time of a burst at the pacing rate. This is also about the resolution of the timer.
 const QUANTUM: Duration = Duration::from_micros(64);
 
 impl<B: Buffers> Connection<B> {
-    /// Octets per second, once a round trip was measured: twice the window per round trip in slow start, so that it can
-    /// double, a little more than the window afterwards.
+    /// Returns the pacing rate in octets per second; `None` before a round trip was measured. In slow start it is two
+    /// windows per round trip, so that the window can double; afterwards it is a little more than one.
     pub(super) fn pacing_rate(&self) -> Option<u64> {
         let c = &self.cold;
         if let Some(rate) = c.congestion.pacing_rate() {
@@ -23,7 +24,7 @@ impl<B: Buffers> Connection<B> {
         Some(u64::try_from(rate).unwrap_or(u64::MAX).max(1))
     }
 
-    /// The next segment has to wait; then the timer is set.
+    /// Returns whether the next segment must wait. If so, sets the timer.
     pub(super) fn must_wait(&mut self, now: Time, pipe: u32) -> bool {
         let c = &mut self.cold;
         if c.paced_until <= now + QUANTUM {
@@ -31,12 +32,12 @@ impl<B: Buffers> Connection<B> {
         }
         c.pace_at = c.paced_until - QUANTUM;
         self.timed = true;
-        // It is the window that sets the pace.
+        // With pacing, the window counts as the limit if at least half of it is in flight.
         c.cwnd_limited = pipe >= c.congestion.cwnd() / 2;
         true
     }
 
-    /// `octets` were sent.
+    /// Accounts for `octets` that were sent.
     pub(super) fn pace(&mut self, now: Time, octets: u32) {
         let Some(rate) = self.pacing_rate() else { return };
         let time = u64::from(octets).saturating_mul(1_000_000_000) / rate;

@@ -1,16 +1,16 @@
-//! Octets in order that the handler has not taken yet: acknowledged, and counted against the receive window
+//! In-order octets that the handler has not taken yet. They are acknowledged and count against the receive window
 //! (RFC 9293 §3.8.6).
 
 use core::ops::Range;
 use std::collections::VecDeque;
 
-/// Received frames that wait for the handler, in order. One word while there are none.
+/// Received frames that wait for the handler, in order. Takes one word while there are none.
 #[derive(Debug)]
 pub(crate) struct Parked<F>(Option<Box<Frames<F>>>);
 
 #[derive(Debug)]
 struct Frames<F> {
-    /// Each with the range of its octets that waits, never empty.
+    /// Each frame with the range of its waiting octets, which is never empty.
     frames: VecDeque<(F, Range<usize>)>,
     octets: u32,
 }
@@ -22,36 +22,36 @@ impl<F> Default for Parked<F> {
 }
 
 impl<F> Parked<F> {
-    /// Nothing waits.
+    /// Returns whether no frame waits.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Frames that wait.
+    /// Returns the number of waiting frames.
     pub fn len(&self) -> usize {
         self.0.as_ref().map_or(0, |p| p.frames.len())
     }
 
-    /// Octets that wait.
+    /// Returns the number of waiting octets.
     pub fn octets(&self) -> u32 {
         self.0.as_ref().map_or(0, |p| p.octets)
     }
 
-    /// Adds octets behind all others.
+    /// Adds octets after all others.
     pub fn push(&mut self, frame: F, range: Range<usize>) {
         let p = self.get_or_insert();
         p.octets += range.len() as u32;
         p.frames.push_back((frame, range));
     }
 
-    /// Puts back what [`pop`](Self::pop) gave, or the rest of it.
+    /// Puts back what [`pop`](Self::pop) returned, or the rest of it.
     pub fn push_front(&mut self, frame: F, range: Range<usize>) {
         let p = self.get_or_insert();
         p.octets += range.len() as u32;
         p.frames.push_front((frame, range));
     }
 
-    /// Takes the next octets.
+    /// Takes the next octets; `None` if none wait.
     pub fn pop(&mut self) -> Option<(F, Range<usize>)> {
         let p = self.0.as_mut()?;
         let next = p.frames.pop_front();

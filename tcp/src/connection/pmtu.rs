@@ -1,8 +1,8 @@
-//! A connection and the largest packets that its path carries: told by routers (RFC 1191, RFC 8201), or found out where
-//! nobody tells (RFC 4821 §7.7).
+//! Path MTU of a connection: reported by routers (RFC 1191, RFC 8201), or found by probing where no router reports it
+//! (RFC 4821 §7.7).
 //!
-//! Segments that are lost again and again while they are large are sent smaller. Ten minutes after the last such finding
-//! segments of the full size are tried again; if the first of them is lost, one timeout ends the trial.
+//! Large segments that are lost repeatedly are sent in smaller size. Ten minutes after the last reduction, segments
+//! of the full size are tried again. If the first of them is lost, one timeout ends the trial.
 
 use super::repair::Frto;
 use super::{Connection, Cx, Recovery, State, TIMESTAMPS_LEN};
@@ -14,36 +14,38 @@ use crate::pmtu::LIFETIME;
 use crate::seq::Seq;
 use crate::time::Time;
 
-/// Packet sizes to fall back to: Ethernet's, IPv6's least, the one that RFC 4821 §7.2 proposes, IPv4's least.
+/// Packet sizes to fall back to, in octets: Ethernet's, the minimum of IPv6, the one that RFC 4821 §7.2 proposes, the
+/// minimum of IPv4.
 const STEPS: [u16; 4] = [1500, MIN_MTU, 1024, 576];
-/// Timeouts in a row after which a path counts as one that swallows large packets.
+/// Consecutive timeouts after which a path is assumed to drop large packets silently.
 const TIMEOUTS: u8 = 3;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathMtu {
-    /// The segment size that both ends and our link allow.
+    /// Segment size that both ends and our link allow.
     most: u16,
-    /// When that is tried again; `Time::MAX`: it is in use.
+    /// Time when that size is tried again; `Time::MAX`: it is in use.
     raise_at: Time,
-    /// From here on segments are larger than what has passed; the size to go back to.
+    /// Trial of a larger size: the sequence number from which segments are larger, and the size to return to. `None`:
+    /// no trial.
     trial: Option<(Seq, u16)>,
 }
 
 impl PathMtu {
     pub const UNKNOWN: PathMtu = PathMtu { most: 0, raise_at: Time::MAX, trial: None };
 
-    /// The segment size that was agreed, and the one to begin with.
+    /// Starts with the segment size `most` that was agreed on, and the size `mss` to begin with.
     pub fn begin(most: u16, mss: u16, now: Time) -> Self {
         let raise_at = if mss < most { now + LIFETIME } else { Time::MAX };
         PathMtu { most, raise_at, trial: None }
     }
 
-    /// All before `una` has arrived: then larger segments do pass.
+    /// Notes that everything before `una` has arrived. This ends a trial successfully.
     pub fn follow(&mut self, una: Seq) {
         self.trial = self.trial.filter(|(from, _)| una.le(*from));
     }
 
-    /// Larger segments may be tried.
+    /// Returns whether it is time to try larger segments.
     #[inline]
     pub fn is_due(&self, now: Time) -> bool {
         self.raise_at <= now
@@ -51,18 +53,18 @@ impl PathMtu {
 }
 
 impl<B: Buffers> Connection<B> {
-    /// The least packet that anybody is believed to need.
+    /// Returns the smallest path MTU that is believed.
     fn least_mtu(&self) -> u16 {
         if self.key.is_v6() { MIN_MTU } else { 576 }
     }
 
-    /// The segment size of packets of `mtu` octets.
+    /// Returns the segment size for packets of `mtu` octets.
     fn mss_of(&self, mtu: u16) -> u16 {
         let options = if self.flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
         mtu - ip_tcp(self.key) - options
     }
 
-    /// The path carries smaller packets only. Below 576 octets, and 1280 of IPv6, nobody is believed.
+    /// Lowers the path MTU. Values below the minimum (576 octets for IPv4, 1280 for IPv6) are not believed.
     pub fn lower_mtu(&mut self, mtu: u16, now: Time) {
         let mss = self.mss_of(mtu.max(self.least_mtu()));
         if mss < self.mss && !matches!(self.state, State::SynSent | State::SynReceived) {
@@ -72,9 +74,10 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// All that is outstanding in segments of more than the new size was dropped, which says nothing about congestion: it
-    /// goes again at once, as far as the window lets it, and the window stays (RFC 8201 §5.4; RFC 1191 §6.4 would wait for the ACK of the first). `before`:
-    /// the size that it was sent in.
+    /// Resends all outstanding segments that are larger than the new size. The path dropped them for their size,
+    /// which is no sign of congestion. So they go again at once, as far as the window allows, and the window stays
+    /// (RFC 8201 §5.4; RFC 1191 §6.4 would wait for the ACK of the first). `before`: the size in which they were
+    /// sent.
     fn resend_larger(&mut self, before: u32, now: Time) {
         let (mut seq, end) = (self.snd_una, self.data_sent());
         let mut from = None;
@@ -91,7 +94,7 @@ impl<B: Buffers> Connection<B> {
             seq += len;
         }
         if let Some(from) = from {
-            // A FIN went with the last of them.
+            // The FIN went with the last of these segments.
             self.cold.scoreboard.lose(from..self.snd_nxt);
         }
         if self.cold.scoreboard.lost() == 0 {
@@ -120,7 +123,7 @@ impl<B: Buffers> Connection<B> {
         self.cold.path_mtu.trial = None;
     }
 
-    /// Segments of the full size are tried again.
+    /// Tries segments of the full size again.
     #[cold]
     pub(super) fn try_larger<T>(&mut self, cx: &Cx<'_, T>) {
         if self.recovery != Recovery::None {
@@ -133,7 +136,7 @@ impl<B: Buffers> Connection<B> {
         self.mss = self.mss_of(known).min(self.cold.path_mtu.most).max(self.mss);
     }
 
-    /// The retransmission timer has expired: perhaps because large packets vanish, and nobody tells.
+    /// Handles an expired retransmission timer: the path may drop large packets without any report.
     pub(super) fn suspect_black_hole<T>(&mut self, cx: &mut Cx<'_, T>) {
         let (una, mss) = (self.snd_una, u32::from(self.mss));
         let first = self.cold.queue.segment_len(una, mss, 0);

@@ -1,27 +1,28 @@
 //! Tail loss probes (RFC 8985 §7): when an ACK is overdue, one segment asks for it, long before the retransmission
-//! timer would. One ACK answers a whole burst, so a lost ACK or a lost last segment would otherwise cost a timeout.
+//! timer expires. One ACK answers a whole burst, so a lost ACK or a lost last segment would otherwise cost a timeout.
 
 use super::{Connection, Cx, Due, Flags, Next, Recovery};
 use crate::buffers::{Buffers, Transmit};
 use crate::seq::Seq;
 use crate::time::Time;
 
-/// How long a peer may sit on the ACK of a lone segment, in nanoseconds. Longer delays show up in the round-trip time.
+/// Longest time that a peer may delay the ACK of a lone segment, in nanoseconds. Longer delays show up in the
+/// round-trip time.
 const ACK_DELAY: u64 = 25_000_000;
-/// The shortest wait in nanoseconds, so that two ends that are scheduled in turn do not probe each other.
+/// Shortest wait, in nanoseconds, so that two ends that are scheduled in turn do not probe each other.
 const SHORTEST: u64 = 1_000_000;
 
-/// A probe that has been sent and not been answered.
+/// A probe that was sent and not answered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Probe {
-    /// SND.NXT after it.
+    /// SND.NXT after the probe.
     end: Seq,
-    /// It carried octets that had been sent before.
+    /// The probe carried octets that had been sent before.
     again: bool,
 }
 
 impl<B: Buffers> Connection<B> {
-    /// The retransmission timer starts anew (RFC 6298 (5.1), (5.3)).
+    /// Restarts the retransmission timer (RFC 6298 (5.1), (5.3)).
     pub(super) fn restart_timer(&mut self, now: Time) {
         self.cold.rto_at = now.plus(self.cold.rtt.rto_nanos());
         self.rtx_at = self.cold.rto_at;
@@ -29,8 +30,8 @@ impl<B: Buffers> Connection<B> {
         self.schedule_probe(now);
     }
 
-    /// Data was sent or acknowledged: if some is outstanding, a probe is due two round trips from now, or in place of the
-    /// timer if that comes first (RFC 8985 §7.2).
+    /// Schedules a probe after data was sent or acknowledged. If data is outstanding, the probe is due in two round
+    /// trips, or when the retransmission timer would expire if that is earlier (RFC 8985 §7.2).
     pub(super) fn schedule_probe(&mut self, now: Time) {
         if self.outstanding() == 0 {
             return;
@@ -47,7 +48,8 @@ impl<B: Buffers> Connection<B> {
         c.due = Due::Probe;
     }
 
-    /// The ACK is overdue: sends new data if there is some, else the last segment again (RFC 8985 §7.3).
+    /// Sends a probe because the ACK is overdue: new data if there is any, else the last segment again (RFC 8985
+    /// §7.3).
     pub(super) fn send_loss_probe<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         self.cold.due = Due::Timeout;
         self.cold.sampled = false;
@@ -65,23 +67,23 @@ impl<B: Buffers> Connection<B> {
         if len == 0 && !next.fin {
             return;
         }
-        self.sent(cx, Next { len, ..next }); // leaves the timer alone: no sample since
+        self.sent(cx, Next { len, ..next }); // leaves the timer alone, because no sample was taken since
         self.cold.probe = Some(Probe { end: self.snd_nxt, again: next.again });
     }
 
-    /// An ACK came while a probe was out (RFC 8985 §7.4). `twice`: it reports octets that arrived twice. `idle`: it
-    /// acknowledges and carries nothing.
+    /// Handles an ACK while a probe is out (RFC 8985 §7.4). `twice`: it reports octets that arrived twice. `idle`: it
+    /// acknowledges nothing and carries nothing.
     pub(super) fn probe_answered<T>(&mut self, cx: &mut Cx<'_, T>, twice: bool, idle: bool) {
         let Some(probe) = self.cold.probe.filter(|p| self.snd_una.ge(p.end)) else { return };
         if !probe.again || twice || idle && self.snd_una == probe.end {
-            // It was new data, or both it and what it repeated arrived.
+            // The probe was new data, or both the probe and the segment that it repeated arrived.
             self.cold.probe = None;
         } else if self.snd_una.gt(probe.end) {
-            // It repaired a loss.
+            // The probe repaired a loss.
             self.cold.probe = None;
             cx.net.counters.loss_probe_recoveries += 1;
             if self.recovery == Recovery::None {
-                self.cold.congestion.on_enter_recovery(self.outstanding()); // and there is nothing to repair
+                self.cold.congestion.on_enter_recovery(self.outstanding()); // the loss needs no further repair
                 self.note_reduction();
             }
         }

@@ -1,4 +1,4 @@
-//! What is queued or in flight: records and where they lie in sequence space.
+//! Records that are queued or in flight, and their places in sequence space.
 
 use crate::audit::{Fault, must};
 use crate::buffers::{MAX_PIECES, Payload, Piece};
@@ -6,50 +6,50 @@ use crate::seq::Seq;
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 
-/// A queue that grew beyond this shrinks again when it has been empty for a while.
+/// Capacity to which a queue that has grown shrinks once it is idle.
 const IDLE_CAPACITY: usize = 8;
 
 #[derive(Debug)]
 struct Record<P> {
     start: Seq,
     len: u32,
-    /// Where it had best be cut, see [`Payload::unit`]; never zero.
+    /// Preferred distance of cuts, see [`Payload::unit`]; never zero.
     unit: u16,
     payload: P,
 }
 
 impl<P> Record<P> {
-    /// See [`RecordQueue::segment_len`]; `rest` octets are left from `seq` on.
+    /// See [`RecordQueue::segment_len`]. `rest` octets of the record are left from `seq` on.
     fn cut(&self, seq: Seq, rest: u32, max: u32, train: u32) -> u32 {
         let unit = u32::from(self.unit);
         let into = seq.since(self.start) % unit;
         if into == 0 && unit <= max && train > max {
-            // A part of a unit may come last only.
+            // Only the last segment of a train may hold less than a unit.
             return if rest <= train { rest } else { train - train % unit };
         }
         rest.min(unit - into).min(max)
     }
 }
 
-/// How long what is cut from the queue may be, in octets.
+/// Limits on what is cut from the queue, in octets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// A segment.
+    /// Largest segment.
     pub segment: u32,
-    /// Several segments as one frame.
+    /// Largest train: several segments in one frame.
     pub train: u32,
-    /// Whatever it is.
+    /// Upper limit of any cut.
     pub total: u32,
 }
 
-/// Records from SND.UNA on, in order and without gaps. What is acknowledged leaves; the rest can be cut into
-/// segments again and again.
+/// Records from SND.UNA on, in order and without gaps. Acknowledged records are dropped. The others can be cut into
+/// segments any number of times.
 #[derive(Debug)]
 pub(crate) struct RecordQueue<P> {
     records: VecDeque<Record<P>>,
-    /// The sequence number that the next record gets.
+    /// Sequence number of the next record.
     end: Seq,
-    /// The record that was cut last: where the next cut most likely is.
+    /// Index of the record that was cut last, where the next cut most likely is.
     cursor: usize,
 }
 
@@ -61,18 +61,18 @@ impl<P: Payload> RecordQueue<P> {
         RecordQueue { records: VecDeque::new(), end: start, cursor: 0 }
     }
 
-    /// The sequence number after the last octet.
+    /// Returns the sequence number after the last octet.
     #[inline]
     pub fn end(&self) -> Seq {
         self.end
     }
 
-    /// How many records there are.
+    /// Returns the number of records.
     pub fn records(&self) -> usize {
         self.records.len()
     }
 
-    /// How many records at the end of the queue have payload of which `f` holds.
+    /// Returns how many records at the end of the queue, newest first, have a payload that satisfies `f`.
     pub fn records_at_end(&self, mut f: impl FnMut(&P) -> bool) -> usize {
         self.records.iter().rev().take_while(|r| f(&r.payload)).count()
     }
@@ -100,7 +100,7 @@ impl<P: Payload> RecordQueue<P> {
         self.records.iter_mut().for_each(|r| f(&mut r.payload));
     }
 
-    /// Gives memory back that a burst needed.
+    /// Frees memory that only a burst needed.
     pub fn shrink(&mut self) {
         if self.records.len() <= IDLE_CAPACITY && self.records.capacity() > IDLE_CAPACITY {
             self.records.shrink_to(IDLE_CAPACITY);
@@ -123,21 +123,21 @@ impl<P: Payload> RecordQueue<P> {
         }
     }
 
-    /// The unit of the record at `seq`.
+    /// Returns the unit of the record at `seq`.
     pub fn unit(&self, seq: Seq) -> u16 {
         self.records.get(self.find(seq)).map_or(u16::MAX, |r| r.unit)
     }
 
-    /// How long the segment is that starts at `seq` and has at most `max` octets: a part or the rest of a record that
-    /// is split, or whole records as long as they fit. Or, if that is more, the rest of a record or as many units of it
-    /// as fit into `train` octets.
+    /// Returns the length of the segment that starts at `seq` and has at most `max` octets: a part or the rest of a
+    /// split record, or as many whole records as fit. If `train` allows more, returns the rest of the record, or as
+    /// many of its units as fit into `train` octets.
     #[inline]
     pub fn segment_len(&mut self, seq: Seq, max: u32, train: u32) -> u32 {
         self.cursor = self.find(seq);
         self.len_at(self.cursor, seq, max, train)
     }
 
-    /// The same of the record at `i`, which `seq` is in.
+    /// Does the same for the record at index `i`, which contains `seq`.
     fn len_at(&self, i: usize, seq: Seq, max: u32, train: u32) -> u32 {
         let Some(first) = self.records.get(i) else { return 0 };
         let mut len = (first.start + first.len).since(seq);
@@ -153,7 +153,7 @@ impl<P: Payload> RecordQueue<P> {
         len
     }
 
-    /// For tests: the records follow each other, the first one with `una`, up to the end.
+    /// Checks, for tests, that the records follow each other without gaps and that `una` lies in the first one.
     pub fn audit(&self, una: Seq) -> Result<(), Fault> {
         let mut next = self.records.front().map_or(self.end, |r| r.start);
         must!(next.le(una) && una.le(self.end));
@@ -166,8 +166,8 @@ impl<P: Payload> RecordQueue<P> {
         Ok(())
     }
 
-    /// Puts the pieces of the segment of `len` octets that starts at `seq` into `pieces`, which is empty; answers how
-    /// many octets they have: `len` unless the queue is shorter or in too many pieces.
+    /// Puts the pieces of the segment of `len` octets at `seq` into `pieces`, which is empty. Returns the octets in
+    /// them: `len`, or less if the queue is shorter or would need too many pieces.
     #[inline]
     pub fn pieces<'a>(&'a self, seq: Seq, len: u32, pieces: &mut Pieces<'a, P>) -> u32 {
         self.pieces_at(self.find(seq), seq, len, pieces)
@@ -190,15 +190,15 @@ impl<P: Payload> RecordQueue<P> {
         len - left
     }
 
-    /// [`segment_len`](Self::segment_len) and [`pieces`](Self::pieces) in one, and the unit of the first record. A segment
-    /// that would be longer than `limits.total` is not made: zero.
+    /// Combines [`segment_len`](Self::segment_len) and [`pieces`](Self::pieces). Returns the length and the unit of
+    /// the first record. If the segment would be longer than `limits.total`, cuts nothing and returns zero.
     #[inline(always)]
     pub fn cut<'a>(&'a mut self, seq: Seq, limits: Limits, pieces: &mut Pieces<'a, P>) -> (u32, u16) {
         let Limits { segment, train, total } = limits;
         let i = self.find(seq);
         self.cursor = i;
         let Some(first) = self.records.get(i) else { return (0, 0) };
-        // The usual case: a record that fills its segment.
+        // The usual case: the record fills its segment exactly.
         let whole = first.start == seq && first.len == segment && segment <= u32::from(first.unit);
         let len = if whole { segment } else { self.len_at(i, seq, segment, train) };
         if len > total {

@@ -1,4 +1,4 @@
-//! Which of what is outstanding is lost: by time, not by counting duplicate ACKs (RACK, RFC 8985 §6).
+//! Detects losses by time instead of by counting duplicate ACKs (RACK, RFC 8985 §6).
 
 use super::{Connection, Cx, Due, Flags, Recovery};
 use crate::buffers::{Buffers, Transmit};
@@ -10,26 +10,26 @@ use core::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// Recoveries without a report of a duplicate after which the reordering window is as small as at first (RFC 8985
+/// Recoveries without a reported duplicate after which the reordering window returns to its initial size (RFC 8985
 /// §6.2 step 4).
 const PERSISTENCE: u8 = 16;
 
 /// RACK's variables (RFC 8985 §5.3).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rack {
-    /// The latest transmission that is known to have arrived.
+    /// Latest transmission known to have arrived.
     latest: Sent,
-    /// Its round-trip time.
+    /// Round-trip time of that transmission.
     rtt: Duration,
-    /// The highest sequence number that arrived (RACK.fack).
+    /// Highest sequence number that has arrived (RACK.fack).
     fack: Seq,
-    /// Something arrived in another order than it was sent in.
+    /// Segments have arrived in an order other than that of sending.
     pub reordering: bool,
-    /// Quarters of the least round-trip time that the reordering window has.
+    /// Size of the reordering window, in quarters of the minimum round-trip time.
     multiple: u8,
-    /// Recoveries until `multiple` is one again.
+    /// Recoveries until `multiple` returns to one.
     persist: u8,
-    /// The sequence number whose ACK ends the round trip of the last report of a duplicate.
+    /// The round trip of the last reported duplicate ends when this is acknowledged; `None`: it is over.
     dsack_round: Option<Seq>,
 }
 
@@ -46,14 +46,14 @@ impl Rack {
         }
     }
 
-    /// Steps 2 and 3: what arrived. `una` is SND.UNA before the ACK.
+    /// Steps 2 and 3: updates the state with what has arrived. `una` is SND.UNA before the ACK.
     fn update(&mut self, d: &Delivered, una: Seq, now: Time, min_rtt: Duration) {
         self.fack = self.fack.max(una);
         self.reordering |= d.lowest_original.is_some_and(|l| l.lt(self.fack));
         self.fack = self.fack.max(d.highest.unwrap_or(una));
         let Some(newest) = d.newest else { return };
         let rtt = now - newest.at;
-        // So soon, it was an earlier transmission of the same octets that arrived.
+        // The ACK came too soon for the retransmission, so an earlier transmission of the same octets arrived.
         if newest.again && rtt < min_rtt {
             return;
         }
@@ -63,13 +63,13 @@ impl Rack {
         }
     }
 
-    /// All before `una` has arrived.
+    /// Notes that everything before `una` has arrived.
     pub fn follow(&mut self, una: Seq) {
         self.fack = self.fack.max(una);
         self.dsack_round = self.dsack_round.filter(|r| una.lt(*r));
     }
 
-    /// A duplicate was reported: once per round trip the window grows (step 4).
+    /// Widens the window after a reported duplicate, at most once per round trip (step 4).
     pub fn on_dsack(&mut self, una: Seq, nxt: Seq) {
         if self.dsack_round.is_some_and(|r| una.lt(r)) {
             return;
@@ -79,7 +79,7 @@ impl Rack {
         self.multiple = self.multiple.saturating_add(1);
     }
 
-    /// A recovery is over (step 4).
+    /// Counts a recovery that is over (step 4).
     pub fn on_recovery_exit(&mut self) {
         self.persist = self.persist.saturating_sub(1);
         if self.persist == 0 {
@@ -87,7 +87,8 @@ impl Rack {
         }
     }
 
-    /// RACK.rtt plus the reordering window; `certain`: three segments are SACKed, or recovery has begun (step 4).
+    /// Returns RACK.rtt plus the reordering window. `certain`: three segments are SACKed, or recovery has begun (step
+    /// 4).
     fn patience(&self, certain: bool, min_rtt: Duration, srtt: Duration) -> Duration {
         if certain && !self.reordering {
             return self.rtt;
@@ -97,7 +98,7 @@ impl Rack {
 }
 
 impl<B: Buffers> Connection<B> {
-    /// Takes note of what an ACK says arrived.
+    /// Updates RACK with what an ACK reports as arrived.
     pub(super) fn rack_update(&mut self, now: Time, d: &Delivered, una: Seq) {
         let c = &mut self.cold;
         c.rack.update(d, una, now, c.rtt.min_rtt());
@@ -111,7 +112,8 @@ impl<B: Buffers> Connection<B> {
         c.rack.patience(certain, c.rtt.min_rtt(), c.rtt.srtt().unwrap_or_default())
     }
 
-    /// Step 5: finds what is lost, and sets the timer for what may be. Octets that are lost in addition.
+    /// Step 5: detects lost segments, and sets the timer for those that may still arrive. Returns the octets newly
+    /// found lost.
     pub(super) fn detect_lost<T>(&mut self, cx: &mut Cx<'_, T>) -> u32 {
         let now = cx.now;
         let patience = self.rack_patience();
@@ -127,7 +129,7 @@ impl<B: Buffers> Connection<B> {
         lost
     }
 
-    /// The reordering window is over (step 5).
+    /// Handles the end of the reordering window (step 5).
     pub(super) fn on_reordering_timer<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         let lost = self.detect_lost(cx);
         if lost > 0 {
@@ -136,7 +138,8 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// What was sent before this counts as lost when the retransmission timer expires (RFC 8985 §6.3).
+    /// Returns the time before which a segment must have been sent to count as lost when the retransmission timer
+    /// expires (RFC 8985 §6.3).
     pub(super) fn lost_at_timeout(&self, now: Time) -> Time {
         if self.flags.has(Flags::SACK) { now - self.rack_patience() } else { Time::MAX }
     }

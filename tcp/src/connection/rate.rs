@@ -1,21 +1,22 @@
-//! How fast the path delivers, measured once per round trip: what algorithms of congestion control that follow the rate want
-//! to know (the estimate of draft-ietf-ccwg-bbr §4.1, with one sample under way instead of one for each segment).
+//! Measures the delivery rate of the path once per round trip, for congestion control that follows the rate. This is
+//! the estimate of draft-ietf-ccwg-bbr §4.1, but with one sample at a time instead of one per segment.
 
 use crate::congestion::Rate;
 use crate::time::Time;
 
-/// A round trip under way.
+/// A round trip in progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
     began: Time,
-    /// Octets that had been delivered then.
+    /// Octets delivered before it began.
     delivered: u64,
-    /// The window did not limit what was sent, for a while.
+    /// For some time in this round trip, the window did not limit sending.
     pub app_limited: bool,
 }
 
 impl Round {
-    /// What was sent last when the round began is acknowledged: it is over, and the next one begins.
+    /// Ends the round and begins the next one. The caller has seen the ACK of what was sent last when the round
+    /// began. Returns the rate of the ended round; `None` if it is not known.
     pub fn turn(&mut self, now: Time, delivered: u64) -> Option<Rate> {
         let before = core::mem::replace(self, Round { began: now, delivered, app_limited: false });
         const SECOND: u64 = 1_000_000_000;

@@ -1,5 +1,5 @@
-//! What ACKs mean while something is missing, or is thought to be (RFC 5681, RFC 6582, RFC 8985, RFC 6937), and how
-//! mistakes are noticed and undone: F-RTO (RFC 5682), Eifel (RFC 3522, RFC 4015), DSACK (RFC 3708).
+//! Handles ACKs during loss or suspected loss (RFC 5681, RFC 6582, RFC 8985, RFC 6937). Detects and undoes mistaken
+//! recovery: F-RTO (RFC 5682), Eifel (RFC 3522, RFC 4015), DSACK (RFC 3708).
 
 use super::{Connection, Cx, Flags, Recovery, State};
 use crate::buffers::Buffers;
@@ -10,55 +10,56 @@ use crate::seq::Seq;
 use crate::wire::Segment;
 use core::time::Duration;
 
-/// What is needed to undo a reduction of the window.
+/// State for undoing a window reduction.
 #[derive(Clone, Debug)]
 pub(crate) struct Undo {
-    /// Congestion control before it.
+    /// Congestion control before the reduction.
     saved: Controller,
-    /// Our timestamp when the first retransmission was sent.
+    /// Our timestamp when the first retransmission was sent; `None` without timestamps.
     stamp: Option<u32>,
-    /// SND.UNA then.
+    /// SND.UNA when the first retransmission was sent.
     from: Seq,
-    /// When this is acknowledged, nothing more will tell of a mistake.
+    /// Once this is acknowledged, no later ACK can show that the reduction was a mistake.
     until: Seq,
     /// Octets that were sent again and not reported as duplicates.
     pending: u32,
-    /// Something was sent again.
+    /// At least one octet was sent again.
     sent: bool,
 }
 
-/// Where F-RTO is (RFC 5682 §3.1).
+/// State of F-RTO (RFC 5682 §3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frto {
-    /// Not in use: no timeout, or its cause is known.
+    /// Inactive: there was no timeout, or its cause is known.
     Off,
-    /// The first segment was sent again, nothing was acknowledged since.
+    /// The first segment was sent again, and nothing has been acknowledged since.
     Retransmitted,
-    /// New data is sent, to see what the receiver says to it.
+    /// New data is sent, to see how the receiver answers.
     NewData,
 }
 
-/// An ACK, as far as repairs are concerned.
+/// The facts about an ACK that loss recovery needs.
 #[derive(Clone, Copy)]
 pub(super) struct Facts {
-    /// Octets that it acknowledges.
+    /// Octets that the ACK acknowledges.
     pub acked: u32,
-    /// Octets that were outstanding.
+    /// Octets outstanding before it.
     pub flight: u32,
     /// SND.UNA before it.
     pub una: Seq,
-    /// Acknowledges nothing, carries nothing, changes no window, though something is outstanding (RFC 5681 §2).
+    /// It acknowledges nothing, carries no data and changes no window, although data is outstanding (RFC 5681 §2).
     pub idle: bool,
-    /// Echoes Congestion Experienced (RFC 3168 §6.1).
+    /// It echoes Congestion Experienced (RFC 3168 §6.1).
     pub marked: bool,
-    /// The round-trip time of the newest segment that it acknowledges, in the first slow start.
+    /// Round-trip time of the newest segment that it acknowledges, in the first slow start; otherwise `None`.
     pub rtt: Option<Duration>,
-    /// It ends a round trip whose rate is known.
+    /// It ends a round trip whose delivery rate is known.
     pub turned: bool,
 }
 
 impl<B: Buffers> Connection<B> {
-    /// An ACK that is not simply the next of an undisturbed transfer. True: it says that something left the network.
+    /// Handles an ACK of a disturbed transfer. Returns whether the ACK is a duplicate, which shows that a segment has
+    /// left the network.
     #[cold]
     pub(super) fn repair<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment, f: &Facts, mut d: Delivered) -> bool {
         let by_sack = self.flags.has(Flags::SACK);
@@ -103,7 +104,7 @@ impl<B: Buffers> Connection<B> {
         duplicate
     }
 
-    /// New data is acknowledged, and nothing else happens.
+    /// Grows the window after an ACK of new data.
     #[inline]
     pub(super) fn grow<T>(&mut self, cx: &Cx<'_, T>, f: &Facts) {
         let c = &mut self.cold;
@@ -113,7 +114,7 @@ impl<B: Buffers> Connection<B> {
         c.congestion.on_ack(&Ack { now: cx.now, acked: f.acked, limited, srtt, marked, flight, rtt, rate });
     }
 
-    /// Finds losses, begins recovery, and lets go as much as arrived (RFC 8985 §6, RFC 6937).
+    /// Detects losses, enters recovery, and lets as much be sent as has arrived (RFC 8985 §6, RFC 6937).
     fn rack_recovery<T>(&mut self, cx: &mut Cx<'_, T>, f: &Facts, d: &Delivered) {
         if self.outstanding() == 0 {
             return;
@@ -126,8 +127,8 @@ impl<B: Buffers> Connection<B> {
         self.reduce_if_lost(cx, f.flight, d.octets, f.acked > 0 && newly_lost == 0);
     }
 
-    /// If something counts as lost recovery begins, if it has not; in recovery as much may go as `delivered` lets.
-    /// `safe`: the recovery makes progress.
+    /// Enters recovery if data counts as lost. In recovery, allows as much to be sent as `delivered` permits. `safe`:
+    /// the recovery makes progress.
     pub(super) fn reduce_if_lost<T>(&mut self, cx: &mut Cx<'_, T>, flight: u32, delivered: u32, safe: bool) {
         if self.recovery == Recovery::None && self.cold.scoreboard.lost() > 0 {
             self.enter_fast_recovery(cx, Recovery::Sack, flight);
@@ -140,7 +141,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// A full acknowledgement ends fast recovery (RFC 6675 §5 (A), RFC 6582 §3.2 step 3).
+    /// Ends fast recovery if everything up to `recover` is acknowledged (RFC 6675 §5 (A), RFC 6582 §3.2 step 3).
     fn leave_recovery<T>(&mut self, cx: &mut Cx<'_, T>) -> bool {
         if self.snd_una.lt(self.cold.recover) {
             return false;
@@ -156,9 +157,9 @@ impl<B: Buffers> Connection<B> {
         true
     }
 
-    /// A duplicate ACK without SACK, outside of recovery.
+    /// Handles a duplicate ACK without SACK, outside of recovery.
     fn newreno_duplicate<T>(&mut self, cx: &mut Cx<'_, T>, f: &Facts) {
-        // RFC 6582 §3.2 step 1: not because of segments that a timeout or the last recovery sent twice.
+        // RFC 6582 §3.2 step 1: duplicates of segments that a timeout or the last recovery sent again do not count.
         let news = self.snd_una.gt(self.cold.recover) && self.state != State::SynReceived;
         if news && u32::from(self.dup_acks) >= DUP_THRESH {
             self.enter_fast_recovery(cx, Recovery::NewReno, f.flight);
@@ -166,12 +167,12 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// An ACK in NewReno's recovery.
+    /// Handles an ACK in NewReno recovery.
     fn newreno_ack<T>(&mut self, cx: &mut Cx<'_, T>, f: &Facts, duplicate: bool) {
         if duplicate {
             self.cold.congestion.inflate(u32::from(self.mss));
         }
-        // A partial one says that the next segment is lost as well (RFC 6582 §3.2, step 3).
+        // A partial ACK shows that the next segment is lost as well (RFC 6582 §3.2, step 3).
         if f.acked > 0 && !self.leave_recovery(cx) {
             let c = &mut self.cold;
             c.congestion.on_partial_ack(f.acked);
@@ -195,9 +196,9 @@ impl<B: Buffers> Connection<B> {
         self.restart_timer(cx.now);
     }
 
-    // ---- mistakes ----
+    // ---- mistaken reductions ----
 
-    /// The window is about to be reduced because of a loss that may turn out to be none.
+    /// Saves the state before the window is reduced because of a suspected loss.
     pub(super) fn prepare_undo<T>(&mut self, cx: &Cx<'_, T>) {
         let stamp = self.flags.has(Flags::TIMESTAMPS).then(|| self.timestamp(cx.now));
         self.cold.undo = Some(Box::new(Undo {
@@ -210,17 +211,17 @@ impl<B: Buffers> Connection<B> {
         }));
     }
 
-    /// Octets were sent again.
+    /// Counts octets that were sent again.
     pub(super) fn count_for_undo(&mut self, octets: u32) {
         if let Some(u) = &mut self.cold.undo {
             u.pending = u.pending.saturating_add(octets);
             u.sent = true;
-            // A report of a duplicate takes a round trip longer than the ACK that ends recovery.
+            // The report of a duplicate arrives a round trip after the ACK that ends recovery.
             u.until = self.snd_nxt + 1;
         }
     }
 
-    /// The receiver got octets twice (RFC 2883).
+    /// Handles a report of octets that arrived twice (RFC 2883).
     fn arrive_dsack<T>(&mut self, cx: &mut Cx<'_, T>, block: &Block) {
         cx.net.counters.dsacks_in += 1;
         self.cold.rack.on_dsack(self.snd_una, self.snd_nxt);
@@ -231,13 +232,13 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Whether what made us send again was no loss: the ACK echoes a timestamp from before the first retransmission
-    /// (RFC 3522), all that was sent again arrived twice (RFC 3708), or after a timeout something arrives that was sent
-    /// once only (RFC 5682).
+    /// Undoes the reduction if the retransmission was a mistake. That is so if the ACK echoes a timestamp from before
+    /// the first retransmission (RFC 3522), if all octets that were sent again have arrived twice (RFC 3708), or if
+    /// after a timeout an octet arrives that was sent only once (RFC 5682).
     fn undo_if_mistaken<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment, f: &Facts, d: &Delivered) {
         let Some(u) = &self.cold.undo else { return };
         let in_recovery = self.recovery != Recovery::None;
-        // The ACK of a retransmission echoes the timestamp of what filled the gap.
+        // The ACK of a retransmission echoes the timestamp of the segment that filled the gap.
         let echoed = match (u.stamp, s.timestamps, d.again) {
             (Some(first), Some(t), Some(again)) if f.acked > 0 => {
                 let echo = Seq(t.echo);
@@ -247,7 +248,8 @@ impl<B: Buffers> Connection<B> {
         };
         let all_twice = u.sent && u.pending == 0;
         let eifel = in_recovery && echoed == Some(true);
-        // Without SACK nobody knows whether what arrived filled a gap (RFC 5682 §2.1); a timestamp tells.
+        // Without SACK it is ambiguous whether the arriving octets filled a gap (RFC 5682 §2.1). A timestamp resolves
+        // this.
         let unambiguous = self.flags.has(Flags::SACK) || d.again.is_none();
         let original = d.original && unambiguous && echoed != Some(false);
         let frto = self.cold.frto != Frto::Off && original;
@@ -268,7 +270,7 @@ impl<B: Buffers> Connection<B> {
         if !in_recovery {
             return;
         }
-        // What counts as lost is on its way; that it is late is reordering.
+        // The segments that counted as lost are on their way. Their delay is reordering.
         c.scoreboard.revive_lost();
         c.rack.reordering |= self.recovery == Recovery::Sack;
         c.frto = Frto::Off;
@@ -282,15 +284,15 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// An ACK after a timeout: F-RTO (RFC 5682 §3.1), slow start.
+    /// Handles an ACK after a timeout: F-RTO (RFC 5682 §3.1), slow start.
     fn after_timeout<T>(&mut self, cx: &mut Cx<'_, T>, f: &Facts, duplicate: bool) {
         let complete = self.snd_una.ge(self.cold.recover);
         self.cold.frto = match self.cold.frto {
-            // Step 2b: two new segments instead of retransmissions, if there are any.
+            // Step 2b: sends two new segments instead of retransmissions, if there are any.
             Frto::Retransmitted if f.acked > 0 && !complete && self.has_sendable() => Frto::NewData,
             // Step 2a.
             Frto::Retransmitted if f.acked > 0 || duplicate => Frto::Off,
-            // Step 3a: they arrived, and what is missing did not.
+            // Step 3a: the new segments arrived, but the missing one did not.
             Frto::NewData if duplicate => {
                 self.cold.congestion.after_genuine_timeout();
                 Frto::Off
@@ -307,7 +309,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// There is new data that the peer's window lets go.
+    /// Returns whether there is new data that the peer's window allows.
     fn has_sendable(&self) -> bool {
         self.snd_nxt.lt(self.cold.queue.end()) && self.snd_nxt.lt(self.snd_una + self.snd_wnd)
     }

@@ -4,8 +4,8 @@ use core::mem::{align_of, offset_of, size_of};
 
 type C = Connection<Plain>;
 
-/// What an arriving segment touches is two cache lines: the first decides about it, the second acknowledges, sends and
-/// times. In-order data and its ACK need nothing else of the connection.
+/// An arriving segment touches two cache lines. The first one decides about it; the second one has the state for
+/// ACKs, sending and timers. In-order data and its ACK need nothing else of the connection.
 #[test]
 fn hot_part_is_two_cache_lines() {
     assert_eq!((size_of::<C>(), align_of::<C>()), (128, 64));
@@ -54,7 +54,7 @@ fn hot_part_is_two_cache_lines() {
     assert!(second.iter().all(|at| (64..128).contains(at)), "{second:?}");
 }
 
-/// An idle connection's memory: both parts and its entries in the tables.
+/// Memory of an idle connection: both parts, and its entries in the tables.
 #[test]
 fn an_idle_connection_is_small() {
     let cold = size_of::<Cold<Plain>>();

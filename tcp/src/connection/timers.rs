@@ -1,5 +1,5 @@
-//! What time brings: retransmission, window probes, keep-alive, user timeout, FIN-WAIT-2 (RFC 6298, RFC 9293 §3.8,
-//! RFC 5482). A connection has one entry in the timer wheel; this decides which of its deadlines has come.
+//! Timers: retransmission, window probes, keep-alive, user timeout, FIN-WAIT-2 (RFC 6298, RFC 9293 §3.8, RFC 5482). A
+//! connection has one entry in the timer wheel; this module decides which of its deadlines has come.
 
 use super::repair::Frto;
 use super::{Connection, Cx, Due, Fate, Flags, Recovery, State};
@@ -9,8 +9,8 @@ use crate::net::Net;
 use crate::time::Time;
 use core::time::Duration;
 
-/// A timer this late was not late because of a busy machine: nobody drove the stack, as when a process is stopped or a
-/// machine sleeps. The peer is not to blame for that, and gets all of its time anew.
+/// A timer this late was not delayed by a busy machine: the stack was not driven, because the process was stopped or
+/// the machine slept. This is not the peer's fault, so its time starts anew.
 const LATE: Duration = Duration::from_secs(1);
 
 fn is_late(deadline: Time, now: Time) -> bool {
@@ -18,7 +18,7 @@ fn is_late(deadline: Time, now: Time) -> bool {
 }
 
 impl<B: Buffers> Connection<B> {
-    /// The earliest deadline, `Time::MAX` if there is none.
+    /// Returns the earliest deadline; `Time::MAX` if there is none.
     pub fn deadline(&self, net: &Net) -> Time {
         let c = &self.cold;
         self.rtx_at
@@ -29,7 +29,7 @@ impl<B: Buffers> Connection<B> {
             .min(self.keepalive_at(net))
     }
 
-    /// The same, or earlier; from the hot part alone where nothing is in flight.
+    /// Returns the earliest deadline, or a time before it. Reads only the hot part where nothing is in flight.
     #[inline]
     pub fn next_deadline(&self, net: &Net) -> Time {
         if self.timed || self.outstanding() > 0 {
@@ -58,9 +58,10 @@ impl<B: Buffers> Connection<B> {
         self.cold.patience.as_ref().map_or(net.cfg.tcp.keepalive, |p| p.keepalive)
     }
 
-    /// Probes are for connections that have nothing outstanding: others retransmit (RFC 9293 §3.8.4). While the peer's
-    /// window is shut, they come in addition to window probes, which become rare. When both ends are done and only our user
-    /// has not read all, there is nothing to ask for.
+    /// Returns the deadline of the next keep-alive probe; `Time::MAX` if there is none. Only connections with nothing
+    /// outstanding are probed, because others retransmit (RFC 9293 §3.8.4). While the peer's window is shut,
+    /// keep-alive probes come in addition to window probes, which become rare. When both ends are closed and only our
+    /// user has data left to read, there is nothing to ask for.
     fn keepalive_at(&self, net: &Net) -> Time {
         match self.keepalive(net) {
             Some(k) if self.outstanding() == 0 && !self.only_reads() => self.keepalive_after(&k),
@@ -68,7 +69,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// The wheel's entry came up. Deadlines may have moved since it was made.
+    /// Handles the wheel's entry. Deadlines may have moved since it was made.
     pub fn on_timer<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) -> Fate {
         let now = cx.now;
         if self.cold.fin_wait_until <= now {
@@ -95,7 +96,7 @@ impl<B: Buffers> Connection<B> {
         if self.cold.hold_until <= now {
             self.output(cx);
             if self.cold.hold_until <= now {
-                // Something else stands in the way: the congestion window, or no room.
+                // The congestion window or a lack of room prevents sending.
                 self.cold.hold_until = now + cx.net.cfg.tcp.sws_override;
             }
         }
@@ -107,7 +108,7 @@ impl<B: Buffers> Connection<B> {
             && let Some(k) = self.keepalive(cx.net)
         {
             if is_late(self.keepalive_at(cx.net), now) {
-                // From here the next probe is an interval away.
+                // From here on, the next probe is one interval away.
                 self.heard = now - (k.idle + k.interval * u32::from(self.probes));
             } else if self.probes >= k.count {
                 return self.give_up(cx);
@@ -126,7 +127,7 @@ impl<B: Buffers> Connection<B> {
         Fate::Keep
     }
 
-    /// The peer is taken for dead. It is told, in case it is not.
+    /// Closes the connection because the peer counts as dead. Sends a RST in case it is not.
     fn give_up<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) -> Fate {
         cx.net.counters.timeouts += 1;
         self.send_reset(cx);
@@ -137,8 +138,8 @@ impl<B: Buffers> Connection<B> {
     fn on_retransmission_timeout<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) -> Fate {
         let opening = matches!(self.state, State::SynSent | State::SynReceived);
         let limit = if opening { cx.net.cfg.tcp.syn_retries } else { cx.net.cfg.tcp.data_retries };
-        // A peer that keeps its window shut but answers probes is alive (RFC 9293 §3.8.6.1). Where our user has left, that
-        // must not hold the data for ever (RFC 6429 §3).
+        // A peer that keeps its window shut but answers probes is alive (RFC 9293 §3.8.6.1). But once our user has
+        // closed the connection, such a peer must not hold the data for ever (RFC 6429 §3).
         let shut = self.cold.persist || self.snd_wnd == 0;
         if shut && self.heard > self.cold.last_sent && !self.flags.has(Flags::CLOSE) {
             self.cold.retries = 0;
@@ -164,16 +165,16 @@ impl<B: Buffers> Connection<B> {
             self.enter_timeout_recovery(cx, first);
             self.output(cx);
         } else if self.has_work() {
-            self.output(cx); // the neighbour is asked again
+            self.output(cx); // asks the neighbour again
         } else {
             self.rtx_at = Time::MAX;
         }
         Fate::Keep
     }
 
-    /// RFC 6298 (5.4), RFC 5681 §3.1, RFC 6582 §4, RFC 8985 §6.3.
+    /// Starts recovery after a timeout (RFC 6298 (5.4), RFC 5681 §3.1, RFC 6582 §4, RFC 8985 §6.3).
     fn enter_timeout_recovery<T>(&mut self, cx: &Cx<'_, T>, first: bool) {
-        // What is in recovery already has its cause (RFC 5682 §3.1 step 1).
+        // A timeout during recovery has a known cause (RFC 5682 §3.1 step 1).
         let sudden = first && self.recovery == Recovery::None;
         if sudden {
             self.prepare_undo(cx);

@@ -1,5 +1,5 @@
-//! New data of an undisturbed connection: segments that leave one after the other share what their headers have in
-//! common, and are accounted for together.
+//! New data of an undisturbed connection. Segments that leave directly one after the other share the common part of
+//! their headers and are accounted for together.
 
 use super::queue::{Limits, Pieces};
 use super::{Connection, Cx, Flags, Recovery};
@@ -8,8 +8,8 @@ use crate::time::Time;
 use crate::wire::{Own, flag};
 
 impl<B: Buffers> Connection<B> {
-    /// Sends new data as long as nothing stands in its way: what comes then, [`next`](Self::next) knows. Answers how many
-    /// octets went; `pipe` were in flight.
+    /// Sends new data while nothing prevents it; [`next`](Self::next) handles all other cases. Returns the octets
+    /// sent. `pipe` octets were in flight before.
     pub(super) fn send_volley<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, pipe: u32) -> u32 {
         let plain = self.recovery == Recovery::None
             && !self.cold.resend_first
@@ -23,7 +23,7 @@ impl<B: Buffers> Connection<B> {
         let mss = u32::from(self.mss);
         let options = self.timestamp_option(cx.now);
         let mut fields = self.fields(dst_mac, first, flag::ACK, &options);
-        // RFC 3168 §6.1.2: the first of them says that the window was reduced.
+        // RFC 3168 §6.1.2: the first segment reports that the window was reduced.
         fields.ecn = self.ect;
         let flags = fields.flags;
         let Some(volley) = cx.net.begin(&fields) else { return 0 };

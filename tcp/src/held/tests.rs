@@ -1,6 +1,6 @@
 use super::*;
 
-/// The connections that hold frames are known, so that nobody else is asked for some; and how many all hold together.
+/// The connections that hold frames are known, so that only these are asked to drop some. The total is known as well.
 #[test]
 fn holders_are_those_that_hold() {
     let mut held = HeldFrames::new(10);
@@ -24,7 +24,7 @@ fn holders_are_those_that_hold() {
     assert_eq!((held.frames(), holders(&held)), (0, vec![]));
 }
 
-/// Of a limit of ten one connection has half, and others find places.
+/// Of a limit of ten, one connection gets half, and others still find places.
 #[test]
 fn one_connection_cannot_have_all() {
     let mut held = HeldFrames::new(10);

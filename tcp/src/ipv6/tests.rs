@@ -1,6 +1,6 @@
 use super::*;
 
-/// A frame with a packet: the fixed header says `first`, and `body` follows.
+/// Returns a frame with a packet. `first` is the next header of the fixed header; `body` follows it.
 fn frame(first: u8, body: &[u8]) -> Vec<u8> {
     let mut f = vec![0; 14];
     f.extend([0x60, 0x20, 0, 0]);
@@ -24,7 +24,7 @@ fn read(first: u8, body: &[u8]) -> Result<(u8, usize, usize), Refused6> {
 fn without_extensions() {
     assert_eq!(read(next::TCP, &[0; 20]), Ok((next::TCP, 6, 0)));
     assert_eq!(read(next::NONE, &[]), Err(Refused6::Ignore));
-    // What Ethernet pads is none of the packet; what is missing is missed.
+    // Ethernet padding is no part of the packet. A packet that is cut short is refused.
     let mut f = frame(next::TCP, &[1; 20]);
     f.extend([0; 6]);
     assert_eq!(parse(&f, 14).unwrap().payload, 54..74);
@@ -35,8 +35,8 @@ fn without_extensions() {
 
 #[test]
 fn extensions_are_skipped() {
-    // Hop-by-hop options with a router alert, destination options with an unknown one that may be skipped, and a used-up
-    // routing header.
+    // Hop-by-hop options with a router alert, destination options with an unknown but skippable one, and a routing
+    // header with no segments left.
     let body = [
         &[next::DESTINATION, 0, 5, 2, 0, 0, 1, 0][..],
         &[next::ROUTING, 0, 0x3e, 4, 1, 2, 3, 4],
@@ -57,16 +57,16 @@ fn what_is_refused() {
         (body[0], body[1], body[2], body[3]) = (next::TCP, 2, kind, 1);
         assert_eq!(read(next::ROUTING, &body), problem(problem::FIELD, 42));
     }
-    // Hop-by-hop options elsewhere.
+    // Hop-by-hop options in the wrong place.
     let body = [[next::HOP_BY_HOP, 0, 1, 4, 0, 0, 0, 0], [next::TCP, 0, 1, 4, 0, 0, 0, 0]].concat();
     assert_eq!(read(next::DESTINATION, &body), problem(problem::NEXT_HEADER, 40));
-    // Options that one must know (RFC 8200 §4.2).
+    // Unknown options that must not be skipped (RFC 8200 §4.2).
     let option = |kind| read(next::DESTINATION, &[next::TCP, 0, kind, 4, 0, 0, 0, 0]);
     assert_eq!(option(0x3f), Ok((next::TCP, 40, 8)));
     assert_eq!(option(0x40), Err(Refused6::Ignore));
     assert_eq!(option(0x80), Err(Refused6::Problem { code: problem::OPTION, at: 42, even_group: true }));
     assert_eq!(option(0xc2), problem(problem::OPTION, 42));
-    // Options and headers that are longer than what they are in.
+    // Options and headers that are longer than the space that contains them.
     assert_eq!(read(next::DESTINATION, &[next::TCP, 0, 1, 5, 0, 0, 0, 0]), Err(Refused6::Malformed));
     assert_eq!(read(next::DESTINATION, &[next::TCP, 0, 1, 4, 0, 0, 0]), Err(Refused6::Malformed));
     assert_eq!(read(next::DESTINATION, &[next::TCP, 1, 1, 4, 0, 0, 0, 0]), Err(Refused6::Malformed));
@@ -75,7 +75,7 @@ fn what_is_refused() {
     assert_eq!(fragment(0, 1), Err(Refused6::Fragment { first: true }));
     assert_eq!(fragment(0, 8), Err(Refused6::Fragment { first: false }));
     assert_eq!(fragment(0, 6), Ok((next::TCP, 40, 8)));
-    // More headers than anybody needs.
+    // Too many headers.
     let many = [next::DESTINATION, 0, 1, 4, 0, 0, 0, 0].repeat(20);
     assert_eq!(read(next::DESTINATION, &many), Err(Refused6::Malformed));
 }

@@ -1,4 +1,4 @@
-//! Our addresses: given, or made of a router's prefix; and whether another host has them (RFC 4862).
+//! Our addresses, configured or made from a router's prefix, and duplicate address detection (RFC 4862).
 
 use super::{DEFEND_INTERVAL, Inet6};
 use crate::ipv6::{self, interface_id, is_link_local};
@@ -7,28 +7,28 @@ use crate::time::Time;
 use core::net::Ipv6Addr;
 use core::time::Duration;
 
-/// How often an address is asked for before it is used, and the time after each question. RFC 4862 §5.1 has one question
-/// and a second, for networks where frames are slow; as with ARP, hosts on a wire answer within a millisecond.
+/// Probes for an address before it is used, and the time after each. RFC 4862 §5.1 has one probe and a second, for
+/// networks where frames are slow. As with ARP, hosts on a wire answer within a millisecond.
 const PROBES: u8 = 3;
 const PROBE_INTERVAL: Duration = Duration::from_millis(40);
-/// Addresses that routers can make us have.
+/// Most addresses that we make from routers' prefixes.
 pub(super) const MAX_AUTOMATIC: usize = 8;
-/// The least time that a router can leave to an address that it has given (RFC 4862 §5.5.3 e).
+/// Lifetime below which a router cannot reduce that of an address at once (RFC 4862 §5.5.3 e).
 const TWO_HOURS: Duration = Duration::from_secs(7200);
 
-/// Some address of a link, as the target of what any link-local address can send to.
+/// A link-local address that stands for any of them, as a target that link-local addresses can send to.
 pub(super) const ANY_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The network is being asked whether somebody has it.
+    /// The network is being asked whether another host has it.
     Tentative {
         probes: u8,
         next: Time,
         nonce: [u8; 6],
     },
     Usable,
-    /// Somebody else has it.
+    /// Another host has it.
     Duplicate,
 }
 
@@ -38,16 +38,16 @@ pub(super) struct Own {
     pub ip: Ipv6Addr,
     pub prefix_len: u8,
     state: State,
-    /// Made of a router's prefix.
+    /// Made from a router's prefix.
     automatic: bool,
     preferred_until: Time,
     valid_until: Time,
-    /// After `preferred_until`: not for new connections.
+    /// `preferred_until` has passed: do not use it for new connections.
     deprecated: bool,
 }
 
 impl Own {
-    /// One of the configuration.
+    /// Makes a configured address.
     pub fn fixed(ip: Ipv6Addr, prefix_len: u8) -> Self {
         Own {
             ip,
@@ -76,19 +76,20 @@ impl Own {
         self.deprecated
     }
 
-    /// Its prefix is on the link because the configuration says so.
+    /// Returns whether the configuration, and not a router, puts its prefix on the link.
     pub fn is_fixed(&self) -> bool {
         !self.automatic
     }
 
-    /// Whether a question for it is our own.
+    /// Returns whether a probe with this nonce is our own.
     pub fn asked_with(&self, nonce: &[u8]) -> bool {
         matches!(self.state, State::Tentative { nonce: own, .. } if nonce == own)
     }
 }
 
 impl Inet6 {
-    /// Begins to ask whether somebody has our addresses (RFC 4862 §5.4). Until the answer is known they are not used.
+    /// Begins to ask whether another host has our addresses (RFC 4862 §5.4). Until the result is known, they are not
+    /// used.
     pub fn claim_addresses(&mut self, now: Time) {
         self.asks_first = true;
         self.conflict = None;
@@ -105,7 +106,7 @@ impl Inet6 {
         }
     }
 
-    /// Somebody has an address of ours, or wants it.
+    /// Handles a message that shows that another host has one of our addresses or wants it.
     pub(super) fn contested(&mut self, i: usize, by: [u8; 6], now: Time) {
         let Some(own) = self.own.get_mut(i) else { return };
         self.conflicts += u64::from(!self.silent);
@@ -113,7 +114,7 @@ impl Inet6 {
         self.contested_address = Some(own.ip);
         if own.is_tentative() {
             own.state = State::Duplicate;
-            // An address that was only offered to us can be done without.
+            // The loss of an automatic address is no conflict to report.
             if !own.automatic {
                 self.conflict = Some(by);
             }
@@ -139,7 +140,7 @@ impl Inet6 {
                     self.queue(frame);
                 } else if at <= now {
                     (state, due) = (State::Usable, Time::MAX);
-                    // Neighbours that remember another station learn of us (RFC 4861 §7.2.6).
+                    // Neighbours that remember another station for the address learn ours (RFC 4861 §7.2.6).
                     self.advertise(ip, ipv6::ALL_NODES, None, advert::OVERRIDE);
                     if is_link_local(ip) {
                         self.joined(now);
@@ -163,7 +164,7 @@ impl Inet6 {
         self.review_at = learned.min().unwrap_or(Time::MAX).min(next);
     }
 
-    /// A router offers a prefix to make an address of (RFC 4862 §5.5.3).
+    /// Makes an address from a prefix that a router offers, or updates it (RFC 4862 §5.5.3).
     pub(super) fn autoconfigure(
         &mut self,
         prefix: Ipv6Addr,
@@ -179,7 +180,7 @@ impl Inet6 {
         let same = |a: &&mut super::Own| a.automatic && a.ip.to_bits() >> 64 == network;
         if let Some(own) = self.own.iter_mut().find(same) {
             own.preferred_until = now + preferred;
-            // So that a false message cannot take an address away at once (§5.5.3 e).
+            // A false message must not be able to take an address away at once (§5.5.3 e).
             let rest = own.valid_until.since(now);
             let valid = if valid > TWO_HOURS || valid > rest { valid } else { rest.min(TWO_HOURS) };
             own.valid_until = now + valid;

@@ -1,4 +1,4 @@
-//! For tests: what must be true of neighbours, routers and addresses, whatever the link says.
+//! For tests: the invariants of neighbours, routers and addresses, whatever messages the link carries.
 
 use super::{Inet6, MAX_WAITING, addresses, router};
 use crate::audit::{Fault, must};
@@ -7,7 +7,7 @@ use crate::ipv6::MIN_MTU;
 
 impl Inet6 {
     pub fn audit(&self) -> Result<(), Fault> {
-        // The configured ones, one of the link, and those that routers offer.
+        // The configured addresses, one link-local address, and the automatic ones.
         must!(self.own.len() <= MAX_ADDRESSES + 1 + addresses::MAX_AUTOMATIC);
         must!(self.own.iter().enumerate().all(|(i, a)| self.own.iter().skip(i + 1).all(|b| a.ip != b.ip)));
         must!(self.prefixes.len() <= router::MAX_PREFIXES);

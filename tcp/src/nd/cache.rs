@@ -1,7 +1,8 @@
 //! The neighbour cache and neighbour unreachability detection (RFC 4861 §5, §7.2, §7.3).
 //!
-//! As with ARP a connection holds its neighbour by index, the cache is bounded, and neighbours that no connection holds
-//! make room for others. Nobody enters the cache by an advertisement; by a solicitation only who asks for us.
+//! As with ARP, a connection holds its neighbour by index, the cache is bounded, and neighbours that no connection
+//! holds make room for others. An advertisement never adds a neighbour to the cache; a solicitation adds its sender
+//! only if it asks for us.
 
 use crate::arp::Resolved;
 use crate::audit::{Fault, must};
@@ -16,22 +17,22 @@ const DELAY: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
 /// MAX_MULTICAST_SOLICIT and MAX_UNICAST_SOLICIT.
 const TRIES: u8 = 3;
-/// How long a neighbour is remembered that nobody uses.
+/// Time that a neighbour is remembered without being used.
 const FORGET: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Asking; no address known.
+    /// A solicitation is out; no address is known.
     Incomplete,
-    /// It answered, or TCP made progress through it, a short while ago.
+    /// The neighbour answered, or TCP made progress through it, a short while ago.
     Reachable,
-    /// Its address is known, and used until somebody sends.
+    /// The address is known but not confirmed. It is used at the next send.
     Stale,
-    /// Somebody has sent; TCP may yet tell that it is there.
+    /// A frame was sent. TCP may still confirm that the neighbour is reachable.
     Delay,
-    /// It is asked whether it is there.
+    /// The neighbour is being asked whether it is reachable.
     Probe,
-    /// Nobody answered; asks again when someone wants to send.
+    /// No host answered. The next send asks again.
     Absent,
 }
 
@@ -42,11 +43,11 @@ pub(super) struct Entry {
     pub state: State,
     pub router: bool,
     tries: u8,
-    /// Connections that hold it.
+    /// Number of connections that hold it.
     holders: u32,
-    /// A solicitation for it waits to be sent.
+    /// A solicitation waits to be sent.
     asked: bool,
-    /// When it was last known to be there.
+    /// Time when it was last known to be reachable.
     confirmed: Time,
 }
 
@@ -70,7 +71,7 @@ impl neighbours::Entry for Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
     pub target: Ipv6Addr,
-    /// To this station only, which has been its; otherwise to the group.
+    /// MAC address of the station to ask alone, which had the address; `None`: ask the group.
     pub directly: Option<[u8; 6]>,
 }
 
@@ -78,11 +79,11 @@ pub(super) struct Cache {
     places: Places<Entry>,
     /// Neighbours to send a solicitation for.
     asks: Vec<u16>,
-    /// How long an answer counts: ReachableTime.
+    /// Time that an answer remains valid: ReachableTime.
     pub reachable: Duration,
 }
 
-/// What an advertisement says of a neighbour (RFC 4861 §7.2.5).
+/// The content of a neighbour advertisement (RFC 4861 §7.2.5).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Advert {
     pub mac: Option<[u8; 6]>,
@@ -110,7 +111,8 @@ impl Cache {
         self.places.release(n.index());
     }
 
-    /// The neighbour's address, if it is known; use starts the watch over it.
+    /// Returns the neighbour's MAC address; `None` if it is not known. Using a stale address starts reachability
+    /// detection.
     #[inline]
     pub fn resolve(&mut self, n: Neighbour, now: Time) -> Option<[u8; 6]> {
         let i = n.index();
@@ -132,13 +134,13 @@ impl Cache {
         }
     }
 
-    /// TCP makes progress through it: so it is there (RFC 4861 §7.3.1).
+    /// Notes that the neighbour is reachable, because TCP makes progress through it (RFC 4861 §7.3.1).
     #[inline]
     pub fn confirm(&mut self, n: Neighbour, now: Time) {
         let (i, reachable) = (n.index(), self.reachable);
         let Some(e) = self.places.get_mut(i) else { return };
         match e.state {
-            // The timer looks at this when it comes up.
+            // The timer takes this into account when it expires.
             State::Reachable => e.confirmed = now,
             State::Stale | State::Delay | State::Probe => {
                 (e.state, e.confirmed) = (State::Reachable, now);
@@ -175,19 +177,19 @@ impl Cache {
         !self.asks.is_empty()
     }
 
-    /// The next solicitation to send.
+    /// Returns the next solicitation to send; `None` if there is none.
     pub fn next_ask(&mut self) -> Option<Ask> {
         loop {
             let i = self.asks.pop()?;
-            // Another may have the place by now, and be asked for itself.
+            // Another neighbour may have the place by now and may be asked for itself.
             let Some(e) = self.places.get_mut(i).filter(|e| e.asked) else { continue };
             e.asked = false;
             return Some(Ask { target: e.ip, directly: (e.state == State::Probe).then_some(e.mac) });
         }
     }
 
-    /// Somebody asks for us, or a router tells of itself, and says where it is (RFC 4861 §7.2.3, §6.3.4): worth
-    /// remembering, not worth believing that it can be reached.
+    /// Learns the MAC address of a host that asks for us, or of a router that advertises itself (RFC 4861 §7.2.3,
+    /// §6.3.4). This does not confirm that the neighbour is reachable.
     pub fn learn(&mut self, ip: Ipv6Addr, mac: [u8; 6], router: bool, now: Time) -> Option<Resolved> {
         let i = self.find_or_create(ip, now)?;
         let e = self.places.get_mut(i)?;
@@ -200,7 +202,7 @@ impl Cache {
         waiting.then_some(Resolved::Found(Neighbour::v6(i)))
     }
 
-    /// Takes what a neighbour says of itself (RFC 4861 §7.2.5). Who is not in the cache does not enter it.
+    /// Takes an advertisement of a neighbour (RFC 4861 §7.2.5). A neighbour that is not in the cache is not added.
     pub fn advertised(&mut self, ip: Ipv6Addr, a: Advert, now: Time) -> Option<Resolved> {
         let i = self.places.find(ip)?;
         let reachable = self.reachable;
@@ -211,7 +213,7 @@ impl Cache {
         if waiting {
             e.mac = a.mac?;
         } else if other && !a.override_ {
-            // It may be another's word: the address that we have is doubted, not replaced.
+            // The advertisement may be another host's. It makes the known address doubtful but does not replace it.
             if e.state == State::Reachable {
                 e.state = State::Stale;
                 self.places.schedule(i, now + FORGET);
@@ -231,7 +233,7 @@ impl Cache {
         waiting.then_some(Resolved::Found(n))
     }
 
-    /// Works off one timer that is due; call until `None`.
+    /// Handles one timer that is due. Call until it returns `None`.
     pub fn advance(&mut self, now: Time) -> Option<Option<Resolved>> {
         let i = self.places.poll(now)?;
         let reachable = self.reachable;
@@ -255,7 +257,7 @@ impl Cache {
             }
             State::Delay => (e.state, e.tries) = (State::Probe, 1),
             State::Incomplete | State::Probe if e.tries < TRIES => e.tries += 1,
-            // Where it was there is nobody now: perhaps it has another address (RFC 4861 §7.3.3).
+            // No host answers at the known address any longer. The neighbour may have another one (RFC 4861 §7.3.3).
             State::Incomplete | State::Probe => {
                 e.state = State::Absent;
                 if e.holders == 0 {
@@ -269,7 +271,7 @@ impl Cache {
         Some(None)
     }
 
-    /// The link has come up: what was asked before did not leave.
+    /// Repeats the solicitations that could not leave while the link was down.
     pub fn link_came_up(&mut self, now: Time) {
         for i in self.places.numbers() {
             if self.places.get(i).is_some_and(|e| e.state == State::Incomplete) {
@@ -278,7 +280,7 @@ impl Cache {
         }
     }
 
-    /// For tests.
+    /// Checks, for tests, that solicitations and places are consistent and bounded.
     pub fn audit(&self) -> Result<(), Fault> {
         must!(self.asks.len() <= 2 * self.places.limit());
         self.places.audit()

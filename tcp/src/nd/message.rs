@@ -1,4 +1,4 @@
-//! Messages of neighbour discovery and multicast listeners: written and read (RFC 4861 §4, RFC 3810 §5.2).
+//! Messages of neighbour and listener discovery: writing and parsing (RFC 4861 §4, RFC 3810 §5.2).
 
 use crate::ipv6::{self, next};
 use crate::sum;
@@ -38,12 +38,12 @@ pub(crate) mod advert {
     pub const OVERRIDE: u8 = 0x20;
 }
 
-/// Only what comes from this link has it (RFC 4861 §3.1).
+/// Hop limit of these messages. Only packets from this link can have it (RFC 4861 §3.1).
 pub(crate) const HOP_LIMIT: u8 = 255;
-/// All routers that know version 2 of listener discovery (RFC 3810 §5.2.14).
+/// The group of all routers with version 2 of listener discovery (RFC 3810 §5.2.14).
 const REPORTS_TO: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 
-/// Where a message goes.
+/// Addresses of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Envelope {
     pub dst_mac: [u8; 6],
@@ -53,13 +53,13 @@ pub(crate) struct Envelope {
     pub hop_limit: u8,
 }
 
-/// The sum of a pseudo-header over IPv6 (RFC 8200 §8.1).
+/// Returns the sum of a pseudo-header over IPv6 (RFC 8200 §8.1).
 pub(crate) fn pseudo_sum(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, len: usize) -> u16 {
     let addresses = crate::paths::sum(src) + crate::paths::sum(dst);
     sum::fold(u64::from(addresses) + u64::from(protocol) + len as u64)
 }
 
-/// A frame with an ICMPv6 message, whose checksum is computed. `extension` stands between the headers.
+/// Returns a frame with an ICMPv6 message and fills in its checksum. `extension` lies between the headers.
 fn frame_with(e: &Envelope, first: u8, extension: &[u8], message: &[u8]) -> Vec<u8> {
     let len = extension.len() + message.len();
     let mut f = Vec::with_capacity(14 + ipv6::HEADER + len);
@@ -82,12 +82,12 @@ fn frame_with(e: &Envelope, first: u8, extension: &[u8], message: &[u8]) -> Vec<
     f
 }
 
-/// A frame with an ICMPv6 message. The message's checksum field is zero, and filled.
+/// Returns a frame with an ICMPv6 message, whose checksum field must be zero and is filled in.
 pub(crate) fn frame(e: &Envelope, message: &[u8]) -> Vec<u8> {
     frame_with(e, next::ICMP, &[], message)
 }
 
-/// Type, code, checksum, and four more octets.
+/// Returns type, code, a zero checksum, and four more octets.
 pub(crate) fn header(kind: u8, code: u8, rest: [u8; 4]) -> Vec<u8> {
     let [a, b, c, d] = rest;
     vec![kind, code, 0, 0, a, b, c, d]
@@ -98,7 +98,7 @@ fn link_layer(kind: u8, mac: [u8; 6]) -> [u8; 8] {
     [kind, 1, a, b, c, d, e, f]
 }
 
-/// Asks for a neighbour: the group of its address, or the station that had it.
+/// Returns a solicitation for a neighbour, to the group of its address or to the station that had it.
 pub(crate) fn solicitation(
     mac: [u8; 6],
     src: Ipv6Addr,
@@ -119,8 +119,8 @@ pub(crate) fn solicitation(
     frame(&e, &m)
 }
 
-/// Asks whether somebody has the address that we want (RFC 4862 §5.4.2), with a number by which we know our own question
-/// if it comes back (RFC 7527).
+/// Returns a probe that asks whether another host has the address that we want (RFC 4862 §5.4.2). The nonce
+/// identifies our own probe if it comes back (RFC 7527).
 pub(crate) fn probe(mac: [u8; 6], target: Ipv6Addr, nonce: [u8; 6]) -> Vec<u8> {
     let group = ipv6::solicited_node(target);
     let src = Ipv6Addr::UNSPECIFIED;
@@ -131,7 +131,7 @@ pub(crate) fn probe(mac: [u8; 6], target: Ipv6Addr, nonce: [u8; 6]) -> Vec<u8> {
     frame(&e, &m)
 }
 
-/// Tells where an address of ours is.
+/// Returns an advertisement with the MAC address of one of our addresses.
 pub(crate) fn advertisement(e: &Envelope, target: Ipv6Addr, flags: u8) -> Vec<u8> {
     let mut m = header(kind::NEIGHBOUR_ADVERTISEMENT, 0, [flags, 0, 0, 0]);
     m.extend(target.octets());
@@ -139,7 +139,7 @@ pub(crate) fn advertisement(e: &Envelope, target: Ipv6Addr, flags: u8) -> Vec<u8
     frame(e, &m)
 }
 
-/// Asks for routers.
+/// Returns a router solicitation.
 pub(crate) fn router_solicitation(mac: [u8; 6], src: Ipv6Addr) -> Vec<u8> {
     let dst = ipv6::ALL_ROUTERS;
     let e = Envelope { dst_mac: ipv6::group_mac(dst), src_mac: mac, src, dst, hop_limit: HOP_LIMIT };
@@ -148,11 +148,12 @@ pub(crate) fn router_solicitation(mac: [u8; 6], src: Ipv6Addr) -> Vec<u8> {
     frame(&e, &m)
 }
 
-/// Tells of the groups that we are in: switches look (RFC 3810 §5.2). `changed`: we have joined just now.
+/// Returns a report of the groups that we are in; switches listen to it (RFC 3810 §5.2). `changed`: we have just
+/// joined.
 pub(crate) fn listener_report(mac: [u8; 6], src: Ipv6Addr, groups: &[Ipv6Addr], changed: bool) -> Vec<u8> {
     const IS_EXCLUDE: u8 = 2;
     const TO_EXCLUDE: u8 = 4;
-    /// A router alert for listener discovery, and padding.
+    /// The router alert option for listener discovery, and padding.
     const ALERT: [u8; 8] = [next::ICMP, 0, 5, 2, 0, 0, 1, 0];
     let e =
         Envelope { dst_mac: ipv6::group_mac(REPORTS_TO), src_mac: mac, src, dst: REPORTS_TO, hop_limit: 1 };
@@ -165,7 +166,7 @@ pub(crate) fn listener_report(mac: [u8; 6], src: Ipv6Addr, groups: &[Ipv6Addr], 
     frame_with(&e, next::HOP_BY_HOP, &ALERT, &m)
 }
 
-/// The options of a message, whole. `None`: one has no length, and the message is to be ignored (RFC 4861 §4.6).
+/// Returns the options of a message. `None`: one has length zero, and the message must be ignored (RFC 4861 §4.6).
 pub(crate) fn options(mut rest: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     let mut found = Vec::new();
     while let &[kind, units, ..] = rest {
@@ -177,14 +178,14 @@ pub(crate) fn options(mut rest: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     rest.is_empty().then_some(found)
 }
 
-/// The Ethernet address in an option of a kind; a station's only.
+/// Returns the Ethernet address in an option of the given kind; `None` unless it is a station's.
 pub(crate) fn mac_in(options: &[(u8, &[u8])], kind: u8) -> Option<[u8; 6]> {
     let (_, body) = options.iter().find(|(k, _)| *k == kind)?;
     let mac: [u8; 6] = *body.first_chunk()?;
     (mac[0] & 1 == 0 && mac != [0; 6]).then_some(mac)
 }
 
-/// An address in a message.
+/// Returns the address at `at` of a message; `None` if the message is too short.
 pub(crate) fn address_at(message: &[u8], at: usize) -> Option<Ipv6Addr> {
     Some(Ipv6Addr::from(*message.get(at..)?.first_chunk::<16>()?))
 }

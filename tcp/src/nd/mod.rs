@@ -1,8 +1,8 @@
-//! IPv6 on the link: our addresses and whether they are ours, neighbours, routers, and the groups that we listen to
-//! (RFC 4861, RFC 4862, RFC 3810).
+//! IPv6 on the link: our addresses and whether another host has them, neighbours, routers, and the groups that we
+//! join (RFC 4861, RFC 4862, RFC 3810).
 //!
-//! Like everything here it does no I/O: messages go in, frames to send wait in a bounded queue, and there is one next
-//! deadline. Redirects are ignored: a host that believes them can be led astray by anybody on its link.
+//! This module does no I/O: messages are passed in, frames to send wait in a bounded queue, and there is one next
+//! deadline. Redirects are ignored, because with them any node of the link could divert a host's packets.
 
 mod addresses;
 mod audit;
@@ -24,17 +24,18 @@ use message::{Envelope, advert, kind, option};
 use router::{Prefix, Router};
 use std::collections::VecDeque;
 
-/// Frames that wait to be sent, at most: the next solicitation or report makes good what found no place.
+/// Most frames that wait to be sent. A frame without a place is dropped; the next solicitation or report makes up for
+/// it.
 const MAX_WAITING: usize = 64;
-/// Between the two reports of groups that we have joined (RFC 3810 §9.11).
+/// Time between the two reports of groups that we have joined (RFC 3810 §9.11).
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// An address is defended once in this time.
+/// Shortest time between two defences of our addresses.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A message of neighbour or listener discovery that has arrived, its checksum right.
+/// An arrived message of neighbour or listener discovery, with a correct checksum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival<'a> {
-    /// Where its frame came from.
+    /// MAC address that its frame came from.
     pub src_mac: [u8; 6],
     pub src: Ipv6Addr,
     pub dst: Ipv6Addr,
@@ -42,12 +43,13 @@ pub(crate) struct Arrival<'a> {
     pub message: &'a [u8],
 }
 
-/// IPv6 of a stack.
+/// The state of IPv6 in a stack.
 pub(crate) struct Inet6 {
     mac: [u8; 6],
-    /// Another stack of the device speaks for our addresses. This one follows what is said and only asks for neighbours.
+    /// Another stack of the device speaks for our addresses. This one follows the messages and only asks for
+    /// neighbours.
     silent: bool,
-    /// Without it there is no IPv6: no addresses, and nothing is sent or taken.
+    /// If false, there is no IPv6: no addresses, and nothing is sent or accepted.
     enabled: bool,
     autoconf: bool,
     own: Vec<Own>,
@@ -56,21 +58,21 @@ pub(crate) struct Inet6 {
     routes: Vec<Route>,
     prefixes: Vec<Prefix>,
     routers: Vec<Router>,
-    /// Largest packet on this link: ours, or what a router says.
+    /// Largest packet on this link, in octets: the configured size, or the one that a router advertises.
     pub mtu: u16,
     link_mtu: u16,
     pub hop_limit: u8,
-    /// The network is asked whether somebody has our addresses before they are used.
+    /// Addresses are used only after the network was asked whether another host has them.
     asks_first: bool,
-    /// Router solicitations that are still to be sent, and when.
+    /// Router solicitations still to be sent, and the time of the next one.
     solicitations: u8,
     solicit_at: Time,
-    /// Reports of our groups that are still to be sent, and when.
+    /// Reports of our groups still to be sent, and the time of the next one.
     reports: u8,
     report_at: Time,
-    /// Nothing but a timer of an address or a router is due before this.
+    /// Time of the next step of addresses, prefixes and routers.
     review_at: Time,
-    /// When `advance` was called last.
+    /// Time of the last call of `advance`.
     reached: Time,
     secret: Secret,
     out: VecDeque<Vec<u8>>,
@@ -134,29 +136,29 @@ impl Inet6 {
         self.enabled
     }
 
-    /// Our addresses that can be used, and their prefixes' lengths.
+    /// Returns our usable addresses with their prefix lengths.
     pub fn addresses(&self) -> impl Iterator<Item = Address> {
         let usable = self.own.iter().filter(|a| a.is_usable());
         usable.map(|a| Address { ip: a.ip.into(), prefix_len: a.prefix_len })
     }
 
-    /// Whether packets to `ip` are for us.
+    /// Returns whether packets to `ip` are for us.
     #[inline]
     pub fn is_own(&self, ip: Ipv6Addr) -> bool {
         self.own.iter().any(|a| a.ip == ip && a.is_usable())
     }
 
-    /// Whether we want an address, and do not know yet whether it is ours.
+    /// Returns whether we want an address but do not know yet whether another host has it.
     pub fn is_tentative(&self, ip: Ipv6Addr) -> bool {
         self.own.iter().any(|a| a.ip == ip && a.is_tentative())
     }
 
-    /// Whether we are in a group.
+    /// Returns whether we are in a group.
     pub fn hears(&self, group: Ipv6Addr) -> bool {
         group == ipv6::ALL_NODES || self.own.iter().any(|a| ipv6::solicited_node(a.ip) == group)
     }
 
-    /// Whether frames to a group's Ethernet address concern us.
+    /// Returns whether frames to a group's Ethernet address concern us.
     pub fn hears_frames_to(&self, mac: &[u8]) -> bool {
         self.enabled
             && mac.starts_with(&[0x33, 0x33])
@@ -164,7 +166,8 @@ impl Inet6 {
                 || self.own.iter().any(|a| mac.starts_with(&ipv6::group_mac(ipv6::solicited_node(a.ip)))))
     }
 
-    /// The address of ours that packets to `dst` come from (RFC 6724 §5, as far as it concerns one interface).
+    /// Returns our address for packets to `dst` (RFC 6724 §5, as far as it concerns one interface); `None` if there
+    /// is none.
     pub fn source_for(&self, dst: Ipv6Addr) -> Option<Ipv6Addr> {
         if self.is_own(dst) {
             return Some(dst);
@@ -172,11 +175,11 @@ impl Inet6 {
         let scope = is_link_local(dst);
         let usable = self.own.iter().filter(|a| a.is_usable() && is_link_local(a.ip) == scope);
         let rank = |a: &&Own| (!a.is_deprecated(), (a.ip.to_bits() ^ dst.to_bits()).leading_zeros());
-        // Of equals the first.
+        // Among equals, the first one wins.
         usable.rev().max_by_key(rank).map(|a| a.ip)
     }
 
-    /// Where a packet to `dst` goes on our link (RFC 4861 §5.2).
+    /// Returns the address on our link that a packet to `dst` goes to (RFC 4861 §5.2); `None` if there is no route.
     pub fn next_hop(&self, dst: Ipv6Addr, now: Time) -> Option<Ipv6Addr> {
         if !self.enabled || is_no_host(dst) {
             return None;
@@ -184,7 +187,7 @@ impl Inet6 {
         if is_link_local(dst) {
             return Some(dst);
         }
-        // A prefix on the link, or a route; the longest decides, the link where they are equal.
+        // The longest of the on-link prefixes and routes decides; on-link wins if they are equal.
         let ip = IpAddr::V6(dst);
         let fixed = self.own.iter().filter(|a| a.is_fixed() && same_prefix(a.ip.into(), ip, a.prefix_len));
         let learned = self.prefixes.iter().filter(|p| p.until > now && p.has(dst));
@@ -211,7 +214,7 @@ impl Inet6 {
         self.cache.resolve(n, now)
     }
 
-    /// TCP makes progress through a neighbour.
+    /// Notes that TCP makes progress through a neighbour.
     #[inline]
     pub fn confirm(&mut self, n: Neighbour, now: Time) {
         self.cache.confirm(n, now);
@@ -227,7 +230,7 @@ impl Inet6 {
             self.receive_query(now, a);
             return None;
         }
-        // RFC 4861 §6.1 and §7.1: what has crossed a router is none of it.
+        // RFC 4861 §6.1 and §7.1: messages that have crossed a router are invalid.
         if a.hop_limit != message::HOP_LIMIT || code != 0 {
             return None;
         }
@@ -239,7 +242,7 @@ impl Inet6 {
         }
     }
 
-    /// RFC 4861 §7.2.3, RFC 4862 §5.4.3.
+    /// Handles a neighbour solicitation (RFC 4861 §7.2.3, RFC 4862 §5.4.3).
     fn receive_solicitation(&mut self, now: Time, a: &Arrival<'_>) -> Option<Resolved> {
         let target = message::address_at(a.message, 8)?;
         let options = message::options(a.message.get(24..)?)?;
@@ -249,15 +252,16 @@ impl Inet6 {
             return None;
         }
         if a.src.is_unspecified() {
-            // Somebody asks whether the address is free.
+            // A host asks whether the address is free.
             let to_group = a.dst == ipv6::solicited_node(target);
             if mac.is_some() || !to_group {
                 return None;
             }
             let i = self.own.iter().position(|o| o.ip == target)?;
             if self.own[i].is_tentative() {
-                // RFC 7527: our own question may come back to us. And a kernel whose interface has our Ethernet address
-                // makes the same address of it, and asks for it when its interface comes up: no other station does.
+                // RFC 7527: our own probe may come back to us. Also, a kernel whose interface has our Ethernet
+                // address makes the same address from it and probes for it when its interface comes up. No other
+                // station does that.
                 if a.src_mac != self.mac && !self.own[i].asked_with(nonce.unwrap_or(&[])) {
                     self.contested(i, a.src_mac, now);
                 }
@@ -269,7 +273,7 @@ impl Inet6 {
         if !self.is_own(target) || is_no_host(a.src) || self.is_own(a.src) {
             return None;
         }
-        // Only hosts of this link ask, and only those are remembered.
+        // Only hosts of this link are remembered.
         let near = is_link_local(a.src) || self.next_hop(a.src, now) == Some(a.src);
         let resolved = match mac {
             Some(mac) if near => self.cache.learn(a.src, mac, false, now),
@@ -280,7 +284,7 @@ impl Inet6 {
         resolved
     }
 
-    /// RFC 4861 §7.2.5.
+    /// Handles a neighbour advertisement (RFC 4861 §7.2.5).
     fn receive_advertisement(&mut self, now: Time, a: &Arrival<'_>) -> Option<Resolved> {
         let flags = *a.message.get(4)?;
         let target = message::address_at(a.message, 8)?;
@@ -291,7 +295,7 @@ impl Inet6 {
             return None;
         }
         if let Some(i) = self.own.iter().position(|o| o.ip == target) {
-            // RFC 4862 §5.4.4. What says to come from our own station is an echo of what we have said.
+            // RFC 4862 §5.4.4. An advertisement with our own MAC address is an echo of ours.
             if mac != Some(self.mac) || self.own[i].is_tentative() {
                 self.contested(i, mac.unwrap_or(a.src_mac), now);
             }
@@ -301,13 +305,13 @@ impl Inet6 {
         let override_ = flags & advert::OVERRIDE != 0;
         let resolved = self.cache.advertised(target, Advert { mac, router, solicited, override_ }, now);
         if !router {
-            // It is a router no longer (RFC 4861 §7.2.5).
+            // The neighbour is no longer a router (RFC 4861 §7.2.5).
             self.routers.retain(|r| r.ip != target);
         }
         resolved
     }
 
-    /// Tells `to` (or everybody) where an address of ours is.
+    /// Sends the MAC address of one of our addresses to `to`.
     fn advertise(&mut self, target: Ipv6Addr, to: Ipv6Addr, mac: Option<[u8; 6]>, flags: u8) {
         let e = Envelope {
             dst_mac: mac.unwrap_or(ipv6::group_mac(to)),
@@ -325,14 +329,15 @@ impl Inet6 {
         }
     }
 
-    /// Somebody asks which groups have members (RFC 3810 §5.1): all are told of within the time that it gives.
+    /// Handles a query for the groups that have members (RFC 3810 §5.1). All our groups are reported within the time
+    /// that the query gives.
     fn receive_query(&mut self, now: Time, a: &Arrival<'_>) {
         let &[_, _, _, _, m0, m1, ..] = a.message else { return };
         if a.hop_limit != 1 || !is_link_local(a.src) || a.message.len() < 24 || !self.enabled {
             return;
         }
         let code = u32::from(u16::from_be_bytes([m0, m1]));
-        // From 32768 on it is a floating-point number; so long a time serves nobody.
+        // From 32768 on, the field is a floating-point number. Such long times are not useful here.
         let within = Duration::from_millis(u64::from(self.secret.below(code.clamp(1, 10_000))));
         if self.reports == 0 {
             self.reports = 1;
@@ -340,7 +345,7 @@ impl Inet6 {
         self.report_at = self.report_at.min(now + within);
     }
 
-    /// Groups have been joined: tells so twice.
+    /// Notes that groups have been joined. Two reports announce them.
     fn joined(&mut self, now: Time) {
         (self.reports, self.report_at) = (2, now);
     }
@@ -350,7 +355,7 @@ impl Inet6 {
             self.own.iter().filter(|a| !a.is_duplicate()).map(|a| ipv6::solicited_node(a.ip)).collect();
         groups.sort_unstable();
         groups.dedup();
-        // Before there is an address of this link nobody is named (RFC 3590).
+        // Before there is a link-local address, reports have no source address (RFC 3590).
         let link_local = self.own.iter().find(|a| a.is_usable() && is_link_local(a.ip));
         let src = link_local.map_or(Ipv6Addr::UNSPECIFIED, |a| a.ip);
         self.queue(message::listener_report(self.mac, src, &groups, self.reports > 1));
@@ -358,7 +363,7 @@ impl Inet6 {
         self.report_at = if self.reports > 0 { now + REPORT_INTERVAL } else { Time::MAX };
     }
 
-    /// Takes the steps that are due. Call `advance_neighbours`, too.
+    /// Takes the steps that are due. Call `advance_neighbours` as well.
     pub fn advance(&mut self, now: Time) {
         if !self.enabled {
             return;
@@ -375,7 +380,7 @@ impl Inet6 {
         }
     }
 
-    /// Works off one timer of a neighbour; call until `None`.
+    /// Handles one timer of a neighbour that is due. Call until it returns `None`.
     pub fn advance_neighbours(&mut self, now: Time) -> Option<Option<Resolved>> {
         let step = self.cache.advance(now)?;
         if let Some(Resolved::Absent(_)) = step {
@@ -398,7 +403,8 @@ impl Inet6 {
             return None;
         }
         let own = self.report_at.min(self.solicit_at).min(self.review_at);
-        // A tick later: what is due at once may have become so in a tick that has been seen to.
+        // A tick later, because a step that is due at once may have become due in a tick that has been handled
+        // already.
         let own =
             (own < Time::MAX).then(|| crate::timer::round_up(own.max(self.reached) + crate::timer::TICK));
         self.cache.next_deadline().into_iter().chain(own).min()
@@ -409,13 +415,13 @@ impl Inet6 {
         self.enabled && (!self.out.is_empty() || self.cache.has_asks())
     }
 
-    /// The next frame to send.
+    /// Returns the next frame to send; `None` if there is none.
     pub fn next_frame(&mut self) -> Option<Vec<u8>> {
         if let Some(frame) = self.out.pop_front() {
             return Some(frame);
         }
         while let Some(ask) = self.cache.next_ask() {
-            // From an address that the neighbour can answer to; that we have none yet is possible.
+            // Uses a source address that the neighbour can answer to. We may have none yet.
             let source = self.source_for(ask.target).or_else(|| self.source_for(addresses::ANY_LINK_LOCAL));
             if let Some(src) = source {
                 return Some(message::solicitation(self.mac, src, ask.target, ask.directly));
@@ -424,7 +430,7 @@ impl Inet6 {
         None
     }
 
-    /// Whether our addresses are ours.
+    /// Returns whether our addresses are ours to use.
     pub fn claim(&self) -> Claim {
         match self.conflict {
             Some(mac) => Claim::Conflict(mac),
@@ -437,7 +443,8 @@ impl Inet6 {
         self.contested_address
     }
 
-    /// How many packets said that another host uses an address of ours, and the last such host.
+    /// Returns how many packets showed that another host uses one of our addresses, and the MAC address of the last
+    /// such host.
     pub fn conflicts(&self) -> (u64, Option<[u8; 6]>) {
         (self.conflicts, self.rival)
     }

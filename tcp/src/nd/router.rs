@@ -1,4 +1,4 @@
-//! Routers, and what they say of the link (RFC 4861 §6.3).
+//! Routers and their advertisements (RFC 4861 §6.3).
 
 use super::addresses::ANY_LINK_LOCAL;
 use super::cache::{REACHABLE, State};
@@ -13,7 +13,7 @@ use core::time::Duration;
 /// MAX_RTR_SOLICITATIONS and RTR_SOLICITATION_INTERVAL (RFC 4861 §10).
 const SOLICITATIONS: u8 = 3;
 const SOLICITATION_INTERVAL: Duration = Duration::from_secs(4);
-/// Routers and prefixes that are remembered.
+/// Most routers and prefixes that are remembered.
 pub(super) const MAX_ROUTERS: usize = 8;
 pub(super) const MAX_PREFIXES: usize = 16;
 
@@ -31,14 +31,14 @@ impl Prefix {
     }
 }
 
-/// A router that takes packets to everywhere.
+/// A default router.
 #[derive(Clone, Debug)]
 pub(super) struct Router {
     pub ip: Ipv6Addr,
     pub until: Time,
 }
 
-/// A lifetime in seconds; all ones: for ever.
+/// Returns a lifetime from its field in seconds. All ones means for ever.
 fn lifetime(field: &[u8]) -> Duration {
     match field {
         &[a, b, c, d] => match u32::from_be_bytes([a, b, c, d]) {
@@ -50,7 +50,7 @@ fn lifetime(field: &[u8]) -> Duration {
 }
 
 impl Inet6 {
-    /// Routers are asked for, if they may tell us something.
+    /// Asks for routers, if autoconfiguration uses their answers.
     pub(super) fn ask_for_routers(&mut self, now: Time) {
         if self.autoconf {
             (self.solicitations, self.solicit_at) = (SOLICITATIONS, now);
@@ -59,7 +59,7 @@ impl Inet6 {
 
     pub(super) fn solicit_routers(&mut self, now: Time) {
         self.solicit_at = Time::MAX;
-        // Only once there is an address that a router may answer to.
+        // Asks only once there is an address that a router can answer to.
         let Some(src) = self.source_for(ANY_LINK_LOCAL) else { return };
         let frame = message::router_solicitation(self.mac, src);
         self.queue(frame);
@@ -69,7 +69,7 @@ impl Inet6 {
         }
     }
 
-    /// RFC 4861 §6.1.2 and §6.3.4.
+    /// Handles a router advertisement (RFC 4861 §6.1.2 and §6.3.4).
     pub(super) fn receive_router(&mut self, now: Time, a: &Arrival<'_>) -> Option<Resolved> {
         if !is_link_local(a.src) || self.is_own(a.src) {
             return None;
@@ -84,7 +84,7 @@ impl Inet6 {
         let router_lifetime = Duration::from_secs(u16::from_be_bytes([fields[6], fields[7]]).into());
         let reachable = u64::from(u32::from_be_bytes([fields[8], fields[9], fields[10], fields[11]]));
         if reachable != 0 {
-            // Bounded, so that nobody makes us ask all the time or never.
+            // Bounded, so that no router makes us ask all the time or never.
             self.cache.reachable = Duration::from_millis(reachable).clamp(REACHABLE / 10, REACHABLE * 10);
         }
         self.routers.retain(|r| r.ip != a.src || !router_lifetime.is_zero());
@@ -113,7 +113,7 @@ impl Inet6 {
         self.cache.learn(a.src, mac, true, now)
     }
 
-    /// A prefix information option (RFC 4861 §4.6.2).
+    /// Handles a prefix information option (RFC 4861 §4.6.2).
     fn offered(&mut self, body: &[u8], now: Time) {
         const ON_LINK: u8 = 0x80;
         const AUTONOMOUS: u8 = 0x40;
@@ -137,7 +137,8 @@ impl Inet6 {
         }
     }
 
-    /// The router that takes what no prefix or route takes: one that answers, if there is such (RFC 4861 §6.3.6).
+    /// Returns the router for destinations without a prefix or route. Prefers a router that answers (RFC 4861
+    /// §6.3.6). `None` if there is no router.
     pub(super) fn default_router(&self, now: Time) -> Option<Ipv6Addr> {
         let alive = self.routers.iter().filter(|r| r.until > now);
         let answers = |r: &&Router| {
@@ -147,7 +148,7 @@ impl Inet6 {
         alive.clone().find(answers).or_else(|| alive.clone().next()).map(|r| r.ip)
     }
 
-    /// One that does not answer moves behind the others: the next connection takes another.
+    /// Moves routers that do not answer behind the others, so that the next connection uses another one.
     pub(super) fn routers_changed(&mut self) {
         let cache = &self.cache;
         let absent = |r: &Router| cache.find(r.ip).is_some_and(|e| e.state == State::Absent);

@@ -18,7 +18,7 @@ fn a_pair_keeps_its_number_while_it_is_held() {
     paths.collect();
     assert_eq!(paths.find(address(1), address(2)), Some(a));
     paths.release(a);
-    // Held again before it was forgotten: it is the same.
+    // Held again before `collect`, the pair keeps its number.
     assert_eq!(paths.intern(address(1), address(2), false), Some(a));
     paths.hold(a);
     paths.collect();
@@ -37,7 +37,7 @@ fn numbers_are_used_again() {
     }
 }
 
-/// Addresses that differ in few bits, of either half and either end, spread over the table.
+/// Addresses that differ in few bits, in either half of either end, are spread over the table.
 #[test]
 fn hashes_spread() {
     let (k0, k1) = (0x8f3a_1c57_e02b_94d6, 0x5bd1_e995_27d4_eb2f);

@@ -8,14 +8,14 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Someone has reserved the port. The other bits count the connections that use it.
+/// Bit that marks a reserved port. The other bits count the connections that use it.
 const RESERVED: u32 = 1 << 31;
 
 /// One stack's handle to the ports that all stacks of a device share.
 ///
-/// Connections are opened and end while a stack works on frames, so what concerns them never waits: a word for each port
-/// says whether it is reserved and how many connections use it. Which peers they have each stack knows by itself, because
-/// a connection has one owner. Reservations wait for each other.
+/// Connections open and end while a stack works on frames, so operations on them never wait. A word for each port
+/// holds whether the port is reserved and how many connections use it. Each stack alone knows the peers of its own
+/// connections, because a connection has one owner. Reservations wait for each other.
 #[derive(Debug)]
 pub struct SharedPorts {
     pub(super) shared: Arc<Shared>,
@@ -24,13 +24,13 @@ pub struct SharedPorts {
 }
 
 pub(super) struct Shared {
-    /// By port.
+    /// Indexed by port.
     words: Box<[AtomicU32]>,
     bound: Mutex<HashMap<u16, Vec<Scope>>>,
 }
 
 impl SharedPorts {
-    /// Returns a handle for each of `stacks` stacks, to ports none of which is taken. `seed` is secret.
+    /// Returns one handle for each of `stacks` stacks. No port is taken yet. `seed` is secret.
     pub fn new(seed: u64, stacks: usize) -> Vec<SharedPorts> {
         let words = (0..=u16::MAX).map(|_| AtomicU32::new(0)).collect();
         let shared = Arc::new(Shared { words, bound: Mutex::default() });
@@ -49,7 +49,8 @@ impl Shared {
         self.words.get(usize::from(port))
     }
 
-    /// Counts one more connection that uses a port, unless it is reserved, or changes at this moment.
+    /// Counts one more connection that uses a port. Returns `false`, and counts none, if the port is reserved or
+    /// changes at this moment.
     fn use_free(&self, port: u16) -> bool {
         let Some(word) = self.word(port) else { return false };
         let seen = word.load(Ordering::Relaxed);
@@ -57,7 +58,7 @@ impl Shared {
             && word.compare_exchange(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Reserves a port, which may be reserved already, unless connections use it.
+    /// Reserves a port, unless connections use it. The port may be reserved already.
     fn reserve(&self, port: u16) -> bool {
         let free = |word: u32| (word & !RESERVED == 0).then_some(RESERVED);
         let reserve = |word: &AtomicU32| word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);

@@ -34,7 +34,7 @@ fn a_port_of_each_address_and_family_is_one_of_its_own() {
     assert_eq!(p.bind(Scope::V4, 4420), Ok(4420));
 }
 
-/// RFC 3493 §5.3: `::` takes both families unless it says otherwise.
+/// RFC 3493 §5.3: `::` covers both families unless restricted to IPv6.
 #[test]
 fn unspecified_addresses_stand_for_their_families() {
     let (any4, any6) = (IpAddr::from([0, 0, 0, 0]), IpAddr::from(Ipv6Addr::UNSPECIFIED));
@@ -76,7 +76,7 @@ fn connections_to_one_peer_differ_and_run_out() {
     p.release(40_000, peer(2));
 }
 
-/// RFC 6056 §3.3: a neighbour that fits, too, takes no port's part.
+/// RFC 6056 §3.3: of two adjacent ports that fit, neither takes the share of the other.
 #[test]
 fn ports_that_fit_are_chosen_equally_often() {
     let mut p = LocalPorts::new(3);
@@ -89,7 +89,7 @@ fn ports_that_fit_are_chosen_equally_often() {
     assert!(chosen.iter().all(|&n| n > 400), "{chosen:?}");
 }
 
-/// RFC 6056: successive ports are not consecutive.
+/// RFC 6056: successively chosen ports are not consecutive.
 #[test]
 fn ports_are_scattered() {
     let mut p = LocalPorts::new(3);
@@ -108,7 +108,7 @@ fn scope() -> impl Strategy<Value = Scope> {
     ]
 }
 
-/// The scope as the set of the six addresses that there are.
+/// Returns the scope as a set of the six addresses in this test.
 fn members(scope: Scope) -> Vec<IpAddr> {
     let v4 = (0u8..3).map(|n| IpAddr::from([10, 0, 0, n]));
     let v6 = (0u16..3).map(|n| IpAddr::from(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n)));
@@ -149,7 +149,7 @@ fn a_port_for_a_connection_fits() {
     assert_eq!(p.connect(peer(1), &|_| false), Err(PortError::Exhausted));
 }
 
-/// What one stack reserves or uses another cannot have, and what one gives back another gets.
+/// One stack cannot get a port that another has reserved or uses, and can get it once the other has released it.
 #[test]
 fn stacks_share_ports() {
     let [mut a, mut b] = SharedPorts::new(1, 2).try_into().unwrap();
@@ -167,7 +167,7 @@ fn stacks_share_ports() {
 }
 
 proptest! {
-    /// Alone, a handle to shared ports does as ports that nobody shares, but for the ports that are chosen.
+    /// With a single stack, shared ports behave like unshared ones, except for the ports that are chosen.
     #[test]
     fn shared_ports_do_as_others(
         steps in proptest::collection::vec((0..5u8, 0..3u16, 0..3u16, 0..4usize), 1..60),
@@ -200,7 +200,7 @@ proptest! {
     }
 }
 
-/// A reservation and connections that choose their ports at the same time never get the same.
+/// A reservation and connections that choose their ports at the same time never get the same port.
 #[test]
 fn a_port_is_not_reserved_while_it_is_chosen() {
     let [mut a, mut b] = SharedPorts::new(1, 2).try_into().unwrap();

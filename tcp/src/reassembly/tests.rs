@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A frame that knows its bytes; the byte of sequence number s is a function of s and the frame's version.
+/// A frame. The octet of sequence number s is a function of s and of the frame's version.
 type Bytes = Vec<u8>;
 
 fn blocks(q: &mut Reassembly<Bytes>, max: usize) -> Vec<(u32, u32)> {
@@ -10,7 +10,7 @@ fn blocks(q: &mut Reassembly<Bytes>, max: usize) -> Vec<(u32, u32)> {
 
 fn put(q: &mut Reassembly<Bytes>, start: u32, end: u32) -> Inserted {
     let len = end.wrapping_sub(start) as usize;
-    // Something in front, as headers are.
+    // Some octets in front, as headers would be.
     q.insert(Seq(start), vec![0; 54 + len], 54..54 + len)
 }
 
@@ -25,7 +25,7 @@ fn a_hole_is_filled() {
     assert_eq!(put(&mut q, 200, 300), Inserted::Held);
     assert_eq!(put(&mut q, 400, 500), Inserted::Held);
     assert!(q.pop(Seq(100)).is_none());
-    // 100..250 arrived in order, overlapping what is held.
+    // 100..250 arrived in order, overlapping a held segment.
     assert_eq!(q.pop(Seq(250)).map(|(_, at)| at), Some(54 + 50..154));
     assert!(q.pop(Seq(300)).is_none());
     assert_eq!(blocks(&mut q, 4), [(400, 500)]);
@@ -69,7 +69,7 @@ fn rfc_2883_duplicates_come_first_and_once() {
     q.note_duplicate(Block::new(Seq(3000), Seq(3500)));
     assert_eq!(blocks(&mut q, 4), [(3000, 3500)]);
     assert_eq!(blocks(&mut q, 4), []);
-    // §4.1.3: a duplicate of what is held out of order.
+    // §4.1.3: a duplicate of a segment that is held out of order.
     put(&mut q, 4500, 5000);
     put(&mut q, 5000, 5500);
     assert_eq!(put(&mut q, 5000, 5500), Inserted::Duplicate);
@@ -100,7 +100,8 @@ fn a_larger_segment_supersedes_smaller_ones() {
     assert_eq!(q.pop(Seq(190)).map(|(_, at)| at), Some(54..104));
 }
 
-/// Two neighbours are held; a segment that begins in the first and ends behind the second has other octets for the second.
+/// Two adjacent segments are held. A new one begins inside the first and ends after the second, but has different
+/// octets in the place of the second.
 #[test]
 fn others_octets_between_neighbours_are_not_held() {
     let mut q: Reassembly<Bytes> = Reassembly::new(10);
@@ -139,7 +140,7 @@ fn pressure_drops_the_highest_first() {
     assert!(q.is_empty());
 }
 
-/// What the model knows of one octet: held, by which arrival.
+/// One step of the test.
 #[derive(Clone, Debug)]
 enum Step {
     Arrive { at: u32, len: u32 },
@@ -154,7 +155,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Against one flag per octet, across the wrap of sequence numbers.
+    /// Compared with one flag per octet, across the wrap of sequence numbers.
     #[test]
     fn agrees_with_a_map_of_octets(base in prop_oneof![any::<u32>(), Just(u32::MAX - 200)], steps in prop::collection::vec(step(), 1..120)) {
         const N: usize = 512;
@@ -167,7 +168,7 @@ proptest! {
                 Step::Pressure => {
                     let before = q.octets();
                     if q.drop_newest() {
-                        // The highest held octets are gone, a contiguous piece of them.
+                        // The highest held octets are gone, as one contiguous piece.
                         let mut gone = before - q.octets();
                         for h in held.iter_mut().rev().skip_while(|h| !**h).collect::<Vec<_>>() {
                             if gone > 0 {
@@ -188,7 +189,7 @@ proptest! {
                         let outcome = q.insert(Seq(base.wrapping_add(at)), frame, 0..len as usize);
                         prop_assert_eq!(outcome == Inserted::Held, new);
                         held[from..to].fill(true);
-                        // RFC 2018 §4: the run that holds this segment is first, after a duplicate.
+                        // RFC 2018 §4: the run with this segment comes first, after a duplicate.
                         let dup = (from..to).any(|i| before[i]);
                         let sack = q.sack_blocks(4);
                         if len > 0 {
@@ -207,7 +208,7 @@ proptest! {
                             prop_assert!(!held[a - 1] && !held[b], "blocks are whole runs");
                         }
                     } else if to > nxt {
-                        // In order: goes to the user directly, then what follows.
+                        // In-order data goes to the user directly, followed by held data that it reaches.
                         held[nxt..to].fill(false);
                         nxt = to;
                         while let Some((frame, at)) = q.pop(Seq(base.wrapping_add(nxt as u32))) {
@@ -236,7 +237,7 @@ proptest! {
 }
 
 proptest! {
-    /// Overlapping segments whose contents differ: what is held never changes, and what comes in order does not either.
+    /// Overlapping segments with different contents: held octets never change, and neither do delivered ones.
     #[test]
     fn what_came_first_stays(base in any::<u32>(), arrivals in prop::collection::vec((1u32..300, 1u32..60), 1..80), fill in 0u32..120) {
         let mut q: Reassembly<Bytes> = Reassembly::new(1000);
@@ -253,7 +254,7 @@ proptest! {
                 prop_assert_eq!(after.get(seq), Some(octet));
             }
         }
-        // In-order data that differs from all of it stops where the first held octet is.
+        // In-order data that differs everywhere is taken only up to the first held octet.
         let known = held(&q);
         let data = vec![0xff; fill as usize];
         let taken = q.agreeing(Seq(base), &data);

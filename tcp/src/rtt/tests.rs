@@ -33,7 +33,7 @@ fn the_floor_and_the_clock_step() {
     for _ in 0..200 {
         e.sample(Duration::from_micros(50));
     }
-    // (2.3): at least the clock's step above SRTT, however steady the path.
+    // (2.3): at least the clock granularity above SRTT, however steady the path is.
     assert!(e.rto() >= Duration::from_nanos(50_000 + 16_384), "{:?}", e.rto());
 }
 
@@ -82,7 +82,7 @@ fn doubling_ends_at_the_maximum() {
         e.back_off();
         assert_eq!((e.rto(), e.backoff()), (ms(rto), backoff)); // RFC 6298 (5.5)
     }
-    // Beyond the maximum once, if that is no power of two times the first.
+    // The RTO exceeds the maximum once, if the maximum is no power of two times the first RTO.
     let mut e = RttEstimator::new(&RttConfig { max: ms(3000), ..config(1) });
     for backoff in [1, 2, 2] {
         e.back_off();
@@ -90,7 +90,7 @@ fn doubling_ends_at_the_maximum() {
     }
 }
 
-/// RFC 4015 §3.3: the variation is at least half of SRTT, and RTO follows from it.
+/// RFC 4015 §3.3: the variation becomes at least half of SRTT, and the RTO follows from it.
 #[test]
 fn a_timeout_that_was_a_mistake() {
     let steady = |min: Duration, max: Duration, rtt: Duration| {
@@ -106,9 +106,9 @@ fn a_timeout_that_was_a_mistake() {
     assert_eq!(steady(ms(1), ms(9000), ms(100)), (ms(50), ms(300)));
     assert_eq!(steady(ms(400), ms(9000), ms(100)), (ms(50), ms(400)));
     assert_eq!(steady(ms(1), ms(250), ms(100)), (ms(50), ms(250)));
-    // The clock's step counts here, too.
+    // The clock granularity counts here as well.
     assert_eq!(steady(us(1), ms(9000), us(4)), (us(2), us(4) + Duration::from_nanos(16_384)));
-    // A variation that is more stays.
+    // A larger variation stays.
     let mut e = RttEstimator::new(&config(1));
     e.sample(ms(100));
     e.sample(ms(1000));
@@ -127,7 +127,7 @@ fn the_least_round_trip_is_forgotten_after_one_to_two_periods() {
         e.sample(ms(20));
         assert_eq!(e.min_rtt(), ms(if n < 2 * u32::from(PERIOD) { 10 } else { 20 }), "{n}");
     }
-    // The one of the last period counts as long as the present one lasts.
+    // The minimum of the last period counts until the present one ends.
     e.sample(ms(5));
     e.sample(ms(30));
     assert_eq!(e.min_rtt(), ms(5));

@@ -11,7 +11,8 @@ fn at(ms: u64) -> Time {
     Time::from_millis(ms)
 }
 
-/// Twenty segments of 100 octets from 1000 on, sent one per millisecond, and these SACKed.
+/// Returns a scoreboard with twenty segments of 100 octets from 1000 on, sent one per millisecond, of which `blocks`
+/// are SACKed.
 fn with(blocks: &[(u32, u32)]) -> Scoreboard {
     let mut s = Scoreboard::new(Seq(1000));
     for i in 1..=20 {
@@ -72,7 +73,7 @@ fn what_goes_again_together_is_one_run() {
         s.sent_again(Seq(1000 + 100 * i)..Seq(1100 + 100 * i), at(31));
     }
     assert_eq!((s.runs.len(), s.lost()), (16, 1500));
-    // Not with what went again at another time, or for the first.
+    // It is not merged with octets that were sent again at another time, or sent for the first time.
     s.sent_again(Seq(1500)..Seq(1600), at(32));
     s.sent(Seq(3100), at(32));
     assert_eq!((s.runs.len(), s.lost()), (17, 1400));
@@ -88,7 +89,7 @@ fn sacked_or_lost_is_disturbed() {
     let mut lost = with(&[]);
     lost.on_timeout(at(0));
     assert!((lost.sacked(), lost.lost()) == (0, 100) && lost.is_disturbed());
-    // The same amounts of both, too.
+    // Equal amounts of both count as disturbed as well.
     let mut s = with(&[(1100, 1200)]);
     s.on_timeout(at(0));
     assert!(s.sacked() == s.lost() && s.is_disturbed());
@@ -116,7 +117,7 @@ fn what_was_sent_before_what_arrived_is_lost_in_time() {
     assert_eq!((s.lost(), s.next_lost()), (200, Some(Seq(1100)..Seq(1300))));
     s.sent_again(Seq(1100)..Seq(1300), at(15));
     assert_eq!((s.lost(), s.next_lost()), (0, None));
-    // A retransmission is lost when something that was sent after it arrives.
+    // A retransmission is lost if a segment that was sent after it arrives.
     s.sent(Seq(3100), at(26));
     let mut d = Delivered::new(Seq(0));
     s.sack(&[block(3000, 3100)], &mut d);
@@ -139,7 +140,7 @@ fn sent_at_the_same_time_order_decides() {
 fn reneging_makes_it_lost() {
     let mut s = with(&[(1100, 1200), (1300, 1600)]);
     assert!(!s.drop_reneged());
-    // The ACK stops at a range that was SACKed: it is not there any more.
+    // The ACK stops at a SACKed range, so the receiver has discarded it.
     s.acknowledge(Seq(1100), &mut Delivered::new(Seq(0)));
     assert!(s.drop_reneged());
     assert_eq!((s.sacked(), s.lost()), (0, 400));
@@ -161,7 +162,7 @@ fn a_timeout_loses_all_but_the_recent() {
 fn duplicates_are_not_sacks() {
     let mut s = with(&[]);
     let mut d = Delivered::new(Seq(0));
-    // RFC 2883 §5: below the ACK, or inside of the second block.
+    // RFC 2883 §5: below the ACK, or inside the second block.
     assert_eq!(s.sack(&[block(900, 1000), block(1500, 1600)], &mut d), Some(block(900, 1000)));
     assert_eq!(d.sacked, 100);
     let mut d = Delivered::new(Seq(0));
@@ -169,7 +170,7 @@ fn duplicates_are_not_sacks() {
     assert_eq!(d.sacked, 0);
 }
 
-/// RFC 2018 §3: a block is beyond what is ACKed, is not empty, and is of what was sent.
+/// RFC 2018 §3: a block lies above the ACK, is not empty, and covers only octets that were sent.
 #[test]
 fn nonsense_is_no_sack() {
     let mut s = with(&[]);
@@ -192,7 +193,7 @@ fn ranges_are_bounded() {
     }
     assert_eq!((s.ranges, s.sacked()), (MAX_RANGES, MAX_RANGES));
     assert!(s.runs.len() <= 2 * MAX_RANGES as usize + 1);
-    // Those that are kept still grow.
+    // Ranges that are kept still grow.
     s.sack(&[block(2, 10)], &mut Delivered::new(Seq(0)));
     assert_eq!((s.ranges, s.sacked()), (MAX_RANGES - 2, MAX_RANGES + 6));
 }
@@ -274,7 +275,7 @@ proptest! {
                     let reneged = s.drop_reneged();
                     prop_assert_eq!(reneged, m.octets.first().is_some_and(|o| o.fate == Fate::Sacked));
                     if reneged {
-                        // When what is SACKed was sent is not remembered for each octet.
+                        // The sending time of SACKed octets is not kept for each octet.
                         for run in &s.runs {
                             m.each(una..run.end.0, |o| if o.fate == Fate::Sacked {
                                 *o = Run { end: o.end, ..*run };
@@ -294,7 +295,7 @@ proptest! {
                     prop_assert_eq!(d.sacked, m.count(Fate::Sacked) - before);
                 }
                 Step::Detect { sent, end, patience } => {
-                    // What arrived was sent at some time and lies somewhere; it is not in the future.
+                    // The arrived segment was sent at some time and lies anywhere, but not in the future.
                     let y = Yardstick {
                         latest: Sent { at: at(sent.min(i as u64)), end: Seq(m.una + end), again: end % 2 == 1 },
                         patience: Duration::from_millis(patience),
@@ -303,7 +304,7 @@ proptest! {
                     let (lost, due) = found(&mut s, &y);
                     let before = m.count(Fate::Lost);
                     let mut latest = None;
-                    // Octets of a run count with the run's end.
+                    // Octets of a run count with the end of the run.
                     let mut start = m.una;
                     for run in s.runs.clone() {
                         m.each(start..run.end.0, |o| {
@@ -332,7 +333,7 @@ proptest! {
                     }
                 }
                 Step::SendAgain(from, n) => {
-                    // Whatever it is: what is SACKed stays so.
+                    // Any range may be sent again; its SACKed octets stay SACKed.
                     let (from, end) = ((m.una + from).min(nxt), (m.una + from + n).min(nxt));
                     s.sent_again(Seq(from)..Seq(end), now);
                     m.each(from..end, |o| if o.fate != Fate::Sacked {
@@ -359,7 +360,7 @@ proptest! {
                     m.each(base..nxt, |o| if o.fate == Fate::Lost { o.fate = Fate::Sent });
                 }
             }
-            // The runs say the same about every octet, and the sums are right.
+            // The runs agree with the model about every octet, and the sums are right.
             let mut octets = Vec::new();
             let mut start = s.una.0;
             for r in &s.runs {

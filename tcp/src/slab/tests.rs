@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// An index of one table only.
+/// An index type for one table only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Row(u32);
 
@@ -31,7 +31,7 @@ fn a_freed_place_is_used_again_under_another_id() {
     assert_eq!((slab.len(), slab.places(), slab.is_empty()), (2, 2, false));
 }
 
-/// Zero stands for no entry where ids are kept as numbers.
+/// Zero stands for "no entry" where ids are kept as numbers.
 #[test]
 fn no_id_is_zero_even_after_all_generations() {
     let mut slab = Slab::<_>::new();
@@ -48,7 +48,7 @@ fn no_id_is_zero_even_after_all_generations() {
 #[derive(Clone, Debug)]
 enum Step {
     Insert,
-    /// The how manieth of the entries, or of all indices so far.
+    /// Selects one of the entries, or one of all indices so far.
     Remove(prop::sample::Index),
     RemoveAny(prop::sample::Index),
     Change(prop::sample::Index),
@@ -65,7 +65,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// A map from every id that there ever was to its entry, while that is there.
+    /// The model is a map from every id so far to its entry, as long as the entry exists.
     #[test]
     fn as_the_model(steps in steps()) {
         let mut slab = Slab::<u32, Row>::new();

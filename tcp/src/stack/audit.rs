@@ -1,4 +1,4 @@
-//! For tests: what must be true of a stack at any time.
+//! For tests: invariants of a stack.
 
 use super::Stack;
 use crate::audit::{Fault, Numbers, must};
@@ -8,10 +8,10 @@ use crate::time::Time;
 use std::collections::HashSet;
 
 impl<B: Buffers> Stack<B> {
-    /// Looks at everything that the stack keeps, for tests.
+    /// Checks all state of the stack, for tests.
     ///
     /// # Errors
-    /// What is not as it must be, and of which connection.
+    /// The broken invariant, and the connection if one is concerned.
     pub fn audit(&self) -> Result<(), (Fault, Option<ConnId>)> {
         let listed: HashSet<u32> = self.work.iter().copied().collect();
         let mut held = 0;
@@ -39,7 +39,7 @@ impl<B: Buffers> Stack<B> {
         shared().map_err(|fault| (fault, None))
     }
 
-    /// A connection's sequence numbers, for tests.
+    /// Returns a connection's sequence numbers, for tests.
     pub fn numbers(&self, conn: ConnId) -> Option<Numbers> {
         self.get(conn).map(|c| c.numbers())
     }

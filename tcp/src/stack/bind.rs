@@ -1,4 +1,4 @@
-//! Local addresses that are reserved: for listeners, and for connections that must come from them.
+//! Reserved local addresses, for listeners and for connections that must come from them.
 
 use super::*;
 use crate::ipv6::is_link_local;
@@ -11,17 +11,17 @@ use crate::seq::Seq;
 pub(super) struct LocalEnd {
     pub key: Key,
     pub port: PortFrom,
-    /// The initial sequence number must not lie below this.
+    /// Lower limit of the initial sequence number; `None`: no limit.
     pub above: Option<Seq>,
 }
 
 impl<B: Buffers> Stack<B> {
-    /// Reserves a port of a local address: of all addresses of its family if it is unspecified, and for `::` of both
-    /// families unless `v6only` (RFC 3493 §5.3). A loopback address stands for all of the family that it leads to
-    /// ([`destination`](Self::destination)). Port zero asks for any free one.
+    /// Reserves a port of a local address. An unspecified address stands for all addresses of its family, and `::`
+    /// for those of both families unless `v6only` (RFC 3493 §5.3). A loopback address stands for all addresses of the
+    /// family that it leads to ([`destination`](Self::destination)). Port zero asks for any free port.
     ///
     /// # Errors
-    /// The address is not ours; the port is taken, or none is free.
+    /// The address is not ours, the port is taken, or no port is free.
     pub fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError> {
         let scope = self.scope_of(address.ip(), v6only);
         if let Scope::One(ip) = scope
@@ -37,12 +37,12 @@ impl<B: Buffers> Stack<B> {
         Ok(Bound { id: id.into(), address: SocketAddr::new(address.ip(), port) })
     }
 
-    /// Enters what another stack of the device has reserved with [`bind`](Self::bind), under the same name. That one keeps
-    /// the reservation. To be called, as [`listen`](Self::listen) and [`unbind`](Self::unbind), in the same order in all
-    /// stacks but the one that reserves.
+    /// Enters a reservation that another stack of the device has made with [`bind`](Self::bind), under the same id.
+    /// The other stack keeps the reservation. Call this, [`listen`](Self::listen) and [`unbind`](Self::unbind) in the
+    /// same order in all stacks except the one that reserves.
     ///
     /// # Errors
-    /// [`BindError::OutOfStep`]: this stack has seen other calls before, and would give it another name.
+    /// [`BindError::OutOfStep`]: this stack has seen other calls before and would assign another id.
     pub fn bind_too(&mut self, bound: Bound, v6only: bool) -> Result<(), BindError> {
         if BindId::from(self.bindings.next_id()) != bound.id {
             return Err(BindError::OutOfStep);
@@ -60,8 +60,8 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Gives a reservation back, and accepts no more on it. Half-open connections of its listener are dropped; open
-    /// ones stay, and a port that they were opened from is theirs until they are gone.
+    /// Ends a reservation and its listener. Half-open connections of the listener are dropped. Open connections stay
+    /// and keep the port that they were opened from until they end.
     pub fn unbind(&mut self, id: BindId) {
         if self.binding(id).is_none() {
             return;
@@ -86,11 +86,11 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Accepts connections to what is reserved, at most `backlog` of them half open at a time, of which each of several
-    /// stacks of a device has its part.
+    /// Accepts connections to a reserved address, at most `backlog` of them half open at a time. The stacks of a
+    /// device share the backlog in equal parts.
     ///
     /// # Errors
-    /// There is no such reservation, or it listens already.
+    /// The reservation does not exist, or it listens already.
     pub fn listen(&mut self, id: BindId, backlog: usize) -> Result<(), ListenError> {
         let backlog = backlog.div_ceil(self.net.cfg.steering.stacks());
         let binding =
@@ -104,7 +104,7 @@ impl<B: Buffers> Stack<B> {
     /// Reserves `port` of all addresses (zero: any free port) and listens there.
     ///
     /// # Errors
-    /// The port is taken, or none is free.
+    /// The port is taken, or no port is free.
     pub fn listen_on(&mut self, port: u16, backlog: usize) -> Result<BindId, BindError> {
         let bound = self.bind((Ipv6Addr::UNSPECIFIED, port).into(), false)?;
         let listening = self.listen(bound.id, backlog);
@@ -112,7 +112,8 @@ impl<B: Buffers> Stack<B> {
         Ok(bound.id)
     }
 
-    /// The listener at our end of `key`. There is at most one, because reservations do not overlap.
+    /// Returns the listener at our end of `key`; `None` if there is none. There is at most one, because reservations
+    /// do not overlap.
     pub(super) fn listener_at(&self, key: Key) -> Option<BindId> {
         let listening = self.listening.get(&key.local_port())?;
         let local = self.net.local(key).ip();
@@ -124,7 +125,7 @@ impl<B: Buffers> Stack<B> {
         self.binding_mut(id)?.listener.as_mut()
     }
 
-    /// Chooses our end of a connection to `remote`: what is reserved, or any port.
+    /// Chooses our end of a connection to `remote`: the reserved one, or any free port.
     pub(super) fn choose_end(
         &mut self,
         from: Option<BindId>,
@@ -160,8 +161,8 @@ impl<B: Buffers> Stack<B> {
         }
         self.ports.connect_from(port, remote).map_err(|_| ConnectError::InUse(port))?;
         let mut end = LocalEnd { key: key(port), port: PortFrom::Binding, above: None };
-        // The old connection's last segments cannot be confused with those above what the peer may remember, as when
-        // the peer reopens it (RFC 9293 §3.6.1).
+        // Above this limit, the old connection's last segments cannot be confused with what the peer may remember, as
+        // when the peer reopens the connection (RFC 9293 §3.6.1).
         if let Some(Place::TimeWait(index)) = self.table.get(end.key).map(Place::unpack) {
             end.above = self.timewaits.get(index).map(TimeWait::next_sequence);
             self.end_timewait(index);
@@ -169,8 +170,8 @@ impl<B: Buffers> Stack<B> {
         Ok(end)
     }
 
-    /// Returns the stack of the device at which a connection to `remote` from a reserved address must be opened; `None` if
-    /// there is no such reservation, or it cannot reach that address.
+    /// Returns the stack of the device that must open a connection to `remote` from a reserved address; `None` if the
+    /// reservation does not exist or cannot reach that address.
     pub fn home_of(&self, from: BindId, remote: SocketAddr) -> Option<usize> {
         let binding = self.binding(from)?;
         let ip = remote.ip().to_canonical();
@@ -191,13 +192,14 @@ impl<B: Buffers> Stack<B> {
         self.bindings.get_mut(self.bindings.find(id.into())?)
     }
 
-    /// Returns where a connection to `to` goes: a loopback address leads to ourselves. Ports have no loopback of their own.
+    /// Returns the destination of a connection to `to`. A loopback address leads to an address of ours, because ports
+    /// have no loopback of their own.
     pub fn destination(&self, to: SocketAddr) -> SocketAddr {
         self.home(to.ip()).map_or(to, |home| SocketAddr::new(home, to.port()))
     }
 
-    /// The address of ours that a loopback address leads to: the first of its family, those of a link last, or of the other
-    /// family where there is none. `None` for any other address.
+    /// Returns the address of ours that a loopback address leads to; `None` for any other address. It is the first of
+    /// the same family, link-local addresses last. If there is none, it is one of the other family.
     fn home(&self, ip: IpAddr) -> Option<IpAddr> {
         let ip = ip.to_canonical();
         if !ip.is_loopback() {
@@ -212,7 +214,7 @@ impl<B: Buffers> Stack<B> {
         own.iter().map(|own| own.ip).min_by_key(rank)
     }
 
-    /// Whether the address is ours, or about to be.
+    /// Returns whether the address is ours, or is about to be.
     fn is_ours(&self, ip: IpAddr) -> bool {
         match ip {
             IpAddr::V4(ip) => ip == self.net.ip,

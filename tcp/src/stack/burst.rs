@@ -1,14 +1,13 @@
-//! Frames that come together: what undisturbed connections get is taken on a short way, and ACKs that follow each other
-//! are taken as one.
+//! Bursts of frames. Segments that a connection expects take a short path, and consecutive ACKs are handled as one.
 
 use super::*;
 use crate::ecn;
 use crate::seq::Seq;
 use crate::wire::Timestamps;
 
-/// The newest of some ACKs of one connection, each of which acknowledged more than the one before it.
+/// The newest of several ACKs of one connection, each of which acknowledged more than the one before.
 pub(super) struct Acks {
-    /// The connection; [`NOBODY`]: there are none.
+    /// The connection; [`NOBODY`]: no ACK waits.
     index: u32,
     seq: Seq,
     ack: Seq,
@@ -23,8 +22,8 @@ impl Acks {
 }
 
 impl<B: Buffers> Stack<B> {
-    /// Takes frames that came together, in their order. ACKs of one connection that follow each other count as one, as if
-    /// the others had been lost on the way.
+    /// Takes a burst of frames, in order. Consecutive ACKs of one connection count as one, as if all but the last had
+    /// been lost.
     pub fn receive_burst(
         &mut self,
         now: Time,
@@ -52,7 +51,8 @@ impl<B: Buffers> Stack<B> {
         self.taking_over = false;
     }
 
-    /// Returns what has these addresses: most often the connection that the last segment was for.
+    /// Returns the entry of these addresses, which is usually the connection of the last segment; `None` if there is
+    /// none.
     #[inline(always)]
     pub(super) fn find(&self, key: Key) -> Option<Place> {
         if self.connections.get(self.last).is_some_and(|c| c.key == key) {
@@ -63,7 +63,7 @@ impl<B: Buffers> Stack<B> {
 }
 
 impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
-    /// Gives a segment to whatever has its addresses.
+    /// Passes a segment to the entry of its addresses.
     #[inline(always)]
     pub fn dispatch(&mut self, incoming: Incoming<'_, B::Frame>) {
         let segment = incoming.segment;
@@ -82,7 +82,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
                 stack.last = index;
                 let mut cx = Cx { now: self.now, net: &mut stack.net, tx: self.tx, id: c.id(index) };
                 c.take_predicted(&mut cx, self.handler, segment, incoming.frame);
-                // It may owe an ACK now, and no deadline of its own has come nearer.
+                // The connection may owe an ACK now, but none of its deadlines has become earlier.
                 if c.flags.has(Flags::ACK) {
                     if !c.flags.has(Flags::LISTED) && !c.waits_for_neighbour {
                         c.flags.set(Flags::LISTED);
@@ -99,7 +99,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.arrive_at(place, incoming);
     }
 
-    /// Ends the wait for more ACKs, if there are any: the newest counts.
+    /// Handles the waiting ACK, if there is one.
     #[inline]
     pub fn settle_acks(&mut self) {
         if self.stack.acks.index != NOBODY {
@@ -112,7 +112,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         let acks = core::mem::replace(&mut self.stack.acks, Acks::NONE);
         self.with(acks.index, |c, cx, h| {
             c.arrive_ack(cx, h, &acks.segment(c.key));
-            // RFC 4861 §7.3.1: what TCP hears of its data tells that the neighbour is there.
+            // RFC 4861 §7.3.1: an ACK of our data confirms that the neighbour is reachable.
             if c.neighbour.is_v6() {
                 cx.net.inet6.confirm(c.neighbour, cx.now);
             }
@@ -122,8 +122,9 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 }
 
 impl Acks {
-    /// Takes the ACK of a segment that `c`, the connection at `index`, [predicts](Connection::predicts). Returns false if
-    /// it is neither more news than the last one nor data without news; nothing has happened then.
+    /// Takes the ACK of a segment that `c`, the connection at `index`, [predicts](Connection::predicts). Returns
+    /// `false`, and changes nothing, unless the ACK acknowledges more than the last one or the segment has data and
+    /// no news.
     #[inline(always)]
     fn take<B: Buffers>(&mut self, index: u32, c: &mut Connection<B>, s: &Segment) -> bool {
         let waiting = self.index == index;
@@ -140,7 +141,7 @@ impl Acks {
         data
     }
 
-    /// The ACK as if it had come alone.
+    /// Returns the ACK as a segment of its own.
     fn segment(&self, key: Key) -> Segment {
         Segment {
             remote_port: key.remote_port(),

@@ -1,20 +1,20 @@
-//! What one call from outside works with, and what it does to connections.
+//! The context of one call from outside, and what it does to connections.
 
 use super::*;
 use crate::sabotage::{Rule, broken};
 
-/// A call of the stack that is under way. A connection gets the part of this that concerns it, a [`Cx`].
+/// A call of the stack that is in progress. A connection gets the part that concerns it, a [`Cx`].
 pub(super) struct Call<'a, B: Buffers, H, T> {
     pub stack: &'a mut Stack<B>,
     pub now: Time,
-    /// Hears what happens.
+    /// Receiver of events and data.
     pub handler: &'a mut H,
-    /// Where frames leave.
+    /// Receiver of frames to send.
     pub tx: &'a mut T,
 }
 
 impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
-    /// Calls into the connection at `index`, then does what `f` says is to become of it.
+    /// Calls into the connection at `index`, then keeps or closes it as `f` returns.
     #[inline]
     pub fn with(&mut self, index: u32, f: impl FnOnce(&mut Connection<B>, &mut Cx<'_, T>, &mut H) -> Fate) {
         let Some(c) = self.stack.connections.get_mut(index) else { return };
@@ -27,7 +27,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// Closes a connection of which nothing remains.
+    /// Closes a connection that leaves nothing behind.
     #[cold]
     fn close(&mut self, id: ConnId, reason: CloseReason) {
         if let Some(tag) = self.stack.remove(id.index) {
@@ -35,7 +35,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// Closes a connection whose addresses must wait.
+    /// Closes a connection whose addresses must go into TIME-WAIT.
     #[cold]
     fn close_and_wait(&mut self, id: ConnId) {
         let stack = &mut *self.stack;
@@ -47,7 +47,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.handler.closed(id, c.tag, CloseReason::Graceful);
     }
 
-    /// Hands a frame to other stacks of the device. One that comes from there goes no further.
+    /// Hands a frame to other stacks of the device, unless it came from there.
     #[cold]
     pub fn hand_over(&mut self, to: Elsewhere, frame: &B::Frame) {
         let counters = &mut self.stack.net.counters;
@@ -62,14 +62,14 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.handler.hand_over(to, frame);
     }
 
-    /// Tells all other stacks of the device of what a neighbour or router says.
+    /// Passes a message of a neighbour or router to all other stacks of the device.
     pub fn tell_others(&mut self, frame: &B::Frame) {
         if !self.stack.net.cfg.steering.is_alone() && !broken(Rule::NeighboursReachAll) {
             self.hand_over(Elsewhere::Others, frame);
         }
     }
 
-    /// Returns true if another stack speaks for the host, to which the frame has been handed over.
+    /// Hands the frame to the stack that speaks for the host, and returns true, if that is another stack.
     pub fn leaves_to_speaker(&mut self, frame: &B::Frame) -> bool {
         let leaves = !self.stack.net.cfg.steering.speaks();
         if leaves {
@@ -96,7 +96,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.run_inet6_timers();
     }
 
-    /// Lets the connections that waited for a neighbour go on, or give up.
+    /// Wakes the connections that waited for a neighbour. They go on, or give up if it is absent.
     pub fn wake_waiters(&mut self, resolved: Resolved) {
         let (Resolved::Found(n) | Resolved::Absent(n)) = resolved;
         let found = matches!(resolved, Resolved::Found(_));
@@ -118,7 +118,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             } else if c.state == State::SynSent {
                 return Fate::Closed(CloseReason::Unreachable);
             } else {
-                c.cold.soft_error = true; // RFC 1122 §4.2.3.9: others go on trying
+                c.cold.soft_error = true; // RFC 1122 §4.2.3.9: a connection that is open goes on trying
             }
             Fate::Keep
         });

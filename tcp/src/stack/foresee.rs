@@ -1,21 +1,21 @@
-//! What a burst of frames will need, fetched before it is worked on.
+//! Prefetches the memory that a burst of frames will need.
 
 use super::*;
 use crate::wire::{ETHERNET, IPV4};
 use arrayvec::ArrayVec;
 use core::net::Ipv6Addr;
 
-/// So few connections are in the cache anyway.
+/// Below this number, connections are in the cache anyway.
 const CROWD: usize = 256;
 /// Octets of an IPv6 header.
 const IPV6: usize = 40;
-/// Frames that are looked at ahead.
+/// Most frames of a burst that are looked at.
 const MOST: usize = 64;
 
 impl<B: Buffers> Stack<B> {
-    /// Looks ahead at frames that [`receive`](Self::receive) will be called with next: where there are many connections,
-    /// the table's places for all of them, then the connections, and then their cold parts are fetched together, not one after the
-    /// other. Changes nothing; to be called or not. See [`Buffers::prefetch`].
+    /// Prefetches memory for the frames that [`receive`](Self::receive) will be called with next, if there are many
+    /// connections. It fetches the table's entries for all of them together, then the connections, then their cold
+    /// parts. Changes nothing; the call is optional. See [`Buffers::prefetch`].
     #[inline]
     pub fn foresee(&self, burst: &[B::Frame]) {
         if self.connections.len() >= CROWD && burst.len() > 1 {
@@ -58,7 +58,7 @@ impl<B: Buffers> Stack<B> {
     }
 }
 
-/// Under which key a frame's connection probably is: read without any check.
+/// Returns the key that a frame's connection probably has. Reads it without any check.
 fn expected_v4(frame: &[u8]) -> Option<Key> {
     let h: &[u8; ETHERNET + IPV4 + 4] = frame.first_chunk()?;
     let usual = [h[12], h[13], h[14], h[23]] == [0x08, 0x00, 0x45, PROTO_TCP];

@@ -10,7 +10,7 @@ use smoltcp::wire::{
     Icmpv4Repr, IpProtocol, Ipv4Packet, Ipv4Repr,
 };
 
-/// Octets of an IPv4 header as we write it.
+/// Octets of an IPv4 header without options.
 const IP_HEADER: usize = wire::IPV4;
 
 impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
@@ -62,8 +62,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// Returns true if an error is about a connection that another stack of the device owns, to which it has been handed
-    /// over.
+    /// Hands the frame to the stack of the device that owns the connection in question, and returns true, if that is
+    /// another stack.
     pub(super) fn leaves_to_quoted(
         &mut self,
         sender: SocketAddr,
@@ -106,9 +106,9 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         net.emit_frame(self.tx, scratch, loopback);
     }
 
-    /// Takes the news that a segment of ours could not be delivered. What no wait can mend is fatal to a connection that
-    /// is being opened, and to no other; everything else is remembered as the reason if the peer stays silent
-    /// (RFC 9293 §3.9.2.2, RFC 5461, RFC 5927 §5.2).
+    /// Takes the report that a segment of ours could not be delivered. An error that waiting cannot mend closes a
+    /// connection that is being opened, and no other. Any other error is remembered as the reason to report if the
+    /// peer stays silent (RFC 9293 §3.9.2.2, RFC 5461, RFC 5927 §5.2).
     fn unreachable(&mut self, q: &Quote) {
         let Some(index) = self.stack.quoted(q) else { return };
         self.with(index, |c, cx, _| {
@@ -136,13 +136,13 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 }
 
 impl<B: Buffers> Stack<B> {
-    /// Returns the connection whose segment an error quotes.
+    /// Returns the connection whose segment an error quotes; `None` if the error is not to be believed.
     fn quoted(&self, q: &Quote) -> Option<u32> {
         if q.src == self.net.ip.to_bits() { self.sender_of(q.key, q.seq) } else { None }
     }
 
-    /// Returns the connection that sent a segment which an error quotes. The error is believed only if octets in flight
-    /// are quoted (RFC 5927 §4.1).
+    /// Returns the connection that sent the segment which an error quotes. `None` unless the quoted octets are in
+    /// flight, because other errors are not believed (RFC 5927 §4.1).
     pub(super) fn sender_of(&self, key: Key, seq: Seq) -> Option<u32> {
         let Some(Place::Connection(index)) = self.table.get(key).map(Place::unpack) else { return None };
         let c = self.connections.get(index)?;
@@ -150,13 +150,13 @@ impl<B: Buffers> Stack<B> {
     }
 }
 
-/// What a destination-unreachable message says about a TCP segment (RFC 792, RFC 1191 §4).
+/// The content of a destination-unreachable message about a TCP segment (RFC 792, RFC 1191 §4).
 struct Quote {
     code: u8,
     mtu: u16,
-    /// Who sent the segment.
+    /// Address that the segment was sent from.
     src: u32,
-    /// The connection, seen from its sender.
+    /// The connection, as its sender sees it.
     key: Key,
     seq: Seq,
 }

@@ -9,7 +9,7 @@ use crate::seq::Seq;
 use crate::sum;
 use core::net::Ipv6Addr;
 
-/// Nobody has the port: the code of an unreachable message.
+/// Port unreachable: the code of an unreachable message.
 const PORT: u8 = 4;
 
 impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
@@ -22,7 +22,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             net.counters.malformed += 1;
             return;
         }
-        // While it is not certain that an address is ours, only that question counts.
+        // While an address is only tentative, duplicate address detection alone may use it.
         let tentative = !ip.dst.is_multicast() && !net.inet6.is_own(ip.dst);
         match message[0] {
             kind::LISTENER_QUERY
@@ -58,7 +58,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
                     self.too_big(&q, u16::try_from(mtu).unwrap_or(u16::MAX));
                 }
             }
-            // The host does not know TCP: what IPv4 calls protocol unreachable.
+            // The host does not know TCP. IPv4 calls this protocol unreachable.
             kind::PROBLEM if message[1] == problem::NEXT_HEADER => {
                 if let Some(q) = self.stack.quote6(message) {
                     self.unreachable6(PORT, &q);
@@ -90,7 +90,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.send_icmp6(dst_mac, ip, &reply);
     }
 
-    /// Answers a packet with a message, back the way it came.
+    /// Answers a packet with an ICMPv6 message, to the MAC address `dst_mac`.
     fn send_icmp6(&mut self, dst_mac: [u8; 6], ip: &Ip6, message: &[u8]) {
         let net = &mut self.stack.net;
         let own = net.inet6.is_own(ip.dst).then_some(ip.dst);
@@ -101,15 +101,15 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         net.emit_frame(self.tx, &message::frame(&envelope, message), loopback);
     }
 
-    /// Tells the sender of a packet what is wrong with it, unless that could go round in circles or hit many (RFC 4443
-    /// §2.4 e).
+    /// Reports to the sender of a packet what is wrong with it. Stays silent if the message could cause a loop or reach
+    /// many hosts (RFC 4443 §2.4 e).
     pub fn complain6(&mut self, frame: &B::Frame, ip: &Ip6, c: Complaint) {
         if self.leaves_to_speaker(frame) {
             return;
         }
         let frame = frame.bytes();
         let group = ip.dst.is_multicast() || frame.first().is_some_and(|b| b & 1 != 0);
-        // An error, or what cannot be told from one.
+        // The packet is an error, or cannot be told from one.
         let about_error = ip.protocol == next::ICMP
             && frame.get(ip.payload.start).is_none_or(|kind| *kind < kind::ECHO_REQUEST);
         if is_no_host(ip.src) || group && !c.even_group || about_error {
@@ -127,7 +127,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.send_icmp6(dst_mac, ip, &m);
     }
 
-    /// Does as `unreachable` of IPv4: what no wait can mend ends a connection that is being opened, and no other.
+    /// Does the same as `unreachable` of IPv4: an error that waiting cannot mend closes a connection that is being
+    /// opened, and no other.
     fn unreachable6(&mut self, code: u8, q: &Quote6) {
         const PROHIBITED: u8 = 1;
         const POLICY: u8 = 5;
@@ -143,7 +144,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         });
     }
 
-    /// Lowers the path MTU (RFC 8201 §4). What claims less than every link carries is not believed.
+    /// Lowers the path MTU (RFC 8201 §4). A report of less than every link carries is not believed.
     fn too_big(&mut self, q: &Quote6, mtu: u16) {
         self.with_sender_of(q, |c, cx| {
             c.lower_mtu(mtu, cx.now);
@@ -152,7 +153,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         });
     }
 
-    /// Calls into the connection whose segment an error quotes, as [`with`](Self::with).
+    /// Calls into the connection whose segment an error quotes, as [`with`](Self::with) does.
     fn with_sender_of(&mut self, q: &Quote6, f: impl FnOnce(&mut Connection<B>, &mut Cx<'_, T>) -> Fate) {
         if let Some(index) = self.stack.sender_of(q.key, q.seq) {
             self.with(index, |c, cx, _| f(c, cx));
@@ -161,7 +162,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 }
 
 impl<B: Buffers> Stack<B> {
-    /// Returns what an error quotes, if that is a segment of TCP between addresses that are in use.
+    /// Returns the quoted segment of an error; `None` if it is not a TCP segment between addresses in use.
     fn quote6(&self, message: &[u8]) -> Option<Quote6> {
         let (sender, receiver, seq) = quote6(message)?;
         let path = match (sender.ip(), receiver.ip()) {
@@ -172,7 +173,8 @@ impl<B: Buffers> Stack<B> {
     }
 }
 
-/// Returns the ends and the number of the TCP segment that an error quotes.
+/// Returns the source, destination and sequence number of the TCP segment that an error quotes; `None` if it quotes
+/// none.
 fn quote6(message: &[u8]) -> Option<(SocketAddr, SocketAddr, Seq)> {
     let packet = message.get(8..)?;
     let header: &[u8; ipv6::HEADER] = packet.first_chunk()?;
@@ -188,7 +190,7 @@ fn quote6(message: &[u8]) -> Option<(SocketAddr, SocketAddr, Seq)> {
     Some((sender, receiver, Seq(u32::from_be_bytes([q0, q1, q2, q3]))))
 }
 
-/// What an error says about a TCP segment.
+/// The content of an error about a TCP segment.
 struct Quote6 {
     key: Key,
     seq: Seq,

@@ -1,11 +1,11 @@
-//! Packets of IPv6 that arrive, and what keeps IPv6 going on the link.
+//! Arriving IPv6 packets, and the upkeep of IPv6 on the link.
 
 use super::*;
 use crate::ipv6::{self, Ip6, Refused6, is_no_host, next, problem};
 use crate::nd::message::pseudo_sum;
 use core::net::Ipv6Addr;
 
-/// Pairs of addresses without anybody that a pass may leave behind.
+/// Most unused pairs of addresses that a pass may leave behind.
 const MAX_IDLE_PATHS: usize = 256;
 
 impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
@@ -22,7 +22,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             return self.receive_tcp6(frame, &ip, path);
         }
         self.settle_acks();
-        // What connections have is in use by hosts; everything else is looked at.
+        // Addresses of connections are known to be in use by hosts. All others are checked.
         let net = &mut self.stack.net;
         let inet = &net.inet6;
         let group = ip.dst.is_multicast();
@@ -39,7 +39,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
         match ip.protocol {
             next::ICMP => self.receive_icmp6(&frame, &ip),
-            // Groups are nothing to TCP; and what is unicast comes as such.
+            // TCP ignores groups. A packet to a unicast address must come in a frame to our MAC address.
             _ if group || !to_station || !net.inet6.is_own(ip.dst) => net.counters.not_for_us += 1,
             _ if is_no_host(ip.src) => net.counters.malformed += 1,
             next::TCP => {
@@ -72,7 +72,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             return self.stack.refuse_segment(refused, unfilled);
         }
         let key = Key::v6(path, segment.remote_port, segment.local_port);
-        // RFC 4861 §7.3.1: what TCP hears of its data tells that the neighbour is there.
+        // RFC 4861 §7.3.1: an ACK of our data confirms that the neighbour is reachable.
         let sender = match self.stack.find(key) {
             Some(Place::Connection(i)) => self.stack.connections.get(i).map(|c| (i, c.generation, c.snd_una)),
             _ => None,
@@ -94,7 +94,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             Refused6::Ignore => counters.unknown_protocol += 1,
             Refused6::Fragment { first } => {
                 counters.fragments += 1;
-                // We never put them together. Their sender hears so at once instead of after a minute.
+                // We never reassemble fragments. Tell the sender at once instead of after a minute.
                 if first {
                     self.complain6(frame, ip, Complaint::REASSEMBLY);
                 }
@@ -123,13 +123,13 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 }
 
 impl<B: Buffers> Stack<B> {
-    /// The number of the addresses of packets to `ip`.
+    /// Returns the number of the address pair for packets to `ip`.
     pub(super) fn path_to(&mut self, ip: Ipv6Addr) -> Result<u32, ConnectError> {
         let source = self.net.inet6.source_for(ip).ok_or(ConnectError::Unreachable(ip.into()))?;
         self.path_from(source, ip)
     }
 
-    /// The number of the addresses of packets from `source` to `ip`.
+    /// Returns the number of the address pair for packets from `source` to `ip`.
     pub(super) fn path_from(&mut self, source: Ipv6Addr, ip: Ipv6Addr) -> Result<u32, ConnectError> {
         let own = self.net.inet6.is_own(ip);
         self.net.paths.intern(source, ip, own).ok_or(ConnectError::TooMany)
@@ -141,7 +141,7 @@ impl<B: Buffers> Stack<B> {
         self.net.inet6.is_enabled() && (self.net.inet6.has_frames() || self.net.paths.idle() > 0)
     }
 
-    /// Sends what IPv6 has to say on the link, and forgets addresses that nobody has any more.
+    /// Sends the frames that IPv6 has for the link, and removes address pairs that are no longer in use.
     pub(super) fn flush_inet6(&mut self, tx: &mut impl Transmit<B::Payload>) {
         while self.net.inet6.has_frames() && tx.room() > 0 {
             if let Some(frame) = self.net.inet6.next_frame() {
@@ -155,22 +155,22 @@ impl<B: Buffers> Stack<B> {
     }
 }
 
-/// What is wrong with a packet (RFC 4443 §3).
+/// An error to report about a packet (RFC 4443 §3).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Complaint {
     pub kind: u8,
     pub code: u8,
-    /// The octet that is wrong, counted from the packet's start.
+    /// Offset of the faulty octet from the start of the packet.
     pub pointer: u32,
-    /// Also if the packet was for a group.
+    /// The report is also sent if the packet was for a group.
     pub even_group: bool,
 }
 
 impl Complaint {
-    /// Nobody has the port.
+    /// Port unreachable.
     const PORT: Complaint =
         Complaint { kind: crate::nd::message::kind::UNREACHABLE, code: 4, pointer: 0, even_group: false };
-    /// The packet was not put together in time.
+    /// The packet was not reassembled in time.
     const REASSEMBLY: Complaint =
         Complaint { kind: crate::nd::message::kind::TIME_EXCEEDED, code: 1, pointer: 0, even_group: false };
 

@@ -1,4 +1,4 @@
-//! The stack: frames in, connections found, timers run, frames out.
+//! The stack: takes frames, finds their connections, runs timers, sends frames.
 
 mod audit;
 mod bind;
@@ -40,37 +40,37 @@ use thiserror::Error;
 pub struct Stack<B: Buffers> {
     net: Net,
     ports: Box<dyn PortSpace + Send>,
-    /// Who has which addresses.
+    /// The entry for each pair of addresses and ports.
     table: Table,
     connections: Slab<Connection<B>>,
-    /// The connection that the last segment was for, if it still is one.
+    /// The connection of the last segment, unless that has ended.
     last: u32,
     /// ACKs of the present burst that have not been counted.
     acks: Acks,
     wheel: TimerWheel,
-    /// Connections that owe an ACK or may have something to send.
+    /// Connections that owe an ACK or may have data to send.
     work: VecDeque<u32>,
-    /// Connections that owe an ACK that may wait, and until when; the next one due first. An entry may have become void.
+    /// Connections that owe a delayed ACK, and its deadline; the earliest first. An entry may be void.
     late: VecDeque<(u32, Time)>,
     bindings: Slab<Binding>,
-    /// Those that listen, by port.
+    /// Listening bindings, by port.
     listening: HashMap<u16, Vec<BindId>>,
     embryos: Slab<Embryo>,
     embryo_wheel: TimerWheel,
-    /// Until when SYN cookies may come back.
+    /// Time until which SYN cookies may come back.
     cookies_until: Time,
     timewaits: Slab<TimeWait>,
-    /// Those in TIME-WAIT, the next to end first.
+    /// Entries in TIME-WAIT; the next one to end first.
     timewait_order: VecDeque<(SlabId, Time)>,
     /// Connections that ended in a call without a handler.
     ended: Vec<(ConnId, u64, CloseReason)>,
-    /// Where ICMP replies are built.
+    /// Buffer in which ICMP replies are built.
     scratch: Vec<u8>,
     /// The frames of this call come from another stack of the device.
     taking_over: bool,
 }
 
-/// What an entry of the table names: the kind in the two highest bits, then the index.
+/// The meaning of a table entry. Packed: the kind in the two highest bits, then the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Connection(u32),
@@ -78,7 +78,7 @@ enum Place {
     TimeWait(u32),
 }
 
-/// Stands for the EtherType of a frame of another VLAN; a length to Ethernet.
+/// Replaces the EtherType of a frame of another VLAN. In Ethernet, this value is a length.
 const OTHER_VLAN: u16 = 0;
 
 const INDEX: u32 = (1 << 30) - 1;
@@ -105,31 +105,31 @@ impl Place {
 /// Why a connection cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConnectError {
-    /// No host has this address, or the port is zero.
-    #[error("{0} is not the address of a host's port")]
+    /// The address is not a host's, or the port is zero.
+    #[error("{0} is not the address and port of a host")]
     Address(SocketAddr),
-    /// It is on another network and there is no gateway.
+    /// The address is on another network and there is no gateway.
     #[error("no route to {0}")]
     Unreachable(IpAddr),
-    /// The host forbids it, of which the kernel's sockets tell.
+    /// The host forbids it. Only connections over the kernel's sockets report this.
     #[error("the host forbids connections to {0}")]
     Forbidden(IpAddr),
-    /// What it was to come from is of the other family.
+    /// The local address is of the other family.
     #[error("the local address cannot reach {0}: it is of the other family")]
     Family(IpAddr),
-    /// There is a connection from this local port to that port of the peer.
+    /// This local port has a connection to that port of the peer already.
     #[error("port {0} has a connection to this peer already")]
     InUse(u16),
-    /// Another stack of the device would own the connection, by its addresses: it can be opened there.
+    /// By its addresses, the connection belongs to another stack of the device. Open it there.
     #[error("the connection belongs to engine {0} of the device")]
     Elsewhere(usize),
-    /// All local ports are taken, of those that lead to this stack.
+    /// All local ports that lead to this stack are taken.
     #[error("no free local port")]
     NoPort,
-    /// The process has as many descriptors as it may, of which a connection over the kernel's sockets takes one.
+    /// The process has no file descriptor left. A connection over the kernel's sockets takes one.
     #[error("no file descriptor is left")]
     NoDescriptor,
-    /// As many connections as are allowed, or as many neighbours.
+    /// The limit of connections, or of neighbours, is reached.
     #[error("too many connections")]
     TooMany,
 }
@@ -137,19 +137,19 @@ pub enum ConnectError {
 /// Why a record cannot be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SendError {
-    /// The connection is gone, or was closed by us.
+    /// The connection has ended, or the user has closed it.
     #[error("the connection is closed")]
     Closed,
-    /// More is queued than `Stack::room` asked for, up to the limit.
+    /// More data is queued than [`Stack::room`] allows, up to the limit of the queue.
     #[error("the send queue is full")]
     Full,
 }
 
 impl<B: Buffers> Stack<B> {
-    /// A stack at `now`, without connections.
+    /// Creates a stack at time `now`, without connections.
     ///
     /// # Errors
-    /// A setting cannot work.
+    /// A setting is invalid.
     pub fn new(cfg: StackConfig, ports: Box<dyn PortSpace + Send>, now: Time) -> Result<Self, ConfigError> {
         cfg.check()?;
         let mut net = Net::new(cfg, now);
@@ -179,7 +179,7 @@ impl<B: Buffers> Stack<B> {
 
     // ---- frames and time ----
 
-    /// Takes a frame from the port, or one that was emitted with `loopback`.
+    /// Takes a frame from the port, or a frame that was emitted with `loopback`.
     pub fn receive(
         &mut self,
         now: Time,
@@ -190,19 +190,19 @@ impl<B: Buffers> Stack<B> {
         self.receive_burst(now, [frame], h, tx);
     }
 
-    /// Runs the timers that are due, and reports connections that ended in a call without a handler.
+    /// Runs the timers that are due. Reports connections that ended in a call without a handler.
     pub fn advance(&mut self, now: Time, h: &mut impl Handler<B::Frame>, tx: &mut impl Transmit<B::Payload>) {
         for (id, tag, reason) in self.ended.drain(..) {
             h.closed(id, tag, reason);
         }
-        // All wheels are polled together, and say nothing new within a tick.
+        // All wheels are polled together, and polling again within the same tick finds nothing new.
         if self.wheel.is_settled(now) {
             return;
         }
         Call { stack: self, now, handler: h, tx }.run_timers();
     }
 
-    /// Sends what accumulated during a pass: ARP requests, ACKs for in-order data, and what waited for room.
+    /// Sends what has accumulated during a pass: ARP requests, ACKs for in-order data, and data that waited for room.
     pub fn flush(&mut self, now: Time, tx: &mut impl Transmit<B::Payload>) {
         self.flush_neighbours(tx);
         if self.late.front().is_some_and(|(_, due)| *due <= now) {
@@ -219,11 +219,11 @@ impl<B: Buffers> Stack<B> {
             c.flush(&mut Cx { now, net: &mut self.net, tx, id });
             self.note(now, id.index);
         }
-        // For those that want to send and do not know where to.
+        // Asks for the neighbours that connections have just found to be unknown.
         self.flush_neighbours(tx);
     }
 
-    /// Sends the ACKs that wait for company. To be called before the stack is not driven for long.
+    /// Sends the delayed ACKs now. Call this when the stack will not be driven for some time.
     pub fn flush_late(&mut self, now: Time, tx: &mut impl Transmit<B::Payload>) {
         if !self.late.is_empty() {
             self.list_late(Time::MAX);
@@ -231,7 +231,7 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// The ACKs that have waited until `now` leave with the next flush.
+    /// Lists the connections whose delayed ACKs are due at `now`, so that the next flush sends them.
     fn list_late(&mut self, now: Time) {
         while let Some(&(index, due)) = self.late.front()
             && due <= now
@@ -246,7 +246,7 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Sends what is to be asked of neighbours.
+    /// Sends requests to neighbours.
     #[inline]
     fn flush_neighbours(&mut self, tx: &mut impl Transmit<B::Payload>) {
         if self.net.arp.has_requests() || self.has_for_link() {
@@ -267,25 +267,27 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// The link has come up: nobody need wait for the next try of what was lost while it was down.
+    /// Notes that the link has come up. Requests that were lost while it was down are repeated without waiting for
+    /// their timers.
     pub fn link_came_up(&mut self, now: Time) {
         self.net.arp.link_came_up(now);
         self.net.inet6.link_came_up(now);
     }
 
-    /// Asks the network whether another host has our addresses, and announces them if not (RFC 5227, RFC 4862 §5.4):
-    /// within 0.2 s [`claim`](Self::claim) tells. To be called when the link is up, before the addresses are used.
+    /// Asks the network whether another host has our addresses, and announces them if none has (RFC 5227, RFC 4862
+    /// §5.4). [`claim`](Self::claim) returns the result within 0.2 s. Call this when the link is up, before using the
+    /// addresses.
     pub fn claim_address(&mut self, now: Time) {
         if !self.net.ip.is_unspecified() {
             self.net.arp.claim_address(now);
-            // At once: `advance` may have been called in this tick already.
+            // At once, because `advance` may have run already in this tick.
             self.net.arp.advance_claim(now);
         }
         self.net.inet6.claim_addresses(now);
         self.net.inet6.advance(now);
     }
 
-    /// Whether our addresses are ours.
+    /// Returns whether our addresses are ours to use.
     pub fn claim(&self) -> Claim {
         match (self.net.arp.claim(), self.net.inet6.claim()) {
             (Claim::Held, other)
@@ -295,18 +297,18 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// The last other host that used an address of ours.
+    /// Returns the MAC address of the last other host that used one of our addresses; `None` if there was none.
     pub fn rival(&self) -> Option<[u8; 6]> {
         self.net.arp.conflicts().1.or(self.net.inet6.conflicts().1)
     }
 
-    /// The address of ours that another host used last.
+    /// Returns our address that another host used last; `None` if there was none.
     pub fn contested(&self) -> Option<IpAddr> {
         let v4 = self.net.arp.conflicts().1.map(|_| IpAddr::V4(self.net.ip));
         v4.or(self.net.inet6.contested_address().map(IpAddr::V6))
     }
 
-    /// Our addresses that can be used at this moment, the main one first.
+    /// Returns our addresses that can be used now, the main one first.
     pub fn addresses(&self) -> Vec<Address> {
         let v4 = self.net.cfg.addresses.iter().filter(|a| a.ip.is_ipv4()).copied();
         let v6: Vec<Address> = self.net.inet6.addresses().collect();
@@ -317,7 +319,7 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// When `advance` has something to do.
+    /// Returns when `advance` must be called next; `None` if no timer runs.
     pub fn next_deadline(&self) -> Option<Time> {
         if !self.ended.is_empty() {
             return Some(Time::ZERO);
@@ -333,7 +335,7 @@ impl<B: Buffers> Stack<B> {
         timers.into_iter().flatten().min()
     }
 
-    /// `flush` has something to do: after a pass, because the port was full.
+    /// Returns whether `flush` has something to send. After a pass this means that the port was full.
     pub fn wants_flush(&self) -> bool {
         !self.work.is_empty() || self.net.arp.has_requests() || self.net.inet6.has_frames()
     }
@@ -350,7 +352,7 @@ impl<B: Buffers> Stack<B> {
         self.connections.get_mut(conn.index).filter(|c| c.generation == conn.generation)
     }
 
-    /// Calls into a connection, then notes what it owes and when it is due.
+    /// Calls into a connection, then notes what it owes and its next deadline.
     #[inline]
     fn with<T: Transmit<B::Payload>>(
         &mut self,
@@ -365,8 +367,7 @@ impl<B: Buffers> Stack<B> {
         self.note(now, id.index);
     }
 
-    /// Puts a connection on the lists of those that owe something, and its deadline into the wheel if that moved
-    /// forward. (One that moved back is seen when the old one comes up.)
+    /// Lists a connection if it owes an ACK or output, and schedules its deadline.
     #[inline]
     fn note(&mut self, now: Time, index: u32) {
         let Some(c) = self.connections.get_mut(index) else { return };
@@ -381,7 +382,8 @@ impl<B: Buffers> Stack<B> {
         self.schedule(index);
     }
 
-    /// Puts a connection's deadline into the wheel if that moved forward.
+    /// Puts a connection's deadline into the wheel if it is earlier than the armed one. A later deadline is checked
+    /// when the armed one expires.
     #[inline]
     fn schedule(&mut self, index: u32) {
         let Some(c) = self.connections.get_mut(index) else { return };
@@ -392,20 +394,20 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Puts something under its addresses.
+    /// Enters something into the table under its addresses.
     fn enter(&mut self, key: Key, place: Place) {
         self.net.key_used(key);
         self.table.insert(key, place.pack());
     }
 
-    /// Takes it out.
+    /// Removes the entry of these addresses from the table.
     fn leave(&mut self, key: Key) {
         if self.table.remove(key).is_some() {
             self.net.key_unused(key);
         }
     }
 
-    /// Adds a connection under its addresses.
+    /// Adds a connection to the slab and the table.
     fn adopt(&mut self, c: Connection<B>) -> ConnId {
         let key = c.key;
         let id = self.connections.insert(c);
@@ -416,7 +418,7 @@ impl<B: Buffers> Stack<B> {
         id.into()
     }
 
-    /// Ends a connection without a handler at hand.
+    /// Ends a connection in a call without a handler.
     fn end(&mut self, id: ConnId, reason: CloseReason) {
         if self.get(id).is_some()
             && let Some(tag) = self.remove(id.index)

@@ -1,4 +1,4 @@
-//! Passive opens, and what follows a connection: SYN-RECEIVED and TIME-WAIT.
+//! Passive opens (SYN-RECEIVED) and TIME-WAIT.
 
 use super::*;
 use crate::connection::DEFAULT_PEER_MSS;
@@ -11,8 +11,8 @@ use crate::timewait::Verdict;
 use crate::wire::{Options, SynOptions, TcpFields, Timestamps, put_syn, put_timestamps};
 
 impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
-    /// Takes a segment for addresses that have nothing (RFC 9293 §3.10.7.1 and §3.10.7.2). Where they had a connection
-    /// before, our initial sequence number must not lie below `above`.
+    /// Takes a segment for addresses without an entry (RFC 9293 §3.10.7.1 and §3.10.7.2). If they had a connection
+    /// before, our initial sequence number must not be below `above`.
     pub fn arrive_new(&mut self, incoming: Incoming<'_, B::Frame>, above: Option<Seq>) {
         let Some(mac) = incoming.source_mac() else { return };
         if self.leaves_to_owner(&incoming) {
@@ -29,8 +29,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             flag::SYN => self.begin_embryo(embryo),
             flag::ACK if self.takes_cookies() => match self.eat_cookie(embryo, s) {
                 Some(e) => self.complete(&e, incoming),
-                // What has overtaken the first ACK on a shorter way between the stacks of a device, as data or the ACK of a
-                // second SYN-ACK. That ACK opens the connection, and data comes again.
+                // Between the stacks of a device, a segment on a shorter way may overtake the first ACK: data, or the
+                // ACK of a second SYN-ACK. The first ACK opens the connection, and the peer retransmits the data.
                 None if !self.stack.net.cfg.steering.is_alone() => {}
                 None => self.refuse(&incoming),
             },
@@ -39,7 +39,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// Returns true if another stack of the device owns the segment's addresses, to which it has been handed over.
+    /// Hands the segment to the stack of the device that owns its addresses, and returns true, if that is another
+    /// stack.
     #[inline]
     fn leaves_to_owner(&mut self, incoming: &Incoming<'_, B::Frame>) -> bool {
         let Some(owner) = self.stack.other_owner(incoming.key) else { return false };
@@ -53,12 +54,12 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         true
     }
 
-    /// Whether SYN cookies may come back, and there is room for what they open.
+    /// Returns whether SYN cookies may come back and there is room for the connections that they open.
     fn takes_cookies(&self) -> bool {
         self.now < self.stack.cookies_until && !self.stack.is_full()
     }
 
-    /// What a SYN at `listener` asks for, or an ACK once did.
+    /// Returns the half-open connection that a SYN at `listener` asks for, or that the SYN before an ACK asked for.
     fn conceive(&self, listener: BindId, incoming: &Incoming<'_, B::Frame>, mac: [u8; 6]) -> Embryo {
         let (key, s) = (incoming.key, incoming.segment);
         Embryo {
@@ -77,14 +78,14 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// Answers with RST, to where the frame came from.
+    /// Answers with RST, to the MAC address that the frame came from.
     fn refuse(&mut self, incoming: &Incoming<'_, B::Frame>) {
         if let Some(mac) = incoming.source_mac() {
             self.stack.net.reset(self.now, self.tx, mac, incoming.key, incoming.segment);
         }
     }
 
-    /// Begins a half-open connection, or where there is no room for it answers with a cookie.
+    /// Begins a half-open connection. If there is no room for it, answers with a cookie.
     fn begin_embryo(&mut self, e: Embryo) {
         let stack = &mut *self.stack;
         if stack.is_full() {
@@ -105,7 +106,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.repeat_syn_ack(index);
     }
 
-    /// Answers with a SYN-ACK that need not be remembered.
+    /// Answers with a SYN-ACK that holds a cookie and is not remembered.
     fn send_cookie(&mut self, mut e: Embryo) {
         e.cookie = true;
         e.syn.ecn = false;
@@ -119,7 +120,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         send_syn_ack(net, self.now, &e, self.tx);
     }
 
-    /// The ACK of a SYN-ACK that was not remembered: what `e` must have been, if it was sent at all.
+    /// Takes the ACK of a SYN-ACK that was not remembered. Returns `e` as it was when the SYN-ACK was sent; `None` if
+    /// none was.
     fn eat_cookie(&mut self, mut e: Embryo, s: &Segment) -> Option<Embryo> {
         (e.cookie, e.iss, e.irs) = (true, s.ack - 1, s.seq - 1);
         let Some(mss) = self.stack.cookies(&e).check(self.now, e.iss) else {
@@ -135,7 +137,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         Some(e)
     }
 
-    /// Sends a half-open connection's SYN-ACK and sets the timer for the next.
+    /// Sends the SYN-ACK of a half-open connection and sets the timer for the next one.
     fn repeat_syn_ack(&mut self, index: u32) {
         let Stack { embryos, embryo_wheel, net, .. } = &mut *self.stack;
         let Some(e) = embryos.get_mut(index) else { return };
@@ -176,8 +178,9 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
         let Some(e) = self.stack.embryos.get_mut(index) else { return };
         if s.has(flag::SYN) || !in_window {
-            // The peer's SYN again, or something odd: our SYN-ACK says what is expected.
-            // The source address of the first SYN may have been damaged under way: no checksum covers it.
+            // This is the peer's SYN again, or a segment that does not fit. Our SYN-ACK tells the peer what we
+            // expect. The MAC address of the first SYN may have been damaged on the way, because no checksum covers
+            // it.
             if s.has(flag::SYN)
                 && s.seq == e.irs
                 && let Some(mac) = incoming.source_mac()
@@ -200,13 +203,13 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         {
             return self.complete(&e, incoming);
         }
-        // The SYN-ACK comes again, and with it the peer's answer.
+        // We will send the SYN-ACK again, and the peer will answer again.
         self.stack.net.counters.syn_backlog_full += 1;
     }
 
-    /// Answers another SYN for addresses that are half open. One of the two was forged, or is old. Whichever it is, the
-    /// other must not be kept out, as it would be if our answers went on going to where the first one came from. So this
-    /// one is answered by a cookie, and the one that comes back opens the connection.
+    /// Answers another SYN for addresses that are half open. One of the two SYNs was forged or is old. The genuine
+    /// one must not be kept out, whichever it is. That would happen if we kept answering only to the MAC address of
+    /// the first SYN. So the second SYN gets a cookie, and the answer that comes back first opens the connection.
     fn answer_rival(&mut self, listener: BindId, incoming: &Incoming<'_, B::Frame>) {
         let Some(mac) = incoming.source_mac() else { return };
         let rival = self.conceive(listener, incoming, mac);
@@ -215,7 +218,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// Opens the connection: the peer has our SYN-ACK.
+    /// Opens the connection, because the peer has answered our SYN-ACK.
     fn complete(&mut self, e: &Embryo, incoming: Incoming<'_, B::Frame>) {
         let net = &mut self.stack.net;
         let peer = net.remote(e.key);
@@ -293,7 +296,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 }
 
 impl<B: Buffers> Stack<B> {
-    /// Returns the stack of the device that owns the addresses, if it is another.
+    /// Returns the stack of the device that owns the addresses; `None` if it is this one.
     #[inline]
     pub(super) fn other_owner(&self, key: Key) -> Option<usize> {
         let steering = &self.net.cfg.steering;
@@ -303,7 +306,7 @@ impl<B: Buffers> Stack<B> {
         steering.other_owner(self.net.local(key), self.net.remote(key))
     }
 
-    /// Whether there are as many connections as are allowed.
+    /// Returns whether the limit of connections is reached.
     fn is_full(&self) -> bool {
         self.connections.len() >= self.net.cfg.tcp.max_connections as usize
     }
@@ -327,7 +330,7 @@ impl<B: Buffers> Stack<B> {
         self.timewait_order.front().map(|&(_, at)| crate::timer::round_up(at))
     }
 
-    /// Lets a connection's addresses begin to wait. The oldest make room if there are too many.
+    /// Puts a connection's addresses into TIME-WAIT. Drops the oldest entries if there are too many.
     pub(super) fn begin_timewait(&mut self, t: TimeWait) {
         let limit = self.net.cfg.tcp.max_time_wait as usize;
         while self.timewaits.len() >= limit.max(1) {
@@ -342,7 +345,7 @@ impl<B: Buffers> Stack<B> {
         self.timewait_order.push_back((id, until));
     }
 
-    /// Ends what has been in TIME-WAIT long enough.
+    /// Ends the TIME-WAIT entries whose time is over.
     fn end_timewaits(&mut self, now: Time) {
         while let Some(&(id, at)) = self.timewait_order.front() {
             if at > now {
@@ -351,7 +354,7 @@ impl<B: Buffers> Stack<B> {
             self.timewait_order.pop_front();
             let Some(index) = self.timewaits.find(id) else { continue };
             match self.timewaits.get(index).map(|t| t.until) {
-                // It began anew in the meantime.
+                // The wait was restarted in the meantime.
                 Some(until) if until > now => self.timewait_order.push_back((id, until)),
                 _ => self.end_timewait(index),
             }

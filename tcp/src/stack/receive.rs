@@ -1,10 +1,10 @@
-//! Frames that arrive: what each of them is, and what it is for.
+//! Arriving frames: finds out what each one is and what it is for.
 
 use super::*;
 
 /// A segment that arrived, with the frame that carried it.
 pub(super) struct Incoming<'s, F> {
-    /// The addresses that it is for.
+    /// The segment's addresses and ports.
     pub key: Key,
     pub segment: &'s Segment,
     pub frame: F,
@@ -18,8 +18,8 @@ impl<F: Frame> Incoming<'_, F> {
 }
 
 impl<B: Buffers> Stack<B> {
-    /// Returns what a frame with a tag carries, and where. A tag of VLAN zero means only a priority (IEEE 802.1Q), so
-    /// stacks without a VLAN take it.
+    /// Returns the EtherType of a frame and the offset of what it carries. A tag of VLAN zero means only a priority
+    /// (IEEE 802.1Q), so stacks without a VLAN accept it.
     fn untag(&self, frame: &[u8]) -> (Option<u16>, usize) {
         let at = wire::ETHERNET + wire::TAG;
         match wire::tagged(frame) {
@@ -41,7 +41,7 @@ impl<B: Buffers> Stack<B> {
 }
 
 impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
-    /// Takes a frame, most often one of IPv4 without a tag.
+    /// Takes a frame. The fast path is an untagged IPv4 frame.
     #[inline]
     pub fn take(&mut self, frame: B::Frame) {
         let net = &mut self.stack.net;
@@ -56,7 +56,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// Takes a frame that may be anything.
+    /// Takes a frame of any kind.
     #[inline(never)]
     fn receive_other(&mut self, frame: B::Frame) {
         let bytes = frame.bytes();
@@ -99,7 +99,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
                 return;
             }
         };
-        // Broadcasts and groups are nothing to TCP or echo (RFC 1122 §3.2.2.6, §4.2.3.10).
+        // TCP and echo ignore broadcasts and groups (RFC 1122 §3.2.2.6, §4.2.3.10).
         let group = frame.bytes().first().is_none_or(|b| b & 1 != 0);
         if ip.dst != net.ip.to_bits() || ip.dst == 0 || group {
             net.counters.not_for_us += 1;
@@ -138,7 +138,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.dispatch(Incoming { key, segment: &segment, frame });
     }
 
-    /// Gives a segment that cannot go the short way to what has its addresses.
+    /// Passes a segment that cannot take the short path to the entry that has its addresses.
     #[inline(never)]
     pub fn arrive_at(&mut self, place: Option<Place>, incoming: Incoming<'_, B::Frame>) {
         match place {
@@ -149,7 +149,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// Takes a segment for the connection at `index`.
+    /// Passes a segment to the connection at `index`.
     pub fn arrive(&mut self, index: u32, incoming: Incoming<'_, B::Frame>) {
         self.stack.last = index;
         self.with(index, |c, cx, h| c.arrive(cx, h, incoming.segment, incoming.frame));

@@ -1,4 +1,4 @@
-//! Whole stacks against each other.
+//! Tests of whole stacks.
 
 mod bind;
 mod close;

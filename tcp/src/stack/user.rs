@@ -1,13 +1,13 @@
-//! What the user of a connection calls (RFC 9293 §3.9.1), and asks.
+//! Calls of the user of a connection (RFC 9293 §3.9.1).
 
 use super::bind::LocalEnd;
 use super::*;
 
 impl<B: Buffers> Stack<B> {
-    /// Opens a connection to `remote` from any port. `Handler::connected` or `closed` tells how it went.
+    /// Opens a connection to `remote` from any port. `Handler::connected` or `closed` reports the result.
     ///
     /// # Errors
-    /// It cannot even be tried.
+    /// The open cannot be attempted.
     pub fn connect(
         &mut self,
         now: Time,
@@ -18,11 +18,11 @@ impl<B: Buffers> Stack<B> {
         self.connect_from(now, None, remote, tag, tx)
     }
 
-    /// As [`connect`](Self::connect), from an address that [`bind`](Self::bind) has reserved, if one is given.
+    /// Like [`connect`](Self::connect), but from an address that [`bind`](Self::bind) has reserved, if one is given.
     ///
     /// # Errors
-    /// It cannot even be tried. [`ConnectError::Elsewhere`] names the stack of the device that can open it, under the same
-    /// name of the address.
+    /// The open cannot be attempted. [`ConnectError::Elsewhere`] names the stack of the device that can open the
+    /// connection. The reservation has the same id there.
     pub fn connect_from(
         &mut self,
         now: Time,
@@ -70,7 +70,7 @@ impl<B: Buffers> Stack<B> {
         Ok(id)
     }
 
-    /// Returns the address of ours that packets to `to` come from; `None` if there is no way to it.
+    /// Returns our address for packets to `to`; `None` if there is no route.
     pub fn source_for(&self, now: Time, to: IpAddr) -> Option<IpAddr> {
         let to = to.to_canonical();
         match to {
@@ -84,7 +84,7 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Gives a connection time limits of its own, or with `None` those of the configuration.
+    /// Sets time limits for one connection. `None`: those of the configuration.
     pub fn set_patience(&mut self, conn: ConnId, patience: Option<Patience>) {
         if let Some(c) = self.get_mut(conn) {
             c.cold.patience = patience.map(Box::new);
@@ -93,31 +93,32 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Octets of data that a segment of the connection carries (EMSS); zero for a connection that is gone.
+    /// Returns the data octets that a segment of the connection carries (EMSS); zero if the connection is gone.
     pub fn mss(&self, conn: ConnId) -> usize {
         self.get(conn).map_or(0, |c| usize::from(c.mss))
     }
 
-    /// The link takes several segments as one frame, with up to `octets` of payload in all, and its other end can deal
-    /// with them (generic segmentation offload); zero if not. Concerns records queued from now on, and those queued.
+    /// Enables generic segmentation offload: the link takes several segments as one frame, with up to `octets` of
+    /// payload in all, and its other end can handle such frames. Zero disables it. Applies to all records, including
+    /// those already queued.
     pub fn set_gso_max(&mut self, octets: usize) {
-        // Headers and options are in the packet's length too.
+        // The packet's length also counts headers and options.
         const MOST: usize = u16::MAX as usize - 120;
         self.net.gso_max = octets.min(MOST) as u32;
     }
 
-    /// Octets that a record had best have at most: as many as leave in one frame.
+    /// Returns the recommended maximum record size, in octets: the octets that leave in one frame.
     pub fn record_max(&self, conn: ConnId) -> usize {
         self.mss(conn).max(self.net.gso_max as usize)
     }
 
-    /// Octets worth queueing now: what the windows let go at once and a few segments more. Zero: wait for
-    /// `Handler::acked`.
+    /// Returns how many octets are worth queueing now: what the windows allow at once, and a few segments more. Zero:
+    /// wait for `Handler::acked`.
     pub fn room(&self, conn: ConnId) -> usize {
         self.get(conn).map_or(0, |c| c.room(&self.net.cfg.tcp, self.net.gso_max))
     }
 
-    /// Queues one record; `output` sends it. An empty one is accepted and forgotten.
+    /// Queues one record; `output` sends it. An empty record is accepted and dropped.
     ///
     /// # Errors
     /// The connection is closed for sending, or the queue is full.
@@ -132,16 +133,17 @@ impl<B: Buffers> Stack<B> {
         Ok(())
     }
 
-    /// Calls `f` with every payload that is queued or in flight, which may put another one with the same octets in its
-    /// place.
+    /// Calls `f` with every payload that is queued or in flight. `f` may replace it with another one that has the
+    /// same octets.
     pub fn each_payload(&mut self, conn: ConnId, f: impl FnMut(&mut B::Payload)) {
         if let Some(c) = self.get_mut(conn) {
             c.cold.queue.each_payload(f);
         }
     }
 
-    /// The handler can take more of what this connection has received: [`Handler::data`] is called with what waits, and
-    /// the window reopens by what is taken. Nothing happens to a connection on which nothing waits.
+    /// Resumes delivery, because the handler can take more of the data received on this connection. Calls
+    /// [`Handler::data`] with the waiting data, and reopens the window by what the handler takes. Does nothing if no
+    /// data waits.
     pub fn resume(
         &mut self,
         now: Time,
@@ -154,8 +156,8 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Gives an accepted connection the whole window ([`TcpConfig::wary`](crate::TcpConfig::wary)), of which the peer
-    /// hears with the next segment.
+    /// Opens the window of an accepted connection fully ([`TcpConfig::wary`](crate::TcpConfig::wary)). The next
+    /// segment tells the peer.
     pub fn welcome(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {
         self.with(now, conn, tx, |c, cx| c.welcome(cx));
     }
@@ -165,32 +167,34 @@ impl<B: Buffers> Stack<B> {
         self.with(now, conn, tx, |c, cx| c.output(cx));
     }
 
-    /// Octets queued and not sent yet.
+    /// Returns the octets that are queued and not sent yet.
     pub fn unsent(&self, conn: ConnId) -> u64 {
         self.get(conn).map_or(0, Connection::unsent)
     }
 
-    /// Octets queued or in flight that the peer has not acknowledged.
+    /// Returns the octets, queued or in flight, that the peer has not acknowledged.
     pub fn unacked(&self, conn: ConnId) -> u64 {
         self.get(conn).map_or(0, Connection::unacked)
     }
 
-    /// Records queued or in flight that the peer has not acknowledged, each with its buffers.
+    /// Returns the number of records, queued or in flight, that the peer has not acknowledged. Each keeps its
+    /// buffers.
     pub fn records(&self, conn: ConnId) -> usize {
         self.get(conn).map_or(0, Connection::records)
     }
 
-    /// As [`records`](Self::records), of those at the end of the queue, the newest, whose payload `f` holds of.
+    /// Like [`records`](Self::records), but counts only the newest records, from the end of the queue on, for which
+    /// `f` returns true.
     pub fn records_at_end(&self, conn: ConnId, f: impl FnMut(&B::Payload) -> bool) -> usize {
         self.get(conn).map_or(0, |c| c.records_at_end(f))
     }
 
-    /// Since when the peer has acknowledged nothing of what it was sent; `None` if nothing is outstanding.
+    /// Returns since when the peer has acknowledged nothing of the data sent; `None` if nothing is outstanding.
     pub fn stalled_since(&self, conn: ConnId) -> Option<Time> {
         self.get(conn).map(Connection::stalled_since).filter(|since| *since < Time::MAX)
     }
 
-    /// Sends FIN after what is queued. Data from the peer still arrives; `Handler::closed` follows when both
+    /// Sends FIN after the queued data. Data from the peer still arrives. `Handler::closed` follows when both
     /// directions are closed.
     pub fn close(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {
         let Some(c) = self.get_mut(conn) else { return };
@@ -206,20 +210,20 @@ impl<B: Buffers> Stack<B> {
         });
     }
 
-    /// Ends a connection at once, with a RST. `advance` reports it.
+    /// Ends a connection at once, with a RST. `advance` reports the end.
     pub fn abort(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {
         self.with(now, conn, tx, |c, cx| c.send_reset(cx));
         self.end(conn, CloseReason::Aborted);
     }
 
-    /// The link is (or no longer is) short of receive buffers: no more out-of-order frames are held.
+    /// Sets whether the link is short of receive buffers. While it is, no more out-of-order frames are held.
     pub fn set_pressure(&mut self, low: bool) {
         self.net.pressure = low;
     }
 
-    /// The link is about to run out of receive buffers: every connection gives the farther half of its out-of-order frames
-    /// back. Their peers have been told that they arrived, and will send them again (RFC 2018 §8). Acknowledged octets
-    /// are never dropped.
+    /// Frees receive buffers when the link is about to run out of them. Every connection drops the farther half of
+    /// its out-of-order frames. The peers have SACKs for these frames but will send them again (RFC 2018 §8). Octets
+    /// that were acknowledged cumulatively are never dropped.
     pub fn give_back_held(&mut self) {
         for index in self.net.held.holders() {
             let Some(c) = self.connections.get_mut(index) else { continue };
@@ -230,37 +234,37 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Our end of a connection.
+    /// Returns our address of a connection; `None` if it is gone.
     pub fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
         self.get(conn).map(|c| self.net.local(c.key))
     }
 
-    /// The other end.
+    /// Returns the peer's address of a connection; `None` if it is gone.
     pub fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
         self.get(conn).map(|c| self.net.remote(c.key))
     }
 
-    /// A connection's figures.
+    /// Returns the figures of a connection; `None` if it is gone.
     pub fn info(&self, conn: ConnId) -> Option<ConnInfo> {
         self.get(conn).map(|c| c.info(self.net.cfg.tcp.pacing))
     }
 
-    /// All connections, without those half open and in TIME-WAIT.
+    /// Returns all connections, except half-open ones and those in TIME-WAIT.
     pub fn connections(&self) -> impl Iterator<Item = ConnId> {
         self.connections.iter().map(|(i, c)| c.id(i))
     }
 
-    /// What the stack has seen and done.
+    /// Returns the counters of the stack.
     pub fn counters(&self) -> &Counters {
         &self.net.counters
     }
 
-    /// Its settings.
+    /// Returns the settings of the stack.
     pub fn config(&self) -> &StackConfig {
         &self.net.cfg
     }
 
-    /// How many connections there are, half-open ones, and addresses in TIME-WAIT.
+    /// Returns the number of connections, of half-open connections, and of addresses in TIME-WAIT.
     pub fn census(&self) -> (usize, usize, usize) {
         (self.connections.len(), self.embryos.len(), self.timewaits.len())
     }

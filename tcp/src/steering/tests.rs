@@ -32,7 +32,7 @@ proptest! {
     }
 }
 
-/// Devices know nothing of each other, but the numbers of their stacks.
+/// The two devices share only the number of their stacks.
 #[test]
 fn both_ends_of_a_link_agree_without_a_secret() {
     let (a, b) = (end([10, 0, 0, 1], 7471), end([10, 0, 0, 2], 40_000));
@@ -49,7 +49,7 @@ fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     set.fold(0, |hash, n| hash ^ window(n))
 }
 
-/// What a NIC hashes of a TCP segment.
+/// Returns the octets of a TCP segment that a NIC hashes.
 fn hashed(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let octets = |end: SocketAddr| match end.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -58,7 +58,7 @@ fn hashed(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     [octets(from), octets(to), from.port().to_be_bytes().to_vec(), to.port().to_be_bytes().to_vec()].concat()
 }
 
-/// Two of the vectors with which Microsoft has implementations verified.
+/// Two of the vectors that Microsoft publishes for verifying implementations.
 #[test]
 fn the_hash_of_these_tests_is_that_of_nics() {
     const KEY: [u8; 40] = [
@@ -74,7 +74,7 @@ fn the_hash_of_these_tests_is_that_of_nics() {
 }
 
 proptest! {
-    /// Of either family: a NIC hashes no mixture.
+    /// Addresses of either family, but never mixed, because a NIC hashes no mixture.
     #[test]
     fn owners_are_those_that_a_nic_chooses(
         v6: bool, ips: (u128, u128), ports: (u16, u16), stacks in 2..=MAX_STACKS, key: u16, log in 0u32..=16,
@@ -98,8 +98,8 @@ fn a_nics_table_is_a_power_of_two() {
     assert!(place(0).is_none() && place(100).is_none() && place(1 << 17).is_none());
 }
 
-/// Connections that differ in one port, or in one address, are spread evenly: none of 8 stacks gets more than a third more
-/// or less than its part of 8,000.
+/// Connections that differ in one port or one address are spread evenly: each of 8 stacks gets its part of 8,000,
+/// with a deviation of at most a third.
 #[test]
 fn neighbouring_connections_are_spread() {
     let us = end([10, 0, 0, 1], 7471);
@@ -132,7 +132,7 @@ fn the_owner_depends_on_the_secret() {
     assert!((1..64).any(|secret| owners(secret) != owners(0)));
 }
 
-/// A segment from port 1000 to port 2000 over IPv4, with options in the header or without.
+/// Returns a segment from port 1000 to port 2000 over IPv4. `words` is the length of the IP header in 32-bit words.
 fn segment4(words: u8) -> Vec<u8> {
     let mut frame = vec![0; 12];
     frame.extend([8, 0, 0x40 | words, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
@@ -141,7 +141,7 @@ fn segment4(words: u8) -> Vec<u8> {
     frame
 }
 
-/// The same over IPv6, behind a header of destination options.
+/// Returns the same segment over IPv6, optionally after a destination options header.
 fn segment6(options: bool) -> Vec<u8> {
     let mut frame = vec![0; 12];
     let (len, first) = if options { (28, 60) } else { (20, 6) };

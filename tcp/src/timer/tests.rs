@@ -47,7 +47,7 @@ fn what_is_polled_can_be_scheduled_again() {
     let now = Time::from_millis(1);
     assert_eq!(w.poll(now), Some(7));
     w.schedule(7, Time(1));
-    // A deadline that has passed comes with a later tick, so a handler that always schedules one cannot spin.
+    // A past deadline is reported in a later tick, so a handler that always schedules one cannot spin.
     let mut again = 0;
     while w.poll(now).is_some() {
         again += 1;
@@ -79,7 +79,7 @@ enum Step {
     ToDeadline,
 }
 
-/// Spans of every magnitude, so that all levels are used.
+/// Spans of all magnitudes, so that all levels are used.
 fn span() -> impl Strategy<Value = u64> {
     (0u32..50, any::<u64>()).prop_map(|(bits, r)| r & ((1u64 << bits) - 1))
 }
@@ -94,7 +94,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Against a map that is scanned: never early, never more than two ticks late, nothing lost, nothing twice.
+    /// Compared with a map that is scanned: never early, never more than two ticks late, no deadline lost and none
+    /// reported twice.
     #[test]
     fn behaves_like_a_map(origin in span(), steps in prop::collection::vec(step(), 1..200)) {
         let mut now = Time(origin);

@@ -1,6 +1,6 @@
-//! Headers of segments that are sent: a buffer for each family, whose constant fields stay in place from frame to frame.
+//! Headers of segments to send: one buffer for each family, in which constant fields stay from frame to frame.
 //!
-//! The packet begins at the same place with and without a VLAN tag; in front of it the tag or nothing.
+//! The packet begins at the same offset with and without a VLAN tag. The tag, if there is one, lies before it.
 
 use super::{ETHERNET, IPV4, PROTO_TCP, TAG, TCP, TYPE_IPV4, TYPE_IPV6, TYPE_TAG, TcpFields};
 use crate::ipv6;
@@ -8,12 +8,12 @@ use crate::paths::Path;
 use crate::seq::Seq;
 use crate::sum;
 
-/// Where packets begin.
+/// Offset of the packet.
 const START: usize = TAG + ETHERNET;
-/// The most octets of TCP's header.
+/// Most octets of a TCP header.
 const TCP_MAX: usize = TCP + 40;
 
-/// Puts the constant part of Ethernet's header in front of a packet; answers where the header begins.
+/// Writes the constant part of the Ethernet header before a packet. Returns where the header begins.
 fn ethernet(before: &mut [u8; START], mac: [u8; 6], vlan: Option<u16>, kind: u16) -> usize {
     before[16..18].copy_from_slice(&kind.to_be_bytes());
     match vlan {
@@ -30,27 +30,27 @@ fn ethernet(before: &mut [u8; START], mac: [u8; 6], vlan: Option<u16>, kind: u16
     }
 }
 
-/// What segments have in common that leave one after the other: all but their numbers, flags and lengths.
+/// The common part of the segments of one volley: all except sequence numbers, flags and lengths.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Common {
-    /// Octets of TCP's header.
+    /// Octets of the TCP header.
     header: usize,
-    /// Sum of the pseudo-header but for the length.
+    /// Sum of the pseudo-header without the length.
     pseudo: u64,
-    /// Sum of the common fields of TCP's header.
+    /// Sum of the common fields of the TCP header.
     tcp: u64,
     /// Sum of the common fields of the IPv4 header.
     ip: u64,
 }
 
-/// What each of them has of its own, besides its payload.
+/// The fields that each segment of a volley has of its own, besides the payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own {
     pub seq: Seq,
     pub flags: u8,
 }
 
-/// Writes what segments have in common into TCP's header at the start of `b`; answers its length and sum.
+/// Writes the common fields into the TCP header at the start of `b`. Returns its length and sum.
 #[inline]
 fn begin_tcp(b: &mut [u8; TCP_MAX], t: &TcpFields<'_>) -> (usize, u64) {
     let (remote_port, local_port) = (t.key.remote_port(), t.key.local_port());
@@ -58,7 +58,7 @@ fn begin_tcp(b: &mut [u8; TCP_MAX], t: &TcpFields<'_>) -> (usize, u64) {
     b[2..4].copy_from_slice(&remote_port.to_be_bytes());
     b[8..12].copy_from_slice(&t.ack.0.to_be_bytes());
     b[14..16].copy_from_slice(&t.window.to_be_bytes());
-    // Mostly timestamps: a copy of known length.
+    // Usually timestamps, which are copied with a constant length.
     let options = match <&[u8; 12]>::try_from(t.options) {
         Ok(timestamps) => {
             b[20..32].copy_from_slice(timestamps);
@@ -77,8 +77,8 @@ fn begin_tcp(b: &mut [u8; TCP_MAX], t: &TcpFields<'_>) -> (usize, u64) {
     (TCP + t.options.len().min(40), sum)
 }
 
-/// Completes the header of a segment of `len` octets, header and all, whose data has the sum `payload_sum`; with `None`
-/// the checksum is left to the port.
+/// Completes the header of a segment of `len` octets, including the header. `payload_sum` is the sum of its data;
+/// with `None`, the port computes the checksum.
 #[inline]
 fn finish_tcp(b: &mut [u8; TCP_MAX], c: &Common, own: Own, len: usize, payload_sum: Option<u16>) {
     let offset_flags = (c.header as u16 / 4) << 12 | u16::from(own.flags);
@@ -95,10 +95,10 @@ fn finish_tcp(b: &mut [u8; TCP_MAX], c: &Common, own: Own, len: usize, payload_s
     b[16..18].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Ethernet, IPv4 and TCP.
+/// Template of Ethernet, IPv4 and TCP headers.
 pub(crate) struct HeaderTemplate {
     bytes: [u8; START + IPV4 + TCP_MAX],
-    /// Where the frame begins: at the tag if there is one.
+    /// Offset of the frame, which begins earlier with a VLAN tag.
     begin: usize,
     /// Sum of the constant part of the IPv4 header.
     ip_sum: u32,
@@ -112,7 +112,7 @@ impl HeaderTemplate {
         let begin = bytes.first_chunk_mut().map_or(0, |b| ethernet(b, mac, vlan, TYPE_IPV4));
         let b = &mut bytes[START..];
         b[0] = 0x45;
-        b[6] = 0x40; // don't fragment: the identification may then be anything (RFC 6864 §4.1)
+        b[6] = 0x40; // don't fragment; the identification may then have any value (RFC 6864 §4.1)
         b[8] = 64; // time to live
         b[9] = PROTO_TCP;
         b[12..16].copy_from_slice(&ip.to_be_bytes());
@@ -121,8 +121,8 @@ impl HeaderTemplate {
         HeaderTemplate { bytes, begin, ip_sum, pseudo_sum: address + u32::from(PROTO_TCP) }
     }
 
-    /// Begins segments that have all of these fields in common but for number and flags. Nothing else may be begun
-    /// between this and the last of them.
+    /// Begins a series of segments that have these fields in common, except for sequence number and flags. No other
+    /// series may begin before the last segment of this one.
     #[inline]
     pub fn begin(&mut self, t: &TcpFields<'_>) -> Common {
         let remote_ip = t.key.remote_ip();
@@ -135,8 +135,8 @@ impl HeaderTemplate {
         Common { header, pseudo, tcp, ip: u64::from(self.ip_sum) + u64::from(remote_ip) + u64::from(t.ecn) }
     }
 
-    /// Completes the headers of a segment with `payload_len` octets of data whose sum is `payload_sum`; with `None` the
-    /// checksum is left to the port.
+    /// Completes the headers of a segment with `payload_len` octets of data. `payload_sum` is their sum; with `None`,
+    /// the port computes the checksum.
     #[inline]
     pub fn finish(&mut self, c: &Common, own: Own, payload_len: usize, payload_sum: Option<u16>) -> &[u8] {
         let segment = c.header + payload_len;
@@ -152,14 +152,15 @@ impl HeaderTemplate {
     }
 }
 
-/// Puts the neighbour's address where the frame begins: with a VLAN tag at zero, without one where a tag would end.
+/// Writes the neighbour's MAC address at the start of the frame: at zero with a VLAN tag, and otherwise later by the
+/// length of a tag.
 #[inline(always)]
 fn set_destination<const N: usize>(b: &mut [u8; N], begin: usize, mac: [u8; 6]) {
     let at = if begin == 0 { 0 } else { TAG };
     b[at..at + 6].copy_from_slice(&mac);
 }
 
-/// Ethernet, IPv6 and TCP.
+/// Template of Ethernet, IPv6 and TCP headers.
 pub(crate) struct HeaderTemplate6 {
     bytes: [u8; START + ipv6::HEADER + TCP_MAX],
     begin: usize,
@@ -175,14 +176,15 @@ impl HeaderTemplate6 {
         HeaderTemplate6 { bytes, begin }
     }
 
-    /// As [`HeaderTemplate::begin`], between the addresses of `path`.
+    /// Like [`HeaderTemplate::begin`], for the addresses of `path`.
     #[inline]
     pub fn begin(&mut self, t: &TcpFields<'_>, path: &Path, hop_limit: u8) -> Common {
         const SRC: usize = START + 8;
         const DST: usize = START + 24;
         let b = &mut self.bytes;
         set_destination(b, self.begin, t.dst_mac);
-        // Version, traffic class, and the flow label, by which routers that spread load know connections (RFC 6437).
+        // Version, traffic class and flow label. Routers that spread load tell connections apart by the flow label
+        // (RFC 6437).
         let flow = path.label(t.key);
         let first = 6 << 28 | u32::from(t.ecn) << 20 | flow;
         b[START..START + 4].copy_from_slice(&first.to_be_bytes());
@@ -193,7 +195,7 @@ impl HeaderTemplate6 {
         Common { header, pseudo: u64::from(path.sum), tcp, ip: 0 }
     }
 
-    /// As [`HeaderTemplate::finish`].
+    /// Like [`HeaderTemplate::finish`].
     #[inline]
     pub fn finish(&mut self, c: &Common, own: Own, payload_len: usize, payload_sum: Option<u16>) -> &[u8] {
         let segment = c.header + payload_len;

@@ -16,13 +16,13 @@ fn fields(options: &[u8]) -> TcpFields<'_> {
     }
 }
 
-/// The headers of one segment.
+/// Returns the headers of one segment.
 fn write(header: &mut HeaderTemplate, t: &TcpFields<'_>, len: usize, sum: Option<u16>) -> Vec<u8> {
     let common = header.begin(t);
     header.finish(&common, t.own(), len, sum).to_vec()
 }
 
-/// What we write, smoltcp reads; checksums and all fields agree.
+/// smoltcp parses the headers that we write: checksums and all fields agree.
 #[test]
 fn smoltcp_reads_our_headers() {
     let mut header = HeaderTemplate::new([2, 0, 0, 0, 0, 1], None, 0x0a00_0001);
@@ -52,7 +52,7 @@ fn smoltcp_reads_our_headers() {
         if len == 0 {
             assert_eq!(repr.sack_ranges[..2], [Some((1, 2)), Some((5, 9))]);
         }
-        // And we read it again.
+        // Our own parser reads it as well.
         let parsed = parse_ipv4(&frame, ETHERNET).unwrap();
         let mut s = Segment { ecn: parsed.ecn, ..Segment::default() };
         parse_tcp(&frame, &parsed.payload, |n| parsed.pseudo_sum(n), &mut s).unwrap();
@@ -62,7 +62,7 @@ fn smoltcp_reads_our_headers() {
     }
 }
 
-/// With offload the field holds the pseudo-header's sum, which the port completes.
+/// With offload, the field holds the sum of the pseudo-header, which the port completes.
 #[test]
 fn offloaded_checksum_can_be_completed() {
     let mut header = HeaderTemplate::new([2, 0, 0, 0, 0, 1], None, 0x0a00_0001);
@@ -86,7 +86,7 @@ fn options_of_a_syn() {
     assert_eq!(s.timestamps, Some(Timestamps { value: 1, echo: 0 }));
 }
 
-/// Malformed and unknown options are skipped and nothing is read beyond them (RFC 9293 §3.1, MUST-6, MUST-7).
+/// Malformed and unknown options are skipped, and nothing is read beyond them (RFC 9293 §3.1, MUST-6, MUST-7).
 #[test]
 fn odd_options() {
     for (bytes, mss) in [

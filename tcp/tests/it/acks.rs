@@ -1,4 +1,4 @@
-//! When ACKs are sent, and what they carry.
+//! Times and contents of ACKs.
 
 use crate::harness::Script;
 use crate::peer::{Bench, Conversation, Seg};
@@ -35,7 +35,7 @@ fn one_at_once_for_each_segment_out_of_order() {
     assert_eq!(sent[0].sacks, [block(200, 300)]);
     assert_eq!(sent[1].sacks, [block(400, 500), block(200, 300)]);
     assert_eq!(sent[2].sacks, [block(200, 500)]);
-    // The one that fills the gap, too.
+    // The segment that fills the gap is acknowledged at once as well.
     let sent = b.burst(&[c.data(100, 100), c.data(500, 100)]);
     assert_eq!(sent[0].ack, Some(c.nxt + 500));
     assert_eq!(sent.last().and_then(|s| s.ack), Some(c.nxt + 600));
@@ -67,7 +67,7 @@ fn data_carries_the_ack() {
     let sent = b.burst(&[c.seg(), c.data(0, 100), c.data(100, 100)]);
     assert!(sent.iter().all(|s| !s.data.is_empty()), "a bare ACK beside data: {sent:?}");
     assert_eq!(sent.last().and_then(|s| s.ack), Some(c.nxt + 200));
-    // Nor do segments with data shrink for SACK blocks.
+    // Segments with data do not shrink to make room for SACK blocks.
     let sent = b.burst(&[c.data(500, 100), Seg { ack: Some(c.una + 3000), ..c.seg() }]);
     assert!(sent.iter().any(|s| s.sacks.len() == 1 && s.data.is_empty()));
     assert!(sent.iter().filter(|s| !s.data.is_empty()).all(|s| s.sacks.is_empty()));
@@ -75,7 +75,7 @@ fn data_carries_the_ack() {
 
 #[test]
 fn those_of_a_burst_count_as_one() {
-    // What comes back, at once, and what the sender does then.
+    // Returns what the stack sends at once, and what the sender does afterwards.
     let after = |arrives: fn(&Conversation) -> Vec<Seg>| {
         let mut b = Bench::listening(|_| {}, Script { close_first: false, ..Script::send(50_000) });
         let c = b.open(syn()).0;
@@ -96,7 +96,8 @@ fn those_of_a_burst_count_as_one() {
         vec![ack(1000, 20_000), ack(3000, 8000), ack(3500, 7000), ack(6000, 9000)]
     });
     assert_eq!(several, one);
-    // Data among them is taken where it comes; an ACK that says less, or what another says, is looked at by itself.
+    // Data among the ACKs is taken in its place. An ACK that acknowledges less, or the ACK of another connection, is
+    // handled alone.
     let mixed = after(|c| {
         let ack = |n: u32| Seg { ack: Some(c.una + n), window: 9000, ..c.seg() };
         let data = |at: u32, n: u32| Seg { ack: Some(c.una + n), window: 9000, ..c.data(at, 100) };
@@ -109,13 +110,13 @@ fn those_of_a_burst_count_as_one() {
         ]
     });
     assert_eq!((mixed.1, mixed.2, mixed.3, mixed.4), (6000, 300, one.3, 0));
-    // One of what was never sent counts for nothing, and the others do.
+    // An ACK of octets that were never sent does not count; the others do.
     let wrong = after(|c| {
         let ack = |n: u32| Seg { ack: Some(c.una.wrapping_add(n)), window: 9000, ..c.seg() };
         vec![ack(2000), ack(2000 + (1 << 31)), ack(60_000), ack(6000)]
     });
     assert_eq!((wrong.1, wrong.3), (6000, one.3));
-    // Duplicates are not part of a row.
+    // Duplicate ACKs are not combined.
     let lost = after(|c| {
         let sacked =
             |end: u32| Seg { ack: Some(c.una + 2000), sacks: vec![(c.una + 3000, c.una + end)], ..c.seg() };

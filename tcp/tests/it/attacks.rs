@@ -1,4 +1,4 @@
-//! Forged segments (RFC 5961), floods, and nonsense.
+//! Forged segments (RFC 5961), floods, and malformed frames.
 
 use crate::harness::Script;
 use crate::peer::{Bench, Conversation, Seg};
@@ -19,7 +19,7 @@ fn alive(b: &Bench) -> bool {
     b.host.app.sessions[0].closed.is_none()
 }
 
-/// A challenge ACK: the stack's true position and nothing else.
+/// Returns whether a segment is a challenge ACK: the stack's true position and nothing else.
 fn is_challenge(s: &Seg, c: &Conversation) -> bool {
     !s.rst && !s.syn && s.data.is_empty() && s.ack == Some(c.nxt) && s.seq == c.una
 }
@@ -40,7 +40,7 @@ fn a_reset_must_hit_the_next_octet_exactly() {
 
 #[test]
 fn a_syn_in_a_connection_is_challenged() {
-    // RFC 5961 §4.2, whatever its sequence number.
+    // RFC 5961 §4.2: whatever its sequence number is.
     let (mut b, c) = established();
     for seq in [c.nxt, c.nxt.wrapping_add(5), c.nxt.wrapping_sub(1), c.nxt.wrapping_add(1 << 31)] {
         let reply = b.send(&Seg { seq, syn: true, ..syn() });
@@ -59,7 +59,7 @@ fn data_with_an_impossible_ack_is_not_taken() {
         assert!(reply.len() == 1 && is_challenge(&reply[0], &c), "ACK {ack}: {reply:?}");
     }
     assert_eq!(b.host.app.sessions[0].received, 0);
-    // Without an ACK at all.
+    // Without any ACK.
     assert_eq!(b.send(&Seg { ack: None, ..c.data(0, 100) }), []);
     assert_eq!(b.host.app.sessions[0].received, 0);
 }
@@ -109,7 +109,7 @@ pub fn an_ack_from_outside_of_the_window_acknowledges_nothing() {
 pub fn octets_that_come_again_are_delivered_once() {
     let (mut b, c) = established();
     b.send(&c.data(0, 100));
-    // Both ends of what is held and of what was delivered are crossed.
+    // Segments that cross both ends of the held data and of the delivered data.
     for (offset, len, total) in [(50, 100, 150), (200, 50, 150), (140, 80, 250), (0, 251, 251), (250, 1, 251)]
     {
         b.send(&c.data(offset, len));
@@ -124,11 +124,11 @@ fn resets_and_acks_in_syn_sent() {
     let out = b.connect(Script::silent());
     let good = out.seq.wrapping_add(1);
     let to_stack = |seg: Seg| Seg { from: 9, to: out.from, ..seg };
-    // A RST without an ACK, or with a wrong one, is nothing.
+    // A RST without an ACK, or with a wrong one, has no effect.
     assert_eq!(b.send(&to_stack(Seg { rst: true, seq: 0, ..Seg::default() })), []);
     assert_eq!(b.send(&to_stack(Seg { rst: true, ack: Some(good.wrapping_add(1)), ..Seg::default() })), []);
     assert!(alive(&b));
-    // An ACK of what was never sent is answered by a RST.
+    // An ACK of octets that were never sent is answered with a RST.
     let reply = b.send(&to_stack(Seg { syn: true, ack: Some(good.wrapping_add(1)), ..Seg::default() }));
     assert!(reply.len() == 1 && reply[0].rst && reply[0].seq == good.wrapping_add(1), "{reply:?}");
     assert!(alive(&b));
@@ -160,15 +160,15 @@ fn a_syn_flood_is_bounded_and_passes() {
     assert!(b.host.stack.counters().syn_backlog_full >= 19_000);
     // Honest peers still get in, at the latest with their second SYN (RFC 4987 §3.3).
     b.established(Seg { from: 63_000, ..syn() });
-    // The half-open ones are few, and give up after a few repetitions.
+    // Half-open connections are few, and end after a few repetitions.
     let repeated = b.wait(Duration::from_secs(600)).len();
     assert!(repeated <= 50 * 10, "{repeated} repetitions");
     b.established(Seg { from: 64_000, ..syn() });
     assert_eq!(b.host.app.accepted, 2);
 }
 
-/// A SYN in the name of a peer, whose answer goes to the forger, does not keep the peer's own SYN out, nor does one that comes
-/// behind it.
+/// A forged SYN in the name of a peer, whose answer goes to the forger, does not keep the peer's own SYN out, whether
+/// it comes before or after it.
 #[test]
 fn a_forged_syn_keeps_the_peers_own_out_neither_before_nor_behind_it() {
     for forged_first in [true, false] {
@@ -192,7 +192,7 @@ fn what_is_for_nobody_is_answered_by_a_reset() {
     let reply = b.send(&Seg { seq: 77, ack: Some(500), data: vec![1; 10], ..Seg::default() });
     assert!(reply.len() == 1 && reply[0].rst && reply[0].seq == 500 && reply[0].ack.is_none(), "{reply:?}");
     assert_eq!(b.send(&Seg { rst: true, seq: 77, ..Seg::default() }), []);
-    // Nor may a flood of them make us a source of resets.
+    // A flood of SYNs must not make us a source of resets.
     let resets: usize = (0..5000).map(|i| b.send(&Seg { syn: true, seq: i, ..Seg::default() }).len()).sum();
     assert!(resets <= 1000, "{resets} resets without any time passing");
 }
@@ -200,7 +200,7 @@ fn what_is_for_nobody_is_answered_by_a_reset() {
 #[test]
 fn dribbled_and_overlapping_octets_stay_bounded() {
     let (mut b, c) = established();
-    // Single octets with holes between them, all over the window.
+    // Single octets with gaps between them, all over the window.
     for i in 0..50_000u32 {
         b.send(&c.data(1 + 2 * (i % 30_000), 1));
     }

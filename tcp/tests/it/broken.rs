@@ -1,5 +1,5 @@
-//! Breaks rules of the protocol from outside of a stack: changes what reaches it, what it delivers and what it sends, as if
-//! it had broken the rule itself.
+//! Breaks rules of the protocol from outside of a stack: changes what reaches the stack, what it delivers and what it
+//! sends, as if it had broken the rule itself.
 
 use crate::harness::{App, Out, Record};
 use std::net::SocketAddr;
@@ -11,9 +11,9 @@ use urnic_tcp::{BindId, CloseReason, ConnId, Counters, Elsewhere, Emit, Handler,
 pub enum Rule {
     /// A segment with a wrong checksum is dropped.
     Checksum,
-    /// Octets that were delivered are not delivered again.
+    /// Octets are delivered only once.
     OverlapOnce,
-    /// A retransmission carries the octets of the range that is missing.
+    /// A retransmission carries the octets of the missing range.
     RetransmitRange,
     /// Octets are delivered in order.
     InOrder,
@@ -22,11 +22,11 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Rule; 5] =
         [Rule::Checksum, Rule::OverlapOnce, Rule::RetransmitRange, Rule::InOrder, Rule::AckReceived];
 
-    /// Returns whether the network has given the stack an occasion to break the rule. Nothing is broken before.
+    /// Returns whether the network has given the stack an occasion to break the rule. Before that, nothing is broken.
     pub fn has_cause(self, seen: &Counters) -> bool {
         match self {
             Rule::OverlapOnce => seen.duplicate + seen.unacceptable > 0,
@@ -35,7 +35,7 @@ impl Rule {
         }
     }
 
-    /// Returns a frame as a stack sees it that breaks the rule.
+    /// Returns a frame as a stack that breaks the rule would see it.
     pub fn arriving(self, mut frame: Vec<u8>) -> Vec<u8> {
         if self == Rule::Checksum {
             mend(&mut frame);
@@ -44,7 +44,7 @@ impl Rule {
     }
 }
 
-/// An application, or a way out, between which and its stack `rule` is broken.
+/// An application, or a way out for frames, that breaks `rule` towards its stack.
 pub struct Unruly<'a, T> {
     pub inner: &'a mut T,
     pub rule: Option<Rule>,
@@ -120,7 +120,7 @@ impl Transmit<Record> for Unruly<'_, Out> {
     }
 }
 
-/// Returns where the TCP segment of a frame lies, and its addresses.
+/// Returns the range of the TCP segment in a frame, and the range of its addresses.
 fn segment(frame: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
     let length = |at: usize| Some(usize::from(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?])));
     let (tcp, addresses) = match (frame.get(12..14)?, *frame.get(14)?, *frame.get(20)?, *frame.get(23)?) {
@@ -131,7 +131,7 @@ fn segment(frame: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
     (frame.get(tcp.clone())?.len() >= 20).then_some((tcp, addresses))
 }
 
-/// Puts the checksum of a TCP segment right.
+/// Corrects the checksum of a TCP segment.
 fn mend(frame: &mut [u8]) {
     let Some((tcp, addresses)) = segment(frame) else { return };
     let field = tcp.start + 16;
@@ -141,7 +141,7 @@ fn mend(frame: &mut [u8]) {
     frame[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Lets a segment that reports a hole acknowledge what is missing there.
+/// Lets a segment that reports a gap acknowledge the missing octets.
 fn acknowledge_hole(frame: &mut [u8]) {
     let Some((tcp, _)) = segment(frame) else { return };
     let word = |at: usize| Seq(u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]));

@@ -1,4 +1,4 @@
-//! Every way in which a connection opens and ends.
+//! All ways in which a connection opens and ends.
 
 use crate::harness::{Script, World, ip};
 use crate::peer::{Bench, Seg};
@@ -13,9 +13,9 @@ fn syn() -> Seg {
     Seg { seq: 5000, mss: Some(1460), ..Seg::default() }
 }
 
-/// Loses the `n`th TCP frame from 0 to 1, whatever it is, and the same the other way round.
+/// Loses each TCP frame from 0 to 1 in turn, and each one from 1 to 0.
 fn lose_each_frame_in_turn(client: Script, server: Script) {
-    // A connection like this one has fewer frames than this.
+    // A connection like this one has fewer frames.
     for n in 0..24u64 {
         for from in 0..2usize {
             let mut w = World::pair("delay=100us", |_| {});
@@ -23,7 +23,7 @@ fn lose_each_frame_in_turn(client: Script, server: Script) {
             let cut = Impairment { loss: 1.0, ..Impairment::default() };
             let whole = *w.net.link(from, 1 - from).expect("exists").impairment();
             let mut lost = false;
-            // Let n frames pass, then lose what is sent while the link is cut.
+            // Lets n frames pass, then loses what is sent while the link is cut.
             let done =
                 w.run(HOUR, |w| w.net.link(from, 1 - from).is_some_and(|l| l.statistics().pushed >= n));
             if done {
@@ -57,7 +57,7 @@ fn any_one_loss_is_repaired_when_both_close() {
 #[test]
 fn a_half_closed_connection_goes_on_receiving() {
     let mut w = World::pair("delay=100us", |_| {});
-    // The client is finished at once; the server only sends afterwards, and much.
+    // The client finishes at once. The server sends only after that, and much.
     w.open(Script::send(1), Script { close_first: false, ..Script::send(3_000_000) });
     w.run_to_end(HOUR);
 }
@@ -98,7 +98,7 @@ fn abort_resets_the_peer() {
     let conn = w.hosts[0].app.sessions[0].conn;
     let (now, host) = (w.now, &mut w.hosts[0]);
     host.stack.abort(now, conn, &mut host.out);
-    // The id is dead; using it does nothing.
+    // The id is no longer valid. Calls with it do nothing.
     host.stack.close(now, conn, &mut host.out);
     host.stack.abort(now, conn, &mut host.out);
     assert_eq!((host.stack.room(conn), host.stack.unacked(conn)), (0, 0));
@@ -158,7 +158,7 @@ fn time_wait_answers_a_repeated_fin_and_lets_a_new_connection_in() {
     let first = b.send(&fin);
     assert!(first.len() == 1 && first[0].ack == Some(c.nxt.wrapping_add(1)));
     assert_eq!(b.host.app.sessions[0].closed, Some(CloseReason::Graceful));
-    // RFC 9293 §3.10.7.4: the ACK was lost, the FIN comes again.
+    // RFC 9293 §3.10.7.4: the ACK was lost, and the FIN comes again.
     let again = b.send(&fin);
     assert!(again.len() == 1 && again[0].ack == Some(c.nxt.wrapping_add(1)), "{again:?}");
     // RFC 1337: a RST does not end TIME-WAIT; RFC 9293 §3.6.1: a SYN with a higher sequence number does.
@@ -175,7 +175,7 @@ fn data_after_our_close_is_delivered_and_after_the_fin_is_not() {
     let mut b = Bench::listening(|_| {}, Script::send(0));
     let mut c = b.open(syn()).0;
     b.send(&c.seg());
-    // FIN-WAIT-1 and 2 receive.
+    // FIN-WAIT-1 and FIN-WAIT-2 receive data.
     b.send(&c.data(0, 10));
     c.nxt = c.nxt.wrapping_add(10);
     c.una = c.una.wrapping_add(1);
@@ -233,7 +233,7 @@ fn data_that_is_never_acked_ends_the_connection() {
     b.send(&c.seg());
     let sent = b.wait(HOUR);
     assert_eq!(b.host.app.sessions[0].closed, Some(CloseReason::TimedOut));
-    // RFC 6298 (5.5): the pauses between repetitions double.
+    // RFC 6298 (5.5): the intervals between repetitions double.
     let at: Vec<u64> = sent.iter().filter(|(_, s)| s.seq == c.una && !s.rst).map(|(t, _)| t.0).collect();
     let gaps: Vec<u64> = at.windows(2).map(|w| w[1] - w[0]).collect();
     assert!(gaps.len() >= 6, "{gaps:?}");
@@ -250,8 +250,8 @@ fn nothing_keeps_ticking_afterwards() {
     assert!(idle, "wakes at {:?}, {:?}", w.next(), w.now);
 }
 
-/// RFC 9293 §3.6.1, MAY-2 (1): the addresses of a connection that sent much in little time are used again: our numbers
-/// begin above all that it had, although the clock of initial numbers has hardly moved.
+/// RFC 9293 §3.6.1, MAY-2 (1): the addresses of a connection that sent much in little time are used again. Our
+/// sequence numbers begin above all of its own, although the clock of initial numbers has hardly moved.
 #[test]
 fn numbers_begin_above_those_of_the_connection_before() {
     let mut b =

@@ -1,4 +1,4 @@
-//! Connections that have carried more octets than sequence numbers can be told apart over.
+//! Connections that have carried more octets than the range in which sequence numbers can be compared.
 
 use crate::harness::{Record, ip, mac};
 use crate::peer::{Seg, arp};
@@ -23,7 +23,7 @@ impl Buffers for Kinds {
     type Payload = Record;
 }
 
-/// A frame whose checksums somebody has looked at.
+/// A frame whose checksums the link has verified.
 struct Trusted(Vec<u8>);
 
 impl Frame for Trusted {
@@ -62,7 +62,7 @@ impl Handler<Trusted> for App {
     }
 }
 
-/// What was sent: the number of the SYN, and how many octets followed.
+/// The sent data: sequence number of the SYN, and the number of octets after it.
 #[derive(Default)]
 struct Out {
     first: u32,
@@ -97,7 +97,8 @@ struct Far {
 }
 
 impl Far {
-    /// A connection that has carried half of all numbers, and some, without losses or marks. `flags` are in the SYN, too.
+    /// Returns a connection that has carried a little more than half of all sequence numbers, without losses or
+    /// marks. `flags` are also in the SYN.
     fn new(sack: bool, flags: u8) -> Self {
         let mut config = StackConfig::new(mac(1), ip(1), 24, 7);
         config.checksum_offload_tx = true;
@@ -130,7 +131,7 @@ impl Far {
         self.stack.flush(self.now, &mut self.out);
     }
 
-    /// The peer sends a segment, with more flags.
+    /// Sends a segment from the peer, with additional `flags`.
     fn send(&mut self, seg: &Seg, flags: u8) {
         let mut frame = seg.frame(PEER, 1);
         frame[47] |= flags;
@@ -150,7 +151,7 @@ impl Far {
         }
     }
 
-    /// Sends what the windows let go. A round trip later:
+    /// Sends what the windows allow, and waits for a round trip.
     fn round(&mut self) {
         let conn = self.app.conn.expect("a connection");
         while self.stack.room(conn) > 0 {
@@ -161,7 +162,7 @@ impl Far {
     }
 }
 
-/// RFC 6582 §3.2 step 1: so far behind, `recover` must not look as if it were ahead.
+/// RFC 6582 §3.2 step 1: `recover`, now far behind, must not appear to lie ahead.
 #[test]
 fn three_duplicates_tell_of_a_loss() {
     let mut far = Far::new(false, 0);
@@ -171,7 +172,7 @@ fn three_duplicates_tell_of_a_loss() {
     assert_eq!(far.stack.counters().fast_recoveries, 1);
 }
 
-/// RFC 8985 §6.2 step 3: what arrives first after long is no reordering.
+/// RFC 8985 §6.2 step 3: the first arrival after a long time is no reordering.
 #[test]
 fn a_loss_is_no_reordering() {
     let mut far = Far::new(true, 0);
@@ -181,7 +182,7 @@ fn a_loss_is_no_reordering() {
     assert!(!far.stack.info(conn).expect("it lives").reordering);
 }
 
-/// RFC 3168 §6.1.2: the first mark after long reduces the window.
+/// RFC 3168 §6.1.2: the first mark after a long time reduces the window.
 #[test]
 fn a_mark_is_heard() {
     let mut far = Far::new(true, ECN_SYN);

@@ -1,4 +1,4 @@
-//! Floods, and honest peers in the midst of them.
+//! Floods, with honest peers among them.
 
 use crate::harness::{Host, Script, ip, mac, octet};
 use crate::peer::{Bench, Seg, arp};
@@ -10,12 +10,12 @@ use urnic_tcp::{Address, StackConfig, Time, sum};
 const VICTIM: u8 = 1;
 const ATTACKER: u8 = 66;
 
-/// One host that is attacked, and others that are honest, on a wire without delay.
+/// One host under attack, and honest others, on a wire without delay.
 struct Lan {
     now: Time,
     victim: Host,
     clients: Vec<Host>,
-    /// Frames that went to nobody here.
+    /// Frames for hosts that are not here.
     to_others: u64,
 }
 
@@ -32,7 +32,7 @@ impl Lan {
         Lan { now: Time::from_secs(100), victim, clients, to_others: 0 }
     }
 
-    /// The victim receives a frame and answers.
+    /// Lets the victim receive a frame and answer.
     fn attack(&mut self, frame: Vec<u8>) {
         receive(&mut self.victim, self.now, frame);
         self.settle();
@@ -46,7 +46,7 @@ impl Lan {
         self.settle();
     }
 
-    /// Moves frames until nobody has any.
+    /// Moves frames until no host has any.
     fn settle(&mut self) {
         loop {
             let mut sent = Vec::new();
@@ -76,7 +76,7 @@ fn receive(host: &mut Host, now: Time, frame: Vec<u8>) {
     host.stack.flush(now, &mut host.out);
 }
 
-/// A frame whose source address, ports and number change from one to the next.
+/// A frame whose source address, ports and sequence number change each time.
 pub struct Forge(Vec<u8>);
 
 impl Forge {
@@ -102,8 +102,8 @@ impl Forge {
     }
 }
 
-/// RFC 4987: a million SYNs from anywhere, a thousand connections of honest peers among them: all are opened at the first
-/// try and carry data, and what the flood leaves behind is bounded.
+/// RFC 4987: a million SYNs from anywhere, and a thousand connections of honest peers among them. All of these open
+/// at the first try and carry data. The state that the flood leaves behind is bounded.
 #[test]
 fn a_thousand_connections_in_a_million_syns() {
     const SYNS: u32 = 1_000_000;
@@ -111,7 +111,7 @@ fn a_thousand_connections_in_a_million_syns() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
-    // One kind of honest peers has timestamps, the other has not.
+    // Some honest peers have timestamps, others do not.
     let mut lan = Lan::new(2, |n, c| {
         c.tcp.timestamps = n != 3;
         c.tcp.ack_delay = Duration::ZERO;
@@ -152,12 +152,12 @@ fn a_thousand_connections_in_a_million_syns() {
         assert_eq!(client.stack.counters().retransmitted_segments, 0);
     }
     assert!(c.syn_cookies_in > 900 && c.syn_cookies_failed == 0, "{c:?}");
-    // A flood touches no neighbour but those that connected.
+    // A flood touches no neighbours except those that connected.
     assert!(c.arp_requests_out <= 4, "{c:?}");
-    // Not more comes back than went in, but for the backlog's repetitions.
+    // Not more answers than frames, except for the repetitions of the backlog.
     let answers = lan.to_others;
     assert!(answers <= u64::from(SYNS) + 10 * limit as u64, "{answers}");
-    // When it is over, nothing is left of it.
+    // Afterwards, nothing of it is left.
     for _ in 0..300 {
         lan.pass(Duration::from_secs(1));
     }
@@ -168,7 +168,7 @@ fn ip6(n: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(n))
 }
 
-/// A SYN over IPv6 from any address.
+/// Returns a SYN over IPv6 from any address.
 fn syn6(from: Ipv6Addr, port: u16, seq: u32) -> Vec<u8> {
     let mut tcp = [port.to_be_bytes(), 7u16.to_be_bytes()].concat();
     tcp.extend(seq.to_be_bytes());
@@ -185,7 +185,7 @@ fn syn6(from: Ipv6Addr, port: u16, seq: u32) -> Vec<u8> {
     f
 }
 
-/// The same over IPv6, where every SYN can come from an address that was never seen before.
+/// The same over IPv6, where every SYN can come from a new address.
 #[test]
 fn connections_in_a_flood_over_ipv6() {
     const SYNS: u32 = 200_000;
@@ -219,7 +219,7 @@ fn connections_in_a_flood_over_ipv6() {
     assert!(lan.victim.stack.census().1 <= lan.victim.stack.config().tcp.max_syn_backlog as usize);
 }
 
-/// Blind ACKs open nothing, also while cookies are believed: a million guesses.
+/// Blind ACKs open no connection, even while cookies are accepted: a million guesses.
 #[test]
 fn guessed_cookies() {
     let seed = fastrand::u64(..);
@@ -241,12 +241,12 @@ fn guessed_cookies() {
         }
     }
     let c = lan.victim.stack.counters();
-    // Two to the 28 to one for each.
+    // The chance of each guess is 2⁻²⁸.
     assert!(c.syn_cookies_failed >= 999_999 && lan.victim.app.accepted <= 1, "{c:?}");
     assert!(c.resets_out < 20_000, "and we are no source of resets: {c:?}");
 }
 
-/// RFC 5961: resets, SYNs and data from somebody who knows the addresses but sees nothing.
+/// RFC 5961: resets, SYNs and data from an attacker that knows the addresses but sees no frames.
 #[test]
 fn blind_segments() {
     let seed = fastrand::u64(..);
@@ -256,7 +256,7 @@ fn blind_segments() {
     let c = b.established(Seg { seq: 1000, mss: Some(1460), ..Seg::default() });
     let mut answers = 0;
     for i in 0..300_000u32 {
-        // Half of them in or near the window.
+        // Half of them are in or near the window.
         let seq = if rng.bool() { c.nxt.wrapping_add(rng.u32(1..1 << 20)) } else { rng.u32(..) };
         if seq == c.nxt {
             continue;
@@ -280,14 +280,14 @@ fn blind_segments() {
     }
     let s = &b.host.app.sessions[0];
     assert!(s.closed.is_none() && s.received == 0, "{s:?}");
-    // Ten a second and connection (RFC 5961 §7).
+    // Ten per second and connection (RFC 5961 §7).
     assert!(answers <= 11 * 10, "{answers} answers");
     b.send(&c.data(0, 100));
     assert_eq!(b.host.app.sessions[0].received, 100);
 }
 
-/// Data all around the window, a million segments: each is answered by at most one ACK, nothing is delivered, and what is
-/// held is bounded; then the stream goes on.
+/// A million segments with data around the window. Each is answered by at most one ACK, nothing is delivered, and
+/// held data is bounded. Afterwards the stream goes on.
 #[test]
 fn data_outside_of_the_window() {
     let seed = fastrand::u64(..);
@@ -308,7 +308,7 @@ fn data_outside_of_the_window() {
     assert_eq!(lan.victim.stack.counters().bytes_in, 10);
 }
 
-/// The attacker's own connection, which is honest so far: its next number, and the victim's.
+/// Opens the attacker's own connection, which is honest so far. Returns its next sequence number and the victim's.
 fn open_by_hand(lan: &mut Lan, port: u16) -> (u32, u32) {
     lan.victim.app.unchecked = true;
     // An ARP request, so that the victim can answer.
@@ -323,8 +323,8 @@ fn open_by_hand(lan: &mut Lan, port: u16) -> (u32, u32) {
     (1000, una)
 }
 
-/// Peers that send with holes, all they may, on many connections: what they pin is bounded in all, and one that came late
-/// still finds a place for a few.
+/// Peers send with as many gaps as they may, on many connections. The frames that they pin are bounded in all, and a
+/// late peer still finds a place for a few.
 #[test]
 fn pinned_frames_are_bounded() {
     const LIMIT: u32 = 4096;
@@ -343,14 +343,15 @@ fn pinned_frames_are_bounded() {
         }
         let held = 3000 - (lan.victim.stack.counters().out_of_order_dropped - dropped);
         assert!(held <= u64::from(LIMIT) / 2, "{held} frames of one connection");
-        // Each takes half of what the others have left, so a few of them exhaust it; RFC 2018 §8 lets the rest go without.
+        // Each takes half of what the others have left, so a few of them exhaust it. RFC 2018 §8 allows refusing the
+        // rest.
         if port < 5005 {
             assert!(held >= 60, "{held} frames of the connection from port {port}");
         }
     }
     let c = *lan.victim.stack.counters();
     assert!(c.out_of_order - c.out_of_order_dropped <= u64::from(LIMIT));
-    // All get on with their streams, and give back what they held.
+    // All streams go on, and release the frames that they held.
     for &(port, (nxt, una)) in &open {
         let mut data =
             Forge::new(&Seg { from: port, ack: Some(una), data: vec![0xbd; 1000], ..Seg::default() });
@@ -363,7 +364,7 @@ fn pinned_frames_are_bounded() {
     assert!(lan.victim.app.sessions.iter().all(|s| s.received == 7000));
 }
 
-/// Forged data that is accepted leaves two honest ends disagreeing about what was sent. They do not answer each other for
+/// After forged data is accepted, two honest ends disagree about what was sent. They do not answer each other for
 /// ever (RFC 5961 §7).
 #[test]
 fn ack_storm() {
@@ -372,7 +373,7 @@ fn ack_storm() {
     let session = lan.clients[0].connect(lan.now, SocketAddrV4::new(ip(VICTIM), 7), Script::send(0));
     lan.settle();
     let port = lan.clients[0].app.sessions[session].who as u16;
-    // The attacker sees the wire: it knows the numbers. They are in a segment of the client's.
+    // The attacker sees the wire and so knows the sequence numbers. They are in a segment of the client.
     let client = &mut lan.clients[0];
     let conn = client.app.sessions[session].conn;
     let bytes = (0..10).map(|i| octet(u64::from(port), i)).collect();
@@ -393,8 +394,8 @@ fn ack_storm() {
     assert!(frames <= 11 * 11, "{frames} frames in ten seconds");
 }
 
-/// A peer that opens its window by single octets costs us few segments, however long it goes on; so does one that keeps
-/// it shut.
+/// A peer that opens its window by single octets costs us few segments, however long it goes on. So does a peer that
+/// keeps its window shut.
 #[test]
 fn tiny_windows() {
     for window in [0, 1, 2] {
@@ -407,17 +408,17 @@ fn tiny_windows() {
                 assert!(seg.data.len() <= usize::from(window));
                 c.una = c.una.max(seg.seq.wrapping_add(seg.data.len() as u32));
             }
-            // A window update, which changes nothing, and one more.
+            // A window update without a change, and another one.
             sent += b.burst(&[c.seg(), c.seg()]).len();
         }
         assert!(b.host.app.sessions[0].closed.is_none());
-        // The override time lets one go in 0.1 s (RFC 9293 §3.8.6.2.1).
+        // The override time allows one segment per 0.1 s (RFC 9293 §3.8.6.2.1).
         assert!(sent <= 60 * 10 + 10, "{sent} segments in a minute with a window of {window}");
     }
 }
 
-/// A peer that wants single octets in each segment does not get its will, so that no transfer costs us a thousand times as
-/// many segments as it should.
+/// A peer that asks for single octets in each segment does not get them, so that no transfer costs us a thousand
+/// times too many segments.
 #[test]
 fn tiny_segments() {
     for mss in [0, 1, 64, 215] {
@@ -439,7 +440,7 @@ fn tiny_segments() {
     }
 }
 
-/// Who asks for us from ever new addresses fills the neighbour cache and no more; connections keep theirs.
+/// Requests for us from ever new addresses fill the neighbour cache but no more. Connections keep their neighbours.
 #[test]
 fn neighbours_are_bounded() {
     let mut lan = Lan::new(1, |_, c| c.tcp.max_neighbours = 64);
@@ -451,7 +452,7 @@ fn neighbours_are_bounded() {
         receive(&mut lan.victim, lan.now, request);
         lan.victim.out.frames.clear();
     }
-    // The client's address is known still: what is sent to it goes at once.
+    // The client's address is still known: a frame to it leaves at once.
     let conn = lan.victim.app.sessions[0].conn;
     let requests = lan.victim.stack.counters().arp_requests_out;
     lan.victim.app.sessions[0].queued = 10;

@@ -1,5 +1,5 @@
-//! Goodput over loss, round-trip time and congestion control, with and without SACK, in virtual time, against a table
-//! that is part of the repository: whoever changes how losses are repaired sees what that does, and reviews it.
+//! Goodput over loss, round-trip time and congestion control, with and without SACK, in virtual time, compared with a
+//! table in the repository. A change of loss recovery changes the table, and its effect can be reviewed.
 //! `URNIC_UPDATE_GOODPUT=1 cargo test -p urnic-tcp --test it goodput` writes the table anew.
 
 use crate::harness::{Script, World};
@@ -11,13 +11,13 @@ const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goodput.snap");
 const LOSSES: [&str; 4] = ["0", "0.1%", "1%", "3%"];
 const ROUND_TRIPS: [u64; 3] = [1, 10, 50];
 const ALGORITHMS: [(&str, Congestion); 2] = [("reno", Congestion::Reno), ("cubic", Congestion::Cubic)];
-/// Octets of one transfer, and how long it may take at most.
+/// Octets of one transfer, and its longest duration.
 const OCTETS: u64 = 6_000_000;
 const LONGEST: Duration = Duration::from_secs(40);
-/// Transfers of which the mean is taken.
+/// Number of transfers for each mean.
 const SEEDS: u64 = 3;
 
-/// Mbit/s of payload through 100 Mbit/s with a queue of 100 frames.
+/// Returns Mbit/s of payload through 100 Mbit/s with a queue of 100 frames.
 fn goodput(loss: &str, rtt: u64, congestion: Congestion, sack: bool) -> f64 {
     let total: f64 = (0..SEEDS)
         .map(|seed| {

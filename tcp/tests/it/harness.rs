@@ -1,4 +1,4 @@
-//! Two or more stacks on a simulated network, and applications that check every byte.
+//! Two or more stacks on a simulated network, with applications that check every octet.
 
 use crate::broken::{Rule, Unruly};
 use crate::paths::{Path, too_big};
@@ -24,7 +24,7 @@ impl Buffers for Vectors {
     type Payload = Record;
 }
 
-/// Frames that a stack emitted; refuses more than `limit` until taken.
+/// Frames that a stack has emitted. Refuses more than `limit` until some are taken.
 pub struct Out {
     pub frames: Vec<Vec<u8>>,
     pub loopback: Vec<Vec<u8>>,
@@ -50,20 +50,20 @@ impl Transmit<Record> for Out {
     }
 }
 
-/// The octet at `position` of the stream that `who` sends.
+/// Returns the octet at `position` of the stream that `who` sends.
 pub fn octet(who: u64, position: u64) -> u8 {
     let x = (position ^ (who << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (x >> 56) as u8
 }
 
-/// What an application does with one connection.
+/// The behaviour of an application on one connection.
 #[derive(Clone, Debug)]
 pub struct Script {
     /// Octets to send.
     pub send: u64,
     /// Record lengths, used in turn.
     pub records: Vec<usize>,
-    /// Close when everything is queued (otherwise only when the peer has finished, too).
+    /// Close when everything is queued; otherwise only after the peer has finished as well.
     pub close_first: bool,
 }
 
@@ -77,18 +77,18 @@ impl Script {
     }
 }
 
-/// One connection as its application sees it.
+/// A connection from its application's view.
 #[derive(Debug)]
 pub struct Session {
     pub conn: ConnId,
-    /// Identity of what is sent and of what is received (see [`octet`]).
+    /// Identities of the sent and the received stream (see [`octet`]).
     pub who: u64,
     pub peer_who: u64,
     pub script: Script,
     pub queued: u64,
     pub acked: u64,
     pub received: u64,
-    /// Something was left to the stack.
+    /// The application has left data to the stack.
     pub unread: bool,
     pub record: usize,
     pub established: bool,
@@ -97,19 +97,20 @@ pub struct Session {
     pub closed: Option<CloseReason>,
 }
 
-/// The application of a host: what its stack told it.
+/// The application of a host, with the events of its stack.
 #[derive(Default)]
 pub struct App {
     pub sessions: Vec<Session>,
     by_conn: HashMap<ConnId, usize>,
-    /// Script and identities for connections that are accepted.
+    /// Script for accepted connections; `None`: a silent one.
     pub on_accept: Option<Script>,
-    /// Octets are checked against [`octet`].
+    /// Received octets are not checked against [`octet`].
     pub unchecked: bool,
     pub accepted: usize,
-    /// It takes what has arrived when it likes, and as much as it likes.
+    /// Random source of an application that takes arrived data at any time and in any amount; `None`: it takes
+    /// everything at once.
     pub moody: Option<Rng>,
-    /// When it looks at what it left.
+    /// Time when it looks at the data that it has left.
     reads_at: Option<Time>,
     /// Frames that concern other stacks of the device.
     pub handed_over: Vec<(Elsewhere, Vec<u8>)>,
@@ -137,7 +138,7 @@ impl App {
         i
     }
 
-    /// How many of so many octets it takes now.
+    /// Returns how many of the offered octets it takes now.
     fn appetite(&mut self, offered: usize) -> usize {
         match &mut self.moody {
             Some(rng) => match rng.u8(..8) {
@@ -224,11 +225,11 @@ pub struct Host {
     pub stack: Stack<Vectors>,
     pub app: App,
     pub out: Out,
-    /// Frames that arrived and are handed over in the next pass.
+    /// Frames that have arrived for the next pass.
     pub inbox: VecDeque<Vec<u8>>,
-    /// The same, from other stacks of its device.
+    /// Frames for the next pass from other stacks of its device.
     pub taken_over: VecDeque<Vec<u8>>,
-    /// The rule that it breaks.
+    /// The rule that it breaks; `None`: none.
     pub broken: Option<Rule>,
 }
 
@@ -247,7 +248,7 @@ impl Host {
         Host { stack, app: App::default(), out, inbox, taken_over, broken: None }
     }
 
-    /// Its main address.
+    /// Returns its main address.
     pub fn address(&self) -> IpAddr {
         self.stack.config().addresses[0].ip
     }
@@ -259,7 +260,7 @@ impl Host {
         self.app.add(conn, who, 1_000_000 + who, script, false)
     }
 
-    /// One pass: a burst in, timers, the application, and what is delayed.
+    /// Runs one pass: a burst of frames, timers, the application, and delayed frames.
     pub fn pass(&mut self, now: Time) {
         let burst = self.inbox.len().min(32);
         let rule = self.broken.filter(|rule| rule.has_cause(self.stack.counters()));
@@ -277,7 +278,7 @@ impl Host {
         self.stack.flush(now, &mut self.out);
     }
 
-    /// A moody application looks at what it left, sooner or later.
+    /// Lets a moody application look at the data that it has left, sooner or later.
     fn read(&mut self, now: Time) {
         if self.app.reads_at.is_some_and(|at| at <= now) {
             self.app.reads_at = None;
@@ -292,13 +293,13 @@ impl Host {
             && self.app.reads_at.is_none()
             && self.app.sessions.iter().any(|s| s.unread)
         {
-            // Now and then after a long time.
+            // Occasionally after a long time.
             let longest = if rng.u8(..16) == 0 { 60_000 } else { 20 };
             self.app.reads_at = Some(now + Duration::from_millis(rng.u64(1..=longest)));
         }
     }
 
-    /// The scripts: keep the stack's queue filled, close when it is time.
+    /// Runs the scripts: keeps the stack's queue filled, and closes when it is time.
     fn act(&mut self, now: Time) {
         for s in &mut self.app.sessions {
             if !s.established || s.closed.is_some() {
@@ -323,7 +324,7 @@ impl Host {
         }
     }
 
-    /// All connections are gone.
+    /// Returns whether all connections are gone.
     pub fn done(&self) -> bool {
         self.app.sessions.iter().all(|s| s.closed.is_some())
     }
@@ -333,18 +334,18 @@ pub fn mac(n: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, n]
 }
 
-/// The IPv6 address of a host.
+/// Returns the IPv6 address of a host.
 pub fn ip6(n: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n.into())
 }
 
-/// Gives host `n` an IPv6 address only.
+/// Configures host `n` with only an IPv6 address.
 pub fn only_v6(n: u8, c: &mut StackConfig) {
     c.addresses = vec![Address { ip: ip6(n).into(), prefix_len: 64 }];
     c.mtu = c.mtu.max(1280);
 }
 
-/// A neighbour solicitation: `from` asks `to` for its Ethernet address, and tells its own (RFC 4861 §4.3).
+/// Returns a neighbour solicitation: `from` asks `to` for its Ethernet address, and includes its own (RFC 4861 §4.3).
 pub fn solicitation(from: u8, to: u8) -> Vec<u8> {
     let mut message = vec![135, 0, 0, 0, 0, 0, 0, 0];
     message.extend(ip6(to).octets());
@@ -370,9 +371,9 @@ pub struct World {
     pub now: Time,
     pub net: Network<Vec<u8>>,
     pub hosts: Vec<Host>,
-    /// What it carries between any two of them.
+    /// The path between any two hosts.
     pub path: Path,
-    /// Every frame that was put on the network, if wanted.
+    /// Every frame put on the network; `None`: not recorded.
     pub trace: Option<Vec<(Time, usize, Vec<u8>)>>,
 }
 
@@ -387,7 +388,7 @@ impl World {
         }
     }
 
-    /// Two hosts with the same settings.
+    /// Makes two hosts with the same settings.
     pub fn pair(impairment: &str, tune: impl Fn(&mut StackConfig)) -> Self {
         let impairment = impairment.parse().expect("valid impairment");
         World::new(&impairment, vec![Host::new(1, &tune), Host::new(2, &tune)])
@@ -401,7 +402,7 @@ impl World {
         self.hosts[0].connect(self.now, to, client);
     }
 
-    /// Moves frames between stacks and network at the present time until nothing more happens now.
+    /// Moves frames between stacks and network, without passing time, until nothing more happens.
     pub fn settle(&mut self) {
         for _ in 0..10_000 {
             while let Some(d) = self.net.pop(self.now.0) {
@@ -426,8 +427,8 @@ impl World {
         panic!("the stacks never come to rest at {:?}", self.now);
     }
 
-    /// Holds what the stacks keep against itself, and the ends of each connection against each other. (Crowds are too
-    /// many for that.)
+    /// Checks the invariants of the stacks, and compares the two ends of each connection. Skipped with many
+    /// connections.
     fn audit(&self) {
         if self.hosts.iter().any(|h| h.app.sessions.len() > 40) {
             return;
@@ -441,7 +442,7 @@ impl World {
             let numbered = self.hosts.iter().enumerate();
             numbered.flat_map(|(i, h)| h.app.sessions.iter().map(move |s| (i, h, s)))
         };
-        // Two hosts may use the same port; what is within one host talks to itself.
+        // Two hosts may use the same port. A connection within one host has both ends there.
         let alone = self.hosts.iter().filter(|h| !h.app.sessions.is_empty()).count() == 1;
         for (i, h, s) in all() {
             let other = |j, t: &Session| (i != j || alone) && (t.who, t.peer_who) == (s.peer_who, s.who);
@@ -477,13 +478,13 @@ impl World {
         }
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event; `None` if there is none.
     pub fn next(&self) -> Option<Time> {
         let deadlines = self.hosts.iter().flat_map(|h| [h.stack.next_deadline(), h.app.reads_at]);
         deadlines.flatten().chain(self.net.next_arrival().map(Time)).min()
     }
 
-    /// Runs until `done` or until `limit` of virtual time has passed; says whether it was done.
+    /// Runs until `done` or until `limit` of virtual time has passed. Returns whether it was done.
     pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
         let end = self.now + limit;
         loop {
@@ -502,7 +503,7 @@ impl World {
         }
     }
 
-    /// Runs until all connections are gone, and checks that each delivered everything in both directions.
+    /// Runs until all connections are gone. Checks that each delivered everything in both directions.
     pub fn run_to_end(&mut self, limit: Duration) {
         let done = self.run(limit, |w| {
             w.hosts.iter().all(Host::done) && w.hosts.iter().map(|h| h.app.sessions.len()).sum::<usize>() > 1
@@ -535,16 +536,16 @@ impl World {
     }
 }
 
-/// Seeds of the test that runs most of them.
+/// Seeds of the test that runs the most.
 pub const MOST_SEEDS: u64 = 500;
 
-/// The seeds of a randomized test: `default` of them, or as many more as `URNIC_SEEDS` is more than the most.
+/// Returns the seeds of a randomized test: `default` of them, multiplied by `URNIC_SEEDS` over [`MOST_SEEDS`].
 pub fn seeds(default: u64) -> Range<u64> {
     let wanted = std::env::var("URNIC_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(MOST_SEEDS);
     0..(default * wanted / MOST_SEEDS).max(1)
 }
 
-/// Runs `test` for every seed; says which one failed.
+/// Runs `test` for every seed. Prints the seed that failed.
 pub fn for_seeds(default: u64, test: impl Fn(u64)) {
     for seed in seeds(default) {
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(seed)));

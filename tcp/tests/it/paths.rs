@@ -1,22 +1,22 @@
-//! Paths that carry smaller packets than the links at their ends, and routers that say so.
+//! Paths that carry smaller packets than the links at their ends, and routers that report it.
 
 use urnic_tcp::sum;
 
-/// What lies between the hosts.
+/// The path between the hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
-    /// The largest packet that gets through.
+    /// Largest packet that gets through, in octets.
     pub mtu: usize,
-    /// Who sends a larger one is told; otherwise it vanishes.
+    /// The router reports a larger packet to its sender; otherwise the packet is dropped silently.
     pub tells: bool,
 }
 
 impl Path {
-    /// Everything passes.
+    /// A path that carries every packet.
     pub const OPEN: Path = Path { mtu: usize::MAX, tells: true };
 }
 
-/// What a router says to who sent a TCP packet that it cannot forward (RFC 1191 §4, RFC 4443 §3.2).
+/// Returns the router's report to the sender of a TCP packet that it cannot forward (RFC 1191 §4, RFC 4443 §3.2).
 pub fn too_big(frame: &[u8], mtu: usize) -> Option<Vec<u8>> {
     let [m0, m1] = (mtu as u16).to_be_bytes();
     let mut reply = [frame.get(6..12)?, frame.get(..6)?, frame.get(12..14)?].concat();

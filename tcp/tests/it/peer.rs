@@ -1,4 +1,4 @@
-//! A peer that is written by hand, segment by segment.
+//! A peer that a test plays, segment by segment.
 
 use crate::harness::{Host, Script, ip, mac};
 use smoltcp::phy::ChecksumCapabilities;
@@ -107,7 +107,7 @@ impl Seg {
         bytes
     }
 
-    /// Reads a frame of a stack, checking everything about it; `None` if it is not TCP.
+    /// Parses a frame of a stack and checks everything about it; `None` if it is not TCP.
     pub fn parse(frame: &[u8]) -> Option<Seg> {
         let eth = EthernetFrame::new_checked(frame).expect("Ethernet");
         if eth.ethertype() != EthernetProtocol::Ipv4 {
@@ -151,12 +151,12 @@ pub struct Bench {
 impl Bench {
     pub fn new(tune: impl FnOnce(&mut StackConfig)) -> Self {
         let mut b = Bench { host: Host::new(1, tune), now: Time::from_secs(1) };
-        // The stack knows the peer's MAC address from the start: it answers this request.
+        // The stack knows the peer's MAC address from the start, because it answers this request.
         assert!(b.give(arp(ArpOperation::Request, PEER, 1)).is_empty());
         b
     }
 
-    /// A stack that listens on port 7, options as offered by `tune` only if the peer does.
+    /// Returns a stack that listens on port 7. It has the options of `tune`, as far as the peer offers them too.
     pub fn listening(tune: impl FnOnce(&mut StackConfig), script: Script) -> Self {
         let mut b = Bench::new(tune);
         b.host.app.on_accept = Some(script);
@@ -170,7 +170,7 @@ impl Bench {
         self.pass()
     }
 
-    /// One pass at the present time; ARP requests are answered. The segments that the stack sent.
+    /// Runs one pass at the present time and answers ARP requests. Returns the segments that the stack sent.
     pub fn pass(&mut self) -> Vec<Seg> {
         let mut segments = Vec::new();
         loop {
@@ -191,18 +191,18 @@ impl Bench {
         }
     }
 
-    /// The peer sends a segment; what the stack sends then.
+    /// Sends a segment from the peer. Returns the segments that the stack then sends.
     pub fn send(&mut self, seg: &Seg) -> Vec<Seg> {
         self.give(seg.frame(PEER, 1))
     }
 
-    /// Several segments in one burst.
+    /// Sends several segments in one burst.
     pub fn burst(&mut self, segs: &[Seg]) -> Vec<Seg> {
         self.host.inbox.extend(segs.iter().map(|s| s.frame(PEER, 1)));
         self.pass()
     }
 
-    /// Lets virtual time pass; what the stack sends meanwhile, with the times.
+    /// Lets virtual time pass. Returns the segments that the stack sends meanwhile, with their times.
     pub fn wait(&mut self, span: Duration) -> Vec<(Time, Seg)> {
         let end = self.now + span;
         let mut sent: Vec<(Time, Seg)> = self.pass().into_iter().map(|s| (self.now, s)).collect();
@@ -215,8 +215,8 @@ impl Bench {
         sent
     }
 
-    /// The peer opens a connection, `syn` giving its options and sequence number. Its end of the connection, and the
-    /// stack's SYN-ACK.
+    /// Opens a connection from the peer. `syn` has its options and sequence number. Returns the peer's end of the
+    /// connection and the stack's SYN-ACK.
     pub fn open(&mut self, syn: Seg) -> (Conversation, Seg) {
         let syn = Seg { syn: true, ..syn };
         let reply = self.send(&syn);
@@ -236,7 +236,7 @@ impl Bench {
         (c, synack.clone())
     }
 
-    /// A connection that the peer opened, established.
+    /// Returns an established connection that the peer opened.
     pub fn established(&mut self, syn: Seg) -> Conversation {
         let (c, _) = self.open(syn);
         let before = self.host.app.sessions.len();
@@ -245,7 +245,7 @@ impl Bench {
         c
     }
 
-    /// A connection that the stack opens to port 9 of the peer; its SYN.
+    /// Opens a connection from the stack to port 9 of the peer. Returns its SYN.
     pub fn connect(&mut self, script: Script) -> Seg {
         self.host.app.unchecked = true;
         self.host.connect(self.now, SocketAddrV4::new(ip(PEER), 9), script);
@@ -256,23 +256,23 @@ impl Bench {
     }
 }
 
-/// The peer's end of a connection: `base` has ports, window and timestamps.
+/// The peer's end of a connection. `base` has ports, window and timestamps.
 #[derive(Clone)]
 pub struct Conversation {
     pub base: Seg,
     /// The peer's next sequence number.
     pub nxt: u32,
-    /// The stack's next octet that the peer expects.
+    /// Sequence number of the stack that the peer expects next.
     pub una: u32,
 }
 
 impl Conversation {
-    /// A bare ACK.
+    /// Returns a bare ACK.
     pub fn seg(&self) -> Seg {
         Seg { seq: self.nxt, ack: Some(self.una), ..self.base.clone() }
     }
 
-    /// A segment of `len` octets, `offset` octets beyond what was sent.
+    /// Returns a segment of `len` octets, `offset` octets beyond those sent.
     pub fn data(&self, offset: u32, len: usize) -> Seg {
         Seg { seq: self.nxt.wrapping_add(offset), data: vec![0xd7; len], ..self.seg() }
     }
@@ -284,7 +284,7 @@ fn is_arp_request(frame: &[u8]) -> bool {
         && ArpPacket::new_checked(eth.payload()).is_ok_and(|p| p.operation() == ArpOperation::Request)
 }
 
-/// An ARP frame from one node to another.
+/// Returns an ARP frame from one node to another.
 pub fn arp(operation: ArpOperation, from: u8, to: u8) -> Vec<u8> {
     let known = operation == ArpOperation::Reply;
     let target = EthernetAddress(if known { mac(to) } else { [0; 6] });

@@ -12,7 +12,7 @@ use std::time::Duration;
 use urnic_sim::Impairment;
 use urnic_tcp::{CloseReason, Congestion, Ecn, StackConfig, Time};
 
-/// Both octet counts and record sizes of every magnitude.
+/// Octet counts and record sizes of every magnitude.
 pub fn script(rng: &mut Rng, mtu: usize) -> Script {
     let send = match rng.u8(..8) {
         0 => 0,
@@ -42,7 +42,7 @@ pub fn impairment(rng: &mut Rng) -> Impairment {
         delay: rng.u64(..2_000_000) * u64::from(rng.bool()),
         jitter: rng.u64(..500_000) * u64::from(rng.bool()),
         rate: rng.bool().then(|| rng.u64(10_000_000..20_000_000_000)),
-        // From shallow to bloated.
+        // From shallow to very deep.
         queue: if rng.u8(..4) == 0 { rng.usize(500..20_000) } else { rng.usize(5..500) },
         ecn: rng.bool().then(|| rng.usize(1..100)),
         seed: rng.u64(..),
@@ -95,11 +95,12 @@ fn world(rng: &mut Rng) -> World {
     };
     let mut w = World::new(&impairment, vec![host(1, &a), host(2, &b)]);
     if rng.u8(..3) == 0 {
-        // The way back is another one.
+        // The way back has other impairments.
         let back = self::impairment(rng);
         w.net.link_mut(1, 0).expect("exists").set_impairment(&back);
     }
-    // They know each other's address. Otherwise, on a bad network, some would rightly find each other unreachable.
+    // The hosts know each other's addresses. Otherwise, on a bad network, some would rightly find each other
+    // unreachable.
     for (i, host) in w.hosts.iter_mut().enumerate() {
         let (me, other) = (1 + i as u8, 2 - i as u8);
         host.inbox.push_back(if v6 {
@@ -113,18 +114,18 @@ fn world(rng: &mut Rng) -> World {
     w
 }
 
-/// One connection under `seed`.
+/// Runs one connection with `seed`.
 pub fn one(seed: u64) {
     one_with(seed, None);
 }
 
-/// Runs that connection between stacks that break `rule`.
+/// Runs the same connection between stacks that break `rule`.
 pub fn one_with(seed: u64, rule: Option<Rule>) {
     let mut rng = Rng::with_seed(seed);
     let mut w = world(&mut rng);
     w.hosts.iter_mut().for_each(|host| host.broken = rule);
     let (mut client, server) = (script(&mut rng, 1500), script(&mut rng, 1500));
-    // Somebody has to close.
+    // One end must close.
     client.close_first |= !server.close_first;
     w.open(client, server);
     w.run_to_end(Duration::from_secs(7200));
@@ -135,8 +136,8 @@ fn one_connection() {
     for_seeds(MOST_SEEDS, one);
 }
 
-/// Applications that take what arrives when they like: windows shut and reopen, nothing is lost or comes twice, and no
-/// octet is sent beyond a right edge (RFC 9293 §3.8.6).
+/// Applications that take arrived data at any time: windows shut and reopen, nothing is lost or delivered twice, and
+/// no octet is sent beyond a right edge (RFC 9293 §3.8.6).
 pub fn moody(seed: u64) {
     let mut rng = Rng::with_seed(seed ^ 0x300d);
     let mut w = world(&mut rng);
@@ -212,7 +213,7 @@ fn an_outage_is_survived() {
         let mut rng = Rng::with_seed(seed ^ 0x77);
         let mut w = world(&mut rng);
         w.open(Script::send(400_000), Script::send(400_000));
-        // Who connects is told when nobody is there.
+        // A user that connects is told if no host answers.
         let connected = |w: &World| w.hosts.iter().all(|h| h.app.sessions.iter().any(|s| s.established));
         assert!(w.run(Duration::from_secs(600), connected), "not connected: {}", w.describe());
         w.run(Duration::from_millis(rng.u64(..50)), |_| false);
@@ -221,7 +222,7 @@ fn an_outage_is_survived() {
     });
 }
 
-/// Nothing passes for a while.
+/// Lets nothing pass for a while.
 fn outage(w: &mut World, span: Duration) {
     let cut = Impairment { loss: 1.0, ..Impairment::default() };
     let ways = [(0, 1), (1, 0)];
@@ -237,8 +238,9 @@ fn outage(w: &mut World, span: Duration) {
     }
 }
 
-/// A network that fails while a connection is being opened. If it comes back while SYNs are repeated, the open succeeds;
-/// otherwise who opens is told that time is up, or, if nobody has ever answered for the address, that (RFC 1122 §2.3.2.2).
+/// A network that fails while a connection is being opened. If it comes back while SYNs are repeated, the open
+/// succeeds. Otherwise the open ends with a time-out, or as unreachable if no host has ever answered for the address
+/// (RFC 1122 §2.3.2.2).
 #[test]
 fn an_outage_while_opening() {
     for_seeds(60, |seed| {
@@ -263,7 +265,7 @@ fn an_outage_while_opening() {
         let in_time = rng.bool();
         let span = if in_time { rng.u64(100..14_000) } else { rng.u64(33_000..40_000) };
         outage(&mut w, Duration::from_millis(span));
-        // That nobody answers for the address may turn out after the outage, which has swallowed the last request for it.
+        // The address may turn out unreachable only after the outage, which has lost the last request for it.
         let decided =
             |w: &World| w.hosts[0].app.sessions.last().is_some_and(|s| s.established || s.closed.is_some());
         w.run(Duration::from_secs(60), decided);
@@ -302,8 +304,8 @@ fn bursts_of_losses_are_repaired() {
     });
 }
 
-/// The path carries smaller packets than both links from some time on, or from the start, then others again; routers
-/// tell, or packets vanish. Neither is less than every host may count on.
+/// From some time on, or from the start, the path carries smaller packets than both links, and later others again.
+/// Routers report it, or packets are dropped silently. No size is below the minimum that every host may rely on.
 #[test]
 fn path_mtus_change() {
     for_seeds(60, |seed| {

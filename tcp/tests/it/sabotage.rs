@@ -1,4 +1,4 @@
-//! The simulations notice when a rule of the protocol is broken.
+//! The simulations notice a broken rule of the protocol.
 
 use crate::broken::Rule;
 use crate::random;
@@ -8,7 +8,7 @@ fn fails(test: impl Fn()) -> bool {
     catch_unwind(AssertUnwindSafe(test)).is_err()
 }
 
-/// Returns the first of 500 seeds that shows that `rule` is broken.
+/// Returns the first of 500 seeds that reveals that `rule` is broken; `None` if none does.
 fn caught(rule: Option<Rule>) -> Option<u64> {
     (0..500).find(|&seed| fails(|| random::one_with(seed, rule)))
 }
@@ -25,7 +25,7 @@ fn every_broken_rule_is_caught() {
     assert_eq!(caught(None), None, "with all rules in force nothing fails");
 }
 
-/// Only an attacker shows that segments outside of the window are taken.
+/// Only an attacker can reveal that segments outside of the window are accepted.
 #[cfg(feature = "sabotage")]
 #[test]
 fn a_window_that_is_not_checked_is_caught() {
@@ -38,7 +38,7 @@ fn a_window_that_is_not_checked_is_caught() {
     assert!(!fails(forged_ack), "with the rule in force nothing fails");
 }
 
-/// What the stacks of a device agree on: each rule, and the test that shows that it is broken.
+/// Rules on which the stacks of a device agree, each with the test that reveals that it is broken.
 #[cfg(feature = "sabotage")]
 #[test]
 fn a_rule_among_stacks_that_is_broken_is_caught() {

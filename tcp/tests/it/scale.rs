@@ -1,4 +1,4 @@
-//! A hundred thousand connections: what a segment costs does not depend on how many others there are.
+//! A hundred thousand connections: the cost of a segment does not depend on their number.
 
 use crate::harness::{Record, ip, mac};
 use crate::peer::Seg;
@@ -17,7 +17,7 @@ const MANY: u32 = 100_000;
 const FEW: u32 = 100;
 /// Frames that a pass takes from the port.
 const BURST: usize = 32;
-/// How long after its last segment a connection gets the next, whatever their number.
+/// Time between two segments of a connection, whatever the number of connections.
 const ROUND: Duration = Duration::from_millis(10);
 /// Octets of a request and of its answer.
 const SIZE: usize = 64;
@@ -40,7 +40,7 @@ impl Buffers for Kinds {
     }
 }
 
-/// A frame that nobody need free, and whose checksums the port has seen to.
+/// A frame that need not be freed, and whose checksums the port has verified.
 struct Fixed(&'static [u8]);
 
 impl Frame for Fixed {
@@ -53,7 +53,7 @@ impl Frame for Fixed {
     }
 }
 
-/// What the stack tells and sends: connections that have a request to answer, and numbers.
+/// Connections that have a request to answer, and counts of events.
 #[derive(Default)]
 struct App {
     accepted: Vec<ConnId>,
@@ -88,11 +88,11 @@ impl Handler<Fixed> for App {
     }
 }
 
-/// The numbers of what was sent: enough for a peer to go on.
+/// The sequence numbers of sent segments, which are enough for a peer to go on.
 #[derive(Default)]
 struct Out {
     frames: u64,
-    /// Ports, and numbers, of SYN-ACKs.
+    /// Addresses, ports and sequence numbers of SYN-ACKs.
     opened: Vec<(u32, u16, u32)>,
 }
 
@@ -129,7 +129,7 @@ struct Peer {
 }
 
 impl Server {
-    /// `n` connections, from ports of as many addresses as are needed.
+    /// Opens `n` connections, from the ports of as many addresses as are needed.
     fn new(n: u32) -> Server {
         let mut config = StackConfig::new(mac(1), ip(1), 16, 7);
         config.tcp.max_connections = 1 << 17;
@@ -181,7 +181,7 @@ impl Server {
         f
     }
 
-    /// Every peer sends the same.
+    /// Sends the same segment from every peer.
     fn everybody(&mut self, seg: &Seg, len: u32) {
         let template = seg.frame(9, 1);
         let frames = self.peers.iter_mut().map(|p| {
@@ -198,12 +198,12 @@ impl Server {
         self.measured(frames, Duration::ZERO);
     }
 
-    /// Every connection, in an order that is no order, has a request that acknowledges the last answer; `segments` of them
-    /// in all.
+    /// Returns requests for all connections, in scattered order. Each acknowledges the last answer. There are
+    /// `segments` in all.
     fn requests(&mut self, segments: usize) -> Vec<Fixed> {
         let template = Seg { ack: Some(0), data: vec![7; SIZE], ..Seg::default() }.frame(9, 1);
         let n = self.peers.len();
-        // A step that has no divisor in common with the number of connections comes to all of them.
+        // A step that is coprime to the number of connections visits all of them.
         let step = (n * 382 / 1000..).find(|s| gcd(*s, n) == 1).unwrap_or(1);
         let mut at = 0;
         (0..segments)
@@ -218,7 +218,7 @@ impl Server {
             .collect()
     }
 
-    /// What is counted: passes with a burst each, and the answers.
+    /// The part whose instructions are counted: passes with a burst each, and the answers.
     #[inline(never)]
     fn measured(&mut self, frames: Vec<Fixed>, apart: Duration) {
         let mut frames = frames.into_iter();
@@ -241,7 +241,7 @@ impl Server {
         }
     }
 
-    /// Requests at such intervals that each connection has one in a `ROUND`.
+    /// Sends requests at such intervals that each connection gets one per `ROUND`.
     fn serve(&mut self, segments: usize) {
         let apart = ROUND * BURST as u32 / self.peers.len() as u32;
         let frames = self.requests(segments);
@@ -258,18 +258,18 @@ fn a_hundred_thousand_connections() {
     let mut s = Server::new(MANY);
     s.serve(2 * MANY as usize);
     assert_eq!(s.app.received, 2 * u64::from(MANY) * SIZE as u64);
-    // All but the last round's answers are acknowledged.
+    // All answers are acknowledged, except those of the last round.
     assert_eq!(s.app.acked, u64::from(MANY) * SIZE as u64);
     assert_eq!(s.stack.census(), (MANY as usize, 0, 0));
     let c = *s.stack.counters();
     assert_eq!((c.retransmitted_segments, c.out_of_order, c.unacceptable), (0, 0, 0), "{c:?}");
-    // They all go at once.
+    // All end at once.
     s.everybody(&Seg { rst: true, ..Seg::default() }, 0);
     assert_eq!((s.app.closed, s.stack.census().0), (u64::from(MANY), 0));
     assert!(s.stack.next_deadline().is_none_or(|t| t >= s.now));
 }
 
-/// Instructions per request and answer, of the whole stack, with few connections and with many.
+/// Instructions of the whole stack per request and answer, with few connections and with many.
 #[test]
 #[ignore = "needs valgrind"]
 fn needs_valgrind_instructions_per_segment() {
@@ -291,7 +291,7 @@ fn needs_valgrind_instructions_per_segment() {
         let counted = line.and_then(|l| l.split_whitespace().last()?.parse().ok());
         counted.filter(|_| child.status.success()).unwrap_or_else(|| panic!("{told}"))
     };
-    // Of two runs the longer less the shorter: what opening costs is in both.
+    // The difference between a longer and a shorter run: both contain the cost of opening.
     let of = |connections| {
         (count(connections, 2 * SEGMENTS) - count(connections, SEGMENTS)) as f64 / SEGMENTS as f64
     };

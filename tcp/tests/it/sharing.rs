@@ -1,12 +1,12 @@
-//! Several flows through one bottleneck, and what marks do to its queue.
+//! Several flows through one bottleneck, and the effect of marks on its queue.
 
 use crate::harness::{Script, World, ip};
 use std::net::SocketAddrV4;
 use std::time::Duration;
 use urnic_tcp::{Congestion, Ecn};
 
-/// Two flows in the same direction, the second of which begins two seconds after the first: what each carries from the
-/// 20th to the 120th second.
+/// Runs two flows in the same direction. The second one begins two seconds after the first. Returns the octets that
+/// each carries from the 20th to the 120th second.
 fn two_flows(impairment: &str, congestion: Congestion, ecn: Ecn) -> (World, [f64; 2]) {
     let mut w = World::pair(impairment, |c| {
         c.tcp.congestion = congestion;
@@ -56,7 +56,7 @@ fn marks_replace_losses() {
         });
         w.hosts[1].app.unchecked = true;
         w.open(Script { records: vec![1448], ..Script::send(u64::MAX / 2) }, Script::silent());
-        // Past slow start.
+        // After slow start.
         w.run(Duration::from_secs(2), |_| false);
         let before = w.hosts[1].app.sessions[0].received;
         let mut longest = 0;
@@ -70,12 +70,12 @@ fn marks_replace_losses() {
         println!("{congestion:?}: {rate:e}, at most {longest} under way, {link:?}");
         assert!(rate > 0.9e8 * 1448.0 / 1538.0, "{congestion:?}: {rate:e}");
         assert!(link.marked > 0 && link.overflowed == 0 && c.retransmitted_segments == 0, "{link:?} {c:?}");
-        // What is under way is the queue and 8 frames on the link.
+        // The frames in transit are the queue and 8 frames on the link.
         assert!(longest < most, "{congestion:?}: {longest}");
     }
 }
 
-/// A sender that is paced fills a path whose buffer holds a fraction of what a burst would need.
+/// A paced sender fills a path whose buffer holds only a fraction of a burst.
 #[test]
 fn pacing_helps_small_buffers() {
     let goodput = |pacing| {

@@ -1,4 +1,4 @@
-//! smoltcp's TCP as the other end, in both roles: an implementation that is not ours agrees on the octets.
+//! smoltcp's TCP as the other end, in both roles: an independent implementation agrees on the octets.
 
 use crate::harness::{App, Host, Script, for_seeds, ip, mac, octet};
 use fastrand::Rng;

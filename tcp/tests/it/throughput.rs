@@ -1,4 +1,4 @@
-//! Goodput against simple bounds, in virtual time; how losses are repaired; how many ACKs are sent.
+//! Goodput compared with simple bounds, in virtual time; repair of losses; number of ACKs.
 
 use crate::harness::{Script, World};
 use std::net::SocketAddr;
@@ -7,12 +7,12 @@ use urnic_tcp::{Congestion, Counters, StackConfig};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Bits of payload per second of virtual time when `octets` go one way, and the sender's counters.
+/// Returns the bits of payload per second of virtual time when `octets` go one way, and the sender's counters.
 fn goodput(impairment: &str, octets: u64, tune: impl Fn(&mut StackConfig)) -> (f64, Counters) {
     let mut w = World::pair(impairment, tune);
     let mss = 1448;
     w.open(Script { records: vec![mss], ..Script::send(octets) }, Script::silent());
-    // From the handshake on: a lost SYN alone takes a second.
+    // From the handshake on, because a lost SYN alone costs a second.
     assert!(w.run(HOUR, |w| !w.hosts[1].app.sessions.is_empty()));
     let start = w.now;
     let done = w.run(HOUR, |w| w.hosts[1].app.sessions.first().is_some_and(|s| s.received == octets));
@@ -31,8 +31,8 @@ fn a_clean_link_is_filled() {
     }
 }
 
-/// What congestion control is told of the path: the rate at which it delivers, once per round trip, and whether the program
-/// had enough to send to find out.
+/// Congestion control learns the delivery rate of the path once per round trip, and whether the program had enough to
+/// send to measure it.
 #[test]
 fn the_rate_of_delivery_is_that_of_the_link() {
     for (octets, limited) in [(u64::MAX / 2, false), (1448 * 40, true)] {
@@ -86,7 +86,7 @@ fn a_small_queue_is_shared_with_losses() {
         (false, Congestion::Cubic),
         (false, Congestion::Reno),
     ] {
-        // Bandwidth times delay is 25 kB, the queue 32 frames.
+        // Bandwidth times delay is 25 kB, and the queue holds 32 frames.
         let (rate, counters) = goodput("rate=1gbit,delay=100us,queue=32", 50_000_000, |c| {
             c.tcp.sack = sack;
             c.tcp.congestion = congestion;
@@ -104,7 +104,7 @@ fn random_loss_keeps_the_reno_rate() {
             c.tcp.sack = sack;
             c.tcp.rto_min = Duration::from_millis(5);
         });
-        // MSS/RTT · 1.22/√p is what Reno gets; most of it is asked for (CUBIC is no slower).
+        // Reno reaches MSS/RTT · 1.22/√p; most of that is required (CUBIC is no slower).
         let reno = 1448.0 * 8.0 / 0.001 * 1.22 / f64::sqrt(p);
         assert!(rate > 0.7 * reno, "loss {p} sack {sack}: {rate:e} of {reno:e} {counters:?}");
     }
@@ -115,7 +115,7 @@ fn a_single_loss_is_repaired_without_the_timer() {
     for sack in [true, false] {
         let mut w = World::pair("delay=1ms", |c| c.tcp.sack = sack);
         w.open(Script::send(3_000_000), Script::silent());
-        // In the middle of the transfer one frame is lost.
+        // One frame is lost in the middle of the transfer.
         w.run(HOUR, |w| w.hosts[1].app.sessions.first().is_some_and(|s| s.received > 300_000));
         let link = w.net.link_mut(0, 1).expect("exists");
         let whole = *link.impairment();
@@ -145,7 +145,7 @@ fn one_ack_for_a_burst() {
 fn records_stay_whole_and_share_segments() {
     let mut w = World::pair("delay=100us", |_| {});
     w.trace = Some(Vec::new());
-    // 100 octets per record: up to 8 share a segment, none is split.
+    // 100 octets per record: up to 8 share a segment, and none is split.
     w.open(Script { records: vec![100], ..Script::send(100_000) }, Script::silent());
     w.run_to_end(HOUR);
     let mut shared = 0;

@@ -1,4 +1,4 @@
-//! Receive windows: zero, small, shrinking; ours never shrinks.
+//! Receive windows: zero, small and shrinking ones of the peer. Ours never shrinks.
 
 use crate::harness::{Script, World, for_seeds};
 use crate::peer::{Bench, Seg};
@@ -20,7 +20,8 @@ fn a_closed_window_is_probed_until_it_opens() {
     for (_, p) in &probes {
         assert!(p.data.len() <= 1 && !p.fin && !p.rst, "{p:?}");
     }
-    // It answers, and stays closed for an hour: the connection lives, the probes get rarer but go on.
+    // The peer answers but keeps its window shut for an hour: the connection lives, and the probes become rarer but
+    // go on.
     let mut rare = 0;
     for _ in 0..60 {
         b.send(&c.seg());
@@ -30,7 +31,7 @@ fn a_closed_window_is_probed_until_it_opens() {
     }
     assert!(rare >= 30, "{rare} probes in an hour");
     assert!(b.host.app.sessions[0].closed.is_none());
-    // It opens: everything comes.
+    // The window opens, and everything arrives.
     c.base.window = 10_000;
     let mut got = 0;
     let mut sent = b.send(&c.seg());
@@ -62,7 +63,7 @@ fn the_stack_never_sends_beyond_the_window() {
         if got == 100_000 {
             break;
         }
-        // Also windows that shrink, which a stack must survive.
+        // Windows that shrink are included; a stack must survive them.
         c.base.window = *rng.choice([0u16, 1, 10, 500, 999, 1000, 1001, 2500, 8000].as_slice()).unwrap_or(&0);
         let new_edge = c.una.wrapping_add(u32::from(c.base.window));
         if (new_edge.wrapping_sub(edge) as i32) > 0 {
@@ -87,7 +88,7 @@ fn the_stack_never_sends_beyond_the_window() {
 
 #[test]
 fn a_record_waits_for_a_window_that_fits_it() {
-    // RFC 9293 §3.8.6.2.1: held, then sent as far as it fits.
+    // RFC 9293 §3.8.6.2.1: the record is held, then sent as far as it fits.
     let script = Script { records: vec![1000], close_first: false, ..Script::send(2000) };
     let mut b = Bench::listening(|_| {}, script);
     let (mut c, _) = b.open(syn(8000));
@@ -100,7 +101,7 @@ fn a_record_waits_for_a_window_that_fits_it() {
     c.una = c.una.wrapping_add(400);
     c.base.window = 8000;
     let sent = b.send(&c.seg());
-    // Then aligned again: the rest of the record, and the next one whole.
+    // Then aligned again: the rest of the record, and the next record whole.
     let lens: Vec<_> = sent.iter().map(|s| s.data.len()).collect();
     assert_eq!(lens, [600, 1000]);
 }
@@ -117,7 +118,7 @@ fn a_window_that_never_fits_a_record_is_used_all_the_same() {
 /// DDP-63.
 #[test]
 fn our_right_edge_never_moves_left() {
-    // RFC 9293 §3.8.6: shrinking the window.
+    // RFC 9293 §3.8.6: our window does not shrink.
     for_seeds(20, |seed| {
         let impairment = format!("delay=200us,jitter=100us,loss=0.03,reorder=0.05,dup=0.02,seed={seed}");
         let mut w = World::pair(&impairment, |c| c.tcp.recv_window = 40_000 << (seed % 4));
@@ -135,7 +136,7 @@ fn our_right_edge_never_moves_left() {
             let shift = if s.syn { 0 } else { scale[from] };
             let edge = ack.wrapping_add(u32::from(s.window) << shift);
             let before = edges.entry((*from, s.from)).or_insert(edge);
-            // What the handshake said was not scaled, so it may have said less than there is.
+            // The window in the handshake was not scaled, so it may have been smaller than the real one.
             assert!((edge.wrapping_sub(*before) as i32) >= 0, "at {at:?} host {from} shrinks its window");
             *before = edge;
         }

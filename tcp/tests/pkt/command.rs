@@ -1,4 +1,4 @@
-//! Calls of the stack's user, and what a script asks of its state.
+//! Calls of the stack's user, and checks of its state.
 
 use crate::run::{Runner, kebab};
 use crate::script::{duration, number};
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use urnic_tcp::{Claim, Patience};
 
 impl Runner<'_> {
-    /// Does what a line without a packet says.
+    /// Executes a line without a packet.
     pub fn command(&mut self, name: &str, words: &[String]) -> Result<(), String> {
         let now = self.world.now;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -139,7 +139,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// `take N|any`: what the user takes from now on, first of what waits.
+    /// `take N|any`: sets what the user takes from now on, starting with waiting data.
     fn take(&mut self, words: &[&str]) -> Result<(), String> {
         let usage = "usage: take OCTETS|any";
         let conn = self.conn()?;
@@ -155,7 +155,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Queues records, and sends what may go.
+    /// Queues records, and sends what may leave.
     fn send(&mut self, words: &[&str]) -> Result<(), String> {
         let usage = "usage: send LENGTH[xCOUNT]... [unit=N] [fails]";
         let (mut unit, mut fails, mut records) = (0, false, Vec::new());
@@ -185,7 +185,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// `flow from=IP:PORT to=PORT`.
+    /// `flow [from=IP:PORT] [to=PORT]`.
     fn define(&mut self, words: &[&str]) -> Result<(), String> {
         let usage = "usage: @NAME flow [from=IP:PORT] [to=PORT]";
         for w in words {
@@ -220,7 +220,7 @@ impl Runner<'_> {
         }
     }
 
-    /// `holds SEQ+LENGTH fill OCTET`: what was delivered at a place.
+    /// `holds SEQ+LENGTH [fill OCTET]`: checks what was delivered at a place.
     fn holds(&mut self, words: &[&str]) -> Result<(), String> {
         let usage = "usage: holds SEQ+LENGTH [fill OCTET]";
         let (range, fill) = match words {
@@ -245,7 +245,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// `NAME=VALUE`, also with `!=`, `<`, `<=`, `>`, `>=`.
+    /// `NAME=VALUE`, or with `!=`, `<`, `<=`, `>`, `>=`.
     fn check(&mut self, word: &str) -> Result<(), String> {
         let at = word.find(['=', '!', '<', '>']).ok_or_else(|| format!("`{word}` is not NAME=VALUE"))?;
         let (name, rest) = word.split_at(at);
@@ -325,7 +325,7 @@ impl Runner<'_> {
     }
 }
 
-/// The value of a field in what `Debug` writes of a struct, in the style of scripts.
+/// Returns the value of a field in the `Debug` output of a struct, in the style of scripts.
 fn field(debug: &str, name: &str) -> Option<String> {
     let body = &debug[debug.find('{')? + 1..debug.rfind('}')?];
     let mut depth = 0;
@@ -343,7 +343,7 @@ fn field(debug: &str, name: &str) -> Option<String> {
     })
 }
 
-/// A number, or a time in seconds.
+/// Returns a number, or a time in seconds.
 fn magnitude(v: &str) -> Option<f64> {
     let whole = number(v).map(|n| n as f64);
     whole.or_else(|| v.parse().ok()).or_else(|| duration(v).map(|d| d.as_secs_f64()))

@@ -1,15 +1,15 @@
-//! The language itself: scripts that must fail, and what they must say.
+//! The language itself: scripts that must fail, and their messages.
 
 use crate::run;
 
 pub struct Case {
     pub name: &'static str,
     script: &'static str,
-    /// The line and a part of the message, or nothing for a script that must pass.
+    /// The line and a part of the message; `None` for a script that must pass.
     fails: Option<(usize, &'static str)>,
 }
 
-/// A test of the runner that cannot fail would hide every fault of the stack.
+/// Checks the runner, because a runner that cannot fail would hide every fault of the stack.
 pub fn check(case: &Case) -> Result<(), String> {
     match (run::run(case.script, crate::translate::Wire::default()), case.fails) {
         (Ok(()), None) => Ok(()),

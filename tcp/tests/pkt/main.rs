@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use translate::Wire;
 
-/// The scripts under a folder, with their names.
+/// Collects the scripts under a folder, with their names.
 fn scripts(folder: &Path, prefix: &str, out: &mut Vec<(String, PathBuf)>) {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     for entry in entries {
@@ -30,7 +30,7 @@ fn scripts(folder: &Path, prefix: &str, out: &mut Vec<(String, PathBuf)>) {
     }
 }
 
-/// Runs one script; the answer is what to print.
+/// Runs one script. An error is the text to print.
 fn run(path: &Path, wire: Wire) -> Result<(), String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     run::run(&text, wire).map_err(|(fault, trace)| {
@@ -45,7 +45,7 @@ fn run(path: &Path, wire: Wire) -> Result<(), String> {
     })
 }
 
-/// The command line of `cargo test`, as far as it makes sense here.
+/// Handles the command line of `cargo test`, as far as it is useful here.
 fn main() -> ExitCode {
     let mut filters = Vec::new();
     let (mut list, mut exact, mut ignored, mut skip) = (false, false, false, Vec::new());
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     let cases = language::CASES
         .iter()
         .map(|c| -> Case { (format!("language/{}", c.name), Box::new(move || language::check(c))) });
-    // Everything but ARP is the same in IPv6, where a script does not say which it is about.
+    // All scripts also run over IPv6, except those about ARP and those that name their family.
     let of_both = |path: &Path| {
         !path.components().any(|c| c.as_os_str() == "arp")
             && !std::fs::read_to_string(path)

@@ -1,4 +1,4 @@
-//! Packets: as a script writes them, as they are on the wire, and as people read them.
+//! Packets in three forms: in a script, on the wire, and as text for people.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,11 +13,11 @@ pub const URG: u8 = 0x20;
 pub const ECE: u8 = 0x40;
 pub const CWR: u8 = 0x80;
 
-/// The letters of a script for the control bits.
+/// Letters of the control bits in a script.
 pub const FLAGS: [(char, u8); 8] =
     [('S', SYN), ('F', FIN), ('R', RST), ('P', PSH), ('A', ACK), ('U', URG), ('E', ECE), ('C', CWR)];
 
-/// The words of a script for the ECN field of the IP header (RFC 3168 §5).
+/// Words for the ECN field of the IP header in a script (RFC 3168 §5).
 pub const ECN: [(&str, u8); 4] = [("not-ect", 0), ("ect1", 1), ("ect0", 2), ("ce", 3)];
 
 /// A TCP option. Sequence numbers are those of the wire.
@@ -60,12 +60,12 @@ pub enum Packet {
         reply: bool,
         data: Vec<u8>,
     },
-    /// Who has an IPv6 address? (RFC 4861 §4.3)
+    /// A neighbour solicitation (RFC 4861 §4.3).
     Solicitation {
         target: Ipv6Addr,
         from: Ipv6Addr,
     },
-    /// What else IPv6 does by itself.
+    /// Other messages of IPv6 on the link.
     Housekeeping,
 }
 
@@ -109,7 +109,7 @@ fn put(out: &mut Vec<u8>, options: &[Opt]) {
 }
 
 impl Segment {
-    /// The whole frame, with right checksums.
+    /// Returns the whole frame, with correct checksums.
     pub fn frame(&self) -> Result<Vec<u8>, String> {
         let mut options = Vec::new();
         put(&mut options, &self.options);
@@ -143,7 +143,7 @@ fn pseudo(from: IpAddr, to: IpAddr, protocol: u8, len: usize) -> u16 {
     }
 }
 
-/// An IP packet in an Ethernet frame.
+/// Returns an IP packet in an Ethernet frame.
 pub fn ip(
     dst: [u8; 6],
     src: [u8; 6],
@@ -176,7 +176,7 @@ pub fn ip(
     f
 }
 
-/// An ICMP message in an IP packet in an Ethernet frame.
+/// Returns an ICMP message in an IP packet in an Ethernet frame.
 pub fn icmp(dst: [u8; 6], src: [u8; 6], from: IpAddr, to: IpAddr, head: [u8; 8], body: &[u8]) -> Vec<u8> {
     let mut message = [&head[..], body].concat();
     message[2..4].fill(0);
@@ -187,7 +187,7 @@ pub fn icmp(dst: [u8; 6], src: [u8; 6], from: IpAddr, to: IpAddr, head: [u8; 8],
     ip(dst, src, from, to, protocol, 0, &message)
 }
 
-/// A neighbour says where it is, because it was asked (RFC 4861 §4.4).
+/// Returns a neighbour's answer to a solicitation (RFC 4861 §4.4).
 pub fn neighbour(dst: [u8; 6], mac: [u8; 6], target: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
     let option = [&[2, 1][..], &mac].concat();
     let body = [&target.octets()[..], &option].concat();
@@ -216,7 +216,7 @@ fn mac_at(b: &[u8], at: usize) -> [u8; 6] {
     b[at..at + 6].try_into().expect("six octets")
 }
 
-/// Reads a frame of the stack and checks everything about it that no script needs to ask for.
+/// Parses a frame of the stack, and checks everything about it that no script needs to check.
 pub fn parse(f: &[u8]) -> Result<Packet, String> {
     if f.len() < 34 {
         return Err(format!("a frame of {} octets", f.len()));
@@ -350,28 +350,28 @@ fn options(mut b: &[u8]) -> Result<Vec<Opt>, String> {
     Ok(out)
 }
 
-/// The control bits in letters.
+/// Returns the control bits as letters.
 pub fn flag_letters(flags: u8) -> String {
     FLAGS.iter().filter(|(_, bit)| flags & bit != 0).map(|(c, _)| *c).collect()
 }
 
-/// What relative numbers are relative to, for one direction's sender.
+/// Origins of the relative numbers of one direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Origin {
-    /// The sender's initial sequence number, and its peer's.
+    /// Initial sequence number of the sender, and that of its peer.
     pub seq: u32,
     pub ack: u32,
-    /// The sender's timestamp at the start of the script.
+    /// Timestamp of the sender at the start of the script.
     pub ts: u32,
 }
 
-/// A distance that may be negative.
+/// Returns a distance, which may be negative.
 pub fn relative(n: u32, origin: u32) -> i64 {
     let d = n.wrapping_sub(origin);
     if d > 0xf000_0000 { i64::from(d) - (1 << 32) } else { i64::from(d) }
 }
 
-/// A segment of the stack in the language of scripts.
+/// Returns a segment of the stack in the language of scripts.
 pub fn show(s: &Segment, o: Origin) -> String {
     let mut t = format!("> {} {}", flag_letters(s.flags), relative(s.seq, o.seq));
     if !s.payload.is_empty() {

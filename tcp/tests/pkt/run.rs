@@ -9,10 +9,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use urnic_tcp::Time;
 
-/// A packet is on time if it comes so much earlier or later.
+/// A packet is on time if it is at most this much early or late.
 const TOLERANCE: Duration = Duration::from_micros(500);
 
-/// Runs the text of a script. What was sent comes with a fault, for people to look at.
+/// Runs the text of a script. A fault comes with the trace of packets, for people to read.
 pub fn run(text: &str, wire: Wire) -> Result<(), (Fault, Vec<String>)> {
     let script = script::parse(text).map_err(|f| (f, Vec::new()))?;
     let mut start = Time::from_secs(1000);
@@ -57,7 +57,7 @@ fn steps(world: &mut World, script: &Script) -> Result<(), Fault> {
     end(world).or_else(|text| fault(last, text))
 }
 
-/// Nothing has been sent that no line expects.
+/// Checks that every sent packet was expected by a line.
 fn nothing_pending(world: &World, when: &str) -> Result<(), String> {
     match world.pending.front() {
         None => Ok(()),
@@ -70,7 +70,7 @@ fn nothing_pending(world: &World, when: &str) -> Result<(), String> {
     }
 }
 
-/// `TimedOut` as `timed-out`.
+/// Returns `TimedOut` as `timed-out`.
 pub fn kebab(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars() {
@@ -220,7 +220,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// `us`, `peer`, `gateway`, `nobody`, or an address.
+    /// Returns the address for `us`, `peer`, `gateway`, `nobody`, or an address.
     pub fn address(&self, word: &str) -> Result<Ipv4Addr, String> {
         match word {
             "us" => Ok(US),
@@ -319,7 +319,7 @@ impl Runner<'_> {
             payload: vec![0; len],
         };
         let quoted = quoted.frame()?;
-        // IPv4: the header and eight octets (RFC 792); IPv6: as much as fits, up to 1280 (RFC 4443 §2.4 (c)).
+        // IPv4: the header and eight octets (RFC 792). IPv6: as much as fits into 1280 octets (RFC 4443 §2.4 (c)).
         let end = if peer.is_ipv4() { 42 } else { quoted.len().min(1200) };
         let [m0, m1] = mtu.to_be_bytes();
         let head = [kind, code, 0, 0, 0, 0, m0, m1];
@@ -419,7 +419,7 @@ impl Runner<'_> {
         let o = f.ours();
         let differs =
             |what: &str, want: String, got: String| Err(format!("{what}: expected {want}, got {got}"));
-        // PSH is checked where a script asks for it.
+        // PSH is checked only if the script names it.
         let flags = s.flags & if t.flags & PSH != 0 { 0xff } else { !PSH };
         if flags != t.flags {
             return differs("control bits", packet::flag_letters(t.flags), packet::flag_letters(s.flags));
@@ -480,7 +480,7 @@ impl Runner<'_> {
             self.world.settle()?;
             expect(self, plain(ACK, 1, Some(1)))?;
         } else {
-            // Where somebody listens already, it fails and does no harm.
+            // If something listens already, this fails and does no harm.
             let _ = self.command("listen", &[]);
             self.inject_tcp(&first(options, syn, None))?;
             self.world.settle()?;
@@ -534,7 +534,7 @@ fn match_options(t: &Tcp, s: &Segment, o: packet::Origin) -> Result<(), String> 
             )
         })
     };
-    // Timestamps are there or not; scripts that care say so.
+    // Timestamps may be there or not. Scripts about timestamps name them.
     match s.options.iter().find(|o| !matches!(o, packet::Opt::Ts(..)) && !asked(o)) {
         Some(extra) => Err(format!("there is an option that the line does not have: {extra:?}")),
         None => Ok(()),

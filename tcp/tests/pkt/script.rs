@@ -1,9 +1,9 @@
-//! The language: text to steps. `docs/packet-scripts.md` describes it.
+//! The language: parses text into steps. `docs/packet-scripts.md` describes it.
 
 use crate::packet::{ECN, FLAGS};
 use std::time::Duration;
 
-/// What is wrong, and where.
+/// A fault and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub line: usize,
@@ -24,7 +24,7 @@ pub struct Script {
 #[derive(Debug)]
 pub struct Step {
     pub line: usize,
-    /// The name behind `@`; empty for the usual one.
+    /// The name after `@`; empty for the default flow.
     pub flow: String,
     pub when: When,
     pub what: What,
@@ -39,9 +39,9 @@ pub enum When {
 
 #[derive(Debug)]
 pub enum What {
-    /// Only time passes.
+    /// Lets time pass.
     Wait,
-    /// `more`: the next one comes in the same burst.
+    /// `more`: the next packet comes in the same burst.
     Inject {
         packet: Packet,
         times: Times,
@@ -58,7 +58,8 @@ pub enum What {
     Command(String, Vec<String>),
 }
 
-/// How often, and by how many octets the sequence number grows each time (the segment's length if not said).
+/// Number of repetitions, and the octets by which the sequence number grows each time (by default, the length of the
+/// segment).
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     pub n: u32,
@@ -75,7 +76,7 @@ pub enum Packet {
     Any,
 }
 
-/// A TCP segment; numbers are relative.
+/// A TCP segment. Its numbers are relative.
 #[derive(Clone, Debug, Default)]
 pub struct Tcp {
     pub flags: u8,
@@ -86,16 +87,16 @@ pub struct Tcp {
     pub urgent: Option<u16>,
     pub ecn: u8,
     pub options: Vec<Opt>,
-    /// `...`: what is not said is not checked.
+    /// `...`: options that the line does not name are not checked.
     pub any_options: bool,
     pub no_ts: bool,
-    /// All octets of data are this one.
+    /// All octets of data have this value.
     pub fill: Option<u8>,
     pub mac: Option<[u8; 6]>,
     pub bad_checksum: bool,
     pub bad_ip_checksum: bool,
     pub fragment: bool,
-    /// `open`: how long the handshake's round trip takes.
+    /// `open`: round-trip time of the handshake.
     pub rtt: Duration,
     /// `open`: both ends want ECN (RFC 3168 §6.1.1).
     pub ecn_setup: bool,
@@ -107,12 +108,12 @@ pub enum Opt {
     Scale(u8),
     SackOk,
     Sack(Vec<(i64, i64)>),
-    /// `None`: injected, what an honest peer would write; expected, anything.
+    /// `None`: in an injected segment, the value of an honest peer; in an expected one, any value.
     Ts(Option<i64>, Option<i64>),
     Nop,
     Eol,
     Other(u8, Vec<u8>),
-    /// Octets as they are, whatever they mean.
+    /// Raw octets, whatever they mean.
     Raw(Vec<u8>),
 }
 
@@ -187,7 +188,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// `12`, `-3`, `1_000`, `0xff`.
+/// Parses `12`, `-3`, `1_000`, `0xff`.
 pub fn number(w: &str) -> Option<i64> {
     let plain = w.replace('_', "");
     match plain.strip_prefix("0x") {
@@ -196,7 +197,7 @@ pub fn number(w: &str) -> Option<i64> {
     }
 }
 
-/// `0.2`, `0.2s`, `200ms`, `10us`, `2min`, `1h`.
+/// Parses `0.2`, `0.2s`, `200ms`, `10us`, `2min`, `1h`.
 pub fn duration(w: &str) -> Option<Duration> {
     let digits = w.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let scale = match &w[digits.len()..] {
@@ -213,12 +214,12 @@ pub fn duration(w: &str) -> Option<Duration> {
     (n >= 0.0 && n.is_finite()).then(|| Duration::from_nanos((n * scale).round() as u64))
 }
 
-/// `0a1b2c`.
+/// Parses `0a1b2c`.
 fn hex(w: &str) -> Option<Vec<u8>> {
     (0..w.len()).step_by(2).map(|i| u8::from_str_radix(w.get(i..i + 2)?, 16).ok()).collect()
 }
 
-/// `02:00:00:00:00:07`.
+/// Parses `02:00:00:00:00:07`.
 pub fn mac(w: &str) -> Option<[u8; 6]> {
     let octets: Vec<u8> = w.split(':').map(|o| u8::from_str_radix(o, 16).ok()).collect::<Option<_>>()?;
     octets.try_into().ok()
@@ -322,7 +323,7 @@ fn packet(w: &mut Words<'_>) -> Result<(Packet, Times), Fault> {
     }
 }
 
-/// `7` or `7+100`.
+/// Parses `7` or `7+100`.
 fn seq_len(w: &Words<'_>, word: &str) -> Result<(i64, usize), Fault> {
     match word.split_once('+') {
         Some((seq, len)) => Ok((w.as_number(seq, "a sequence number")?, w.as_number(len, "a length")?)),

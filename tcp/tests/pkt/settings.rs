@@ -1,4 +1,4 @@
-//! `config` lines: settings of the stack, and of the world around it.
+//! `config` lines: settings of the stack and of its surroundings.
 
 use crate::script::{Fault, Script, duration, fault, number};
 use crate::translate::{Wire, v4, v6};
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 use urnic_tcp::{Address, Congestion, Ecn, Keepalive, StackConfig, Time};
 
-/// A stack with the settings of a script.
+/// Makes a stack with the settings of a script.
 pub fn world(script: &Script, start: Time, wire: Wire) -> Result<World, Fault> {
     let mut wire = wire;
     let mut cfg = StackConfig::new([2, 0, 10, 0, 0, 1], US, 24, 1);
@@ -37,7 +37,7 @@ pub fn world(script: &Script, start: Time, wire: Wire) -> Result<World, Fault> {
     }
     cfg.vlan = wire.vlan;
     if wire.v6 {
-        // With 20 octets more in a packet, segments are as long as those of IPv4.
+        // With 20 octets more per packet, segments are as long as over IPv4.
         cfg.mtu += 20;
         let of = |ip: IpAddr| IpAddr::V6(v6(v4(ip)));
         for a in &mut cfg.addresses {
@@ -60,7 +60,7 @@ pub fn world(script: &Script, start: Time, wire: Wire) -> Result<World, Fault> {
             _ => return fault(line, format!("{key}={value} is no setting; see docs/packet-scripts.md")),
         }
     }
-    // The peer asks for our address: now we know its own.
+    // The peer asks for our address, so the stack learns the peer's.
     if world.arp {
         let us = world.stack.config().mac;
         let request = crate::packet::Arp {
@@ -95,7 +95,7 @@ fn on(value: &str) -> Result<bool, String> {
     }
 }
 
-/// `IDLE/INTERVAL/COUNT`, or `off`.
+/// Parses `IDLE/INTERVAL/COUNT`, or `off`.
 pub fn keepalive(value: &str) -> Result<Option<Keepalive>, String> {
     if value == "off" {
         return Ok(None);
@@ -105,12 +105,12 @@ pub fn keepalive(value: &str) -> Result<Option<Keepalive>, String> {
     Ok(Some(Keepalive { idle: time(idle)?, interval: time(interval)?, count: int(count)? }))
 }
 
-/// A time, or `off`.
+/// Parses a time, or `off`.
 pub fn optional_time(value: &str) -> Result<Option<Duration>, String> {
     if value == "off" { Ok(None) } else { time(value).map(Some) }
 }
 
-/// False: it is no setting of the stack.
+/// Applies a setting. Returns `false` if it is no setting of the stack.
 fn set(cfg: &mut StackConfig, key: &str, value: &str) -> Result<bool, String> {
     let t = &mut cfg.tcp;
     match key {

@@ -1,22 +1,22 @@
-//! Scripts speak of IPv4. For a stack that has IPv6 only, and for one of a VLAN, their packets are translated on the way:
-//! addresses a.b.c.d stand for fd00::a.b.c.d, ARP for neighbour discovery, and ICMP's messages for those of ICMPv6.
+//! Translates packets for stacks with only IPv6 or with a VLAN, because scripts are written for IPv4. Addresses
+//! a.b.c.d stand for fd00::a.b.c.d, ARP for neighbour discovery, and messages of ICMP for those of ICMPv6.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use urnic_tcp::sum;
 
-/// How frames of the script differ from those on the wire.
+/// Differences between frames of the script and those on the wire.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wire {
     pub v6: bool,
     pub vlan: Option<u16>,
 }
 
-/// The stack's address of IPv6 for one of IPv4.
+/// Returns the stack's IPv6 address for an IPv4 address.
 pub fn v6(ip: Ipv4Addr) -> Ipv6Addr {
     Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(ip.to_bits()))
 }
 
-/// And back.
+/// Returns the IPv4 address for an IPv6 address.
 pub fn v4(ip: IpAddr) -> Ipv4Addr {
     match ip {
         IpAddr::V4(ip) => ip,
@@ -24,7 +24,7 @@ pub fn v4(ip: IpAddr) -> Ipv4Addr {
     }
 }
 
-/// What a script calls a peer. Addresses of IPv6 that stand for none of IPv4 are themselves.
+/// Returns a script's address of a peer. IPv6 addresses that stand for no IPv4 address stay as they are.
 pub fn script_address(peer: SocketAddr) -> SocketAddr {
     match peer.ip() {
         IpAddr::V6(ip) if ip.to_bits() as u32 >> 24 != 0 => {
@@ -43,7 +43,7 @@ fn pseudo(src: [u8; 16], dst: [u8; 16], protocol: u8, body: &[u8]) -> u16 {
     sum::add(sum::sum(&head), sum::sum(body))
 }
 
-/// An IPv6 packet whose checksum, at `at` of the body, is filled.
+/// Returns an IPv6 packet and fills in its checksum at `at` of the body.
 fn packet(src: Ipv6Addr, dst: Ipv6Addr, head: (u8, u8, u8), body: &[u8], at: usize) -> Vec<u8> {
     let (protocol, hops, ecn) = head;
     let mut body = body.to_vec();
@@ -59,7 +59,7 @@ fn packet(src: Ipv6Addr, dst: Ipv6Addr, head: (u8, u8, u8), body: &[u8], at: usi
     p
 }
 
-/// An IPv4 packet.
+/// Returns an IPv4 packet.
 fn packet4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, ecn: u8, body: &[u8]) -> Vec<u8> {
     let mut p = vec![0x45, ecn];
     p.extend((20 + body.len() as u16).to_be_bytes());
@@ -77,7 +77,7 @@ fn ethernet(like: &[u8], kind: u16, packet: &[u8]) -> Vec<u8> {
 }
 
 impl Wire {
-    /// What the stack calls a peer.
+    /// Returns the stack's address of a peer.
     pub fn address(self, peer: SocketAddr) -> SocketAddr {
         match peer.ip() {
             IpAddr::V4(ip) if self.v6 => SocketAddr::new(v6(ip).into(), peer.port()),
@@ -85,7 +85,7 @@ impl Wire {
         }
     }
 
-    /// What the stack receives for a frame of the script; none if IPv6 has nothing like it.
+    /// Returns what the stack receives for a frame of the script; `None` if IPv6 has no equivalent.
     pub fn inward(self, frame: Vec<u8>) -> Option<Vec<u8>> {
         let mut frame = if self.v6 { to_v6(&frame)? } else { frame };
         if let Some(vlan) = self.vlan {
@@ -94,7 +94,7 @@ impl Wire {
         Some(frame)
     }
 
-    /// What a script sees of a frame of the stack; none if it is of no concern to it.
+    /// Returns what a script sees of a frame of the stack; `None` if it does not concern scripts.
     pub fn outward(self, mut frame: Vec<u8>) -> Result<Option<Vec<u8>>, String> {
         if let Some(vlan) = self.vlan {
             if frame.get(12..16) != Some(&[0x81, 0, (vlan >> 8) as u8, vlan as u8]) {
@@ -139,7 +139,7 @@ fn to_v6(f: &[u8]) -> Option<Vec<u8>> {
             (m[0], m[1]) = (kind, code);
             if let Some(word) = word {
                 m[4..8].copy_from_slice(&word.to_be_bytes());
-                // What is quoted was sent as IPv6.
+                // The quoted packet was sent over IPv6.
                 let quoted = &body[8..];
                 let mut q = vec![0x60, 0, 0, 0];
                 q.extend((u16::from_be_bytes([quoted[2], quoted[3]]) - 20).to_be_bytes());
@@ -157,7 +157,7 @@ fn to_v6(f: &[u8]) -> Option<Vec<u8>> {
     Some(ethernet(f, 0x86dd, &inner))
 }
 
-/// A request becomes a solicitation, a reply a solicited advertisement.
+/// Turns a request into a solicitation, and a reply into a solicited advertisement.
 fn arp_to_nd(f: &[u8]) -> Vec<u8> {
     let (sender, target, mac) = (ip_at(f, 28), ip_at(f, 38), &f[22..28]);
     let request = f[21] == 1;
@@ -197,7 +197,7 @@ fn to_v4(f: &[u8]) -> Result<Option<Vec<u8>>, String> {
     );
     let (src, dst) = (v4(addresses.0.into()), v4(addresses.1.into()));
     let protocol = f[20];
-    // Reports of groups have an extension header, and are nothing to scripts.
+    // Reports of groups have an extension header, and do not concern scripts.
     if protocol == 0 {
         return Ok(None);
     }
@@ -226,7 +226,7 @@ fn to_v4(f: &[u8]) -> Result<Option<Vec<u8>>, String> {
         (58, kind @ (135 | 136)) => {
             let about = Ipv6Addr::from(<[u8; 16]>::try_from(&body[8..24]).expect("16"));
             let unasked = kind == 136 && body[4] & 0x40 == 0;
-            // What concerns the address of the link only, and announcements.
+            // Messages about only the link-local address, and announcements.
             if about.segments()[0] == 0xfe80 || unasked {
                 return Ok(None);
             }

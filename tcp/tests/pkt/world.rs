@@ -1,4 +1,4 @@
-//! The stack under test and what a script knows of it: time, frames, flows, events.
+//! The stack under test, and the script's view of it: time, frames, flows, events.
 
 use crate::packet::{self, Arp, Origin, Packet, RST, SYN, Segment};
 use crate::translate::Wire;
@@ -18,10 +18,10 @@ pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 pub const US_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 pub const PEER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0xfe);
-/// Our port if a script does not say; a peer's ports count up from the others.
+/// Our default port in a script, and the first of the peers' ports.
 pub const PORT: u16 = 7471;
 const PEER_PORT: u16 = 40_000;
-/// The stack wakes in vain so often in so much time, at most.
+/// Most wakes without work of the stack in this time.
 const SPIN: (Duration, u32) = (Duration::from_millis(10), 300);
 /// A peer's clock for timestamps at the start of a script.
 const PEER_CLOCK: u32 = 1000;
@@ -53,7 +53,7 @@ impl Payload for Record {
     }
 }
 
-/// The MAC address of everybody but us.
+/// Returns the MAC address of any host except us.
 pub fn mac_of(ip: impl Into<IpAddr>) -> [u8; 6] {
     let [a, b, c, d] = match ip.into() {
         IpAddr::V4(ip) => ip.octets(),
@@ -62,21 +62,21 @@ pub fn mac_of(ip: impl Into<IpAddr>) -> [u8; 6] {
     [2, 0, a, b, c, d]
 }
 
-/// Our address of the same family.
+/// Returns our address of the same family.
 pub fn us(peer: IpAddr) -> IpAddr {
     if peer.is_ipv4() { US.into() } else { US_V6.into() }
 }
 
-/// What we send and what the peer sends: the octet with a sequence number relative to the first.
+/// Returns the octet that we or the peer send at a sequence number relative to the first.
 pub fn octet(ours: bool, seq: u32) -> u8 {
     (seq.wrapping_mul(0x9e37_79b1) >> 24) as u8 ^ if ours { 0x5a } else { 0 }
 }
 
-/// Where the stack's frames leave: they wait here until a script looks at them.
+/// The way out for the stack's frames. They wait here until a script looks at them.
 #[derive(Default)]
 pub struct Out {
     frames: VecDeque<Vec<u8>>,
-    /// How many more it takes; `None`: any number.
+    /// Frames that it still takes; `None`: any number.
     pub room: Option<usize>,
 }
 
@@ -98,20 +98,20 @@ impl Transmit<Record> for Out {
     }
 }
 
-/// What the stack told of a connection.
+/// Events of a connection.
 #[derive(Default)]
 pub struct Session {
     pub accepted: bool,
     pub connected: bool,
     pub finished: bool,
     pub closed: Option<CloseReason>,
-    /// The script has said `closed`.
+    /// The script has expected `closed`.
     pub close_seen: bool,
     pub acked: u64,
     pub data: Vec<u8>,
     /// Octets that the user still takes; `None`: any number.
     pub appetite: Option<usize>,
-    /// Places of `data` that a script has looked at itself.
+    /// Ranges of `data` that a script has checked itself.
     pub known: Vec<Range<usize>>,
 }
 
@@ -162,7 +162,7 @@ impl Handler<Vec<u8>> for Events {
     }
 }
 
-/// A pair of addresses, and what the peer of that name knows.
+/// A pair of addresses, and the state of the peer of that name.
 #[derive(Clone)]
 pub struct Flow {
     pub name: String,
@@ -170,15 +170,15 @@ pub struct Flow {
     pub port: u16,
     pub listener: Option<BindId>,
     pub conn: Option<ConnId>,
-    /// Our initial sequence number, once seen.
+    /// Our initial sequence number; `None` until it was seen.
     pub iss: Option<u32>,
     pub peer_isn: u32,
-    /// The window that the peer says from now on.
+    /// The window that the peer advertises from now on.
     pub window: u16,
     /// Our timestamp at the start of the script, and the last one.
     ts_origin: Option<u32>,
     pub ts_last: u32,
-    /// Both SYNs had timestamps.
+    /// Our SYN had timestamps; the peer's SYN had timestamps.
     pub ts_ours: bool,
     pub ts_peer: bool,
     /// Octets that the script has sent.
@@ -186,12 +186,12 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// For what we send.
+    /// Returns the origin of the numbers that we send.
     pub fn ours(&self) -> Origin {
         Origin { seq: self.iss.unwrap_or(0), ack: self.peer_isn, ts: self.ts_origin.unwrap_or(0) }
     }
 
-    /// For what the peer sends.
+    /// Returns the origin of the numbers that the peer sends.
     pub fn theirs(&self) -> Origin {
         Origin { seq: self.peer_isn, ack: self.iss.unwrap_or(0), ts: 0 }
     }
@@ -204,18 +204,18 @@ pub struct World {
     pub start: Time,
     pub now: Time,
     pub flows: Vec<Flow>,
-    /// What was sent and no line has expected, with the time.
+    /// Sent packets that no line has expected yet, with their times.
     pub pending: VecDeque<(Time, Packet)>,
     pub wire: Wire,
-    /// Everybody answers ARP requests.
+    /// All hosts answer ARP requests.
     pub arp: bool,
-    /// Where peers are that no line puts anywhere.
+    /// Default address of peers.
     pub peer: IpAddr,
     pub peer_isn: u32,
     pub peer_window: u16,
-    /// What our first initial sequence number has to be.
+    /// Prescribed initial sequence number of our first connection; `None`: any.
     pub our_isn: Option<u32>,
-    /// It was another: how much later the script has to start.
+    /// Set if it was another one: by how much later the script must start.
     pub shift: Option<Duration>,
     pub trace: Vec<String>,
 }
@@ -242,7 +242,7 @@ impl World {
         })
     }
 
-    /// Seconds since the start of the script.
+    /// Returns the seconds since the start of the script.
     pub fn clock(&self, at: Time) -> String {
         format!("{:.6}", (at - self.start).as_secs_f64())
     }
@@ -283,14 +283,14 @@ impl World {
         Some(self.events.sessions.entry(conn).or_default())
     }
 
-    /// The stack receives a frame; what follows from it happens in `settle`.
+    /// Lets the stack receive a frame. The consequences follow in `settle`.
     pub fn receive(&mut self, frame: Vec<u8>) {
         if let Some(frame) = self.wire.inward(frame) {
             self.stack.receive(self.now, frame, &mut self.events, &mut self.out);
         }
     }
 
-    /// The rest of a pass, and what the stack sent in it.
+    /// Finishes a pass, and collects what the stack sent in it.
     pub fn settle(&mut self) -> Result<(), String> {
         loop {
             self.stack.advance(self.now, &mut self.events, &mut self.out);
@@ -373,7 +373,7 @@ impl World {
         Ok(())
     }
 
-    /// A packet of the stack in the language of scripts.
+    /// Returns a packet of the stack in the language of scripts.
     pub fn show(&self, packet: &Packet) -> String {
         match packet {
             Packet::Tcp(s) => {
@@ -393,8 +393,8 @@ impl World {
         }
     }
 
-    /// Lets time pass up to `end`, or until something is sent. A deadline that stays in the past costs a core all it has:
-    /// the stack may not ask to be called much more often than it has something to do.
+    /// Lets time pass up to `end`, or until something is sent. A deadline that stays in the past would keep a core
+    /// fully busy, so the stack may not ask to be called much more often than it has work.
     pub fn advance(&mut self, end: Time) -> Result<(), String> {
         let (mut wakes, mut since) = (0, self.now);
         while self.pending.is_empty() {
@@ -419,7 +419,7 @@ impl World {
         Ok(())
     }
 
-    /// All data that was delivered and that no line has looked at is what the peer sent.
+    /// Checks that all delivered data that no line has checked is what the peer sent.
     pub fn check_data(&self) -> Result<(), String> {
         for f in &self.flows {
             let Some(s) = f.conn.and_then(|c| self.events.sessions.get(&c)) else { continue };

@@ -1,8 +1,8 @@
 //! The CRC32 instruction, in three streams.
 //!
-//! The instruction takes eight bytes, with a latency of three cycles and a throughput of one per cycle, so three
-//! independent streams run at three times the speed of one. Streams A, B and C cover consecutive parts of the data,
-//! `n` words each; their registers are joined by two carry-less multiplications.
+//! The instruction takes eight bytes, with a latency of three cycles and a throughput of one per cycle. So three
+//! independent streams run three times as fast as one. Streams A, B and C cover consecutive parts of the data, `n`
+//! words each. Two carry-less multiplications join their registers.
 
 use super::{load16, load32, load64};
 use crate::kernel::{Kernel, Table};
@@ -21,9 +21,9 @@ const WORDS_MAX: usize = 128;
 /// Shortest data for which three streams are faster than one.
 const THREE_MIN: usize = 144;
 
-/// `SHIFT[n]`: multiplying a register by it, and running the product through the CRC32 instruction, is the same as
-/// running `n` zero words through the instruction. The product of two reflected values comes out times x, the
-/// instruction multiplies by x^32, so this is x^(64 n - 33).
+/// `SHIFT[n]` moves a register past `n` zero words. Multiplying the register by it and running the product through
+/// the CRC32 instruction has the same effect as running `n` zero words through the instruction. The product of two
+/// reflected values comes out times x, and the instruction multiplies by x^32, so the value is x^(64 n - 33).
 static SHIFT: [u32; 2 * WORDS_MAX + 1] = {
     let mut table = [0; 2 * WORDS_MAX + 1];
     let word = x_to(64);
@@ -36,7 +36,7 @@ static SHIFT: [u32; 2 * WORDS_MAX + 1] = {
     table
 };
 
-/// The product of a register and a constant, as a word for the CRC32 instruction.
+/// Returns the product of a register and a constant, as a word for the CRC32 instruction.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 fn product(state: u64, constant: u32) -> u64 {
@@ -45,7 +45,7 @@ fn product(state: u64, constant: u32) -> u64 {
     _mm_cvtsi128_si64(_mm_clmulepi64_si128::<0>(a, b)) as u64
 }
 
-/// What one pass does to a word: reads it, copies it, and adds it up.
+/// Reads one word of a pass. Copies it if `COPY`, and adds it to `acc` if `SUM`.
 ///
 /// # Safety
 /// `src` must be readable and, if `COPY`, `dst` writable for eight bytes.
@@ -64,8 +64,8 @@ unsafe fn word<const COPY: bool, const SUM: bool>(dst: *mut u8, src: *const u8, 
     }
 }
 
-/// Short data, in one stream: copies if `COPY`; returns the CRC register if `CRC`, and the checksum words added to
-/// `acc` if `SUM`.
+/// Handles short data, in one stream. Copies if `COPY`. Returns the CRC register if `CRC`, and the checksum words
+/// added to `acc` if `SUM`.
 ///
 /// # Safety
 /// `src` must be readable and, if `COPY`, `dst` writable for `len` bytes.
@@ -135,7 +135,8 @@ pub(super) unsafe fn one_stream<const COPY: bool, const CRC: bool, const SUM: bo
     }
 }
 
-/// Long data, in three streams as long as it is long. Not inlined, so that short data does not pay for its frame.
+/// Handles long data, in three streams while enough is left. Not inlined, so that short data does not pay for its
+/// stack frame.
 ///
 /// # Safety
 /// As [`one_stream`].
@@ -186,7 +187,7 @@ unsafe fn three_streams<const COPY: bool, const CRC: bool, const SUM: bool>(
     }
 }
 
-/// Any length.
+/// Handles data of any length.
 ///
 /// # Safety
 /// As [`one_stream`].
@@ -258,7 +259,7 @@ unsafe fn place(mut dst: *mut u8, mut src: *const u8, len: usize) {
     }
 }
 
-/// Places fewer than sixteen bytes, ascending.
+/// Places fewer than sixteen bytes, in ascending order.
 ///
 /// # Safety
 /// As [`crate::place`].

@@ -1,12 +1,13 @@
 //! Carry-less multiplication of 64-byte vectors.
 //!
-//! The data is taken as vectors of 64 bytes that end where it ends: the first vector holds what is left over, behind
-//! zeros, which do not change a CRC whose register has been moved into the data. Each vector is multiplied to the
-//! position of the last one (folded) and all are added; what remains are 16 bytes for the CRC32 instruction. Up to
-//! seven vectors are folded independently of each other; longer data first goes through four running vectors.
+//! The data is taken as vectors of 64 bytes that end where the data ends. The first vector holds the remainder of the
+//! length, after zeros. These zeros do not change the CRC, because its register has been moved into the data. Each
+//! vector is multiplied to the position of the last one (folded), and all are added. The remaining 16 bytes go
+//! through the CRC32 instruction. Up to seven vectors are folded independently of each other; longer data first goes
+//! through four running vectors.
 //!
-//! The Internet checksum comes from dot products of the bytes with (1, 0, 1, 0, ...) and (0, 1, 0, 1, ...), which add
-//! up low and high bytes, on an execution port that the multiplications leave free.
+//! The Internet checksum comes from dot products of the bytes with (1, 0, 1, 0, ...) and (0, 1, 0, 1, ...). They sum
+//! the low and the high bytes, on an execution port that the multiplications leave free.
 
 use super::sse42;
 use crate::kernel::{Kernel, Table};
@@ -22,30 +23,31 @@ pub(crate) static TABLE: Table =
 
 /// Shortest data for which vectors are faster than the CRC32 instruction; at least 65.
 const VECTOR_MIN: usize = 128;
-/// Data is taken in parts of at most this size, so that no 32-bit lane of the checksum overflows. Even.
+/// Largest part in which data is taken, in bytes, so that no 32-bit lane of the checksum overflows. Even.
 const PART: usize = 1 << 26;
 
-/// Multipliers that move 16 bytes by `bits`: for their first and their last eight bytes. Reflected 64-bit values,
-/// whose product comes out times x.
+/// Returns the multipliers that move 16 bytes by `bits`: one for the first eight bytes and one for the last eight.
+/// They are reflected 64-bit values, whose product comes out times x.
 const fn fold_by(bits: u32) -> [u64; 2] {
     [(x_to(bits + 63) as u64) << 32, (x_to(bits - 1) as u64) << 32]
 }
 
-/// `FOLD[d]`: moves by `d` vectors; the first entry is not used.
+/// `FOLD[d]`: multipliers that move by `d` vectors. The first entry is not used.
 static FOLD: [[u64; 2]; 7] =
     [[0; 2], fold_by(512), fold_by(1024), fold_by(1536), fold_by(2048), fold_by(2560), fold_by(3072)];
 
-/// Moves each quarter of a vector to the position of the last one, which itself is left out.
+/// Multipliers that move each quarter of a vector to the position of the last one. The last quarter itself is left
+/// out.
 static QUARTERS: [[u64; 2]; 4] = [fold_by(384), fold_by(256), fold_by(128), [0; 2]];
 
-/// The vector, multiplied by `k`.
+/// Returns the vector multiplied by `k`.
 #[inline]
 #[target_feature(enable = "avx512f,vpclmulqdq")]
 fn fold(v: __m512i, k: __m512i) -> __m512i {
     _mm512_xor_si512(_mm512_clmulepi64_epi128::<0x00>(v, k), _mm512_clmulepi64_epi128::<0x11>(v, k))
 }
 
-/// `v` moved by `d` vectors, plus `next`.
+/// Returns `v`, moved by the multiplier `k`, plus `next`.
 #[inline]
 #[target_feature(enable = "avx512f,vpclmulqdq")]
 fn fold_onto(v: __m512i, k: __m512i, next: __m512i) -> __m512i {
@@ -80,10 +82,10 @@ unsafe fn load<const ONCE: bool>(src: *const u8) -> __m512i {
     }
 }
 
-/// Reads the bytes of a mask, exactly once; the others are zero.
+/// Reads the bytes that the mask selects, exactly once. The others are zero.
 ///
 /// # Safety
-/// The bytes of the mask must be readable.
+/// The bytes that the mask selects must be readable.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn load_some(src: *const u8, mask: u64) -> __m512i {
@@ -96,8 +98,8 @@ unsafe fn load_some(src: *const u8, mask: u64) -> __m512i {
     v
 }
 
-/// The running checksum: sums of the bytes at even and at odd positions. Two of each take turns, because a dot product
-/// takes as long as two steps over a vector.
+/// The running checksum: sums of the bytes at even and at odd positions. There are two of each, used in turn, because
+/// a dot product takes as long as two steps over a vector.
 #[derive(Clone, Copy)]
 struct Sums {
     even: [__m512i; 2],
@@ -119,7 +121,7 @@ impl Sums {
         self.odd[TURN] = _mm512_dpbusd_epi32(self.odd[TURN], v, _mm512_set1_epi16(0x0100));
     }
 
-    /// The sum as little-endian words, when the data began at an odd position or an even one.
+    /// Returns the sum as little-endian words. `begins_odd`: the data began at an odd position.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn total(self, begins_odd: bool) -> u64 {
@@ -134,7 +136,7 @@ impl Sums {
     }
 }
 
-/// Where a pass stands: what is read, copied and added up next.
+/// State of a pass: where the next bytes are read, copied to and summed.
 struct Cursor {
     dst: *mut u8,
     src: *const u8,
@@ -164,8 +166,8 @@ impl Cursor {
         }
     }
 
-    /// Takes the first `len` bytes, 1 to 64, which end up at the end of a vector behind zeros. Returns where they are,
-    /// too.
+    /// Takes the first `len` bytes, 1 to 64, and puts them at the end of a vector after zeros. Returns the vector and
+    /// the mask of their positions.
     ///
     /// # Safety
     /// `len` bytes must be left.
@@ -190,8 +192,8 @@ impl Cursor {
     }
 }
 
-/// One pass over `VECTOR_MIN` to `PART` bytes: copies if `COPY`; returns the CRC register if `CRC`, and the checksum
-/// words added up if `SUM`.
+/// Does one pass over `VECTOR_MIN` to `PART` bytes. Copies if `COPY`. Returns the CRC register if `CRC`, and the sum
+/// of the checksum words if `SUM`.
 ///
 /// # Safety
 /// `src` must be readable and, if `COPY`, `dst` writable for `len` bytes.
@@ -204,7 +206,8 @@ unsafe fn vectors<const COPY: bool, const CRC: bool, const SUM: bool>(
     state: u32,
 ) -> (u32, u64) {
     let mut at = Cursor { dst, src, sums: Sums::new() };
-    // Bytes in the first vector, 1 to 64, and how many full ones follow; at least one, because `VECTOR_MIN` > 64.
+    // Bytes in the first vector, 1 to 64, and the number of full vectors after it: at least one, because `VECTOR_MIN`
+    // > 64.
     let first = (len - 1) % 64 + 1;
     let mut left = (len - first) / 64;
 
@@ -223,7 +226,8 @@ unsafe fn vectors<const COPY: bool, const CRC: bool, const SUM: bool>(
             return (state, at.sums.total(len % 2 == 1));
         }
 
-        // The register goes onto the first four bytes; if the first vector has fewer, onto the next one's too.
+        // The register is added to the first four bytes. If the first vector has fewer, the rest is added to the next
+        // one.
         let low = |v: u32| _mm512_zextsi128_si512(_mm_cvtsi32_si128(v as i32));
         let v0 = _mm512_xor_si512(v0, _mm512_maskz_expand_epi8(position, low(state)));
         let over = low((u64::from(state) >> (8 * first.min(4))) as u32);
@@ -246,7 +250,7 @@ unsafe fn vectors<const COPY: bool, const CRC: bool, const SUM: bool>(
                 d = fold_onto(d, by_four, at.next::<COPY, SUM, 1>());
                 left -= 4;
             }
-            // The sum of the four at a distance of `n` vectors from the last of them.
+            // Returns the sum of the four running vectors, moved by `n` vectors from the last of them.
             let four = |n: usize| {
                 let ab = fold_onto(a, multiplier(3 + n), fold(b, multiplier(2 + n)));
                 let d = if n == 0 { d } else { fold(d, multiplier(n)) };
@@ -280,7 +284,8 @@ unsafe fn vectors<const COPY: bool, const CRC: bool, const SUM: bool>(
     }
 }
 
-/// Any length from `VECTOR_MIN`, in parts. Not inlined, so that short data does not pay for its frame.
+/// Handles any length from `VECTOR_MIN` on, in parts. Not inlined, so that short data does not pay for its stack
+/// frame.
 ///
 /// # Safety
 /// As [`vectors`].
@@ -307,7 +312,7 @@ unsafe fn parts<const COPY: bool, const CRC: bool, const SUM: bool>(
     }
 }
 
-/// Any length: short data by the CRC32 instruction, longer data by vectors.
+/// Handles any length: short data with the CRC32 instruction, longer data with vectors.
 ///
 /// # Safety
 /// As [`vectors`].
@@ -364,10 +369,10 @@ unsafe fn place(dst: *mut u8, src: *const u8, len: usize) {
     unsafe { place_vectors(dst, src, len) }
 }
 
-/// Writes the bytes of a mask.
+/// Writes the bytes that the mask selects.
 ///
 /// # Safety
-/// The bytes of the mask must be readable at `src` and writable at `dst`.
+/// The bytes that the mask selects must be readable at `src` and writable at `dst`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn place_some(dst: *mut u8, src: *const u8, mask: u64) {

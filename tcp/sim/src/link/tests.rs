@@ -4,7 +4,7 @@ fn link(s: &str) -> Link<Vec<u8>> {
     Link::new(&s.parse().expect(s))
 }
 
-/// Sends `n` numbered frames of `len` octets, `gap` apart; arrivals as (time, number).
+/// Sends `n` numbered frames of `len` octets, `gap` nanoseconds apart. Returns the arrivals as (time, number).
 fn run(link: &mut Link<Vec<u8>>, n: u32, len: usize, gap: u64) -> Vec<(u64, u32)> {
     for i in 0..n {
         let mut frame = vec![0; len];
@@ -36,7 +36,7 @@ fn the_same_seed_gives_the_same_arrivals() {
     assert_ne!(a, run(&mut link(&format!("{s}2")), 1000, 100, 500));
 }
 
-/// What becomes of a frame is the same at whatever pace frames come, even where a full queue drops some of them.
+/// The fate of a frame does not depend on the pace of the frames, even where a full queue drops some of them.
 #[test]
 fn decisions_do_not_depend_on_time() {
     let fates = |gap: u64, queue: &str| {
@@ -123,7 +123,7 @@ fn the_rate_spaces_frames_and_the_queue_is_bounded() {
     let out = run(&mut l, 100, 101, 0);
     assert_eq!(out, (0..10).map(|i| (u64::from(i + 1) * 1000, i)).collect::<Vec<_>>());
     assert_eq!(l.statistics().overflowed, 90);
-    // Slower than the rate, nothing waits.
+    // If frames come more slowly than the rate, none wait.
     let out = run(&mut link("rate=1gbit,queue=1"), 100, 101, 1000);
     assert_eq!(out.len(), 100);
 }
@@ -152,7 +152,7 @@ fn swapping_changes_words_but_not_their_sum() {
         assert_eq!(sum(&f), sum(&frame));
     }
     assert!(l.statistics().swapped > 40);
-    // Too short to swap anything.
+    // Too short for an exchange of words.
     l.push(0, vec![7; 95]);
     assert_eq!(l.pop(0), Some(vec![7; 95]));
 }
@@ -162,7 +162,7 @@ fn checksum(ip: &[u8]) -> u32 {
     (s & 0xffff) + (s >> 16)
 }
 
-/// An IPv4 frame with the field that has the ECN bits.
+/// Returns an IPv4 frame whose type-of-service octet, which has the ECN bits, is `tos`.
 fn frame(tos: u8) -> Vec<u8> {
     let mut f = vec![0u8; 60];
     f[12] = 8;
@@ -214,7 +214,7 @@ fn bursts_lose_frames_in_a_row() {
         longest = longest.max(n - expected);
         expected = n + 1;
     }
-    // One in a hundred begins a burst of 5.5 on average.
+    // One frame in a hundred begins a burst of 5.5 frames on average.
     assert!((140..=220).contains(&gaps), "{gaps}");
     assert!((4 * gaps..=7 * gaps).contains(&lost), "{lost} in {gaps}");
     assert!((10..=20).contains(&longest), "{longest}");

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// After a loss at `cwnd`, and in congestion avoidance.
+/// Returns a controller after a loss at `cwnd`, in congestion avoidance.
 fn after_loss(kind: Congestion, mss: u32, cwnd: u32) -> Controller {
     let mut c = Controller::new(kind, mss, INITIAL_WINDOW);
     c.window.cwnd = cwnd;
@@ -11,7 +11,7 @@ fn after_loss(kind: Congestion, mss: u32, cwnd: u32) -> Controller {
     c
 }
 
-/// One round trip of `segments` ACKs for a segment of `mss` octets each.
+/// Runs one round trip. Each ACK is for one segment of `mss` octets.
 fn acks(c: &mut Controller, mss: u32, now: Time, rtt: Duration) {
     let segments = c.cwnd() / mss;
     for i in 0..segments {
@@ -46,7 +46,7 @@ fn which_slow_start_it_is() {
     }
 }
 
-/// RFC 5681 §3.1: slow start ends at the threshold, and what is ACKed beyond counts for congestion avoidance.
+/// RFC 5681 §3.1: slow start ends at the threshold. Octets ACKed beyond it count for congestion avoidance.
 #[test]
 fn slow_start_stops_at_the_threshold() {
     let mut c = controller(Congestion::Reno);
@@ -55,7 +55,7 @@ fn slow_start_stops_at_the_threshold() {
     c.on_ack(&Ack { acked: 0, ..PLAIN });
     c.on_ack(&Ack { acked: 5 * MSS, ..PLAIN });
     assert_eq!(c.cwnd(), 6 * MSS);
-    // Three of the six segments that a window of congestion avoidance has.
+    // Three of the six segments that make a window in congestion avoidance.
     c.on_ack(&Ack { acked: 3 * MSS - 1, ..PLAIN });
     assert_eq!(c.cwnd(), 6 * MSS);
     c.on_ack(&Ack { acked: 1, ..PLAIN });
@@ -65,7 +65,7 @@ fn slow_start_stops_at_the_threshold() {
     assert_eq!(c.cwnd(), 8 * MSS);
     c.on_ack(&Ack { acked: 8 * MSS - 1, ..PLAIN });
     assert_eq!(c.cwnd(), 8 * MSS);
-    // What took the window to the threshold does not count again.
+    // Octets that raised the window to the threshold do not count again.
     for kind in KINDS {
         let mut c = controller(kind);
         (c.window.cwnd, c.window.ssthresh) = (4 * MSS, 6 * MSS);
@@ -88,7 +88,7 @@ fn proportional_rate_reduction_to_the_octet() {
         c.on_recovery_ack(&Progress { delivered: delivered * MSS, pipe: pipe * MSS, safe });
         c.cwnd()
     };
-    // As much in proportion as arrived, less what was sent.
+    // In proportion to the arrived octets, less the octets sent.
     let mut c = start();
     assert_eq!(told(&mut c, 3, 16, true), 17 * MSS + MSS / 2);
     c.on_recovery_sent(MSS);
@@ -96,17 +96,17 @@ fn proportional_rate_reduction_to_the_octet() {
     assert_eq!(told(&mut c, 1, 16, true), 17 * MSS);
     c.on_recovery_sent(9 * MSS);
     assert_eq!(told(&mut c, 1, 16, true), 16 * MSS);
-    // At the threshold nothing more goes out than it lets go, and below it no more than up to it.
+    // At the threshold, the window allows no more than the threshold; below it, it grows at most to the threshold.
     assert_eq!(told(&mut start(), 5, 10, true), 10 * MSS);
     assert_eq!(told(&mut start(), 5, 9, true), 10 * MSS);
-    // Conservative unless it is safe: as much as arrived; else one segment more.
+    // If recovery makes no progress: as much as arrived. Otherwise one segment more.
     assert_eq!(told(&mut start(), 2, 5, false), 7 * MSS);
     assert_eq!(told(&mut start(), 2, 5, true), 8 * MSS);
-    // Never less than a segment.
+    // At least one segment.
     assert_eq!(told(&mut start(), 0, 0, false), MSS);
 }
 
-/// RFC 6582 §3.2 step 3: one segment comes back if at least one was acknowledged.
+/// RFC 6582 §3.2 step 3: one segment is added back if at least one was acknowledged.
 #[test]
 fn a_partial_ack_of_one_segment_changes_nothing() {
     let mut c = controller(Congestion::Reno);
@@ -146,22 +146,22 @@ fn what_an_idle_window_leaves_behind() {
 fn dctcp_counts_windows_of_octets() {
     let mut d = Dctcp::default();
     assert_eq!(d.alpha, 1024); // §4.2
-    // The first window has nothing before it. Nothing marked: alpha × 15/16.
+    // The first window ends at once. Nothing is marked: alpha × 15/16.
     d.count(MSS, false, 10 * MSS);
     assert_eq!((d.alpha, d.left), (960, 10 * MSS));
     for _ in 0..9 {
         d.count(MSS, false, 77 * MSS);
         assert_eq!(d.alpha, 960);
     }
-    // The tenth segment ends the window; one of ten is marked: 960 × 15/16 + 102.4/16.
+    // The tenth segment ends the window. One of ten is marked: 960 × 15/16 + 102.4/16.
     d.count(MSS, true, 4 * MSS);
     assert_eq!((d.alpha, d.left), (906, 4 * MSS));
-    // All marked. What is ACKed beyond the window belongs to it.
+    // All are marked. Octets ACKed beyond the window still belong to it.
     d.count(6 * MSS, true, 0);
     assert_eq!((d.alpha, d.left), (906 - 57 + 64, 1));
     // cwnd × (1 - alpha / 2): 913 / 2048 of 100,000.
     assert_eq!(d.reduce_by_marks(100 * MSS), 100_000 - 44_580);
-    // Growth begins anew with the reduction.
+    // A reduction restarts the count for growth.
     assert_eq!(d.reno.growth(4 * MSS, MSS, 4 * MSS - 1), 0);
     assert_eq!(d.reno.growth(4 * MSS, MSS, 1), MSS);
     d.reno.growth(4 * MSS, MSS, 3 * MSS);
@@ -169,7 +169,7 @@ fn dctcp_counts_windows_of_octets() {
     assert_eq!(d.reno.growth(4 * MSS, MSS, 3 * MSS), 0);
 }
 
-/// RFC 8257 §3.3, and RFC 5681 equation 4 for the least threshold.
+/// RFC 8257 §3.3, and RFC 5681 equation 4 for the minimum threshold.
 #[test]
 fn dctcp_keeps_two_segments() {
     let mut c = controller(Congestion::Dctcp);
@@ -188,7 +188,7 @@ fn dctcp_grows_by_one_segment_per_round() {
     }
 }
 
-/// Rounds of CUBIC after a loss at 1000 segments; each is given the window before it and its number.
+/// Runs rounds of CUBIC after a loss at 1000 segments. `check` gets the window before each round, and its number.
 fn cubic_rounds(c: &mut Controller, mss: u32, rounds: u32, mut check: impl FnMut(u32, f64)) {
     let rtt = Duration::from_millis(100);
     for i in 0..rounds {
@@ -197,7 +197,7 @@ fn cubic_rounds(c: &mut Controller, mss: u32, rounds: u32, mut check: impl FnMut
     }
 }
 
-/// RFC 9438 §4.2 where a segment has ten octets, so that most ACKs are worth less than one.
+/// RFC 9438 §4.2 with segments of ten octets, so that most ACKs are worth less than one octet.
 #[test]
 fn cubic_carries_fractions_over() {
     let mut c = after_loss(Congestion::Cubic, 10, 10_000);
@@ -208,8 +208,8 @@ fn cubic_carries_fractions_over() {
     });
 }
 
-/// RFC 9438 §4.8: after a timeout K is 0, so the window grows from where slow start left it; after the next loss it does
-/// not.
+/// RFC 9438 §4.8: after a timeout K is 0, so the window grows from where slow start ended. After the next loss it
+/// does not.
 #[test]
 fn cubic_after_a_timeout() {
     let timed_out = || {
@@ -233,7 +233,7 @@ fn cubic_after_a_timeout() {
     assert!(c.cwnd() > 970 * MSS, "{}", c.cwnd());
 }
 
-/// RFC 9438 §5.8: time in which something else than the window limits what is sent is left out.
+/// RFC 9438 §5.8: time in which the window does not limit sending is left out.
 #[test]
 fn cubic_leaves_unused_time_out() {
     let rtt = Duration::from_millis(100);
@@ -256,7 +256,7 @@ fn cubic_leaves_unused_time_out() {
     assert!(without > 900 * MSS && without < 960 * MSS, "{without}");
 }
 
-/// RFC 9438 §4.3: alpha is 0.53 until what Reno would have reaches the window before the loss, then one.
+/// RFC 9438 §4.3: alpha is 0.53 until the window of Reno reaches the window before the loss, and then one.
 #[test]
 fn cubic_is_reno_again_beyond_the_last_window() {
     let mut c = after_loss(Congestion::Cubic, MSS, 100 * MSS);
@@ -273,10 +273,10 @@ fn cubic_is_reno_again_beyond_the_last_window() {
     assert!((54..=60).contains(&before), "{before}");
 }
 
-/// RFC 9438 §4.3: as soon as it is as much, not only beyond; and alpha counts segments.
+/// RFC 9438 §4.3: it is one as soon as both are equal, not only beyond. Alpha counts segments.
 #[test]
 fn cubic_is_reno_again_at_the_last_window() {
-    // No window is reduced below two segments: this one is as large as before the loss.
+    // No window is reduced below two segments, so this one is as large as before the loss.
     let mut c = after_loss(Congestion::Cubic, MSS, 2 * MSS);
     c.on_ack(&Ack { acked: MSS, ..PLAIN });
     assert_eq!(c.cwnd(), 2 * MSS + MSS / 2);
@@ -285,7 +285,7 @@ fn cubic_is_reno_again_at_the_last_window() {
     assert_eq!(c.cwnd(), 3 * MSS);
 }
 
-/// RFC 9438 §4.4: at most half a window more in a round trip, however long ago the loss was.
+/// RFC 9438 §4.4: the window grows by at most half in a round trip, however long ago the loss was.
 #[test]
 fn cubic_at_most_half_a_window_per_round() {
     let mut c = after_loss(Congestion::Cubic, MSS, 100 * MSS);
@@ -296,10 +296,10 @@ fn cubic_at_most_half_a_window_per_round() {
     assert!((before + before / 2).abs_diff(c.cwnd()) <= 1, "{before} {}", c.cwnd());
 }
 
-/// RFC 9438 §4.2: the target is where the function will be one round trip later.
+/// RFC 9438 §4.2: the target is the value of the function one round trip later.
 #[test]
 fn cubic_looks_one_round_trip_ahead() {
-    // K = cbrt(300 / 0.4). At t = 1 s, with a round trip of K less that, it aims at the plateau.
+    // K = cbrt(300 / 0.4). At t = 1 s, with a round trip of K - 1 s, the target is the plateau.
     let second = Duration::from_secs(1);
     let k = Duration::from_secs_f64((300.0 / 0.4f64).cbrt());
     let mut c = after_loss(Congestion::Cubic, MSS, 1000 * MSS);
@@ -308,7 +308,7 @@ fn cubic_looks_one_round_trip_ahead() {
     assert!(c.cwnd().abs_diff(1000 * MSS) < MSS, "{}", c.cwnd());
 }
 
-/// RFC 9438 §4.7: only a window that is smaller than the last makes room.
+/// RFC 9438 §4.7: only a window that is smaller than the last one makes room for others.
 #[test]
 fn cubic_converges_only_when_it_shrinks() {
     let mut c = Cubic::default();
@@ -319,13 +319,15 @@ fn cubic_converges_only_when_it_shrinks() {
     assert_eq!(c.w_max, 120.0);
 }
 
-/// An ACK of `acked` octets, of a round trip of `rtt` milliseconds, while slow start would have given 1600 octets.
+/// Handles an ACK of `acked` octets with a round trip of `rtt` milliseconds, where slow start would grow by 1600
+/// octets.
 fn hystart(h: &mut HyStart, acked: u32, flight: u32, rtt: u64) -> (u32, bool) {
     let ack = Ack { acked, flight, rtt: Some(Duration::from_millis(rtt)), ..PLAIN };
     h.on_ack(&ack, 1600)
 }
 
-/// A round of ten ACKs that all tell of `rtt` milliseconds: what the last one lets grow, and whether any ended slow start.
+/// Runs a round of ten ACKs with a round trip of `rtt` milliseconds. Returns the growth of the last ACK, and whether
+/// any ACK ended slow start.
 fn hystart_round(h: &mut HyStart, rtt: u64) -> (u32, bool) {
     (0..10).fold((0, false), |(_, over), _| {
         let (growth, now) = hystart(h, MSS, 10 * MSS, rtt);
@@ -333,7 +335,7 @@ fn hystart_round(h: &mut HyStart, rtt: u64) -> (u32, bool) {
     })
 }
 
-/// RFC 9406 §4.2, §4.3: an eighth of the round trip, but 4 ms at least and 16 ms at most.
+/// RFC 9406 §4.2, §4.3: an eighth of the round trip, but at least 4 ms and at most 16 ms.
 #[test]
 fn hystart_thresholds() {
     for (base, below, above) in [(8, 11, 12), (80, 89, 90), (400, 415, 416)] {
@@ -347,7 +349,7 @@ fn hystart_thresholds() {
     }
 }
 
-/// RFC 9406 §4.2: eight samples say something, fewer do not.
+/// RFC 9406 §4.2: eight samples are enough, fewer are not.
 #[test]
 fn hystart_needs_eight_samples() {
     let mut h = HyStart::new();
@@ -358,14 +360,14 @@ fn hystart_needs_eight_samples() {
     }
 }
 
-/// Five rounds of conservative slow start, a sixteenth of the growth, end it; a round ends with the octets that were outstanding
-/// when it began.
+/// Five rounds of conservative slow start, with a sixteenth of the growth, end slow start. A round ends when the
+/// octets that were outstanding at its beginning are ACKed.
 #[test]
 fn hystart_ends_after_five_rounds() {
     let mut h = HyStart::new();
     hystart_round(&mut h, 20);
     hystart_round(&mut h, 20);
-    // Eight samples into this round the round trip is found to be longer; the next ACK grows by less.
+    // After eight samples of this round, the round trip counts as longer. The next ACK grows the window by less.
     assert_eq!(hystart_round(&mut h, 40), (100, false));
     for n in 1..=5 {
         for i in 0..10 {
@@ -377,10 +379,10 @@ fn hystart_ends_after_five_rounds() {
     }
 }
 
-/// RFC 9406 §4.2: a round trip shorter than the baseline ends the conservative phase; one as long does not.
+/// RFC 9406 §4.2: a round trip shorter than the baseline ends the conservative phase; an equal one does not.
 #[test]
 fn hystart_goes_on_where_there_is_no_queue() {
-    // The baseline is that of the round that began it, however long round trips become.
+    // The baseline is the round trip of the round that started the phase, however long round trips become.
     for (rtt, goes_on) in [(40, false), (39, true), (60, false)] {
         let mut h = HyStart::new();
         hystart_round(&mut h, 20);

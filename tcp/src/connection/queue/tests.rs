@@ -8,8 +8,8 @@ fn bytes(q: &RecordQueue<Shared>, seq: Seq, len: u32) -> (Vec<u8>, u32) {
     (all, got)
 }
 
-/// Whatever is pushed, acknowledged and cut: a segment holds the stream's octets, at most `max` of them, and either a
-/// part of one record or whole ones.
+/// After any pushes, ACKs and cuts, a segment holds the stream's octets, at most `max` of them, and either a part of
+/// one record or whole records.
 #[test]
 fn segments_are_the_stream() {
     let all = pattern(200 * 3000);
@@ -73,12 +73,12 @@ fn a_burst_gives_its_memory_back() {
     assert!(q.records.capacity() <= IDLE_CAPACITY);
 }
 
-/// A train has whole units, or ends its record; what is cut off later begins at a unit again.
+/// A train has whole units or ends its record. What is cut off later begins at a unit again.
 #[test]
 fn trains_are_cut_between_units() {
     let mut q = RecordQueue::<Shared>::new(Seq(0));
     q.push(Shared::with_unit(&pattern(4500), 1000), 4500);
-    // (from, at most, train) -> length
+    // (from, max, train) -> length
     for (from, max, train, len) in [
         (0, 1200, 0, 1000),
         (0, 1200, 1100, 1000),
@@ -88,7 +88,7 @@ fn trains_are_cut_between_units() {
         (0, 1200, 9000, 4500),
         (3000, 1200, 9000, 1500),
         (4000, 1200, 9000, 500),
-        // In the middle of a unit a segment ends with the unit, or with what it may have.
+        // In the middle of a unit, a segment ends with the unit or at its limit.
         (300, 1200, 9000, 700),
         (300, 200, 0, 200),
         // Segments that have become smaller than the unit.
@@ -97,7 +97,7 @@ fn trains_are_cut_between_units() {
     ] {
         assert_eq!(q.segment_len(Seq(from), max, train), len, "{from} {max} {train}");
     }
-    // A record without units may be cut anywhere, and makes no train.
+    // A record without units may be cut anywhere and makes no train.
     q.acknowledge(Seq(4500));
     q.push(Shared::new(&pattern(4500)), 4500);
     assert_eq!(q.segment_len(Seq(4500), 1200, 9000), 1200);

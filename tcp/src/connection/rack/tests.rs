@@ -2,7 +2,7 @@ use super::*;
 
 const MIN_RTT: Duration = Duration::from_millis(4);
 
-/// The reordering window, in quarters of the least round-trip time.
+/// Returns the reordering window, in quarters of the minimum round-trip time.
 fn window(r: &Rack) -> u32 {
     let patience = r.patience(false, MIN_RTT, Duration::from_secs(1));
     (4 * patience.as_nanos() / MIN_RTT.as_nanos()) as u32
@@ -16,7 +16,7 @@ fn with_duplicates(rounds: u32) -> Rack {
     r
 }
 
-/// RFC 8985 §6.2 step 4: once per round trip.
+/// RFC 8985 §6.2 step 4: the window grows once per round trip.
 #[test]
 fn a_round_trip_with_duplicates_widens_the_window_once() {
     assert_eq!(window(&Rack::new(Seq(0))), 1);
@@ -26,11 +26,11 @@ fn a_round_trip_with_duplicates_widens_the_window_once() {
     assert_eq!(window(&r), 2);
     r.on_dsack(Seq(100), Seq(200));
     assert_eq!(window(&r), 3);
-    // It is no longer than the smoothed round-trip time.
+    // The window is no longer than the smoothed round-trip time.
     assert_eq!(with_duplicates(300).patience(false, MIN_RTT, MIN_RTT), MIN_RTT);
 }
 
-/// RFC 8985 §6.2 step 4: sixteen recoveries without a duplicate.
+/// RFC 8985 §6.2 step 4: after sixteen recoveries without a duplicate.
 #[test]
 fn recoveries_without_duplicates_make_the_window_small_again() {
     let mut r = with_duplicates(4);
@@ -40,7 +40,7 @@ fn recoveries_without_duplicates_make_the_window_small_again() {
     }
     r.on_recovery_exit();
     assert_eq!(window(&r), 1);
-    // A duplicate begins the count anew.
+    // A duplicate restarts the count.
     let mut r = with_duplicates(4);
     (0..15).for_each(|_| r.on_recovery_exit());
     r.on_dsack(Seq(1000), Seq(1100));
@@ -48,7 +48,8 @@ fn recoveries_without_duplicates_make_the_window_small_again() {
     assert_eq!(window(&r), 6);
 }
 
-/// RFC 8985 §6.2 step 4: the round trip of the last duplicate is over, also when its numbers have come round to lie ahead.
+/// RFC 8985 §6.2 step 4: the round trip of the last duplicate is over, even when its numbers have wrapped so far that
+/// they lie ahead.
 #[test]
 fn a_round_trip_of_long_ago_is_over() {
     let mut r = with_duplicates(1);
@@ -59,7 +60,7 @@ fn a_round_trip_of_long_ago_is_over() {
     assert_eq!(window(&r), 3);
 }
 
-/// RFC 8985 §6.2 step 3: reordering that was seen is not forgotten when it is seen again.
+/// RFC 8985 §6.2 step 3: reordering stays known when it is seen again.
 #[test]
 fn reordering_once_seen_stays_seen() {
     let mut r = Rack::new(Seq(1000));

@@ -13,7 +13,7 @@ fn both_families() -> Pair {
     })
 }
 
-/// What B hears of A's connection to `to`, and the listener that it came in on.
+/// Connects A to `to`. Returns the listener of B that accepted, or the reason for the failure.
 fn reach(p: &mut Pair, to: SocketAddr) -> Result<BindId, CloseReason> {
     p.b.seen.events.clear();
     let c = p.a.stack.connect(p.now, to, 1, &mut p.a.out).unwrap();
@@ -45,7 +45,7 @@ fn each_family_has_its_listener() {
     assert_eq!(reach(&mut p, (v6(B), PORT).into()), Ok(v6only));
 }
 
-/// RFC 3493 §5.3.
+/// RFC 3493 §5.3: an unspecified IPv6 address covers both families.
 #[test]
 fn one_listener_has_both_families() {
     let mut p = both_families();
@@ -78,7 +78,7 @@ fn what_is_only_reserved_refuses() {
     assert_eq!(p.b.stack.listen(bound.id, 1), Err(ListenError::NotReserved));
 }
 
-/// A stale name does nothing to what has its place.
+/// An id that is no longer valid does not affect the new reservation in its place.
 #[test]
 fn names_are_of_one_reservation() {
     let mut p = both_families();
@@ -111,7 +111,8 @@ fn a_connection_comes_from_what_is_reserved() {
     assert_eq!(gone, Err(ConnectError::NoPort));
 }
 
-/// RFC 9293 §3.6.1: above what the peer may remember. Neither end forgets more than its port.
+/// RFC 9293 §3.6.1: each connection starts above the sequence numbers that the peer may remember, although the last
+/// one is still in TIME-WAIT. TIME-WAIT does not keep a reserved port.
 #[test]
 fn connections_follow_each_other_from_one_port() {
     let mut p = both_families();
@@ -137,7 +138,7 @@ fn connections_follow_each_other_from_one_port() {
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const LOOPBACK6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
-/// As in Linux's connection manager, `cma_any_addr`: a port has no loopback of its own.
+/// As in Linux's connection manager (`cma_any_addr`), because a port has no loopback of its own.
 #[test]
 fn a_loopback_address_stands_for_all_of_its_family() {
     let mut p = both_families();
@@ -150,7 +151,7 @@ fn a_loopback_address_stands_for_all_of_its_family() {
     assert_eq!(reach(&mut p, (v6(B), PORT).into()), Ok(v6only));
 }
 
-/// What B hears when it connects to `to`: the addresses of the two ends.
+/// Connects B to `to`. Returns the addresses of the two ends.
 fn reach_itself(p: &mut Pair, to: IpAddr) -> (IpAddr, IpAddr) {
     p.b.seen.events.clear();
     let to = p.b.stack.destination((to, PORT).into());

@@ -14,7 +14,7 @@ fn active_close_waits_passive_does_not() {
     assert_eq!(p.a.stack.info(c).unwrap().state, State::FinWait2);
     assert_eq!(p.b.stack.info(s).unwrap().state, State::CloseWait);
     assert_eq!(p.a.stack.send(c, Shared::new(b"x")), Err(SendError::Closed));
-    // The other half still works.
+    // The other direction still works.
     p.b.stack.send(s, Shared::new(b"reply")).unwrap();
     p.b.stack.close(p.now, s, &mut p.b.out);
     p.settle();
@@ -75,7 +75,7 @@ fn abort_resets_the_peer() {
     assert_eq!(p.b.closed(s), Some(CloseReason::Reset));
     p.a.advance(p.now);
     assert_eq!(p.a.closed(c), Some(CloseReason::Aborted));
-    // A dead id is refused quietly.
+    // Calls with the id of a closed connection do nothing.
     p.a.stack.abort(p.now, c, &mut p.a.out);
     p.a.stack.close(p.now, c, &mut p.a.out);
     p.a.stack.output(p.now, c, &mut p.a.out);
@@ -84,7 +84,7 @@ fn abort_resets_the_peer() {
     assert_eq!(p.settle(), 0);
 }
 
-/// A peer that closes its side of a connection that we closed long ago, and never says so.
+/// The peer never closes its side of a connection whose other side we closed long ago.
 #[test]
 fn fin_wait_2_ends() {
     let mut p = Pair::new(|_| {});
@@ -95,7 +95,7 @@ fn fin_wait_2_ends() {
     assert_eq!(p.a.closed(c), Some(CloseReason::TimedOut));
 }
 
-/// Ports in TIME-WAIT are not chosen again, and a peer may open a new connection over its own.
+/// Ports in TIME-WAIT are not chosen again. A peer may open a new connection over its own.
 #[test]
 fn time_wait_is_reopened_by_a_newer_syn() {
     let mut p = Pair::new(|_| {});

@@ -15,7 +15,7 @@ fn three_ways() {
     assert_eq!(p.b.stack.mss(s), 1448);
     assert_eq!(p.a.stack.peer_addr(c), p.b.stack.local_addr(s));
     assert_eq!(p.a.stack.local_addr(c), p.b.stack.peer_addr(s));
-    // ARP in both directions and three segments, no more.
+    // ARP in both directions and three segments, nothing more.
     assert_eq!(p.a.stack.counters().segments_out, 2);
     assert_eq!(p.b.stack.counters().segments_out, 1);
     assert_eq!(p.a.stack.counters().arp_requests_out, 1);
@@ -45,8 +45,8 @@ fn options_take_two() {
     }
 }
 
-/// Who is wary of those it accepts takes two segments from each until they are welcome: so much at a time, and all of it;
-/// also from those that a cookie let in.
+/// With `wary`, an accepted connection has a window of two segments until it is welcome. It takes all data, but only
+/// so much at a time. This holds for connections opened by a cookie as well.
 #[test]
 fn newcomers_have_room_for_two_segments_until_they_are_welcome() {
     for (scales, full_backlog) in [(true, false), (false, false), (true, true)] {
@@ -58,7 +58,7 @@ fn newcomers_have_room_for_two_segments_until_they_are_welcome() {
         });
         if full_backlog {
             p.connect();
-            // Half open: the answer to its SYN is lost.
+            // Half open, because the answer to its SYN is lost.
             let to = std::net::SocketAddr::from((B, PORT));
             p.a.stack.connect(p.now, to, 1, &mut p.a.out).unwrap();
             p.settle_with(|side, _| if side == Side::B { Act::Drop } else { Act::Pass });
@@ -74,7 +74,7 @@ fn newcomers_have_room_for_two_segments_until_they_are_welcome() {
         p.settle();
         let wide = if scales { 1 << 20 } else { 65_535 };
         assert_eq!(p.a.stack.info(c).unwrap().snd_wnd, wide, "told at once");
-        // The one that opens is wary of nobody.
+        // The end that opens the connection has its full window.
         assert_eq!(p.b.stack.info(s).unwrap().snd_wnd, wide);
         p.b.stack.welcome(p.now, s, &mut p.b.out);
         assert_eq!(p.settle(), 0, "and once");
@@ -123,7 +123,7 @@ fn a_silent_host_times_out() {
     assert_eq!(p.a.closed(c), Some(CloseReason::TimedOut));
 }
 
-/// Every single frame of the handshake is lost once.
+/// Each frame of the handshake is lost once.
 #[test]
 fn any_frame_may_be_lost() {
     for lost in 0..6 {
@@ -137,7 +137,7 @@ fn any_frame_may_be_lost() {
             if n - 1 == lost { Act::Drop } else { Act::Pass }
         });
         assert_eq!(p.a.stack.info(c).map(|i| i.state), Some(State::Established), "lost {lost}");
-        // The server's side is open at the latest when data comes.
+        // The server's side is open at the latest when data arrives.
         p.a.stack.send(c, Shared::new(b"hello")).unwrap();
         p.a.stack.output(p.now, c, &mut p.a.out);
         p.run(Duration::from_secs(2));
@@ -161,7 +161,7 @@ fn simultaneous_open() {
     p.transfer(a, b, &pattern(200_000), 1448, Duration::from_secs(1), |_, _| Act::Pass);
 }
 
-/// Connecting to our own address: frames come back through `receive`.
+/// A connection to our own address: frames come back through `receive`.
 #[test]
 fn hairpin() {
     let mut p = Pair::new(|_| {});

@@ -1,11 +1,11 @@
-//! Frames that nobody should send.
+//! Frames that no honest peer sends.
 
 use crate::testing::*;
 use crate::*;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-/// Random octets, and honest frames with octets changed or cut off: nothing panics, nothing grows.
+/// Random octets, and honest frames with changed or missing octets: nothing panics and nothing grows.
 #[test]
 fn random_frames() {
     let seed = fastrand::u64(..);
@@ -37,7 +37,7 @@ fn random_frames() {
             frame[12..14].copy_from_slice(if rng.bool() { &[8, 0] } else { &[8, 6] });
         }
         let trusted = Trusted(frame);
-        // Half of them as if the link vouched for checksums, so that they get further.
+        // For half of them the link vouches for the checksums, so that they get further.
         if rng.bool() {
             p.b.receive(p.now, trusted.fixed());
         } else {
@@ -52,7 +52,7 @@ fn random_frames() {
     assert!(connections <= 64 && embryos <= 64);
 }
 
-/// A frame whose checksums can be made right.
+/// A frame whose checksums can be corrected.
 struct Trusted(Vec<u8>);
 
 impl Trusted {
@@ -78,7 +78,7 @@ impl Trusted {
     }
 }
 
-/// A flood of SYNs fills the backlog and no more, and an honest peer still gets in.
+/// A flood of SYNs fills only the backlog, and an honest peer still gets in.
 #[test]
 fn syn_flood() {
     let mut p = Pair::new(|c| {
@@ -114,7 +114,7 @@ fn syn_flood() {
     let c = p.a.stack.connect(p.now, to, 77, &mut p.a.out).unwrap();
     p.settle_with(|_, _| Act::Pass);
     assert!(p.a.seen.events.contains(&Event::Connected(c, 77)));
-    // Half-open ones end by themselves.
+    // Half-open connections end by themselves.
     p.run_with(Duration::from_secs(300), |_, _| Act::Drop);
     assert_eq!(p.b.stack.census().1, 0);
 }
@@ -141,7 +141,7 @@ fn fragments_are_refused() {
     assert_eq!(p.b.data(s), b"data");
 }
 
-/// Every single flipped bit of a segment is noticed.
+/// Each single flipped bit of a segment is detected.
 #[test]
 fn corruption_is_noticed() {
     let mut p = Pair::new(|_| {});
@@ -161,7 +161,7 @@ fn corruption_is_noticed() {
     assert_eq!(p.b.data(s), pattern(100));
 }
 
-/// Connections to absent hosts do not pile up.
+/// Connections to absent hosts do not accumulate.
 #[test]
 fn absent_neighbours_leave_nothing() {
     let mut p = Pair::new(|_| {});
@@ -174,8 +174,8 @@ fn absent_neighbours_leave_nothing() {
     assert_eq!(p.a.stack.next_deadline(), None);
 }
 
-/// A segment whose checksum its sender left to an interface is dropped like any with a wrong one, but counted: hosts on
-/// the same machine send such.
+/// A segment whose sender left the checksum to an interface is dropped like any with a wrong checksum, but counted
+/// separately, because hosts on the same machine send such segments.
 #[test]
 fn an_unfilled_checksum_is_told_from_a_wrong_one() {
     let mut p = Pair::new(|_| {});

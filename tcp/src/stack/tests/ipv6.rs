@@ -18,13 +18,13 @@ fn mac(n: &Node) -> [u8; 6] {
     n.stack.config().mac
 }
 
-/// A message to A, from B's station.
+/// Returns a message from B's station to A.
 fn to_a(p: &Pair, src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, m: &[u8]) -> Vec<u8> {
     let dst_mac = if dst.is_multicast() { ipv6::group_mac(dst) } else { mac(&p.a) };
     message::frame(&Envelope { dst_mac, src_mac: mac(&p.b), src, dst, hop_limit }, m)
 }
 
-/// The ICMPv6 messages among frames: kind, code, destination, and the message.
+/// Takes the ICMPv6 messages that a node has sent: kind, code, destination, and the message.
 fn messages(n: &mut Node) -> Vec<(u8, u8, Ipv6Addr, Vec<u8>)> {
     let frames = std::mem::take(&mut n.out.frames);
     let icmp = frames.iter().map(|f| &f.bytes[..]).filter(|f| f[12..14] == [0x86, 0xdd] && f[20] == 58);
@@ -114,7 +114,7 @@ fn lost_and_damaged() {
         p.a.out.frames.pop_front().unwrap().bytes
     };
     for i in 14..frame.len() {
-        // The traffic class, the flow label and the hop limit are covered by no checksum.
+        // No checksum covers the traffic class, the flow label and the hop limit.
         if (14..18).contains(&i) || i == 21 {
             continue;
         }
@@ -143,7 +143,7 @@ fn refusals() {
         let answer = p.a.stack.connect(p.now, far, 0, &mut p.a.out);
         assert_eq!(answer, Err(ConnectError::Unreachable(far.ip())));
     }
-    // An IPv4 address in disguise is one.
+    // An IPv4-mapped address is an IPv4 address.
     let mapped: SocketAddr = "[::ffff:10.0.0.2]:1".parse().unwrap();
     assert!(matches!(
         p.a.stack.connect(p.now, mapped, 0, &mut p.a.out),
@@ -164,7 +164,7 @@ fn an_absent_host_is_unreachable() {
     assert_eq!((p.a.closed(c), asked), (Some(CloseReason::Unreachable), 3));
 }
 
-/// RFC 4861 §7.3: a neighbour that TCP hears of is not asked; one that falls silent is, directly and three times.
+/// RFC 4861 §7.3: a neighbour that TCP hears from is not asked. A silent one is asked, directly and three times.
 #[test]
 fn neighbours_are_watched() {
     let mut p = pair();
@@ -178,7 +178,7 @@ fn neighbours_are_watched() {
         });
     }
     assert_eq!(asked, 0);
-    // Nothing is heard for a while: the neighbour is stale, and used nevertheless; then asked.
+    // After some silence the neighbour is stale. It is used nevertheless, and then asked.
     p.run(Duration::from_secs(40));
     p.a.stack.send(c, Shared::new(b"anybody there?")).unwrap();
     p.a.stack.output(p.now, c, &mut p.a.out);
@@ -192,7 +192,7 @@ fn neighbours_are_watched() {
     assert!(directly == 3 && group >= 3, "{directly} {group}");
 }
 
-/// RFC 4861 §7.2.5: what an advertisement may change.
+/// RFC 4861 §7.2.5: the changes that an advertisement may cause.
 #[test]
 fn advertisements() {
     let mut p = pair();
@@ -204,18 +204,18 @@ fn advertisements() {
         <[u8; 6]>::try_from(&p.a.out.frames.pop_front().unwrap().bytes[..6]).unwrap()
     };
     let (right, other) = (mac(&p.b), [2, 9, 9, 9, 9, 9]);
-    // Without the override flag an address that is known stays.
+    // Without the override flag, a known address stays.
     let frame = advertisement(&p, v6(B), other, advert::SOLICITED);
     p.a.receive(p.now, frame);
     assert_eq!(next_mac(&mut p), right);
-    // With it, it changes; and changes back.
+    // With it, the address changes, and changes back.
     let frame = advertisement(&p, v6(B), other, advert::OVERRIDE);
     p.a.receive(p.now, frame);
     assert_eq!(next_mac(&mut p), other);
     let frame = advertisement(&p, v6(B), right, advert::OVERRIDE | advert::SOLICITED);
     p.a.receive(p.now, frame);
     assert_eq!(next_mac(&mut p), right);
-    // From beyond a router, damaged, of a group, or from a group's station: ignored.
+    // Ignored: from beyond a router, damaged, for a group, or with a group's MAC address.
     let good = advertisement(&p, v6(B), other, advert::OVERRIDE);
     let mut far = good.clone();
     far[21] = 254;
@@ -236,7 +236,7 @@ fn advertisements() {
     }
 }
 
-/// Who is not asked for does not get into the cache, however often it says that it is there.
+/// A host that is not asked for does not enter the cache, however often it advertises itself.
 #[test]
 fn the_cache_cannot_be_flooded() {
     let mut p = Pair::new(|c| {
@@ -277,7 +277,7 @@ fn echo() {
     assert_eq!(replies.len(), 1);
     let (kind, code, to, m) = &replies[0];
     assert_eq!((*kind, *code, *to, &m[4..]), (129, 0, v6(B), &request[4..]));
-    // Not to a group, and not from nobody.
+    // No answer to a group, and none to an unspecified source.
     for (src, dst) in [(v6(B), ipv6::ALL_NODES), (Ipv6Addr::UNSPECIFIED, v6(A)), (ipv6::ALL_NODES, v6(A))] {
         let frame = to_a(&p, src, dst, 64, &request);
         p.a.receive(p.now, frame);
@@ -285,7 +285,7 @@ fn echo() {
     }
 }
 
-/// RFC 4443 §3: what is told, to whom, and how often.
+/// RFC 4443 §3: which errors are reported, to whom, and how often.
 #[test]
 fn complaints() {
     let mut p = pair();
@@ -317,19 +317,19 @@ fn complaints() {
         if let Some((_, _, to, m)) = told.first() {
             assert_eq!((*to, &m[4..8], &m[8..]), (v6(B), &[0, 0, 0, pointer][..], &frame[14..]));
         }
-        // Of what went to a group only an option that says so is told.
+        // For a packet to a group, only an option that asks for it causes a report.
         p.now += Duration::from_secs(1);
         let frame = packet(&p, next, body, ipv6::ALL_NODES);
         p.a.receive(p.now, frame);
         assert_eq!(messages(&mut p.a).len(), usize::from(next == 60));
         p.now += Duration::from_secs(1);
     }
-    // An error is never the answer to an error.
+    // An error never causes an error.
     let quoting = [1, 4, 0, 0, 0, 0, 0, 0];
     let frame = packet(&p, 60, &[&[58, 0, 0x82, 4, 0, 0, 0, 0][..], &quoting].concat(), v6(A));
     p.a.receive(p.now, frame);
     p.now += Duration::from_secs(1);
-    // And they are few.
+    // And reports are few.
     for _ in 0..1000 {
         let frame = packet(&p, 17, &[0; 8], v6(A));
         p.a.receive(p.now, frame);
@@ -337,14 +337,14 @@ fn complaints() {
     assert!(messages(&mut p.a).len() <= 11);
 }
 
-/// RFC 4862 §5.4: asked first; somebody has it.
+/// RFC 4862 §5.4: the network is asked first, and another host has the address.
 #[test]
 fn an_address_that_is_taken() {
     let mut p = pair();
     p.settle();
     p.a.stack.claim_address(p.now);
     assert_eq!(p.a.stack.claim(), Claim::Probing);
-    // A has two addresses: its own and that of its link. B defends what it has.
+    // A has two addresses: its own and its link-local one. B defends those that it has.
     p.b = Node::new({
         let mut c = config(B);
         c.addresses = vec![Address { ip: v6(A).into(), prefix_len: 64 }];
@@ -364,14 +364,14 @@ fn an_address_that_is_free() {
     p.run_with(Duration::from_millis(300), |side, f| {
         let solicitation = side == Side::A && f.bytes[20] == 58 && f.bytes[54] == 135;
         probes += usize::from(solicitation && f.bytes[22..38] == [0; 16]);
-        // Our own questions may come back to us (RFC 7527).
+        // Our own probes may come back to us (RFC 7527).
         if solicitation { Act::Twice } else { Act::Pass }
     });
     assert_eq!((p.a.stack.claim(), probes), (Claim::Held, 6));
     p.connect();
 }
 
-/// Our own questions come back, from a loop in the network: that is no conflict. Another's are.
+/// Our own probes that come back from a loop in the network are no conflict. Those of another host are.
 #[test]
 fn questions_at_the_same_time() {
     let mut p = pair();
@@ -382,7 +382,7 @@ fn questions_at_the_same_time() {
     for frame in own {
         p.a.receive(p.now, frame);
     }
-    // A kernel asks for the address that it makes of the Ethernet address of its interface, which is ours, too.
+    // A kernel probes for the address that it makes from the Ethernet address of its interface, which is also ours.
     let of_our_station = message::probe(mac(&p.a), v6(A), [1; 6]);
     p.a.receive(p.now, of_our_station);
     assert_eq!(p.a.stack.claim(), Claim::Probing);
@@ -415,7 +415,7 @@ fn router_advertisement(p: &Pair, lifetime: u16, prefix: &str, flags: u8, valid:
     message::frame(&e, &m)
 }
 
-/// RFC 4862 §5.5: addresses, routes and MTU of a router; they end when it says so.
+/// RFC 4862 §5.5: addresses, routes and MTU of a router, and their end when the router says so.
 #[test]
 fn routers_tell_addresses() {
     let mut p = Pair::new(|c| {
@@ -442,7 +442,7 @@ fn routers_tell_addresses() {
     let own = made.iter().find(|a| of("2001:db8:1::").reaches(a.ip)).expect("an address of the prefix").ip;
     // EUI-64 of 02:00:0a:00:00:01.
     assert_eq!(own, "2001:db8:1::aff:fe00:1".parse::<Ipv6Addr>().unwrap());
-    // To the router what is far; the router's station, MTU and hop limit are known.
+    // Far destinations go to the router. Its station, MTU and hop limit are known.
     p.a.out.frames.clear();
     let c = p.a.stack.connect(p.now, far, 0, &mut p.a.out).unwrap();
     let syn = &p.a.out.frames[0].bytes;
@@ -459,7 +459,7 @@ fn routers_tell_addresses() {
     );
     assert_eq!(View::of(syn).unwrap().options[..4], [2, 4, 5, 0x3c]); // 1340
     p.a.stack.abort(p.now, c, &mut p.a.out);
-    // Directly what is near.
+    // Near destinations are reached directly.
     p.b.stack.listen_on(PORT, 1).unwrap();
     let near = p.b.stack.addresses().iter().find(|a| of("2001:db8:1::").reaches(a.ip)).unwrap().ip;
     p.a.stack.connect(p.now, SocketAddr::new(near, PORT), 5, &mut p.a.out).unwrap();
@@ -475,7 +475,7 @@ fn routers_tell_addresses() {
     assert!(!p.a.stack.addresses().iter().any(|a| a.ip == own));
 }
 
-/// Without `autoconf` routers are not listened to; and never when their message may come from elsewhere.
+/// Without `autoconf`, routers are ignored. They are always ignored if their message may come from elsewhere.
 #[test]
 fn routers_that_are_not_believed() {
     let mut p = pair();
@@ -493,7 +493,7 @@ fn routers_that_are_not_believed() {
         p.a.receive(p.now, bad);
         assert_eq!(p.a.stack.addresses().len(), 2);
     }
-    // Prefixes that no address is made of, and more of them than anybody needs.
+    // Prefixes from which no address may be made, and more prefixes than are useful.
     for (prefix, flags) in [("fe80::", 0xc0), ("ff00::", 0xc0), ("2001:db8:5::", 0x80)] {
         let frame = router_advertisement(&p, 0, prefix, flags, 1000);
         p.a.receive(p.now, frame);
@@ -506,7 +506,7 @@ fn routers_that_are_not_believed() {
     assert_eq!(p.a.stack.addresses().len(), 2 + 8);
 }
 
-/// RFC 3810: groups are reported, twice when they are joined, and when somebody asks.
+/// RFC 3810: groups are reported twice when they are joined, and when a router asks.
 #[test]
 fn listeners_report() {
     let mut p = pair();
@@ -528,7 +528,7 @@ fn listeners_report() {
         (&r[..6], r[21], &r[54..62]),
         (&[0x33, 0x33, 0, 0, 0, 0x16][..], 1, &[58, 0, 5, 2, 0, 0, 1, 0][..])
     );
-    // A report that joins, of one group: both addresses of A end alike.
+    // A report of joining, for one group: both addresses of A end alike.
     assert_eq!((r[62], &r[68..74]), (143, &[0, 1, 4, 0, 0, 0][..]));
     assert_eq!(message::address_at(r, 74).unwrap(), ipv6::solicited_node(v6(A)));
     let mut query = message::header(kind::LISTENER_QUERY, 0, [3, 0xe8, 0, 0]);
@@ -543,7 +543,7 @@ fn listeners_report() {
     assert_eq!(collect(&mut p, Duration::from_secs(2)).len(), 0);
 }
 
-/// Errors about what we sent: believed if they quote what is in flight.
+/// Errors about segments that we sent are believed if they quote octets in flight.
 #[test]
 fn errors_about_segments() {
     let mut p = pair();
@@ -561,7 +561,7 @@ fn errors_about_segments() {
     let frame = about(&p, kind::TOO_BIG, 0, 1300, &blind);
     p.a.receive(p.now, frame);
     assert_eq!(p.a.stack.mss(c), 1428);
-    // RFC 8201 §4: less than every link carries is not believed.
+    // RFC 8201 §4: a value below what every link carries is not believed.
     for (mtu, mss) in [(9000, 1428), (1400, 1328), (1350, 1278), (1400, 1278), (1000, 1208)] {
         let frame = about(&p, kind::TOO_BIG, 0, mtu, &sent[14..]);
         p.a.receive(p.now, frame);
@@ -569,7 +569,7 @@ fn errors_about_segments() {
     }
     p.run_with(Duration::from_secs(3), |_, f| if f.bytes.len() > 1294 { Act::Drop } else { Act::Pass });
     assert_eq!(p.b.data(s), pattern(1428));
-    // Others to the same host begin with what is known, for ten minutes.
+    // Later connections to the same host begin with the known value, for ten minutes.
     let open = |p: &mut Pair| {
         let to = SocketAddr::new(v6(B).into(), PORT);
         let c = p.a.stack.connect(p.now, to, 9, &mut p.a.out).unwrap();
@@ -590,7 +590,7 @@ fn errors_about_segments() {
     }
 }
 
-/// Segments for addresses that have nothing leave nothing behind; a flood of SYNs from everywhere as little.
+/// Segments for addresses without an entry leave nothing behind, and neither does a flood of SYNs from everywhere.
 #[test]
 fn floods_leave_nothing() {
     let mut p = Pair::new(|c| {
@@ -624,7 +624,7 @@ fn floods_leave_nothing() {
     assert_eq!((p.a.stack.census().1, p.a.stack.net.paths.len()), (0, 0));
 }
 
-/// IEEE 802.1Q: all frames have our tag, and only such are taken.
+/// IEEE 802.1Q: all our frames have our tag, and frames without it are not taken.
 #[test]
 fn vlan() {
     for v6 in [false, true] {
@@ -656,7 +656,7 @@ fn vlan() {
             p.b.receive(p.now, bad);
         }
         assert_eq!((p.b.data(s).len(), p.b.stack.counters().other_vlan), (10_000, 2));
-        // A priority does no harm.
+        // A priority in the tag has no effect.
         let mut urgent = right;
         urgent[14] |= 0xe0;
         p.b.receive(p.now, urgent);
@@ -664,7 +664,7 @@ fn vlan() {
     }
 }
 
-/// A tag of VLAN zero is only a priority; stacks without a VLAN take no other.
+/// A tag of VLAN zero is only a priority. Stacks without a VLAN take no other tag.
 #[test]
 fn priority_tags() {
     let mut p = Pair::new(|_| {});
@@ -699,7 +699,7 @@ fn settings_that_cannot_work() {
     assert!(with(|c| c.addresses[0].ip = "ff02::1".parse().unwrap()).is_err());
 }
 
-/// Whatever arrives, damaged in any way with its checksum made right again, nothing breaks and nothing grows.
+/// Messages with any damage, but with a corrected checksum, break nothing and let nothing grow.
 #[test]
 fn damaged_messages() {
     let seed = fastrand::u64(..);
@@ -729,7 +729,7 @@ fn damaged_messages() {
         if rng.bool() {
             f.truncate(rng.usize(54..=f.len()));
         }
-        // A length that fits, and a checksum that is right, get further.
+        // A fitting length and a correct checksum get further.
         let len = f.len() - 54;
         f[18..20].copy_from_slice(&(len as u16).to_be_bytes());
         if len >= 4 && f[20] == 58 {

@@ -40,7 +40,7 @@ fn echo_is_answered_and_limited() {
     assert_eq!(reply, {
         let reply = Icmpv4Repr::EchoReply { ident: 1, seq_no: 2, data: b"are you there" };
         let mut want = icmp(&b, &a, &reply);
-        // smoltcp sets no flags of ours here.
+        // smoltcp does not set these flags.
         want.truncate(reply.buffer_len() + 34);
         want
     });
@@ -51,7 +51,7 @@ fn echo_is_answered_and_limited() {
     assert!(p.b.out.frames.len() >= 900);
 }
 
-/// An error about `frame` that quotes `data` of it.
+/// Returns an error about `frame` that quotes `data` of it.
 fn quote<'a>(reason: Icmpv4DstUnreachable, frame: &[u8], data: &'a [u8]) -> Icmpv4Repr<'a> {
     let packet = Ipv4Packet::new_checked(&frame[14..]).unwrap();
     let header = Ipv4Repr::parse(&packet, &ChecksumCapabilities::default()).unwrap();
@@ -73,7 +73,7 @@ fn unreachable_is_hard_only_for_a_syn() {
         let sent: Vec<_> = p.a.out.frames.drain(..).map(|s| s.bytes).collect();
         let (a, b) = (config(A), config(B));
         for f in &sent {
-            // RFC 5927 §4.1: a quote of what is not in flight is not believed.
+            // RFC 5927 §4.1: a quote of octets that are not in flight is not believed.
             let mut forged = f[34..42].to_vec();
             forged[4] ^= 0x80;
             let forged = quote(reason, f, &forged);
@@ -88,7 +88,7 @@ fn unreachable_is_hard_only_for_a_syn() {
     }
 }
 
-/// A neighbour whose MAC address changes is followed, once it does not answer where it was.
+/// A changed MAC address of a neighbour is used once the neighbour no longer answers at the old one.
 #[test]
 fn a_moved_neighbour_is_followed() {
     let mut p = Pair::new(|_| {});
@@ -106,7 +106,7 @@ fn a_moved_neighbour_is_followed() {
     assert_eq!(p.a.out.frames[0].bytes[..6], [2, 9, 9, 9, 9, 9]);
 }
 
-/// An address is asked for again after a while, directly and without stopping traffic; if nobody answers it is
+/// After a while, an address is asked for again, directly and without stopping traffic. If no host answers, it is
 /// forgotten, and asked for when it is needed.
 #[test]
 fn neighbours_are_confirmed() {
@@ -124,7 +124,7 @@ fn neighbours_are_confirmed() {
     assert_eq!(p.a.stack.unacked(c), 0);
 }
 
-/// What is not on our link goes to the gateway; without one it cannot be reached.
+/// Destinations that are not on our link go to the gateway. Without one, they are unreachable.
 #[test]
 fn routes() {
     let far = SocketAddrV4::new(Ipv4Addr::new(192, 168, 1, 1), 80);
@@ -140,7 +140,7 @@ fn routes() {
     p.a.stack.connect(p.now, far, 0, &mut p.a.out).unwrap();
     let f = &p.a.out.frames[0].bytes;
     assert_eq!((&f[..6], &f[30..34]), (&config(B).mac[..], &far.ip().octets()[..]));
-    // Static routes: the longest prefix decides, and may lead away from our own network or the gateway.
+    // Static routes: the longest prefix decides, and may override our own network or the gateway.
     let via = |n| Ipv4Addr::new(10, 0, 0, n);
     let route =
         |network: [u8; 4], prefix_len, n| Route { network: network.into(), prefix_len, via: via(n).into() };
@@ -174,7 +174,7 @@ fn routes() {
     }
 }
 
-/// A message that the path cannot carry lowers the segment size (RFC 1191).
+/// A router's report that the path cannot carry a packet lowers the segment size (RFC 1191).
 #[test]
 fn path_mtu() {
     let mut p = Pair::new(|_| {});

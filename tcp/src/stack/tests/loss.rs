@@ -6,7 +6,7 @@ fn data_of(s: &Sent) -> bool {
     View::of(&s.bytes).is_some_and(|v| !v.payload.is_empty())
 }
 
-/// One segment in the middle of a window is lost: it is sent again without waiting for a timeout.
+/// One segment in the middle of a window is lost. It is sent again without waiting for a timeout.
 #[test]
 fn fast_retransmit() {
     for sack in [true, false] {
@@ -50,8 +50,8 @@ fn several_losses_in_a_window() {
     }
 }
 
-/// The last segment is lost: nothing follows it that would tell. With SACK a probe asks (RFC 8985 §7), without the
-/// timer expires.
+/// The last segment is lost, and no later one can reveal it. With SACK, a probe asks for an ACK (RFC 8985 §7) before
+/// the timer expires.
 #[test]
 fn tail_loss() {
     for sack in [true, false] {
@@ -69,14 +69,14 @@ fn tail_loss() {
         let k = p.a.stack.counters();
         assert_eq!(k.retransmitted_segments, 1);
         assert_eq!((k.loss_probes, k.rto_recoveries), if sack { (1, 0) } else { (0, 1) });
-        // The loss that the probe repaired counts, once more than the probe is acknowledged (RFC 8985 §7.4).
+        // The loss that the probe repaired counts once more than the probe is acknowledged (RFC 8985 §7.4).
         p.transfer(c, s, &pattern(1448), 1448, Duration::from_secs(2), |_, _| Act::Pass);
         p.settle();
         assert!(p.a.stack.info(c).unwrap().ssthresh < 1 << 20);
     }
 }
 
-/// The one ACK of a burst is lost: a probe brings another, and nothing is taken for lost.
+/// The only ACK of a burst is lost. A probe brings another ACK, and no segment counts as lost.
 #[test]
 fn a_lost_ack_costs_a_probe() {
     let mut p = Pair::new(|_| {});

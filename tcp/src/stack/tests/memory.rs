@@ -1,4 +1,4 @@
-//! What a connection costs.
+//! Memory of connections.
 
 use crate::testing::*;
 use crate::*;
@@ -16,7 +16,7 @@ fn a_stack_is_send() {
     send::<Stack<Portable>>();
 }
 
-/// A thousand connections, opened and closed many times over: places are used again.
+/// A thousand connections are opened and closed many times: their places are reused.
 #[test]
 fn places_are_used_again() {
     let mut p = Pair::new(|c| c.tcp.max_time_wait = 100);
@@ -33,7 +33,7 @@ fn places_are_used_again() {
     }
 }
 
-/// More connections than are allowed are refused, on both sides, and the others go on.
+/// Connections beyond the limit are refused, on both sides, and the others go on.
 #[test]
 fn connections_are_bounded() {
     let mut p = Pair::new(|c| c.tcp.max_connections = 10);

@@ -1,9 +1,9 @@
-//! Paths that carry less than our link, and do not say so (RFC 4821).
+//! Paths that carry smaller packets than our link and do not report it (RFC 4821).
 
 use crate::testing::*;
 use std::time::Duration;
 
-/// A wire that swallows packets of more than `mtu` octets.
+/// Returns a wire that drops packets of more than `mtu` octets.
 fn narrow(mtu: usize) -> impl FnMut(Side, &Sent) -> Act {
     move |_, f| if f.bytes.len() > 14 + mtu { Act::Drop } else { Act::Pass }
 }
@@ -20,7 +20,7 @@ fn black_holes_are_found() {
             let headers = if v6 { 72 } else { 52 };
             p.transfer(c, s, &pattern(100_000), 1400, Duration::from_secs(60), narrow(mtu));
             assert_eq!(p.a.stack.mss(c), usual - headers);
-            // Another to the same host begins with what is known.
+            // A later connection to the same host begins with the known size.
             let (d, e) = p.connect();
             assert_eq!(p.a.stack.mss(d), usual - headers);
             let before = p.a.stack.counters().rto_recoveries;
@@ -31,7 +31,7 @@ fn black_holes_are_found() {
     }
 }
 
-/// A path of less than 1280 octets: IPv4 goes on to fall.
+/// A path of less than 1280 octets: over IPv4 the size falls further.
 #[test]
 fn narrow_paths_of_ipv4() {
     let mut p = Pair::new(|_| {});
@@ -40,7 +40,7 @@ fn narrow_paths_of_ipv4() {
     assert_eq!(p.a.stack.mss(c), 576 - 52);
 }
 
-/// Ten minutes later larger segments are tried, and stay if they pass; if they do not, one timeout ends that.
+/// Ten minutes later, larger segments are tried. They stay if they pass; if not, one timeout ends the trial.
 #[test]
 fn larger_segments_are_tried_again() {
     for (mut p, v6) in pairs() {
@@ -58,7 +58,7 @@ fn larger_segments_are_tried_again() {
     }
 }
 
-/// A peer that is silent for another reason is no black hole for small segments.
+/// If a peer is silent for another reason, small segments do not shrink.
 #[test]
 fn small_segments_stay() {
     let mut p = Pair::new(|_| {});

@@ -1,4 +1,4 @@
-//! One stack against segments that are written by hand.
+//! One stack against hand-written segments.
 
 use crate::seq::Seq;
 use crate::testing::*;
@@ -12,21 +12,21 @@ const SYN: u8 = flag::SYN;
 const RST: u8 = flag::RST;
 const FIN: u8 = flag::FIN;
 
-/// B, played by the test; A is real. No options but the ones that a test adds.
+/// A connection of a real stack A with a peer B that the test plays. B sends only the options that a test adds.
 pub struct Script {
     pub a: Node,
     pub conn: ConnId,
     pub now: Time,
     header: HeaderTemplate,
     port: u16,
-    /// What B sends next, and what it expects.
+    /// Sequence number that B sends next, and the one that it expects.
     pub seq: u32,
     pub ack: u32,
     pub window: u16,
 }
 
 impl Script {
-    /// A connection that A accepted.
+    /// Opens a connection that A accepts.
     pub fn new(window: u16, change: impl Fn(&mut StackConfig)) -> Script {
         let mut cfg = config(A);
         cfg.tcp.ack_delay = Duration::ZERO;
@@ -54,7 +54,7 @@ impl Script {
         s
     }
 
-    /// A learns our MAC address as it would in life: from our request for its own.
+    /// Lets A learn our MAC address in the usual way, from our request for its own.
     fn arp(&mut self) {
         let mut b = Node::new(config(B));
         b.stack.connect(self.now, SocketAddrV4::new(A, 1), 0, &mut b.out).unwrap();
@@ -80,7 +80,7 @@ impl Script {
         frame
     }
 
-    /// Gives A a segment and lets it answer.
+    /// Passes a segment to A and returns its answers.
     pub fn inject(&mut self, seq: u32, ack: u32, flags: u8, data: &[u8], options: &[u8]) -> Vec<View> {
         let frame = self.frame(seq, ack, flags, data, options);
         self.now += Duration::from_micros(10);
@@ -104,7 +104,7 @@ impl Script {
         self.answers()
     }
 
-    /// Lets `d` pass; what A sends meanwhile.
+    /// Lets `d` pass. Returns what A sends meanwhile.
     pub fn wait(&mut self, d: Duration) -> Vec<(Time, View)> {
         let end = self.now + d;
         let mut out = Vec::new();
@@ -125,7 +125,7 @@ impl Script {
 
 // ---- RFC 5961 ----
 
-/// §3.2: a RST counts only with exactly the next number; inside the window it is challenged, outside ignored.
+/// §3.2: a RST counts only with exactly the next number. Inside the window it is challenged, outside it is ignored.
 #[test]
 fn rst_must_be_exact() {
     let mut s = Script::new(65_535, |_| {});
@@ -139,7 +139,7 @@ fn rst_must_be_exact() {
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::Reset));
 }
 
-/// §4.2: a SYN is challenged wherever it is.
+/// §4.2: a SYN is challenged wherever it lies.
 #[test]
 fn syn_is_challenged() {
     let mut s = Script::new(65_535, |_| {});
@@ -151,7 +151,7 @@ fn syn_is_challenged() {
     assert_eq!(s.state(), Some(State::Established));
 }
 
-/// §5.2: data with an ACK of what was never sent, or from long ago, is not taken.
+/// §5.2: data with an ACK of octets never sent, or of long ago, is not taken.
 #[test]
 fn acks_out_of_range_are_challenged() {
     let mut s = Script::new(1000, |_| {});
@@ -177,8 +177,8 @@ fn challenges_are_limited() {
 
 // ---- windows ----
 
-/// RFC 9293 §3.8.6.1: a closed window is probed, less and less often, and the connection lives while probes are
-/// answered; the record goes out whole when the window opens.
+/// RFC 9293 §3.8.6.1: a closed window is probed at growing intervals, and the connection lives while probes are
+/// answered. The record goes out whole when the window opens.
 #[test]
 fn zero_window_probes() {
     let mut s = Script::new(0, |c| c.tcp.data_retries = 3);
@@ -200,7 +200,7 @@ fn zero_window_probes() {
     assert_eq!(s.a.closed(s.conn), None);
 }
 
-/// Probes that nobody answers end the connection.
+/// Unanswered probes end the connection.
 #[test]
 fn unanswered_probes_give_up() {
     let mut s = Script::new(0, |c| c.tcp.data_retries = 3);
@@ -209,8 +209,8 @@ fn unanswered_probes_give_up() {
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
 }
 
-/// RFC 9293 §3.8.6.2.1: a record that does not fit the window waits; then what fits goes, and the next record is
-/// whole again.
+/// RFC 9293 §3.8.6.2.1: a record that does not fit the window waits. Then the part that fits goes, and the next
+/// record is whole again.
 #[test]
 fn a_small_window_holds_a_record_for_the_override_time() {
     let mut s = Script::new(1500, |_| {});
@@ -228,7 +228,7 @@ fn a_small_window_holds_a_record_for_the_override_time() {
     assert_eq!(payloads, [500, 300], "the rest of the record alone, then whole ones");
 }
 
-/// A window that never fits a record does not stop it, and does not slow it to one piece per override time.
+/// A window that never fits a record does not stop it, and does not slow it down to one piece per override time.
 #[test]
 fn a_tiny_window_still_moves() {
     let mut s = Script::new(500, |_| {});
@@ -248,7 +248,7 @@ fn a_tiny_window_still_moves() {
     assert!(s.now - from < Duration::from_millis(200));
 }
 
-/// The window that we advertise never shrinks from the right, whatever arrives (RFC 9293 §3.8.6).
+/// The right edge of the window that we advertise never moves left, whatever arrives (RFC 9293 §3.8.6).
 #[test]
 fn our_right_edge_never_moves_left() {
     let mut s = Script::new(65_535, |_| {});
@@ -273,7 +273,7 @@ fn our_right_edge_never_moves_left() {
 
 // ---- receiving ----
 
-/// Octets come once and in order, however segments overlap.
+/// Octets arrive once and in order, however segments overlap.
 #[test]
 fn overlaps_are_delivered_once() {
     for seed in 0..200 {
@@ -290,7 +290,7 @@ fn overlaps_are_delivered_once() {
     }
 }
 
-/// Out-of-order segments are acknowledged at once, each, with what was received (RFC 5681 §4.2, RFC 2018 §4).
+/// Each out-of-order segment is acknowledged at once, with SACK blocks (RFC 5681 §4.2, RFC 2018 §4).
 #[test]
 fn out_of_order_is_acknowledged_at_once() {
     let mut s = Script::new(65_535, |_| {});
@@ -309,7 +309,7 @@ fn out_of_order_is_acknowledged_at_once() {
     assert_eq!(out.iter().map(|v| v.ack).collect::<Vec<_>>(), [1801]);
 }
 
-/// A FIN that comes before its turn counts when its turn comes.
+/// A FIN that comes too early counts when its turn comes.
 #[test]
 fn fin_out_of_order() {
     let mut s = Script::new(65_535, |_| {});
@@ -320,13 +320,13 @@ fn fin_out_of_order() {
     assert_eq!(out.last().unwrap().ack, 1202);
     assert_eq!(s.a.data(s.conn).len(), 200);
     assert_eq!(s.state(), Some(State::CloseWait));
-    // What lies behind the FIN is no data.
+    // Octets after the FIN are no data.
     s.inject(1202, s.ack, ACK, b"ghost", &[]);
     assert_eq!(s.a.data(s.conn).len(), 200);
 }
 
-/// Under pressure nothing more is held out of order, and when nothing else helps, what was held goes; in-order data still
-/// flows.
+/// Under pressure, no more out-of-order frames are held. When nothing else helps, held frames are dropped. In-order
+/// data still flows.
 #[test]
 fn pressure_gives_frames_back() {
     let mut s = Script::new(65_535, |_| {});
@@ -355,7 +355,7 @@ fn pressure_gives_frames_back() {
     assert_eq!(out.last().unwrap().ack, 1301);
 }
 
-/// Out-of-order frames are bounded for all connections together, and one has at most half of them.
+/// Out-of-order frames are bounded for all connections together, and one connection has at most half of them.
 #[test]
 fn held_frames_are_bounded() {
     let mut s = Script::new(65_535, |c| c.tcp.max_held_frames = 10);
@@ -402,13 +402,13 @@ fn keepalive() {
     assert_eq!(out.len(), 1);
     assert_eq!(out[0].1.seq, s.ack.wrapping_sub(1));
     s.exchange(ACK, &[], &[]);
-    // Answered: the count starts anew. Not answered: three probes, then the end.
+    // An answered probe restarts the count. Without an answer there are three probes, and then the end.
     let out = s.wait(Duration::from_secs(20));
     assert_eq!(out.iter().filter(|(_, v)| v.flags == ACK).count(), 3);
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
 }
 
-/// Time in which nobody drives the stack, as when the process is stopped, is not held against the peer.
+/// Time in which the stack is not driven, as when the process is stopped, does not count against the peer.
 #[test]
 fn a_pause_of_ours_is_not_the_peers() {
     let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
@@ -432,7 +432,7 @@ fn a_pause_of_ours_is_not_the_peers() {
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
 }
 
-/// The same when probes were under way: they are not sent again, and each has its interval for an answer.
+/// The same between probes: they are not sent again, and each has its interval for an answer.
 #[test]
 fn a_pause_between_probes_is_not_the_peers() {
     let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
@@ -447,14 +447,14 @@ fn a_pause_between_probes_is_not_the_peers() {
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
 }
 
-/// A peer that shuts its window and dies is found as soon as one that is idle, although window probes become rare; one
-/// that answers stays.
+/// A peer that shuts its window and dies is detected as soon as an idle one, although window probes become rare. A
+/// peer that answers is kept.
 #[test]
 fn keepalive_counts_while_the_window_is_shut() {
     let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
     let mut s = Script::new(0, |c| c.tcp.keepalive = Some(keepalive));
     s.send(b"hello");
-    // Not for longer: B does not answer to ARP.
+    // Only 50 s, because B does not answer when A asks for its address again.
     for _ in 0..50 {
         if !s.wait(Duration::from_secs(1)).is_empty() {
             s.exchange(ACK, &[], &[]);
@@ -468,7 +468,7 @@ fn keepalive_counts_while_the_window_is_shut() {
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
 }
 
-/// A connection may have times of its own, from one moment to the next.
+/// A connection may have time limits of its own, which take effect at once.
 #[test]
 fn connections_have_their_own_patience() {
     let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
@@ -521,7 +521,7 @@ fn limited_transmit_then_fast_retransmit() {
     }
 }
 
-/// An ACK that says nothing new, with another window, is a window update and no duplicate (RFC 5681 §2).
+/// An ACK that acknowledges nothing new but has another window is a window update and no duplicate (RFC 5681 §2).
 #[test]
 fn window_updates_are_no_duplicates() {
     let mut s = Script::new(30_000, |_| {});
@@ -550,22 +550,22 @@ fn paws() {
     s.inject(1001, s.ack, ACK, b"one", &ts(5001));
     s.conn = s.a.accepted().unwrap();
     assert_eq!(s.a.data(s.conn), b"one");
-    // Older than what was seen: an old duplicate, answered and dropped.
+    // An old timestamp: an old duplicate, which is answered and dropped.
     let out = s.inject(1004, s.ack, ACK, b"old", &ts(4999));
     assert_eq!(out.len(), 1);
-    // Without: dropped (RFC 7323 §3.2).
+    // Without a timestamp: dropped (RFC 7323 §3.2).
     assert!(s.inject(1004, s.ack, ACK, b"none", &[]).is_empty());
     assert_eq!(s.a.data(s.conn), b"one");
     s.inject(1004, s.ack, ACK, b"two", &ts(5001));
     assert_eq!(s.a.data(s.conn), b"onetwo");
-    // A RST needs none.
+    // A RST needs no timestamp.
     s.inject(1007, 0, RST, &[], &[]);
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::Reset));
 }
 
-// ---- what users are told ----
+// ---- events for users ----
 
-/// Takes so many octets, and remembers what it was told.
+/// A handler that takes a limited number of octets and records its events.
 #[derive(Default)]
 struct User {
     takes: usize,
@@ -597,7 +597,7 @@ impl Handler<Vec<u8>> for User {
 }
 
 impl Script {
-    /// Gives A a segment whose news are for `user`.
+    /// Passes a segment to A, with `user` as the handler.
     fn inject_to(&mut self, user: &mut User, data: &[u8]) {
         let frame = self.frame(self.seq, self.ack, ACK, data, &[]);
         self.a.stack.receive(self.now, frame, user, &mut self.a.out);
@@ -605,7 +605,7 @@ impl Script {
     }
 }
 
-/// What counts as never arrived is not counted as received (RFC 9293 §3.8.6).
+/// Octets that are dropped for lack of a buffer do not count as received (RFC 9293 §3.8.6).
 #[test]
 fn octets_without_a_buffer_are_not_received() {
     let mut s = Script::new(65_535, |_| {});
@@ -620,8 +620,8 @@ fn octets_without_a_buffer_are_not_received() {
     assert_eq!((user.taken, received(&s), s.a.stack.counters().bytes_in), (500, 1000, 1000));
 }
 
-/// What follows octets that the user has left waits behind them, until the user says that it can take more, whatever it would
-/// take by then (`Handler::data`).
+/// Octets after those that the user has left wait behind them until the user resumes, however much the user would
+/// take before that (`Handler::data`).
 #[test]
 fn nothing_overtakes_what_the_user_has_left() {
     let mut s = Script::new(65_535, |_| {});
@@ -635,13 +635,14 @@ fn nothing_overtakes_what_the_user_has_left() {
     }
     s.a.stack.resume(s.now, s.conn, &mut user, &mut s.a.out);
     assert_eq!(user.taken, 4000);
-    // The short way is open again.
+    // The short path is open again.
     s.seq += 1000;
     s.inject_to(&mut user, &pattern(1000));
     assert_eq!(user.taken, 5000);
 }
 
-/// A user hears of each octet that is acknowledged, and of a window that has grown while it may send; of nothing else.
+/// A user is told of each octet that is acknowledged, and of a window that has grown while it may send, but of
+/// nothing else.
 #[test]
 fn users_hear_of_room() {
     let mut s = Script::new(1000, |_| {});

@@ -19,7 +19,7 @@ fn one_record_each_way() {
     assert_eq!(p.a.stack.unacked(c), 0);
 }
 
-/// Whole records share a segment; one is never split unless it is longer than a segment, and nothing follows a part.
+/// Whole records share a segment. A record is split only if it is longer than a segment, and nothing follows a part.
 #[test]
 fn segments_are_cut_at_records() {
     let mut p = Pair::new(|_| {});
@@ -67,7 +67,7 @@ fn one_ack_per_burst() {
     assert_eq!(p.b.data(s).len(), 8 * 1448);
 }
 
-/// An ACK that is owed rides on data that is sent.
+/// An owed ACK travels on data that is sent.
 #[test]
 fn acks_are_piggybacked() {
     let mut p = Pair::new(|_| {});
@@ -84,7 +84,7 @@ fn acks_are_piggybacked() {
     assert_eq!(p.a.stack.unacked(c), 0);
 }
 
-/// A port that takes few frames at a time delays, and loses nothing.
+/// A port that takes few frames at a time causes delays but no losses.
 #[test]
 fn a_full_port_delays() {
     let mut p = Pair::new(|_| {});
@@ -126,7 +126,7 @@ fn the_queue_is_bounded() {
     assert_eq!(p.a.stack.unacked(c), queued);
 }
 
-/// What `info` and `nstat` say agrees with what happened.
+/// `info` and `nstat` agree with what happened.
 #[test]
 fn figures_of_a_connection() {
     let mut p = Pair::new(|c| c.tcp.ecn = Ecn::Offer);

@@ -1,4 +1,4 @@
-//! Devices of several stacks on a simulated network. Every frame reaches a stack of its device that the network chooses.
+//! Devices of several stacks on a simulated network. The network chooses the stack of a device that a frame reaches.
 
 use crate::harness::{Host, Script, ip, ip6, mac, only_v6, solicitation};
 use crate::paths::{Path, too_big};
@@ -10,22 +10,22 @@ use std::time::Duration;
 use urnic_sim::{Impairment, Network};
 use urnic_tcp::{BindId, CloseReason, Counters, Elsewhere, SharedPorts, StackConfig, Steering, Time};
 
-/// How the network chooses.
+/// How the network chooses a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aim {
     /// Any stack.
     Random,
-    /// The owner, as far as the frame is one of TCP.
+    /// The owner, if the frame is one of TCP.
     Right,
 }
 
-/// Some stacks that are one host.
+/// Several stacks that act as one host.
 pub struct Device {
     pub hosts: Vec<Host>,
 }
 
 impl Device {
-    /// Host `n` of the network, of so many stacks.
+    /// Makes host `n` of the network, with the given number of stacks.
     pub fn new(n: u8, stacks: usize, tune: impl Fn(&mut StackConfig)) -> Device {
         let secret = 0x5eed_0000 + u64::from(n);
         let host = |(i, ports)| {
@@ -66,7 +66,7 @@ impl Device {
         self.hosts.iter_mut().for_each(|host| host.stack.unbind(at));
     }
 
-    /// One of the stacks' counters, of all together.
+    /// Returns a counter, summed over all stacks.
     pub fn count(&self, which: impl Fn(&Counters) -> u64) -> u64 {
         self.hosts.iter().map(|host| which(host.stack.counters())).sum()
     }
@@ -75,7 +75,7 @@ impl Device {
         self.hosts.iter().flat_map(|host| &host.app.sessions)
     }
 
-    /// Whether some stack has a connection between two addresses.
+    /// Returns whether any stack has a connection between two addresses.
     fn has(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         let is = |host: &Host| {
             let ends = |c| (host.stack.local_addr(c), host.stack.peer_addr(c));
@@ -93,11 +93,11 @@ pub struct Lan {
     pub path: Path,
     pub aim: Aim,
     pub rng: Rng,
-    /// How often a frame is lost between two stacks of a device.
+    /// Probability that a frame is lost between two stacks of a device.
     pub lossy: f64,
-    /// Frames that were sent, with the node and its stack.
+    /// Sent frames, with the node and its stack.
     pub sent: Vec<(usize, usize, Vec<u8>)>,
-    /// Whether those are kept.
+    /// Sent frames are recorded.
     pub keeps: bool,
 }
 
@@ -105,7 +105,7 @@ impl Lan {
     pub fn new(impairment: &Impairment, rng: Rng, aim: Aim, devices: Vec<Device>) -> Lan {
         let net = Network::new(devices.len(), impairment);
         Lan {
-            // Replies that no connection accounts for are limited from the start.
+            // Stateless replies are limited from the start.
             now: Time::from_secs(1),
             net,
             devices,
@@ -118,7 +118,7 @@ impl Lan {
         }
     }
 
-    /// Two devices that know each other's address, on a network without faults.
+    /// Makes two devices that know each other's addresses, on a network without faults.
     pub fn pair(stacks: [usize; 2], seed: u64, tune: impl Fn(&mut StackConfig)) -> Lan {
         let devices = vec![Device::new(1, stacks[0], &tune), Device::new(2, stacks[1], &tune)];
         let mut lan = Lan::new(&Impairment::default(), Rng::with_seed(seed), Aim::Random, devices);
@@ -126,7 +126,7 @@ impl Lan {
         lan
     }
 
-    /// Lets all devices ask each other for their addresses: what one stack hears all know.
+    /// Lets all devices ask each other for their addresses, so that all stacks know them.
     pub fn introduce(&mut self) {
         for to in 0..self.devices.len() {
             for from in (0..self.devices.len()).filter(|from| *from != to) {
@@ -155,7 +155,7 @@ impl Lan {
         hosts[chosen].inbox.push_back(frame);
     }
 
-    /// Gives the stacks of a device passes until none has anything from another. Says whether anything happened.
+    /// Runs passes of the stacks of a device until none has frames from another. Returns whether anything happened.
     pub fn turn(&mut self, node: usize) -> bool {
         let mut busy = false;
         for _ in 0..1000 {
@@ -189,7 +189,7 @@ impl Lan {
         }
     }
 
-    /// Moves frames at the present time until nothing more happens now.
+    /// Moves frames, without passing time, until nothing more happens.
     pub fn settle(&mut self) {
         for _ in 0..10_000 {
             while let Some(d) = self.net.pop(self.now.0) {
@@ -232,7 +232,7 @@ impl Lan {
         }
         if frame.len() - 14 > self.path.mtu {
             if let Some(message) = too_big(&frame, self.path.mtu).filter(|_| self.path.tells) {
-                // By chance one of a flight's messages would find the sender: here none of them does.
+                // A random stack would sometimes be the sender's own. Here each message goes to another stack.
                 let hosts = &mut self.devices[node].hosts;
                 let past = self.rng.usize(1..hosts.len().max(2));
                 let other = (stack + past) % hosts.len();
@@ -261,7 +261,7 @@ impl Lan {
         hosts.filter_map(|h| h.stack.next_deadline()).chain(self.net.next_arrival().map(Time)).min()
     }
 
-    /// Runs until `done` or until `limit` of virtual time has passed; says whether it was done.
+    /// Runs until `done` or until `limit` of virtual time has passed. Returns whether it was done.
     pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&Lan) -> bool) -> bool {
         let end = self.now + limit;
         loop {
@@ -280,7 +280,8 @@ impl Lan {
         }
     }
 
-    /// Runs until `opened` connections are gone at both ends, and checks that each delivered everything both ways.
+    /// Runs until `opened` connections are gone at both ends. Checks that each delivered everything in both
+    /// directions.
     pub fn run_to_end(&mut self, opened: usize, limit: Duration) {
         let sessions = |lan: &Lan| lan.devices.iter().map(|d| d.sessions().count()).sum::<usize>();
         let gone = |lan: &Lan| lan.devices.iter().all(|d| d.hosts.iter().all(Host::done));
@@ -313,7 +314,7 @@ impl Lan {
     }
 }
 
-/// Gives device `n` an IPv6 address only, or none, as the seed wants.
+/// Configures device `n` with only an IPv6 address if `v6`, and with only an IPv4 address otherwise.
 pub fn family(n: u8, v6: bool, config: &mut StackConfig) {
     if v6 {
         only_v6(n, config);
@@ -322,7 +323,7 @@ pub fn family(n: u8, v6: bool, config: &mut StackConfig) {
 
 pub const RST: u8 = 4;
 
-/// The ends of a TCP segment, where it comes from first, and its flags.
+/// Returns the ends of a TCP segment, its source first, and its flags; `None` if it is no TCP segment.
 pub fn ends(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, u8)> {
     let (src, dst, tcp): (IpAddr, IpAddr, usize) = match (frame.get(12..14)?, frame.get(23)?, frame.get(20)?)
     {
@@ -341,7 +342,7 @@ pub fn ends(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, u8)> {
     Some((end(src, tcp)?, end(dst, tcp + 2)?, *frame.get(tcp + 13)?))
 }
 
-/// The address of device `n`.
+/// Returns the address of device `n`.
 pub fn address(n: u8, v6: bool) -> IpAddr {
     if v6 { ip6(n).into() } else { ip(n).into() }
 }

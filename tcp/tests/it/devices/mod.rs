@@ -1,4 +1,4 @@
-//! Several stacks as one host: any of them may get any frame, and none is at the wrong place for long.
+//! Several stacks as one host: any of them may get any frame, and no frame stays at the wrong stack.
 
 mod lan;
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 use urnic_sim::Impairment;
 use urnic_tcp::{Address, Claim, ConnectError, StackConfig, Steering, sum};
 
-/// Two devices with other settings and another number of stacks each, on a random network.
+/// Returns two devices with different settings and numbers of stacks, on a random network.
 fn world(rng: &mut Rng, aim: Aim) -> Lan {
     let impairment = impairment(rng);
     let v6 = rng.bool();
@@ -32,7 +32,7 @@ fn world(rng: &mut Rng, aim: Aim) -> Lan {
     lan
 }
 
-/// Opens some connections either way, from any stacks. Returns how many.
+/// Opens some connections in both directions, from any stacks. Returns how many.
 fn open_some(lan: &mut Lan, rng: &mut Rng, most: usize) -> usize {
     for device in &mut lan.devices {
         let script = Script { close_first: true, ..script(rng, 1500) };
@@ -50,7 +50,7 @@ fn open_some(lan: &mut Lan, rng: &mut Rng, most: usize) -> usize {
     count
 }
 
-/// Connections whose every frame reaches a random stack, and now and then gets lost on the way to the right one.
+/// Runs connections whose frames reach random stacks, and are sometimes lost on the way to the right one.
 pub fn one(seed: u64) {
     let mut rng = Rng::with_seed(seed ^ 0xde1);
     let mut lan = world(&mut rng, Aim::Random);
@@ -64,7 +64,8 @@ fn connections_whose_frames_reach_any_stack() {
     for_seeds(MOST_SEEDS, one);
 }
 
-/// Connections whose frames reach their owners: those that a stack opened stay with it, and nothing is handed over.
+/// Runs connections whose frames reach their owners. Connections stay with the stack that opened them, and nothing is
+/// handed over.
 pub fn steered(seed: u64) {
     let mut rng = Rng::with_seed(seed ^ 0x57ee);
     let mut lan = world(&mut rng, Aim::Right);
@@ -100,14 +101,14 @@ fn a_device_talks_to_itself_within_a_stack() {
     });
 }
 
-/// Paths whose MTU changes: the message reaches the owner wherever it comes in.
+/// Paths whose MTU changes: the report reaches the owner, whichever stack gets it.
 pub fn narrow(seed: u64) {
     let mut rng = Rng::with_seed(seed ^ 0x9a7b);
     let v6 = rng.bool();
     let stacks = [rng.usize(2..=8), rng.usize(2..=8)];
     let mut lan = Lan::pair(stacks, seed, |c| {
         c.mtu = 9000;
-        // Without messages the connection would be found in a black hole, much later.
+        // Without reports, the connection would detect a black hole, but much later.
         c.tcp.rto_min = Duration::from_secs(1);
         family(c.mac[5], v6, c);
     });
@@ -130,14 +131,14 @@ fn path_mtus_reach_the_owners() {
     for_seeds(40, narrow);
 }
 
-/// A SYN to a port where nobody listens, by way of each stack: one RST each, from the owner.
+/// A SYN to a port without a listener, through each stack: one RST each, from the owner.
 pub fn refused(seed: u64) {
     let mut lan = Lan::pair([5, 1], seed, |_| {});
     lan.keeps = true;
     for i in 0..40 {
         let syn = Seg { from: 5000 + i, to: 9, syn: true, seq: 1, ..Seg::default() };
         lan.throw(0, syn.frame(2, 1));
-        // What belongs to no connection is refused likewise.
+        // A segment that belongs to no connection is refused in the same way.
         let data = Seg { from: 6000 + i, to: 7, seq: 1, ack: Some(5), ..Seg::default() };
         lan.throw(0, data.frame(2, 1));
     }
@@ -154,14 +155,14 @@ fn the_owner_refuses_what_nobody_listens_for() {
     for_seeds(20, refused);
 }
 
-/// Who asks for an address or for an echo gets one answer, whichever stack the question reaches, and all stacks know the
-/// neighbour then.
+/// A request for an address or for an echo gets one answer, whichever stack it reaches. After that, all stacks know
+/// the neighbour.
 pub fn asked(seed: u64) {
     for v6 in [false, true] {
         let mut lan = Lan::pair([6, 1], seed, |c| family(c.mac[5], v6, c));
         lan.keeps = true;
         for round in 1..=20 {
-            // Somebody new.
+            // A new host.
             let asker = 100 + round;
             let question = if v6 { solicitation(asker, 1) } else { arp(ArpOperation::Request, asker, 1) };
             lan.throw(0, question);
@@ -169,7 +170,7 @@ pub fn asked(seed: u64) {
             assert_eq!(lan.sent.len(), usize::from(round), "one answer for each question");
         }
         lan.sent.clear();
-        // They need not ask, wherever they want to connect from.
+        // The stacks need not ask, whichever one connects.
         let to = SocketAddr::new(address(105, v6), 9);
         for host in &mut lan.devices[0].hosts {
             host.connect(lan.now, to, Script::silent());
@@ -195,7 +196,7 @@ fn one_stack_answers() {
     for_seeds(20, asked);
 }
 
-/// An echo request from host 2 to host 1.
+/// Returns an echo request from host 2 to host 1.
 fn echo(id: u8, v6: bool) -> Vec<u8> {
     let mut frame = [mac(1), mac(2)].concat();
     let mut message = vec![if v6 { 128 } else { 8 }, 0, 0, 0, 0, id, 0, 1, 0xaa, 0xbb];
@@ -221,7 +222,7 @@ fn echo(id: u8, v6: bool) -> Vec<u8> {
     frame
 }
 
-/// Our addresses are asked for, announced and defended once, not by each stack, and all stacks know how that ended.
+/// Our addresses are probed for, announced and defended once, not by each stack. All stacks know the result.
 #[test]
 fn one_stack_claims_and_defends() {
     let both = |c: &mut StackConfig| {
@@ -237,7 +238,7 @@ fn one_stack_claims_and_defends() {
         let held = |lan: &Lan| lan.devices[0].hosts.iter().all(|host| host.stack.claim() == Claim::Held);
         assert!(!held(&lan) && lan.run(Duration::from_secs(1), held));
         lan.run(Duration::from_secs(10), |_| false);
-        // Somebody claims it for himself.
+        // Another host claims the address.
         let mut rival = arp(ArpOperation::Request, 1, 1);
         rival[6..12].copy_from_slice(&mac(66));
         rival[22..28].copy_from_slice(&mac(66));
@@ -245,7 +246,7 @@ fn one_stack_claims_and_defends() {
         lan.run(Duration::from_secs(1), |_| false);
         assert_eq!(lan.devices[0].count(|c| c.arp_conflicts), 1);
         let said = lan.sent.iter().filter(|(node, _, _)| *node == 0).count();
-        // While the question is out, all stacks hear that the address is taken.
+        // While a probe is out, all stacks learn that the address is taken.
         let now = lan.now;
         lan.devices[0].hosts.iter_mut().for_each(|host| host.stack.claim_address(now));
         lan.throw(0, rival);
@@ -256,7 +257,7 @@ fn one_stack_claims_and_defends() {
     assert_eq!(count(4), count(1));
 }
 
-/// A router's advertisement gives all stacks the same address, which is asked for once.
+/// A router's advertisement gives all stacks the same address, which is probed for once.
 #[test]
 fn all_stacks_follow_a_router() {
     let count = |stacks: usize| {
@@ -274,7 +275,7 @@ fn all_stacks_follow_a_router() {
     assert_eq!(count(4), count(1));
 }
 
-/// A router (host 2) offers the prefix 2001:db8::/64.
+/// Returns an advertisement of a router (host 2) that offers the prefix 2001:db8::/64.
 fn advertisement() -> Vec<u8> {
     let mut message = vec![134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
     message.extend([1, 1]);
@@ -293,8 +294,8 @@ fn advertisement() -> Vec<u8> {
     frame
 }
 
-/// A flood of SYNs at all stacks, and honest connections in it: the first try opens each, because a cookie is believed
-/// where it comes back.
+/// A flood of SYNs at all stacks, and honest connections in it. The first try opens each one, because a cookie is
+/// accepted at the stack that it comes back to.
 pub fn flooded(seed: u64) {
     let mut rng = Rng::with_seed(seed);
     let mut lan = Lan::pair([4, 3], seed, |_| {});
@@ -326,8 +327,8 @@ fn cookies_come_back_to_their_owner() {
     for_seeds(10, flooded);
 }
 
-/// The same addresses again and again, either end closing first: a reserved port has one stack from which a peer can be
-/// reached, the others name it, and neither end's TIME-WAIT is in the way.
+/// The same addresses are used repeatedly, and either end closes first. From a reserved port, one stack can reach a
+/// given peer; the other stacks name it. The TIME-WAIT of neither end prevents the next connection.
 pub fn again(seed: u64) {
     let mut rng = Rng::with_seed(seed ^ 0xa6a1);
     let v6 = rng.bool();
@@ -362,7 +363,7 @@ pub fn again(seed: u64) {
         // Some time within TIME-WAIT.
         lan.run(Duration::from_millis(rng.u64(..3000)), |_| false);
     }
-    // Frames that take different ways may come behind the end of their connection.
+    // Frames that take different ways may arrive after the end of their connection.
     let resets = |d: usize| lan.devices[d].count(|c| c.resets_out);
     assert!(lan.aim == Aim::Random || (resets(0), resets(1)) == (0, 0), "{}", lan.describe());
 }
@@ -372,7 +373,7 @@ fn addresses_are_used_again() {
     for_seeds(60, again);
 }
 
-/// What is reserved and listened on is so at all stacks, under one name, until it is given back at all.
+/// A reservation and a listener exist at all stacks, under one id, until they are removed at all.
 #[test]
 fn a_listener_is_everywhere_or_nowhere() {
     let mut lan = Lan::pair([3, 2], 11, |_| {});
@@ -392,7 +393,7 @@ fn a_listener_is_everywhere_or_nowhere() {
     let open = |established| lan.devices[1].sessions().filter(|s| s.established == established).count();
     assert_eq!((open(true), open(false)), (20, 20));
     assert!(lan.devices[1].sessions().all(|s| s.established || s.closed.is_some()));
-    // A stack that has missed a step says so.
+    // A stack that has missed a step reports it.
     let bound = lan.devices[0].hosts[0].stack.bind(SocketAddr::new(ip(1).into(), 99), false).expect("free");
     lan.devices[0].hosts[0].stack.bind(SocketAddr::new(ip(1).into(), 99), false).expect_err("taken");
     let other = lan.devices[0].hosts[0].stack.bind(SocketAddr::new(ip(1).into(), 98), false).expect("free");
@@ -401,7 +402,8 @@ fn a_listener_is_everywhere_or_nowhere() {
     assert!(stack.bind_too(bound, false).is_ok() && stack.bind_too(other, false).is_ok());
 }
 
-/// Connections choose ports that lead home for as long as there are such, and each port serves one of a peer.
+/// Connections get ports that lead to their own stack, as long as there are any, and each port serves one connection
+/// per peer.
 #[test]
 fn ports_lead_home() {
     let mut lan = Lan::pair([7, 1], 5, |_| {});
@@ -420,7 +422,7 @@ fn ports_lead_home() {
     }
 }
 
-/// A stack that nobody tells of others behaves as ever.
+/// A single stack, with the default steering, behaves as before.
 #[test]
 fn one_stack_hands_nothing_over() {
     let devices = vec![Device::new(1, 1, |_| {}), Device::new(2, 1, |_| {})];
