@@ -1,4 +1,4 @@
-//! From a configuration to an engine.
+//! Makes engines from a configuration.
 
 #[cfg(feature = "dpdk")]
 mod dpdk;
@@ -38,7 +38,7 @@ use dpdk::open as open_port;
 #[cfg(not(feature = "dpdk"))]
 fn open_port(_config: &Config, _spec: &PortSpec) -> Result<Opened> {
     Err(Error::Open(
-        "ports need the build of urnic with DPDK, and this is the one without: build it with the feature dpdk, or leave the \
+        "this build of urnic has no DPDK, which ports need: build it with the feature dpdk, or leave the \
          port out to use the kernel's sockets"
             .to_owned(),
     ))
