@@ -115,8 +115,8 @@ pub enum Error {
     /// The device is at work further up this thread's stack, and cannot finish before the call returns: the caller
     /// is a signal handler. Or the process is ending, and the thread that holds the device has been stopped.
     #[error(
-        "the device is at work in this thread, which a signal handler has interrupted, and cannot go on before the handler is \
-         over: let the handler set a flag, and call the device outside of it"
+        "a signal handler has interrupted the device's work in this thread, which cannot go on before the handler \
+         returns: let the handler set a flag, and call the device outside of it"
     )]
     Interrupted,
     /// The device could not be opened.
