@@ -119,7 +119,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let Some(index) = self.idle_endpoint(qpn, verdict) else { return false };
         let now = self.now();
         let more = self.service(index, now);
-        // Completions after that: what was just stored reaches the wire first.
+        // Requests complete after the flush, so that what was just stored reaches the wire first.
         self.transport.flush();
         if self.complete(index) | more {
             self.core.schedule(index);
@@ -127,9 +127,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         true
     }
 
-    /// The endpoint of a QP that may send at once: connected, with nothing that waits to be sent, while no other endpoint waits
-    /// for its turn. Beyond the first post since a pass nothing may be unacknowledged either: what is posted while something is
-    /// under way should share segments.
+    /// Returns the endpoint of a queue pair that may send at once: it is connected, nothing of it waits to be sent,
+    /// and no other endpoint waits for its turn. After the first post since a pass, nothing of it may be
+    /// unacknowledged either, because posts that come while data is under way should share segments.
     #[inline]
     fn idle_endpoint(&self, qpn: Qpn, verdict: Verdict) -> Option<EndpointIndex> {
         if !self.core.ready.is_empty() || !self.transport.has_room() {
