@@ -272,6 +272,7 @@ fn a_buffer_may_change_under_a_write_if_all_is_copied() {
     works(&server, &client);
 }
 
+/// RFC 3493 §5.3: a listener on any address accepts connections of both families.
 #[test]
 fn both_families_reach_a_listener() {
     let has_ipv6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();

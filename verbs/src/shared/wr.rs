@@ -80,7 +80,7 @@ pub enum SendOp {
         addr: u64,
         /// STag of the peer's region.
         rkey: u32,
-        /// The immediate data.
+        /// The 32 bits of immediate data.
         imm: u32,
     },
     /// Always refused with [`PostError::SendImm`](crate::PostError::SendImm), because iWARP has no Send with
