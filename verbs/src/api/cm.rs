@@ -73,9 +73,9 @@ impl EventChannel {
     /// Starts to connect an idle queue pair. [`CmEvent::Established`], [`CmEvent::Rejected`] or
     /// [`CmEvent::ConnectError`] reports the outcome.
     ///
-    /// # Errors
-    /// [`Error::Invalid`] for too much private data or a queue pair of another device, [`Error::QpState`] if the queue pair
-    /// is not idle, [`Error::NoRoute`], [`Error::Forbidden`], [`Error::NoDescriptor`], [`Error::Exhausted`].
+    /// # Errors [`Error::Invalid`] for too much private data or a queue pair of another device; [`Error::QpState`]
+    /// if the queue pair is not idle; [`Error::NoRoute`], [`Error::Forbidden`], [`Error::NoDescriptor`],
+    /// [`Error::Exhausted`].
     pub fn connect(&self, qp: &Qp, to: impl Into<SocketAddr>, param: &ConnParam) -> Result<Connection> {
         self.start(qp, Way { from: None, to: to.into() }, param)
     }

@@ -23,7 +23,7 @@ impl EngineNumber {
     /// The only engine of a device with one engine.
     pub(crate) const FIRST: Self = Self(0);
 
-    /// Returns the engine with this index; `None` if no device has so many.
+    /// Returns the engine with this index; `None` if it is beyond the maximum number of engines.
     pub(crate) fn new(index: usize) -> Option<Self> {
         (index < MAX_ENGINES).then_some(Self(index as u8))
     }

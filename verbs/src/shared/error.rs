@@ -91,7 +91,7 @@ pub enum Error {
     NoRoute {
         /// The address.
         to: std::net::IpAddr,
-        /// What to check; it depends on what carries the device's streams.
+        /// Advice on what to check, which depends on the device's transport.
         remedy: &'static str,
     },
     /// The host forbids the program to connect to the address.

@@ -1,4 +1,5 @@
-//! What this process must leave alone: a forked child the devices; an ending process its own program.
+//! Two reasons to hold back: a forked child must leave the devices alone, and an ending process must not disturb
+//! its own program.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};

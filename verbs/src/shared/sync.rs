@@ -25,13 +25,13 @@ mod primitives {
             Self(std::cell::UnsafeCell::new(value))
         }
 
-        /// Gives `f` the pointer for reading.
+        /// Calls `f` with the pointer, for reading.
         #[inline(always)]
         pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
             f(self.0.get())
         }
 
-        /// Gives `f` the pointer for writing.
+        /// Calls `f` with the pointer, for writing.
         #[inline(always)]
         pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
             f(self.0.get())

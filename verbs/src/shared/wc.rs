@@ -108,7 +108,7 @@ pub struct Wc {
     pub wr_id: u64,
     /// Outcome. If it is not [`WcStatus::Success`], only `wr_id`, `status` and `qpn` are valid.
     pub status: WcStatus,
-    /// What completed.
+    /// Kind of work that completed.
     pub opcode: WcOpcode,
     /// Extra facts.
     pub flags: WcFlags,

@@ -37,7 +37,7 @@ impl<'a> Completions<'a> {
 
     /// Returns the next completion; `None` if there are no more. Completions of a queue pair come in the order in
     /// which they were added.
-    #[allow(clippy::should_implement_trait)] // what it gives must not outlive `self`
+    #[allow(clippy::should_implement_trait)] // the result must not outlive `self`
     #[inline]
     pub fn next(&mut self) -> Option<Completion<'_>> {
         if self.cq.has_others() {

@@ -578,7 +578,7 @@ fn rtr_kinds(choice: RtrChoice) -> Option<RtrKinds> {
     Some(RtrKinds { send, write, read })
 }
 
-/// Returns the error for an offer of ours that was refused.
+/// Returns the error for an offer that the start-up refused.
 fn refused(error: StartupError) -> Error {
     match error {
         StartupError::OwnPrivateData { .. } => Error::Invalid("too much private data for an MPA frame"),

@@ -122,8 +122,8 @@ impl<T: Copy> Crowd<T> {
         self.limit
     }
 
-    /// Admits `who` until `until`, which must not be earlier than that of the previous member. Returns its seat,
-    /// and the member that had to leave because the room was full.
+    /// Admits the member `who` until `until`, which must not be earlier than that of the previous member. Returns
+    /// its seat, and the member that had to leave because the room was full.
     pub(super) fn enter(&mut self, who: T, from: IpAddr, until: Time) -> (Seat, Option<T>) {
         let displaced = if self.len >= self.limit { self.displace() } else { None };
         let source = Source::of(from);

@@ -96,7 +96,7 @@ pub(super) enum Phase {
     Open { qp: QpIndex },
     /// Passive side: the connection ends without a Reply. Data that arrives now resets it.
     Dismissed,
-    /// Nothing more is sent. What arrives is acknowledged and discarded until the connection closes.
+    /// Nothing more is sent. Arriving data is acknowledged and discarded until the connection closes.
     Closing,
 }
 

@@ -60,7 +60,7 @@ enum Target {
     Placed,
     /// The scatter list of the receive in hand, from this offset on.
     Scatter(u32),
-    /// The scatter list of this Read of ours, from this offset on.
+    /// The scatter list of this Read of the queue pair, from this offset on.
     Listed(WrNumber, u32),
 }
 
@@ -105,7 +105,7 @@ impl QpSink<'_> {
         pieces(self.table, view.sges, receive_scopes(self.shared), offset, len, f)
     }
 
-    /// Calls `f` with the [`pieces`] of the list of our Read `number`.
+    /// Calls `f` with the [`pieces`] of the list of Read `number` of the queue pair.
     fn listed(
         &self,
         number: WrNumber,
@@ -299,7 +299,7 @@ impl<D: Data> Core<D> {
         Some(data)
     }
 
-    /// Gives the messages that wait at the queue pair at `qp` the receives that there are.
+    /// Serves the waiting messages of the queue pair at `qp` with the available receives.
     pub(super) fn take_up_sends(&mut self, endpoint: EndpointIndex, qp: QpIndex) {
         self.hear(endpoint, qp, Turn::Now, |stream, sink| stream.take_up_sends(sink).map(|()| None));
     }

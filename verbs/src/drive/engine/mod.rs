@@ -451,8 +451,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 }
 
 impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
-    /// Sending comes first and receiving last. What the application has just posted leaves at once, and carries the
-    /// ACKs of what the previous pass received. ACKs that no data carried are sent afterwards.
+    /// Sending comes first and receiving last. Newly posted data leaves at once, and carries the ACKs for the data
+    /// that the previous pass received. ACKs that no data carried are sent afterwards.
     fn pass(&mut self) -> bool {
         let looks = self.looks_at_the_clock();
         let now = self.core.now;
@@ -572,7 +572,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         let endpoint = endpoint.filter(|_| expecting.is_none());
         let Some(qp) = self.core.qps.get_mut(index) else { return };
         match endpoint {
-            // The Request has been sent. What the peer is told depends on whether it accepts (MPAE-31).
+            // The Request has been sent. The peer's Reply decides how this end answers (MPAE-31).
             Some(_) if requesting => qp.end(QpState::Error, None, crate::shared::wc::WcStatus::Flushed),
             // Abort: the connection is reset (verbs draft §6.2, RTS to Error).
             Some(endpoint) => {

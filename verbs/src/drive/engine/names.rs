@@ -66,12 +66,12 @@ pub(super) fn tagged(tag: u64) -> EndpointId {
     SlabId::from_bits(tag)
 }
 
-/// Returns the name that a connection request has before the program.
+/// Returns the id of a connection request for the program.
 pub(super) fn request(engine: EngineNumber, id: EndpointId) -> RequestId {
     RequestId { engine, endpoint: id.to_bits() }
 }
 
-/// Returns the endpoint whose connection request the program answers.
+/// Returns the endpoint of a connection request that the program answers.
 pub(super) fn requested(request: RequestId) -> EndpointId {
     SlabId::from_bits(request.endpoint)
 }

@@ -191,7 +191,7 @@ impl ReceiveSide {
     }
 }
 
-/// Lets `engine` add completions to the queues of a queue pair.
+/// Prepares the completion queues of a queue pair for completions by `engine`.
 fn open_lanes(shared: &QpShared, engine: EngineNumber) {
     shared.send_cq.open_lane(engine);
     shared.recv_cq.open_lane(engine);

@@ -87,7 +87,7 @@ struct Outstanding {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Whether so many buffers are free that no counting is needed.
+    /// Whether enough buffers are free that no counting is needed.
     #[inline]
     pub(super) fn has_plenty(&self) -> bool {
         self.transport.send_buffers() >= self.transport.all_send_buffers() / PLENTY_PART
@@ -230,7 +230,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         *self.core.shares.held.entry(Source::of(endpoint.peer.ip())).or_default() += taken;
     }
 
-    /// Lets connections that wait for buffers try again, a few at a time.
+    /// Schedules connections that wait for buffers again, a few at a time.
     pub(super) fn try_bufferless(&mut self, now: Time) {
         if now < self.core.shares.try_at {
             return;

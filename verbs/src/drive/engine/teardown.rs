@@ -229,7 +229,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Disconnects gracefully: sends what is posted, then a FIN (DDP-43). What is posted from now on ends as
+    /// Disconnects gracefully: sends what is posted, then a FIN (DDP-43). Requests posted from now on end as
     /// flushed (DDP-60).
     pub(super) fn disconnect_qp(&mut self, qp: QpIndex) {
         let Some(core) = self.qps.get_mut(qp) else { return };
@@ -273,7 +273,7 @@ impl<D: Data> Core<D> {
             QpState::Error => {}
             state => return Err(Error::QpState { qpn: qpn.0, state }),
         }
-        // What the last peer was granted must not be granted to the next one.
+        // The next peer must not get the last peer's grants.
         self.table.queue_pair_gone(core.shared.scopes.qp)?;
         let old = core.endpoint.take();
         core.reset();

@@ -93,6 +93,6 @@ pub(crate) fn secret() -> Result<u64> {
     if n == seed.len() as isize {
         Ok(u64::from_ne_bytes(seed))
     } else {
-        Err(Error::last_os("random numbers from the kernel"))
+        Err(Error::last_os("getting random numbers from the kernel"))
     }
 }

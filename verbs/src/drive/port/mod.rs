@@ -164,7 +164,7 @@ pub trait Port: Send {
 
 /// A copy of a frame that another queue must send than the one it was built for.
 #[derive(Clone, Debug)]
-#[cfg_attr(not(feature = "dpdk"), allow(dead_code))] // simulated ports read not all of it
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))] // simulated ports do not read all of it
 pub struct Stray {
     /// The whole frame.
     pub octets: Arc<[u8]>,

@@ -124,7 +124,7 @@ impl Driver {
         });
         let thread = thread.map_err(|source| {
             THREADS.fetch_sub(1, Ordering::SeqCst);
-            Error::Os { what: "the engine's thread", source }
+            Error::Os { what: "starting the engine's thread", source }
         })?;
         *driver.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
@@ -335,7 +335,7 @@ fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Drive {
             || shard.hot.polls.load(Ordering::Relaxed) != polls;
         if !spins && !stops && done.event.is_none() {
             done.event = engine.arm();
-            // What came before `arm` is not signalled: one more pass looks for it.
+            // Frames that came before `arm` are not signalled: one more pass looks for them.
             if done.event.is_some() {
                 continue;
             }

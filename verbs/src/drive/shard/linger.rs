@@ -211,7 +211,8 @@ pub(super) fn grant() {
     WISH.store(wish::DONE, Ordering::SeqCst);
 }
 
-/// After the goodbye, if the process stays: an exit handler may wait for what was held back.
+/// Tells the program what was held back, if the process still exists long after the goodbye: an exit handler may be
+/// waiting for it.
 fn break_silence() {
     let over = Duration::from_nanos(OVER.load(Ordering::SeqCst));
     if epoch().elapsed() >= over + HUSH
@@ -221,7 +222,7 @@ fn break_silence() {
     }
 }
 
-/// A poller found that the program must not see anything new: whether that still holds.
+/// Called by a poller that found that the program must not be told anything new. Returns whether that is still so.
 #[cold]
 pub(crate) fn still_quiet() -> bool {
     if WISH.load(Ordering::SeqCst) == wish::DONE {
@@ -230,15 +231,15 @@ pub(crate) fn still_quiet() -> bool {
     quiet::is_quiet()
 }
 
-/// Ends all connections of `shards` gracefully and drives their engines until all data is acknowledged;
-/// bounded. All at once, because they may be each other's peers.
+/// Ends all connections of `shards` gracefully, and drives their engines until all data is acknowledged or
+/// [`LINGER`] has passed. Does so for all shards at once, because they may be each other's peers.
 pub(super) fn linger(shards: &[&Shard]) {
     if forked() {
         return;
     }
-    // Only while the process ends can an engine not be had, and then there is nothing more to do.
+    // An engine can be unavailable only while the process ends, and then nothing more can be done.
     if let Err(error) = see_out(shards) {
-        tracing::debug!("no more of the goodbye: {error}");
+        tracing::debug!("the goodbye ends early: {error}");
     }
     report(shards);
 }
@@ -256,14 +257,14 @@ fn see_out(shards: &[&Shard]) -> Result<()> {
             drained &= engine.drained();
         }
         if drained {
-            // What the last pass received is acknowledged by this one: the peer's FIN, perhaps.
+            // This pass acknowledges what the last one received, for example the peer's FIN.
             for shard in shards {
                 shard.lock()?.pass();
             }
             return Ok(());
         }
         if Instant::now() >= end {
-            tracing::warn!("not everything was acknowledged within {LINGER:?}");
+            tracing::warn!("the peers did not acknowledge all data within {LINGER:?}: the rest may be lost");
             return Ok(());
         }
         if !worked {
@@ -276,7 +277,7 @@ extern "C" fn in_child() {
     quiet::is_child();
 }
 
-/// What the devices have counted.
+/// Logs the counters of the devices.
 fn report(shards: &[&Shard]) {
     if tracing::enabled!(tracing::Level::DEBUG) {
         for shard in shards {

@@ -144,8 +144,8 @@ impl MrTable {
         Self { slots: slot::reserve(), map, list, fellows, managed: Line(LeafLock::new(managed)) }
     }
 
-    /// Returns the STag that stands for the scatter list of a Read of ours. No region or window ever has it, so
-    /// every other use of it is refused as an invalid STag.
+    /// Returns the STag that stands for the scatter list of a Read of this device. No region or window ever has it,
+    /// so every other use of it is refused as an invalid STag.
     #[inline]
     pub(crate) fn list(&self) -> u32 {
         self.list
@@ -245,7 +245,7 @@ impl MrTable {
         }
         let (base, all, virt) = slot.grants();
         match addr.checked_sub(virt) {
-            // What the slot grants does not wrap, so nothing within it does.
+            // The granted range does not wrap, so no range within it does.
             Some(offset) if offset <= all && u64::from(len) <= all - offset => {
                 Ok(Span { ptr: base.wrapping_add(offset as usize), len })
             }

@@ -12,8 +12,8 @@ use crate::shared::sync::{Cell, Line};
 /// other's, so that the two share only a slot's cache line.
 ///
 /// At any time only one thread may be the producer ([`push`](Self::push)), and only one the consumer
-/// ([`peek`](Self::peek), [`release`](Self::release)). The owners of a ring ensure that by locks. What the consumer
-/// has peeked stays valid until it releases the entry.
+/// ([`peek`](Self::peek), [`release`](Self::release)). The owners of a ring ensure that by locks. A peeked entry
+/// stays valid until the consumer releases it.
 ///
 /// Several consumers may share a ring if they agree by other means on one owner for each entry. The owner gives the
 /// entry back [by itself](Self::release_one).
@@ -33,8 +33,8 @@ struct Slot<T> {
     entry: Cell<MaybeUninit<T>>,
 }
 
-// SAFETY: the producer accesses a slot's entry while its sequence says free, the consumer while it says published.
-// The sequence hands the entry over with release and acquire.
+// SAFETY: the producer accesses a slot's entry while its sequence marks it as free, the consumer while it is marked
+// as published. The sequence hands the entry over with release and acquire.
 unsafe impl<T: Send> Sync for Ring<T> {}
 
 impl<T: Copy> Ring<T> {

@@ -16,7 +16,7 @@ use crate::shared::error::{Error, Result};
 /// # Errors
 /// [`Error::NoDescriptor`], because the kernel is asked by a socket.
 pub(crate) fn addresses(wanted: &KernelAddresses) -> Result<Vec<Address>> {
-    let all = nix::ifaddrs::getifaddrs().map_err(|errno| Error::os("the host's addresses", errno.into()))?;
+    let all = nix::ifaddrs::getifaddrs().map_err(|errno| Error::os("reading the addresses", errno.into()))?;
     let up = all.filter(is_up);
     let mut found: Vec<Address> = up.filter(|i| is_wanted(i, wanted)).filter_map(|i| address(&i)).collect();
     // All of 127.0.0.0/8 belongs to the host, though only one address of it is listed.
@@ -98,7 +98,7 @@ pub(super) fn source_for(home: Option<IpAddr>, to: SocketAddr) -> Result<Option<
         None => any,
     };
     let socket =
-        match UdpSocket::bind((from, 0)).map_err(|source| Error::os("a socket to ask for routes", source)) {
+        match UdpSocket::bind((from, 0)).map_err(|source| Error::os("a socket for route queries", source)) {
             Ok(socket) => socket,
             Err(Error::NoDescriptor) => return Err(Error::NoDescriptor),
             Err(_) => return Ok(None),

@@ -641,8 +641,8 @@ impl Transport for OverKernel {
         self.put_out(now, conn);
     }
 
-    /// What the kernel has taken counts as acknowledged as soon as the engine has been told: our memory is no
-    /// longer read.
+    /// Octets that the kernel has taken count as acknowledged as soon as the engine has been told, because our
+    /// memory is no longer read.
     #[inline]
     fn unacked(&self, conn: ConnId) -> u64 {
         self.stream(conn).map_or(0, |stream| stream.queue.octets() as u64 + stream.untold)

@@ -118,8 +118,8 @@ impl Socket {
         Ok(Self { fd: Descriptor::duplicate(theirs)? })
     }
 
-    /// Undoes options that the program may have set and that would stall or end a connection of ours: a `close`
-    /// that waits or resets; holding back small messages; readiness only for many octets; a time-out that ends
+    /// Undoes options that the program may have set and that would stall or end our connection: a `close` that
+    /// waits or resets; holding back small messages; readiness only for many octets; a time-out that ends
     /// connections to living peers whose window is shut. Our own calls never wait, whether or not the program's do.
     pub(super) fn make_ours(&self) {
         let options = self.options();
@@ -139,7 +139,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Lets the kernel take `octets` more, even if much of what it has is unsent, up to the system's limit (sysctl
+    /// Makes the kernel take `octets` more, even if much of what it has is unsent, up to the system's limit (sysctl
     /// net.core.wmem_max).
     pub(super) fn take_much(&self, octets: usize) {
         let options = self.options();

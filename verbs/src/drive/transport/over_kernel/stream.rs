@@ -50,7 +50,7 @@ pub(super) struct Stream {
     /// Whether our half ends after the queued data (`closing`), and whether it has ended (`shut`).
     pub(super) closing: bool,
     pub(super) shut: bool,
-    /// Why sending failed. What has arrived is read first.
+    /// Why sending failed. Arrived data is read first.
     pub(super) failure: Option<CloseReason>,
     pub(super) patience: Option<Patience>,
     /// Whether it is among the connections with something outstanding.
@@ -124,7 +124,7 @@ impl Stream {
         self.blocked = !self.queue.is_empty();
         if let Some(error) = error {
             self.failure = Some(reason(&error));
-            // The kernel will not take it. What has arrived is read before the end is reported.
+            // The kernel will not take it. Arrived data is read before the end is reported.
             self.untold += self.queue.octets() as u64;
             self.queue.clear(spare);
             self.readable = true;

@@ -274,7 +274,7 @@ impl OverKernel {
         }
     }
 
-    /// What comes in at a listener cannot be accepted now.
+    /// Connections that come in at a listener cannot be accepted now.
     #[cold]
     fn rest(&mut self, now: Time, bound: BindId, error: &io::Error) {
         if let Some(place) = self.place_mut(bound) {

@@ -529,7 +529,7 @@ impl<F: Frame, E: Events<StreamRange<F>>> Handler<F> for Told<'_, E> {
     }
 }
 
-/// Ties a port's buffers into the TCP stack.
+/// Gives the TCP stack the types of a port's buffers.
 struct PortBuffers<P: Port>(core::marker::PhantomData<fn() -> P>);
 
 impl<P: Port> Buffers for PortBuffers<P> {
@@ -552,7 +552,7 @@ impl<P: Port> Buffers for PortBuffers<P> {
     }
 }
 
-/// Lets the TCP stack transmit through a port.
+/// The port, as the TCP stack transmits through it.
 struct Wire<'a, P: Port>(&'a mut P);
 
 impl<P: Port> Transmit<P::Payload> for Wire<'_, P> {

@@ -307,7 +307,7 @@ fn between_pairs_of_queues_nothing_crosses() {
     }
 }
 
-/// What an engine sends from a queue that the peer lacks leaves by the first queue.
+/// Frames that an engine sends from a queue that the peer lacks leave by the first queue.
 #[test]
 fn a_peer_with_fewer_queues_hears_all() {
     assert!(exchange_in_pairs([3, 2])[0] > 0);
