@@ -1,4 +1,4 @@
-//! What devices report by asynchronous events, and what they do not.
+//! Which events devices report as asynchronous events, and which they do not.
 
 mod common;
 
@@ -87,7 +87,7 @@ fn an_error_with_a_completion_is_no_event() {
     assert_eq!(client.completions()[0].status, WcStatus::LocalProtection);
 }
 
-/// What the application asks for raises no event, and neither does the end of a connection.
+/// Actions that the application requests raise no event, and neither does the end of a connection.
 #[test]
 fn wishes_and_ends_are_no_events() {
     for abort in [true, false] {

@@ -1,5 +1,5 @@
-//! Every connection that is over is gone within five seconds, unless its peer lives and has not taken all data.
-//! What the peer had acknowledged by then is complete.
+//! A connection that has ended is removed within five seconds, unless its peer is alive and has not taken all data.
+//! All data that the peer had acknowledged by then has arrived whole.
 
 mod common;
 #[path = "common/peer.rs"]
@@ -24,7 +24,7 @@ fn connections(simulation: &Simulation) -> usize {
     simulation.device(0).connections().unwrap().len()
 }
 
-/// Checks that the connection exists until its time is over, and is then gone.
+/// Checks that the connection exists until its time is over, and no longer.
 #[track_caller]
 fn gone_in_time(what: &str, simulation: &mut Simulation) {
     let before = simulation.now();
@@ -318,7 +318,7 @@ fn the_memory_of_an_incomplete_message_comes_back_at_the_end() {
     assert_eq!((connections(&s.simulation), held(&s)), (1, 0));
 }
 
-/// What remains of a destroyed queue pair reaches no other queue pair.
+/// Nothing that is left over from a destroyed queue pair reaches another queue pair.
 #[test]
 fn a_connection_outlives_its_queue_pair_without_effect() {
     let (mut simulation, server, client) = connected(&options());

@@ -2,8 +2,9 @@
 //! it is used, invalidate, bind, register anew, resize, post nonsense, close. The network loses and reorders
 //! frames.
 //!
-//! What must hold all the same: no octet changes outside of what is granted at that moment (everything else is
-//! compared with a shadow at every turn), and everything that was posted completes once and in order.
+//! Two things must hold nevertheless: no octet changes outside of the memory that is granted at that moment (all
+//! other memory is compared with a shadow copy at every turn), and every posted request completes once and in
+//! order.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Peers that are gone without a word, and peers that are only silent, in virtual time.
+//! Peers that vanish without a FIN or a reset, and peers that are only silent, in virtual time.
 
 mod common;
 
@@ -247,7 +247,7 @@ fn a_link_that_blinks_keeps_its_connections() {
     }
     simulation.wait(Duration::from_secs(1));
     works(&mut simulation, &server, &client);
-    // The peer's process is gone.
+    // The peer's process has ended.
     simulation.set_link(1, false);
     for _ in 0..40 {
         simulation.wait(Duration::from_millis(10));

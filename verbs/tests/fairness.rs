@@ -270,7 +270,7 @@ fn a_newcomer_waits_for_its_turn_only() {
     assert!(before <= ALONE + TURN_SEGMENTS * MSS, "{runs:?}");
 }
 
-/// A peer's Read is answered between two messages of ours, however many are posted (SEC-19).
+/// A peer's Read is answered between two of this side's messages, however many are posted (SEC-19).
 #[test]
 fn reads_of_the_peer_pass_our_requests() {
     const WRITES: u64 = 60;

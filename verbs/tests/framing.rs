@@ -88,10 +88,9 @@ fn fpdu(ulpdu: &[u8], marker: bool) -> Vec<u8> {
     octets
 }
 
-/// MPA-3, 4, 7, 13, 20, 24, 35, 38, 40, 42, 43: a long Send on the wire, for several segment sizes, with markers and without:
-/// every ULPDU but the last is as large as the MULPDU of that size, every segment begins with an FPDU, markers are where
-/// they must be, and the parts make up the message.
-/// MPA-49.
+/// MPA-3, 4, 7, 13, 20, 24, 35, 38, 40, 42, 43: a long Send on the wire, for several segment sizes, with and
+/// without markers. Every ULPDU but the last is as large as the MULPDU of that size, every segment begins with an
+/// FPDU, markers are where they must be, and the parts make up the message. MPA-49.
 #[test]
 fn a_long_message_on_the_wire() {
     for mtu in [576, 1500, 9000] {
@@ -138,8 +137,9 @@ fn a_long_message_on_the_wire() {
 }
 
 /// RFC 5044 §5.1, RFC 1191, RFC 4821: from the middle of a long Write on, the path carries only smaller packets. A
-/// router says so, or large packets just vanish. FPDUs follow: after those that were already formed, all are as
-/// large as the MULPDU of the new segment size, and segments begin with FPDUs again. Every octet arrives.
+/// router reports that, or large packets vanish without a report. FPDUs follow: after those that were already
+/// formed, all are as large as the MULPDU of the new segment size, and segments begin with FPDUs again. Every octet
+/// arrives.
 #[test]
 fn fpdus_follow_the_path_mtu() {
     for (mtu, later, tells, found) in [

@@ -114,7 +114,7 @@ fn slow_start_ups(options: Options, who: fn(u32) -> (Ipv4Addr, u16), neighbours:
         all.iter().filter(|c| c.peer.ip() != Simulation::address(1)).count()
     };
     assert_eq!(theirs(&simulation), START_UPS);
-    // After their time limit they are all gone.
+    // After their time limit they have all been removed.
     simulation.wait(Duration::from_secs(61));
     assert_eq!(theirs(&simulation), 0);
     honest.connects_soon(&mut simulation, 1);
@@ -241,7 +241,7 @@ fn every_answer_frees_a_place() {
         match n % 3 {
             0 => request.reject(b"no").unwrap(),
             1 => drop(request),
-            // The peer has gone: the answer comes too late.
+            // The peer has left: the answer comes too late.
             _ => {
                 raw.borrow_mut().abort(conn);
                 let limit = simulation.now() + Duration::from_millis(1);

@@ -1,4 +1,5 @@
-//! Order and completion of an RNIC's messages, as a peer sees them on the wire (RFC 5040 §5.5, RFC 7306 §5.4 and §7).
+//! Order and completion of an RNIC's messages, as a peer sees them on the wire: RFC 5040 §5.5, and RFC 7306 §5.4
+//! and §7.
 
 mod common;
 #[path = "common/peer.rs"]

@@ -434,7 +434,7 @@ fn a_local_fault_is_told_in_place_of_the_message() {
     }
 }
 
-/// ERR-45: if the memory of a receive is gone, that is an error of our own stream.
+/// ERR-45: if the memory of a receive was deregistered, that is an error of our own stream.
 #[test]
 fn a_receive_without_memory_is_a_fault_of_ours() {
     let mut s = scene();
@@ -529,7 +529,8 @@ fn a_fin_within_an_fpdu_is_no_early_one() {
     assert_eq!(s.statuses(), [flushed(1), flushed(10)]);
 }
 
-/// ERR-45: the memory for the result of our Atomic is gone when the answer comes: that Atomic is to blame.
+/// ERR-45: the memory for the result of our Atomic was deregistered before the answer comes: that Atomic gets the
+/// error.
 #[test]
 fn an_atomic_whose_sink_is_gone_is_to_blame() {
     let mut s = scene();

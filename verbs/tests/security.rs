@@ -217,7 +217,7 @@ fn an_old_stag_is_of_no_use_when_its_slot_comes_back() {
     }
 }
 
-/// SEC-11: a completion queue that overflows ends its own queue pairs. What others have in flight goes on.
+/// SEC-11: a completion queue that overflows ends its own queue pairs. The transfers of others go on.
 #[test]
 fn an_overflow_concerns_its_own_streams_only() {
     let mut scene = Scene::new();
@@ -420,8 +420,9 @@ fn slow_paths_are_counted() {
     assert_eq!(server.qp.state(), QpState::Error);
 }
 
-/// SEC-26, SEC-27, SEC-39: what servers should do works: a window for one stream, over memory without former
-/// content, which is taken back before the server looks at it. What the server looks at no longer changes.
+/// SEC-26, SEC-27, SEC-39: the recommended behaviour of a server works. It grants a window to one stream, over
+/// memory without former content, and takes it back before it looks at the memory. The data that it looks at no
+/// longer changes.
 #[test]
 fn a_server_takes_back_what_it_granted_before_it_looks() {
     let mut scene = Scene::new();

@@ -118,7 +118,7 @@ impl Door {
                 CmEvent::ConnectRequest(request) => {
                     let qp = create_qp(&self.pd, &self.cq);
                     qp.post_recv(&RecvWr { wr_id: 1, sges: &[Sge::of(&self.inbox, 0, 4096)] }).unwrap();
-                    // The request may be gone already.
+                    // The peer may have left already.
                     if request.accept(&qp, &ConnParam::default()).is_ok() {
                         self.qps.push(qp);
                     }

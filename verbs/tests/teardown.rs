@@ -180,7 +180,7 @@ fn a_read_outlives_the_wish_to_disconnect() {
     assert_eq!(client.end(&mut simulation), DisconnectReason::Local);
 }
 
-/// What the other side has posted and not sent when the FIN comes is flushed, once and in order.
+/// Requests that the other side has posted but not sent when the FIN comes are flushed, once and in order.
 #[test]
 fn the_other_side_is_flushed() {
     let (mut simulation, server, client) = connected(&options());
@@ -197,7 +197,7 @@ fn the_other_side_is_flushed() {
     }
 }
 
-/// The peer's machine is gone: keep-alive notices, and everything is flushed.
+/// The peer's machine has vanished: keep-alive detects that, and everything is flushed.
 #[test]
 fn keep_alive_finds_a_peer_that_is_gone() {
     let keepalive =

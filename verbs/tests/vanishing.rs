@@ -1,5 +1,6 @@
-//! Memory that is gone the moment its deregistration has returned, whatever was under way: it must not be touched
-//! any longer. A touch is a SIGSEGV, which ends the test's process; `-- --nocapture` shows in which case.
+//! Memory that is unmapped at the moment its deregistration has returned, whatever was under way: the device must
+//! not touch it any more. A touch is a SIGSEGV, which ends the test's process; `-- --nocapture` shows in which
+//! case.
 
 mod common;
 

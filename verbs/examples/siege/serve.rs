@@ -208,7 +208,7 @@ impl House {
         match event {
             CmEvent::ConnectRequest(request) => {
                 self.books().figures.requests += 1;
-                // A peer that has gone, or finds no place, is its own problem.
+                // A peer that has left, or for which there is no room, is not an error of the server.
                 if self.accept(request).is_err() {
                     self.books().figures.turned_away += 1;
                 }

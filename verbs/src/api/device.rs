@@ -185,7 +185,8 @@ impl DeviceShared {
     /// (addresses), which the caller has taken out of the table. Afterwards no data that an engine has lent to its
     /// transport lies there. The engines are locked one after the other, never two at once.
     ///
-    /// # Errors As for [`Self::await_passes`].
+    /// # Errors
+    /// As for [`await_passes`](Self::await_passes).
     pub(crate) fn take_back(&self, range: &Range<usize>) -> Result<()> {
         let take_back = |engine: &mut dyn EngineOps| {
             engine.take_back(range);

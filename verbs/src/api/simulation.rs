@@ -7,7 +7,8 @@
 //! ```
 //! use urnic::simulation::{Simulation, Options};
 //!
-//! let mut simulation = Simulation::new(&Options { network: "delay=10us,loss=0.01,seed=1".parse().unwrap(), ..Options::default() }).unwrap();
+//! let network = "delay=10us,loss=0.01,seed=1".parse().unwrap();
+//! let mut simulation = Simulation::new(&Options { network, ..Options::default() }).unwrap();
 //! let (a, b) = (simulation.device(0), simulation.device(1));
 //! assert_ne!(a.attributes().unwrap().ip, b.attributes().unwrap().ip);
 //! ```

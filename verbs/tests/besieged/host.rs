@@ -51,11 +51,11 @@ pub struct Kind {
     pub by: By,
     /// Options of the SYN.
     pub options: &'static [u8],
-    /// What a peer does once it is connected or started up, and ...
+    /// Called for a peer once it is connected or started up, and ...
     pub does: fn(&mut Peer),
     /// ... how often; `None`: once.
     pub every: Option<Duration>,
-    /// What a peer does with data that arrives.
+    /// Called when data arrives at a peer.
     pub hears: fn(&mut Peer, &Heard<'_>),
     /// Time between the end of a connection and the next one; `None`: there is no next one.
     pub again: Option<Duration>,

@@ -120,7 +120,7 @@ impl Door {
             match event {
                 CmEvent::ConnectRequest(request) => {
                     let qp = self.qp();
-                    // The request may be gone already.
+                    // The peer may have left already.
                     if request.accept(&qp, &ConnParam::default()).is_ok() {
                         self.keep(qp);
                     }

@@ -150,8 +150,8 @@ fn many_are_converted_at_once() {
     }
 }
 
-/// Against the standard's octets instead of another end of ours. MPA-62, MPAE-3: the Request; MPA-70: the initiator
-/// sends the first FPDU.
+/// The other end sends and expects the octets of the standard; it is not urnic. MPA-62, MPAE-3: the Request;
+/// MPA-70: the initiator sends the first FPDU.
 #[test]
 fn an_initiator_speaks_the_standard() {
     let node = Node::new();

@@ -105,7 +105,7 @@ fn listeners_end_while_requests_come_in() {
                 for _ in 0..round % 7 {
                     match events.wait(Duration::from_secs(1)) {
                         Some(CmEvent::ConnectRequest(request)) => {
-                            // The listener may be gone.
+                            // The listener may have been dropped.
                             let _ = request.accept(next.next().unwrap(), &ConnParam::default());
                         }
                         _ => break,

@@ -1,6 +1,6 @@
-//! What a program does while one of the device's engines is held by the program's own thread, as in a signal
-//! handler that has interrupted a pass: at other engines everything works, and at that engine nothing waits. (A
-//! sink is called within a pass. It must not use the device; here it does, as a signal handler might.)
+//! Calls of a program while its own thread holds one of the device's engines, as in a signal handler that has
+//! interrupted a pass: at other engines everything works, and at that engine no call waits. (A sink is called
+//! within a pass. It must not use the device; here it does, as a signal handler might.)
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -88,7 +88,7 @@ fn posts_and_registrations_in_the_middle_of_a_pass_take_effect() {
     }
 }
 
-/// What would have to wait for this very pass is refused at once.
+/// A call that would have to wait for this very pass is refused at once.
 #[test]
 fn what_would_wait_for_the_pass_that_goes_on_is_refused() {
     let here = device(3, Progress::Adaptive);

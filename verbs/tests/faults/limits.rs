@@ -37,8 +37,8 @@ fn waiting(n: usize, port: u16) -> (Vec<TcpStream>, Vec<File>) {
     (sockets.into_iter().map(connect).collect(), hoard)
 }
 
-/// EMFILE on accepting: the connection waits in the kernel's queue, nothing spins, and one line of the log says
-/// what to do.
+/// EMFILE on accepting: the connection waits in the kernel's queue, nothing spins, and one line of the log tells
+/// the user what to do.
 #[test]
 fn connections_wait_for_descriptors() {
     alone("limits::connections_wait_for_descriptors", false, || {
@@ -97,8 +97,8 @@ fn peers_that_go_while_they_wait_for_descriptors_are_forgotten() {
     });
 }
 
-/// EMFILE on a call of the program: an error says what to raise, and nothing is left of the attempt. The device
-/// keeps the addresses that it had.
+/// EMFILE on a call of the program: the error states which limit to raise, and nothing is left of the attempt. The
+/// device keeps the addresses that it had.
 #[test]
 fn without_descriptors_errors_say_what_to_raise() {
     alone("limits::without_descriptors_errors_say_what_to_raise", false, || {

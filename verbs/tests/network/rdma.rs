@@ -8,8 +8,8 @@ use super::node::{ALL, Node, PORT, Place, Wait, pattern, receive, send, success}
 /// Bytes of each transfer: many FPDUs, and not a multiple of the word size.
 pub const LEN: usize = 300_001;
 
-/// What the ends do: the peer writes at 0 and says so; we write at its 0, read its second part into our third, and
-/// say so; the peer reads our first part, says so and leaves.
+/// The exchange: the peer writes at our 0 and sends a message; we write at its 0, read its second part into our
+/// third, and send a message; the peer reads our first part, sends a message and leaves.
 pub fn run() {
     let server = child::arg::<String>(0) == "server";
     let mut node = Node::open(Wait::Channel);

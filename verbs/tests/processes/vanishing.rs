@@ -23,7 +23,7 @@ const WINDOW: usize = 24;
 const LIFE: u64 = 80;
 /// ... and then for at most this long, in which only the engine's own thread is at work.
 const PAUSE: Duration = Duration::from_micros(300);
-/// What the program fills its memory with once it has it back. Everything that is sent is zero.
+/// The program fills its memory with this value once it has the memory back. All data that is sent is zero.
 const SECRET: u8 = 0xEE;
 
 fn vanishes(kinds: [&'static str; 2], progress: &str) {
@@ -42,8 +42,8 @@ fn vanishes(kinds: [&'static str; 2], progress: &str) {
     }
 }
 
-/// SEC-7, between two processes: a process that touches memory that is gone dies, and the peer never sees what came
-/// there later.
+/// SEC-7, between two processes: a process that touches unmapped memory dies, and the peer never sees data that was
+/// put there later.
 #[test]
 fn deregistered_memory_is_not_touched() {
     let _alone = alone();

@@ -62,7 +62,7 @@ pub struct Receive {
 
 /// A Send or immediate data of the peer that must arrive here.
 pub struct Due {
-    /// What the peer posted before this has been placed when it arrives.
+    /// All requests that the peer posted before this number have been placed when this message arrives.
     pub seq: u64,
     /// The immediate data; `None` for a Send.
     pub imm: Option<u32>,
