@@ -7,17 +7,16 @@
 //! peer drive  -a ADDR [-p PORT] [-q QPS] [-n ROUNDS] [-m BYTES]   on QPS connections at once, each ROUNDS times anew
 //! peer stream -a ADDR [-p PORT] [-m BYTES]                        Writes without end, until the connection ends
 //! peer stale  -a ADDR [-p PORT]                                   Writes by an invalidated STag: must be refused
+//! ```
 //! `-m`: largest message. `-P N`: the connections are spread over N ports, the first of which is PORT. Settings
 //! come from the environment (`URNIC_PORT`, `URNIC_IP`, ...). Exit status: 0 done and verified, 1 failed, 3 the
 //! connection was lost.
-//! 1 failed, 3 the connection was lost.
 //!
 //! The protocol: the private data of request and answer tell where the sender's target region is ([`Region`]). Then
 //! one end drives: it works on the other's target, and tells by a Send of 16 bytes what the other end must check or
 //! prepare there ([`Control`]). The other end answers with `DONE`. One receive is posted at any time: for a control
 //! message, or for the message that the last one announced. When a client has driven, it hands the turn to the
 //! server.
-//! message, or for the message that the last one announced. After a client has driven, it hands the turn to the server.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -32,7 +32,7 @@ fn a_port_where_nobody_listens_refuses() {
     client.events.connect(&client.qp, address(0), &ConnParam::default()).unwrap();
     let (reason, words) = failure(&mut simulation, &client);
     assert_eq!(reason, ConnectFailure::Refused);
-    assert!(words.contains("refused") && words.contains("nobody listens"), "{words}");
+    assert!(words.contains("refused") && words.contains("no program listens"), "{words}");
     // The queue pair can be connected again.
     assert_eq!(client.qp.state(), QpState::Idle);
     connect(&mut simulation, &mut server, &mut client);
@@ -320,7 +320,7 @@ fn a_port_is_listened_on_once() {
     assert_eq!(
         again.as_deref(),
         Some(
-            "port 7000 is in use; on iWARP, RDMA and TCP share ports: a program that serves both by one address needs two"
+            "port 7000 is in use; with iWARP, RDMA and TCP share ports: a program that serves both at one address needs two"
         )
     );
     drop(listener);
